@@ -1,0 +1,34 @@
+"""Install the wheels of a folder in an environment of their own, and import what they hold."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CHECKS = (
+    "import seqdata.kernel._fill as kernel; print('kernel', kernel.__file__)",
+    "import seqdata; print(len([getattr(seqdata, name) for name in seqdata.__all__]), 'names')",
+    "import seqdata_models; print('models', seqdata_models.__name__)",
+)
+
+
+def main(folder: str) -> None:
+    wheels = [str(path.resolve()) for path in sorted(Path(folder).glob("*.whl"))]
+    if not wheels:
+        raise SystemExit(f"dist: no wheel in {folder!r}; build them first")
+    quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    with tempfile.TemporaryDirectory() as spot:
+        subprocess.run([sys.executable, "-m", "venv", spot], check=True, timeout=120)
+        python = str(Path(spot, "bin", "python"))
+        install = [python, "-m", "pip", "install", "-q", *wheels]
+        subprocess.run(install, check=True, timeout=1800)
+        for check in CHECKS:
+            subprocess.run([python, "-c", check], check=True, timeout=120, cwd=spot, env=quiet)
+        command = [str(Path(spot, "bin", "seqdata")), "--help"]
+        subprocess.run(command, check=True, timeout=120, cwd=spot, stdout=subprocess.DEVNULL)
+    print("dist: ", *(Path(wheel).name for wheel in wheels), sep="\n  ")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,93 @@
+# Every target makes what it needs first, in .venv of this folder; `make help` lists them.
+# Needs: make, Python 3.11 or newer with venv; a C compiler if there is one (the kernel is optional).
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.made-by-make
+PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
+SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.c) \
+	$(patsubst %,%/pyproject.toml,$(PACKAGES))
+GROUPS_OF_TOOLS := "import tomllib; g = tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']; \
+	print(*g['dev'], *g['docs'])"
+
+# Nothing from outside the environment is seen, and what builds a package is pinned too.
+unexport PYTHONPATH PYTHONHOME
+export PYTHONNOUSERSITE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-nightly lint types docs bench mutants dist clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+
+env: $(STAMP)  ## make the environment in .venv (another Python: make env PYTHON=python3.12)
+
+$(STAMP): $(SOURCES_OF_ENV)
+	@command -v $(PYTHON) > /dev/null || \
+		{ echo "make env: no program '$(PYTHON)'; install Python 3.11 or newer, or: make env PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make env: '$(PYTHON)' is $$($(PYTHON) --version 2>&1), must be 3.11 or newer; try: make env PYTHON=python3.12"; exit 1; }
+	@echo "== environment: making .venv with $$($(PYTHON) --version)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
+		{ rm -rf .venv; echo "make env: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@echo "== environment: installing PyTorch (the largest part: minutes on a slow line)"
+	@$(BIN)/python -m pip install -q torch
+	@echo "== environment: installing $(PACKAGES) editable, and the tools"
+	@$(BIN)/python -m pip install -q $(foreach package,$(PACKAGES),-e $(package)) $$($(BIN)/python -c $(GROUPS_OF_TOOLS))
+	@$(BIN)/python -c 'import seqdata.kernel._fill' 2> /dev/null \
+		&& echo "== environment: the C kernel is built" \
+		|| echo "== environment: no C kernel (no compiler?); the NumPy twin does the same, slower"
+	@touch $@
+
+demo: env  ## the main job on real input: write, plan, train, stop, go on, prove it (5 minutes)
+	@echo "== demo: examples/first_run.py, on the source files of Python itself"
+	@$(BIN)/python examples/first_run.py
+
+test: env  ## all tests but the nightly ones
+	@echo "== test: pytest, without what is marked nightly"
+	@$(BIN)/python -m pytest -q -m "not nightly"
+
+test-nightly: env  ## all tests
+	@echo "== test-nightly: pytest, everything"
+	@$(BIN)/python -m pytest -q
+
+lint: types  ## ruff, mypy and the layer contracts
+	@echo "== lint: ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "== lint: layers"
+	@$(BIN)/lint-imports
+
+types: env  ## mypy --strict
+	@echo "== types: mypy"
+	@$(BIN)/mypy
+
+docs: env  ## run the examples of all pages, then build the site in site/
+	@echo "== docs: running every block of code on every page"
+	@$(BIN)/python -m pytest -q tests/test_docs.py
+	@echo "== docs: building site/"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+bench: env  ## loading speed beside a hand-written loader
+	@echo "== bench: benchmarks/loading.py"
+	@$(BIN)/python benchmarks/loading.py
+
+mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
+	@echo "== mutants: one patch after the other on a copy of the tree"
+	@$(BIN)/python tests/mutants/run.py
+
+dist: env  ## build the wheels in dist/ and try them in an environment of their own
+	@echo "== dist: building wheels"
+	@rm -rf dist build models/build
+	@for package in $(PACKAGES); do $(BIN)/python -m build --wheel --outdir dist $$package > /dev/null || exit 1; done
+	@echo "== dist: installing them in a new environment"
+	@$(BIN)/python .ci/try_wheels.py dist
+
+clean:  ## remove what was made, except .venv
+	@echo "== clean: builds, caches and outputs; remove .venv by hand to start anew"
+	@rm -rf build dist site demo-output lightning_logs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	@rm -rf models/build *.egg-info models/*.egg-info seqdata/kernel/*.so $(STAMP)
+	@find seqdata models plugins tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
