@@ -1,0 +1,93 @@
+"""A language model over bytes: embedding, LSTM, linear head over 256 values.
+
+Place in the flow: trained by a Lightning Trainer on batches of a loader with ``shift=1``. Reads: one
+field of uint8 and ``batch["targets"]``. Makes: logits per timestep.
+"""
+
+from __future__ import annotations
+
+import math
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from seqdata import SequenceBatch
+from seqdata_models.functional import token_nll
+from seqdata_models.metrics import ExactMean
+
+BYTES = 256
+
+
+class ByteLM(L.LightningModule):
+    """The next byte from the bytes before it.
+
+    Args:
+        embedding: Size of a byte's vector.
+        hidden: Size of the hidden state.
+        layers: Stacked LSTM layers.
+        dropout: Share of activations dropped after the embedding, between layers and before the head.
+        learning_rate: Of Adam.
+        field: Name of the field of bytes, (B, T) integers below 256.
+    """
+
+    def __init__(
+        self,
+        embedding: int = 64,
+        hidden: int = 256,
+        layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        learning_rate: float = 4e-3,
+        field: str = "x",
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.learning_rate = learning_rate
+        self.field = field
+        self.embedding = nn.Embedding(BYTES, embedding)
+        self.lstm = nn.LSTM(
+            embedding, hidden, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden, BYTES)
+        self.val_bits, self.test_bits = ExactMean(), ExactMean()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Give the logits of each next byte.
+
+        Args:
+            inputs: (B, T) integers below 256. Padding at a row's end is computed and changes nothing.
+
+        Returns:
+            (B, T, 256) float.
+        """
+        x = self.dropout(self.embedding(inputs.long()))  # (B, T, embedding)
+        out, _ = self.lstm(x)  # (B, T, hidden)
+        logits: Tensor = self.head(self.dropout(out))
+        return logits
+
+    def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
+        """Give the loss: a mean over the bytes of the whole update, on any number of ranks."""
+        nll = self.nll(batch).sum()
+        bits = nll.detach() / math.log(2) / max(batch.num_tokens, 1)
+        self.log("train_bits_per_byte", bits, batch_size=batch.num_tokens, prog_bar=True)
+        return nll * batch.loss_scale
+
+    def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+        """Add up ``val_bits_per_byte``."""
+        self.val_bits.update(self.nll(batch).double().sum() / math.log(2), batch.num_tokens)
+        self.log("val_bits_per_byte", self.val_bits, batch_size=batch.num_tokens, prog_bar=True)
+
+    def test_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+        """Add up ``test_bits_per_byte``."""
+        self.test_bits.update(self.nll(batch).double().sum() / math.log(2), batch.num_tokens)
+        self.log("test_bits_per_byte", self.test_bits, batch_size=batch.num_tokens)
+
+    def nll(self, batch: SequenceBatch) -> Tensor:
+        """Give the negative log-likelihood of each scored byte in nats, (B, T); 0 elsewhere."""
+        return token_nll(self(batch[self.field]), batch["targets"], batch.score)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Give Adam with a constant learning rate."""
+        return torch.optim.Adam(self.parameters(), self.learning_rate)

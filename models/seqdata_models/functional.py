@@ -1,0 +1,147 @@
+"""What every model over padded rows needs: the last valid step, masked means, masked losses.
+
+None of these lets padding into a result or a gradient, whatever lies there, NaN included: masked
+values are replaced with ``torch.where`` before they are used, since ``0 * NaN`` is NaN. Place in the
+flow: between a ``SequenceBatch`` and a model's loss.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the order that `torch.lstm` takes
+
+
+def last_valid(
+    out: Tensor | PackedSequence, lengths: Tensor, *, bidirectional: bool = False
+) -> Tensor:
+    """Give each row's output at its last valid step: what ``out[:, -1]`` is only without padding.
+
+    Args:
+        out: (B, T, H) float, the outputs of a recurrent layer, or the PackedSequence of them.
+        lengths: (B,) int64, valid steps per row, on any device.
+        bidirectional: Whether the second half of H ran backward. Its last step is the row's first,
+            so it is taken there. (At the last valid step it has seen one step only.) The result is
+            then the last layer's ``h_n`` of a packed run, both directions side by side.
+
+    Returns:
+        (B, H) float; 0 for a row of length 0.
+    """
+    if isinstance(out, PackedSequence):
+        out, _ = pad_packed_sequence(out, batch_first=True)
+    lengths = lengths.to(out.device)
+    last = (lengths - 1).clamp(min=0)
+    final = out[torch.arange(len(out), device=out.device), last]  # (B, H)
+    if bidirectional:
+        forward, _ = final.chunk(2, dim=-1)
+        _, backward = out[:, 0].chunk(2, dim=-1)
+        final = torch.cat([forward, backward], dim=-1)
+    return torch.where((lengths > 0)[:, None], final, 0.0)
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Give each row's mean over its valid steps; 0 where there is none, never NaN.
+
+    Args:
+        x: (B, T, *shape) float.
+        mask: (B, T) bool, the steps that count.
+
+    Returns:
+        (B, *shape) float.
+    """
+    steps = mask.reshape(*mask.shape, *[1] * (x.dim() - 2))  # (B, T, 1, …)
+    total = torch.where(steps, x, 0.0).sum(dim=1)
+    return total / steps.sum(dim=1).clamp(min=1)
+
+
+def token_nll(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
+    """Give the negative log-likelihood of each scored timestep, in nats; 0 elsewhere.
+
+    Args:
+        logits: (B, T, C) float.
+        targets: (B, T) integers in [0, C) where scored; what lies elsewhere is never looked at.
+        score: (B, T) bool, the timesteps that count.
+
+    Returns:
+        (B, T) float.
+    """
+    logits = torch.where(score[..., None], logits, 0.0)  # a NaN here would reach the gradient
+    targets = torch.where(score, targets.long(), 0)
+    nll = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")  # (B * T,)
+    return torch.where(score, nll.view_as(score), 0.0)
+
+
+def masked_token_loss(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
+    """Give the negative log-likelihood in nats, summed over the scored timesteps.
+
+    Multiply it with ``batch.loss_scale`` to train, or divide it by the number of scored timesteps to
+    report it.
+
+    Args:
+        logits: (B, T, C) float.
+        targets: (B, T) integers in [0, C) where scored; what lies elsewhere is never looked at.
+        score: (B, T) bool, the timesteps that count.
+
+    Returns:
+        () float; 0 where nothing is scored.
+    """
+    return token_nll(logits, targets, score).sum()
+
+
+def reverse_valid(x: Tensor, lengths: Tensor) -> Tensor:
+    """Give each row with its valid steps in reverse order; padding stays where it is.
+
+    Args:
+        x: (B, T, F).
+        lengths: (B,) int64, valid steps per row, on any device.
+
+    Returns:
+        (B, T, F).
+    """
+    step = torch.arange(x.shape[1], device=x.device)[None, :]  # (1, T)
+    lengths = lengths.to(x.device)[:, None]  # (B, 1)
+    source = torch.where(step < lengths, lengths - 1 - step, step)  # (B, T)
+    return x.gather(1, source[..., None].expand_as(x))
+
+
+def run_dense(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
+    """Run an LSTM over padded rows without packing them; each row as if it ran alone.
+
+    Same parameters and same results as a packed run. A dense run may use kernels that packed input
+    rules out and pays for the padding, so it suits batches of nearly equal lengths.
+
+    Args:
+        lstm: With ``batch_first=True`` and biases, without projection.
+        x: (B, T, F) float; padding may hold anything.
+        lengths: (B,) int64, valid steps per row, on any device.
+
+    Returns:
+        (B, T, H * directions) float; what lies at padded steps means nothing.
+    """
+    mask = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]  # (B, T)
+    x = torch.where(mask[..., None], x, 0.0)
+    if not lstm.bidirectional:  # a forward pass meets the padding after the valid steps
+        out: Tensor = lstm(x)[0]
+        return out
+    for layer in range(lstm.num_layers):
+        if layer:
+            x = F.dropout(x, lstm.dropout, lstm.training)
+        forward = _direction(lstm, x, f"l{layer}")
+        backward = _direction(lstm, reverse_valid(x, lengths), f"l{layer}_reverse")
+        x = torch.cat([forward, reverse_valid(backward, lengths)], dim=-1)
+    return x
+
+
+def _direction(lstm: nn.LSTM, x: Tensor, name: str) -> Tensor:
+    """Run one layer of an LSTM in one direction."""
+    weights = [getattr(lstm, f"{kind}_{name}") for kind in WEIGHTS]
+    # One run of memory, as cuDNN wants it: it warns and copies at each call otherwise.
+    flat = torch.cat([weight.flatten() for weight in weights])
+    pieces = flat.split([weight.numel() for weight in weights])
+    weights = [piece.view_as(weight) for piece, weight in zip(pieces, weights, strict=True)]
+    start = x.new_zeros(1, len(x), lstm.hidden_size)
+    train = lstm.training  # cuDNN keeps what a backward pass needs only then
+    return torch.lstm(x, (start, start), weights, True, 1, 0.0, train, False, True)[0]

@@ -1,0 +1,127 @@
+"""A sequence classifier: LSTM, output at the last valid step, linear head.
+
+Place in the flow: trained by a Lightning Trainer on the ``SequenceBatch`` of any policy that puts one
+sequence in a row. Reads: ``batch["x"]``, ``batch["y"]``. Makes: logits per row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seqdata import ConfigError, SequenceBatch
+from seqdata_models.functional import last_valid, run_dense
+from seqdata_models.metrics import ExactMean
+
+Layout = Literal["packed", "dense"]
+
+
+class LSTMClassifier(L.LightningModule):
+    """One label per sequence. A row's logits do not depend on the rows beside it.
+
+    Args:
+        features: Size F of one timestep of ``x`` (B, T, F) float.
+        classes: Number of labels; ``y`` (B,) holds integers below it.
+        hidden: Size of one direction's hidden state.
+        layers: Stacked LSTM layers.
+        bidirectional: Whether a second LSTM reads each row from its last valid step to its first.
+        dropout: Share of activations dropped between layers and before the head.
+        layout: ``"packed"`` skips padding; ``"dense"`` computes it and ignores it, which suits rows
+            of nearly equal lengths. Same parameters, same results.
+        learning_rate: Of Adam; the peak of one cycle over the whole fit.
+        weight_decay: Of Adam.
+
+    Raises:
+        ConfigError: If ``layout`` is neither.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        *,
+        hidden: int = 100,
+        layers: int = 1,
+        bidirectional: bool = True,
+        dropout: float = 0.2,
+        layout: Layout = "packed",
+        learning_rate: float = 5e-3,
+        weight_decay: float = 1e-4,
+    ) -> None:
+        if layout not in ("packed", "dense"):
+            raise ConfigError(f"LSTMClassifier: `layout` is {layout!r}, must be 'packed' or 'dense'")
+        super().__init__()
+        self.save_hyperparameters()
+        self.layout = layout
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.lstm = nn.LSTM(
+            features,
+            hidden,
+            layers,
+            batch_first=True,
+            dropout=dropout if layers > 1 else 0.0,
+            bidirectional=bidirectional,
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden * (2 if bidirectional else 1), classes)
+        self.val_loss, self.val_accuracy = ExactMean(), ExactMean()
+        self.test_loss, self.test_accuracy = ExactMean(), ExactMean()
+
+    def forward(self, batch: SequenceBatch) -> Tensor:
+        """Give the logits, (B, classes)."""
+        if self.layout == "packed":
+            out, _ = self.lstm(batch.packed("x"))
+        else:
+            out = run_dense(self.lstm, batch["x"], batch.lengths)  # (B, T, directions * hidden)
+        final = last_valid(out, batch.lengths, bidirectional=self.lstm.bidirectional)
+        logits: Tensor = self.head(self.dropout(final))
+        return logits
+
+    def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
+        """Give the loss: a mean over the sequences of the whole update, on any number of ranks."""
+        loss = F.cross_entropy(self(batch), batch["y"].long(), reduction="none")  # (B,)
+        total = (loss * batch.weight).sum()
+        rows = batch.weight.sum()
+        self.log("train_loss", total.detach() / rows.clamp(min=1), batch_size=len(loss))
+        return total * batch.sequence_scale
+
+    def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+        """Add up ``val_loss`` and ``val_accuracy``."""
+        self._evaluate(batch, "val", self.val_loss, self.val_accuracy)
+
+    def test_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+        """Add up ``test_loss`` and ``test_accuracy``."""
+        self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
+
+    def predict_step(self, batch: SequenceBatch, batch_idx: int) -> dict[str, Tensor]:
+        """Give ``ids`` (n,) int64 and ``logits`` (n, classes) of the real rows, without filler."""
+        real = batch.real()
+        return {"ids": real.ids, "logits": self(real)}
+
+    def configure_optimizers(self) -> Any:
+        """Give Adam, with one cycle of the learning rate where the fit's length is known."""
+        optimizer = torch.optim.Adam(
+            self.parameters(), self.learning_rate, weight_decay=self.weight_decay
+        )
+        steps = self.trainer.estimated_stepping_batches
+        if not 0 < steps < float("inf"):
+            return optimizer
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, int(steps))
+        return [optimizer], [{"scheduler": cycle, "interval": "step"}]
+
+    def _evaluate(
+        self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
+    ) -> None:
+        logits, y = self(batch), batch["y"].long()
+        counted = batch.weight > 0
+        loss = F.cross_entropy(logits, y, reduction="none")
+        rows = counted.sum()
+        mean_loss.update(torch.where(counted, loss.double(), 0.0).sum(), rows)
+        accuracy.update((counted & (logits.argmax(dim=-1) == y)).sum(), rows)
+        self.log(f"{stage}_loss", mean_loss, batch_size=len(y))
+        self.log(f"{stage}_accuracy", accuracy, batch_size=len(y), prog_bar=True)
