@@ -52,14 +52,14 @@ test: env  ## all tests but the nightly ones
 
 test-nightly: env  ## all tests
 	@echo "== test-nightly: pytest, everything"
-	@$(BIN)/python -m pytest -q
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q
 
 lint: types  ## ruff, mypy and the layer contracts
 	@echo "== lint: ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@echo "== lint: layers"
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 types: env  ## mypy --strict
 	@echo "== types: mypy"

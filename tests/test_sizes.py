@@ -1,0 +1,204 @@
+"""Small files, small functions, few parameters; no asserts, swallowed errors or endless waits."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("seqdata", "models", "plugins", "examples", "benchmarks", "tests", ".ci", "docs")
+MOST_LINES = 400  # of a file, and of a function below
+MOST_LINES_OF_A_FUNCTION = 60
+MOST_PARAMETERS = 10
+MAY_HAVE_MORE = {"Loader", "SequenceDataModule"}
+LEFTOVERS = tuple(
+    word.replace("~", "") for word in ("TO~DO", "FIX~ME", "XX~X", "NotImplemented~Error", "no ~cover")
+)
+    "TO" + "DO",
+    "FIX" + "ME",
+    "XX" + "X",
+    "NotImplemented" + "Error",
+    "pragma: no" + " cover",
+)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def files(*rooms: str) -> list[Path]:
+    found = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+    return [path for path in found if "build" not in path.parts]
+
+
+def library() -> list[Path]:
+    """What users install: no tests, no examples."""
+    return [path for path in files("seqdata", "models", "plugins") if "tests" not in path.parts]
+
+
+def nodes(paths: list[Path], *kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, kinds):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+def test_files_are_short():
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in files(*ROOMS)
+        if (count := len(path.read_text("utf-8").splitlines())) >= MOST_LINES
+    }
+    assert not long
+
+
+def test_functions_are_short():
+    long = {
+        f"{place} {node.name}": node.end_lineno - node.lineno + 1
+        for place, node in nodes(files(*ROOMS), *Function.__args__)
+        if node.end_lineno - node.lineno + 1 >= MOST_LINES_OF_A_FUNCTION
+    }
+    assert not long
+
+
+def test_constructors_have_few_parameters():
+    many = {
+        f"{place} {node.name}": count
+        for place, node in nodes(library(), ast.ClassDef)
+        if node.name not in MAY_HAVE_MORE and (count := parameters(node)) >= MOST_PARAMETERS
+    }
+    assert not many
+
+
+def parameters(made: ast.ClassDef) -> int:
+    for node in made.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            given = node.args
+            return len(given.posonlyargs) + len(given.args) - 1 + len(given.kwonlyargs)
+    return 0
+
+
+def test_the_library_never_asserts():
+    assert not [place for place, _ in nodes(library(), ast.Assert)]
+
+
+def test_no_broad_handler_swallows():
+    assert not [place for place, node in nodes(library(), ast.ExceptHandler) if swallows(node)]
+
+
+def swallows(handler: ast.ExceptHandler) -> bool:
+    """Tell whether everything is caught, and neither raised again nor even looked at."""
+    if handler.type is None:
+        return True
+    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    if not names & {"Exception", "BaseException"}:
+        return False
+    body = [node for statement in handler.body for node in ast.walk(statement)]
+    used = any(isinstance(node, ast.Name) and node.id == handler.name for node in body)
+    return not used and not any(isinstance(node, ast.Raise) for node in body)
+
+
+def test_nothing_is_left_over():
+    assert not [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in library()
+        for word in LEFTOVERS
+        if word in path.read_text("utf-8")
+    ]
+
+
+def test_nothing_waits_without_a_bound():
+    found = [
+        f"{place}: {ast.unparse(node)}"
+        for place, node in nodes(files(*ROOMS), ast.Call)
+        if waits_for_ever(node)
+    ]
+    assert not found
+
+
+WAITS = {"wait", "join", "get", "acquire", "result", "exception", "communicate"}
+    "wait": 0,
+    "join": 0,
+    "get": 0,
+    "acquire": 0,
+    "result": 0,
+    "exception": 0,
+    "communicate": 0,
+}
+PROGRAMS = {"run", "call", "check_call", "check_output"}
+
+
+def waits_for_ever(call: ast.Call) -> bool:
+    """Tell whether a call can block without end, as far as its spelling shows."""
+    given = {keyword.arg for keyword in call.keywords}
+    if "timeout" in given or None in given:
+        return False
+    if isinstance(call.func, ast.Name):
+        return call.func.id == "wait" and len(call.args) < 2
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    owner, name = ast.unparse(call.func.value), call.func.attr
+    if owner == "subprocess":
+        return name in PROGRAMS
+    if owner.split(".")[-1] in {"connection", "futures"} and name == "wait":
+        return True
+    if owner == "select" and name == "select":
+        return len(call.args) < 4
+    if name == "put":
+        return len(call.args) == 1 and not given & {"block"}
+    if name in WAITS and not call.args:
+        return not given & {"block", "blocking"} or is_true(call)
+    return name in {"get", "acquire"} and len(call.args) == 1 and constant(call.args[0]) is True
+
+
+def is_true(call: ast.Call) -> bool:
+    flags = [word.value for word in call.keywords if word.arg in {"block", "blocking"}]
+    return any(constant(flag) is not False for flag in flags)
+
+
+def constant(node: ast.expr) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("thread.join()", True),
+        ("thread.join(timeout=5)", False),
+        ("', '.join(names)", False),
+        ("event.wait()", True),
+        ("event.wait(0.1)", False),
+        ("queue.get()", True),
+        ("queue.get(True)", True),
+        ("queue.get(block=False)", False),
+        ("queue.get(block=True)", True),
+        ("table.get('x')", False),
+        ("queue.put(item)", True),
+        ("queue.put(item, timeout=1)", False),
+        ("lanes.put(batch, state)", False),
+        ("lock.acquire()", True),
+        ("lock.acquire(blocking=False)", False),
+        ("future.result()", True),
+        ("subprocess.run(['ls'])", True),
+        ("subprocess.run(['ls'], timeout=9)", False),
+        ("connection.wait([pipe])", True),
+        ("wait(futures)", True),
+        ("wait(futures, 5)", False),
+        ("select.select([a], [], [])", True),
+        ("select.select([a], [], [], 1)", False),
+    ],
+)
+def test_the_guard_tells_bounded_from_endless_waits(code, expected):
+    assert waits_for_ever(ast.parse(code).body[0].value) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("pass", True),
+        ("value = None", True),
+        ("raise", False),
+        ("failures.append(error)", False),
+    ],
+)
+def test_the_guard_tells_swallowed_errors(code, expected):
+    tried = ast.parse(f"try:\n    f()\nexcept Exception as error:\n    {code}")
+    assert swallows(tried.body[0].handlers[0]) is expected
