@@ -107,14 +107,6 @@ def test_nothing_waits_without_a_bound():
 
 
 WAITS = {"wait", "join", "get", "acquire", "result", "exception", "communicate"}
-    "wait": 0,
-    "join": 0,
-    "get": 0,
-    "acquire": 0,
-    "result": 0,
-    "exception": 0,
-    "communicate": 0,
-}
 PROGRAMS = {"run", "call", "check_call", "check_output"}
 
 
