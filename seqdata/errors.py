@@ -1,0 +1,126 @@
+"""The errors of seqdata, on one page.
+
+Every message reads "where: what is, what must be; what to do". An error about data carries what is
+known of the place as attributes; they survive pickling and being re-raised from its text alone.
+
+::
+
+    SeqDataError
+    ├── ConfigError            an argument that cannot be meant
+    ├── PlanError              lengths, policy and position do not make a plan
+    ├── PluginError            a plugin is missing, broken, or clashes with another
+    ├── ResumeError            a saved state that does not fit
+    ├── IncompleteEpochError   fewer batches were delivered than planned
+    └── DataError              something is wrong with stored data
+        ├── IncompleteDatasetError   never finished writing
+        ├── MissingShardError
+        ├── CorruptShardError
+        ├── CorruptSampleError
+        ├── DecodeError
+        └── FingerprintMismatch
+
+Place in the flow: below everything.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Self
+
+_NOTE = "seqdata: "
+Fact = str | int | float | bool | None
+
+
+class SeqDataError(Exception):
+    """Base of every error that seqdata raises on purpose.
+
+    Args:
+        message: One text. Where it holds a trailer line ``seqdata: {json}`` (a traceback's note
+            that travelled through another library's worker process), the facts are read back from
+            it.
+
+    Attributes:
+        facts: What is known of the place: ``shard``, ``sequence``, ``field``, ``offset``,
+            ``rank``, …
+    """
+
+    def __init__(self, message: str = "") -> None:
+        text, facts = _parse(message)
+        super().__init__(text)
+        self.facts: dict[str, Fact] = facts
+        if facts:
+            self.add_note(_NOTE + json.dumps(facts))
+
+    @classmethod
+    def at(cls, message: str, **facts: Fact) -> Self:
+        """Make the error with facts about the place it happened at."""
+        known = {name: fact for name, fact in facts.items() if fact is not None}
+        return cls(f"{message}\n{_NOTE}{json.dumps(known)}" if known else message)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        text = str(self.args[0])
+        return type(self), (f"{text}\n{_NOTE}{json.dumps(self.facts)}" if self.facts else text,)
+
+
+def _parse(message: str) -> tuple[str, dict[str, Fact]]:
+    lines = message.split("\n")
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number].startswith(_NOTE + "{"):
+            try:
+                facts = json.loads(lines[number].removeprefix(_NOTE))
+            except ValueError:
+                continue
+            return "\n".join(lines[:number] + lines[number + 1 :]), facts
+    return message, {}
+
+
+class ConfigError(SeqDataError, ValueError):
+    """An argument cannot be meant."""
+
+
+class PlanError(SeqDataError):
+    """Lengths, policy and position do not make a plan."""
+
+
+class PluginError(SeqDataError):
+    """A plugin is missing, broken, or clashes with another."""
+
+
+class ResumeError(SeqDataError):
+    """A saved state does not fit the data, the policy, the seed or the Trainer."""
+
+
+class IncompleteEpochError(SeqDataError):
+    """An epoch ended before all planned batches were delivered."""
+
+
+class DataError(SeqDataError):
+    """Something is wrong with stored data; ``facts`` names the place."""
+
+
+class IncompleteDatasetError(DataError):
+    """A dataset has no manifest: its writing was never finished."""
+
+
+class MissingShardError(DataError):
+    """A shard that the manifest names is not there."""
+
+
+class CorruptShardError(DataError):
+    """A shard's size, footer or layout is not what was written."""
+
+
+class CorruptSampleError(DataError):
+    """A sequence's recorded place or checksum is wrong."""
+
+
+class DecodeError(DataError):
+    """Stored or given values cannot be turned into the declared field."""
+
+
+class FingerprintMismatch(DataError):
+    """The data is not the data that was meant."""
+
+
+class SeqDataWarning(UserWarning):
+    """Something changes results, and is said once."""

@@ -1,0 +1,171 @@
+"""The lengths of all sequences: everything that planning may know of a data set.
+
+An index holds one length array per axis, usually memory-mapped, and reads it a run at a time, so
+that 10^8 sequences cost no Python object and no copy. Place in the flow: a Store gives it, a Policy
+plans over it. Reads: lengths. Makes: runs of lengths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from seqdata.errors import ConfigError, PlanError
+
+RUN = 1 << 16  # sequences looked at together in a pass over all lengths
+DEFAULT_AXIS = "time"
+Made = TypeVar("Made")
+LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceIndex:
+    """Lengths of the sequences of a data set, per axis.
+
+    Args:
+        lengths_of: Axis -> integer array (sequences,), in timesteps; all of equal size.
+        keys: Names of sequences by number; None: a sequence is named by its number.
+        digest: Fingerprint of the data, from a manifest; None: made from the lengths when asked.
+        maps: Axis -> how lengths change between what is stored and what is planned.
+
+    Raises:
+        ConfigError: If an array is not one-dimensional, not of integers, holds a negative length,
+            or the axes differ in their number of sequences.
+    """
+
+    lengths_of: Mapping[str, NDArray[Any]]
+    keys: Callable[[Sequence[int]], Sequence[str]] | None = None
+    digest: str | None = None
+    maps: Mapping[str, tuple[tuple[str, LengthMap], ...]] = field(default_factory=dict)
+    _memo: dict[object, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.lengths_of:
+            raise ConfigError("index: has no axis, must have at least one; pass lengths")
+        sizes = {axis: len(lengths) for axis, lengths in self.lengths_of.items()}
+        if len(set(sizes.values())) > 1:
+            raise ConfigError(f"index: axes have {sizes} sequences, must have equally many")
+
+    @classmethod
+    def from_lengths(
+        cls, lengths: ArrayLike, *, axis: str = DEFAULT_AXIS, keys: Sequence[str] | None = None
+    ) -> Self:
+        """Make an index from bare lengths; enough to plan with.
+
+        Args:
+            lengths: Integers (sequences,), in timesteps. A memory-mapped array stays mapped.
+            axis: Name of their axis.
+            keys: Name of each sequence, for messages.
+
+        Raises:
+            ConfigError: If the lengths are not non-negative integers in one dimension.
+
+        Example:
+            >>> len(SequenceIndex.from_lengths([3, 1, 2]))
+            3
+        """
+        array = checked_lengths(lengths)
+        if keys is None:
+            return cls({axis: array})
+        return cls({axis: array}, keys=lambda numbers: [keys[number] for number in numbers])
+
+    def __len__(self) -> int:
+        return len(next(iter(self.lengths_of.values())))
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Planned lengths of the default axis (``time``, or the only one), integers (n,)."""
+        axis = DEFAULT_AXIS if DEFAULT_AXIS in self.lengths_of else next(iter(self.lengths_of))
+        return self.run(axis, 0, len(self)) if self.maps.get(axis) else self.lengths_of[axis]
+
+    def run(self, axis: str, first: int, stop: int) -> NDArray[Any]:
+        """Give the planned lengths of sequences ``first:stop`` along an axis, integers.
+
+        Raises:
+            PlanError: If there is no such axis.
+        """
+        if axis not in self.lengths_of:
+            have = ", ".join(sorted(self.lengths_of))
+            raise PlanError(f"index: no axis {axis!r}, must be one of {have}; pass `axis`")
+        lengths: NDArray[Any] = self.lengths_of[axis][first:stop]
+        for _, change in self.maps.get(axis, ()):
+            lengths = change(np.asarray(lengths, dtype=np.int64))
+        return np.asarray(lengths)
+
+    def mapped(self, axis: str, name: str, change: LengthMap) -> SequenceIndex:
+        """Give an index whose lengths along ``axis`` are changed as they are read.
+
+        Args:
+            axis: The axis.
+            name: What is done, for the fingerprint: the same name must mean the same change.
+            change: int64 (n,) -> int64 (n,), each length by itself.
+        """
+        chain = (*self.maps.get(axis, ()), (name, change))
+        return SequenceIndex(self.lengths_of, self.keys, self.digest, {**self.maps, axis: chain})
+
+    def shifted(self, axis: str, by: int) -> SequenceIndex:
+        """Give the index of targets: every length less ``by``, at least 0."""
+        return self.mapped(axis, f"shift={by}", lambda lengths: np.maximum(lengths - by, 0))
+
+    def names(self, numbers: Sequence[int] | NDArray[np.int64], most: int = 5) -> str:
+        """Name sequences in a message: the first ``most``, and how many more."""
+        first = [int(number) for number in numbers[:most]]
+        keys = first if self.keys is None else [repr(key) for key in self.keys(first)]
+        more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+        return ", ".join(str(key) for key in keys) + more
+
+    def remember(self, key: object, make: Callable[[], Made]) -> Made:
+        """Give what ``make`` makes, made once per index and ``key``."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        made: Made = self._memo[key]
+        return made
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the data and of what is done to its lengths (32 hex digits).
+
+        The manifest's digest where there is one; else one pass over the lengths.
+        """
+        return self.remember("fingerprint", self._fingerprint)
+
+    def _fingerprint(self) -> str:
+        made = hashlib.sha256()
+        if self.digest is not None:
+            made.update(self.digest.encode())
+        else:
+            for axis in sorted(self.lengths_of):
+                made.update(f"{axis}:{len(self)};".encode())
+                for first in range(0, len(self), RUN):
+                    lengths = self.lengths_of[axis][first : first + RUN]
+                    made.update(np.ascontiguousarray(lengths, dtype="<u8").tobytes())
+        for axis in sorted(self.maps):
+            made.update("".join(f"{axis}:{name};" for name, _ in self.maps[axis]).encode())
+        return made.hexdigest()[:32]
+
+
+def checked_lengths(lengths: ArrayLike) -> NDArray[Any]:
+    """Give ``lengths`` as an array if they are non-negative integers in one dimension."""
+    array = np.asarray(lengths)
+    if array.size == 0 and array.ndim == 1:
+        return array.astype(np.uint32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ConfigError(
+            f"index: lengths are {array.dtype} of {array.ndim} dimensions, must be integers in one "
+            "dimension; pass the number of timesteps of each sequence"
+        )
+    if array.dtype.kind == "i":
+        for first in range(0, len(array), RUN):
+            run = array[first : first + RUN]
+            if run.min() < 0:
+                where = first + int(np.argmin(run))
+                raise ConfigError(
+                    f"index: sequence {where} has length {int(run.min())}, must be at least 0; "
+                    "pass true lengths"
+                )
+    return array

@@ -1,0 +1,78 @@
+"""Cut a block's items every ``batch_size`` rows: what Fixed, Sorted and Bucketed share.
+
+Place in the flow: a Cutter of ``blocks``; the policies differ in how they order a block's items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut
+from seqdata.planning.items import Items
+from seqdata.planning.order import MAX_GROUP
+from seqdata.planning.randomness import Draw
+
+Ordering = Callable[[NDArray[np.int64], Draw | None, int], NDArray[np.int64]]
+"""``(lengths, draw, block) -> members``: the order in which a block's items are cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class EveryFew:
+    """Cut every ``batch_size`` items of an order.
+
+    Attributes:
+        batch_size: Rows of a batch.
+        ordering: How a block's items are ordered before they are cut.
+        arranged: Whether batches are then ordered by their longest row.
+    """
+
+    batch_size: int
+    ordering: Ordering
+    arranged: bool
+
+    @property
+    def block_items(self) -> int:
+        """The largest multiple of 64 batches that is at most 2^18 items, but at least one."""
+        unit = MAX_GROUP * self.batch_size
+        return max(unit, MAX_BLOCK // unit * unit)
+
+    def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
+        """Count each block's batches; a batch costs what the block's longest item does."""
+        return [
+            Count(
+                -(-(block.stop - block.first) // self.batch_size),
+                items.peak(block.first, block.stop)
+                * min(self.batch_size, block.stop - block.first),
+            )
+            for block in blocks
+        ]
+
+    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
+        """Cut a block's items into batches."""
+        members = self.ordering(lengths, draw, block)
+        edges = np.arange(0, len(members), self.batch_size, dtype=np.int64)
+        return Cut(members, np.append(edges, len(members)))
+
+
+def longest_first(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Order by falling length, ties by number, int64 (n,)."""
+    top = int(lengths.max(initial=0))
+    rank = (top - lengths).astype(np.uint16 if top < 1 << 16 else np.int64)  # 16 bits: radix sort
+    return np.argsort(rank, kind="stable")
+
+
+def check_batch_size(policy: str, batch_size: int) -> None:
+    """Refuse a batch size that cannot be meant.
+
+    Raises:
+        ConfigError: If it is no integer of at least 1.
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ConfigError(
+            f"policy {policy!r}: `batch_size` is {batch_size!r}, must be an integer of at least 1"
+        )

@@ -1,0 +1,247 @@
+"""Items: what a policy batches, numbered without gaps and without a list of them.
+
+An item is a sequence, or a part of one: of a sequence that is too long and split, of one that is
+truncated. Items are found by prefix sums over runs of sequences, so virtual ones (10^9 of them)
+cost no memory. Place in the flow: index -> items -> blocks. Reads: runs of lengths. Makes: spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, PlanError
+from seqdata.index import RUN, SequenceIndex
+
+TooLong = Literal["error", "split", "truncate", "drop"]
+Empty = Literal["drop", "error"]
+
+
+class ItemRule(Protocol):
+    """How sequences become items, by length alone. Hashable: counts are remembered under it."""
+
+    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the number of items of each sequence, int64 (n,)."""
+        ...
+
+    def longest(self, lengths: NDArray[np.int64]) -> int:
+        """Give the timesteps of the longest item of these sequences, 0 for none."""
+        ...
+
+    def bounds(
+        self, lengths: NDArray[np.int64], parts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give start and stop of part ``parts[i]`` of a sequence of ``lengths[i]`` timesteps."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSequences:
+    """The common options of the policies: what happens to the empty and the too long.
+
+    Args:
+        max_length: Most timesteps of an item; None: no limit.
+        too_long: ``error``, ``split`` into spans of at most ``max_length``, ``truncate`` or
+            ``drop``.
+        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+
+    Raises:
+        ConfigError: If an option is none of these.
+    """
+
+    max_length: int | None = None
+    too_long: TooLong = "error"
+    empty: Empty = "drop"
+
+    def __post_init__(self) -> None:
+        if self.too_long not in ("error", "split", "truncate", "drop"):
+            raise ConfigError(
+                f"policy: `too_long` is {self.too_long!r}, must be 'error', 'split', 'truncate' or "
+                "'drop'; pass one of them"
+            )
+        if self.empty not in ("drop", "error"):
+            raise ConfigError(f"policy: `empty` is {self.empty!r}, must be 'drop' or 'error'")
+        if self.max_length is not None and self.max_length < 1:
+            raise ConfigError(
+                f"policy: `max_length` is {self.max_length!r}, must be at least 1 or None"
+            )
+
+    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the number of items of each sequence, int64 (n,)."""
+        if self.max_length is None or self.too_long == "truncate":
+            return (lengths > 0).astype(np.int64)
+        if self.too_long == "split":
+            return -(-lengths // self.max_length)
+        return ((lengths > 0) & (lengths <= self.max_length)).astype(np.int64)
+
+    def longest(self, lengths: NDArray[np.int64]) -> int:
+        """Give the timesteps of the longest item of these sequences, 0 for none."""
+        if self.max_length is None:
+            return int(lengths.max(initial=0))
+        if self.too_long == "drop":
+            return int(lengths.max(initial=0, where=lengths <= self.max_length))
+        return min(int(lengths.max(initial=0)), self.max_length)
+
+    def bounds(
+        self, lengths: NDArray[np.int64], parts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give start and stop of each part, int64 (n,)."""
+        if self.max_length is None:
+            return np.zeros_like(lengths), lengths
+        starts = parts * self.max_length
+        return starts, np.minimum(starts + self.max_length, lengths)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Items:
+    """The items of an index under a rule.
+
+    Attributes:
+        starts: int64 (runs+1,), number of the first item of each run of ``RUN`` sequences.
+        peaks: int64 (runs,), timesteps of the longest item of each run.
+    """
+
+    index: SequenceIndex
+    axis: str
+    rule: ItemRule
+    starts: NDArray[np.int64]
+    peaks: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def spans(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Give the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop."""
+        low = int(np.searchsorted(self.starts, first, side="right")) - 1
+        parts = []
+        while first < stop:
+            upto = min(stop, int(self.starts[low + 1]))
+            if upto > first:
+                parts.append(self._of_run(low, first - int(self.starts[low]), upto - first))
+                first = upto
+            low += 1
+        return np.concatenate(parts) if parts else np.empty((0, 3), dtype=np.int64)
+
+    def lengths(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Give the timesteps of items ``first:stop``, int64 (n,)."""
+        spans = self.spans(first, stop)
+        return spans[:, 2] - spans[:, 1]
+
+    def peak(self, first: int, stop: int) -> int:
+        """Give an upper bound of the timesteps of items ``first:stop``, exact at runs' edges."""
+        low = int(np.searchsorted(self.starts, first, side="right")) - 1
+        high = int(np.searchsorted(self.starts, stop, side="left"))
+        return int(self.peaks[low:high].max(initial=0))
+
+    def _of_run(self, run: int, skip: int, count: int) -> NDArray[np.int64]:
+        base = run * RUN
+        lengths = np.asarray(self.index.run(self.axis, base, base + RUN), dtype=np.int64)
+        counts = self.rule.counts(lengths)
+        ends = np.cumsum(counts)
+        if int(ends[-1]) == len(lengths) and int(counts.max()) == 1:  # one item per sequence
+            inside = np.arange(skip, skip + count)
+            parts = np.zeros(count, dtype=np.int64)
+        else:
+            wanted = np.arange(skip, skip + count)
+            inside = np.searchsorted(ends, wanted, side="right")
+            parts = wanted - (ends - counts)[inside]
+        spans = np.empty((count, 3), dtype=np.int64)
+        spans[:, 0] = base + inside
+        spans[:, 1], spans[:, 2] = self.rule.bounds(lengths[inside], parts)
+        return spans
+
+
+def select(
+    index: SequenceIndex, axis: str, rule: WholeSequences, *, policy: str, limit: str = "max_length"
+) -> Items:
+    """Number the items of an index: one pass over the lengths, remembered by the index.
+
+    Args:
+        index: The lengths.
+        axis: The axis that is planned on.
+        rule: What happens to the empty and the too long.
+        policy: Name of the policy, for messages.
+        limit: Name of the option that limits the length, for messages.
+
+    Raises:
+        PlanError: If a sequence is too long or empty and the rule says ``error``; it names them.
+    """
+    most = rule.max_length
+    if rule.too_long == "error" and most is not None:
+        _refuse_too_long(index, axis, most, f"policy {policy!r}", limit)
+    if rule.empty == "error":
+        _refuse_empty(index, axis, f"policy {policy!r}")
+    return number_items(index, axis, rule)
+
+
+def number_items(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:
+    """Number the items of an index under any rule, remembered by the index."""
+    return index.remember(("items", axis, rule), lambda: _number(index, axis, rule))
+
+
+def _number(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:
+    runs = range(0, len(index), RUN)
+    starts = np.zeros(len(runs) + 1, dtype=np.int64)
+    peaks = np.zeros(len(runs), dtype=np.int64)
+    for run, first in enumerate(runs):
+        lengths = index.run(axis, first, first + RUN)
+        if _untouched(rule, lengths):
+            starts[run + 1], peaks[run] = len(lengths), int(lengths.max())
+            continue
+        lengths = np.asarray(lengths, dtype=np.int64)
+        starts[run + 1], peaks[run] = int(rule.counts(lengths).sum()), rule.longest(lengths)
+    if not len(runs):
+        index.run(axis, 0, 0)  # an unknown axis is an error on empty data too
+    return Items(index, axis, rule, np.cumsum(starts), peaks)
+
+
+def _untouched(rule: ItemRule, lengths: NDArray[Any]) -> bool:
+    """Say cheaply whether each of these sequences is one whole item."""
+    if not isinstance(rule, WholeSequences) or int(lengths.min()) == 0:
+        return False
+    return rule.max_length is None or int(lengths.max()) <= rule.max_length
+
+
+def _refuse_too_long(index: SequenceIndex, axis: str, most: int, where: str, limit: str) -> None:
+    found = find(index, axis, ("longer", most), lambda lengths: lengths > most)
+    if not len(found):
+        return
+    if len(found) == 1:
+        number = int(found[0])
+        length = int(index.run(axis, number, number + 1)[0])
+        what = f"sequence {index.names(found)} has {length} timesteps, more than `{limit}`={most}"
+    else:
+        what = f"{len(found)} sequences are longer than `{limit}`={most}: {index.names(found)}"
+    raise PlanError(f"{where}: {what}; raise it, set `too_long`='split', or filter the index")
+
+
+def _refuse_empty(index: SequenceIndex, axis: str, where: str) -> None:
+    found = find(index, axis, ("empty",), lambda lengths: lengths == 0)
+    if len(found):
+        noun = "sequence" if len(found) == 1 else f"{len(found)} sequences:"
+        raise PlanError(
+            f"{where}: {noun} {index.names(found)} of length 0, must be at least 1; set "
+            "`empty`='drop', or filter the index"
+        )
+
+
+def find(
+    index: SequenceIndex,
+    axis: str,
+    key: object,
+    wanted: Callable[[NDArray[Any]], NDArray[np.bool_]],
+) -> NDArray[np.int64]:
+    """Give the numbers of the sequences of wanted lengths, int64; remembered under ``key``."""
+
+    def look() -> NDArray[np.int64]:
+        parts = [
+            np.flatnonzero(wanted(index.run(axis, first, first + RUN))) + first
+            for first in range(0, len(index), RUN)
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    return index.remember(("found", axis, key), look)

@@ -1,0 +1,89 @@
+"""Put a policy's parts together: options, items, blocks, and a Plan with report and fingerprint.
+
+Place in the flow: the last step of every block-wise policy. Reads: an index and a policy. Makes:
+Plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from seqdata.index import SequenceIndex
+from seqdata.plan import PLAN_VERSION, BatchTable, Origin, Plan, Report, report_of
+from seqdata.planning.blocks import Cutter, block_table, counts_of
+from seqdata.planning.items import Items, WholeSequences, find
+from seqdata.planning.randomness import Draw
+
+
+def plan_blocks(
+    policy: Any, items: Items, cutter: Cutter, *, seed: int, epoch: int, worst_first: bool = False
+) -> Plan:
+    """Make the plan of a policy that works block by block.
+
+    Args:
+        policy: The policy, a frozen dataclass with a field ``shuffle``.
+        items: What it batches.
+        cutter: How a block becomes batches.
+        seed: The run's seed, in ``[0, 2**64)``.
+        epoch: Number of the epoch, from 0.
+        worst_first: Whether epoch 0 begins with the most expensive batch.
+
+    Raises:
+        ConfigError: If ``seed`` or ``epoch`` is out of range.
+    """
+    drawn = Draw(seed, epoch)
+    draw = drawn if policy.shuffle else None
+    table = block_table(items, cutter, draw, worst_first=worst_first)
+    return Plan.lazy(
+        table,
+        Origin(
+            fingerprint=lambda: fingerprint_of(items.index, policy, seed, epoch),
+            report=lambda made: whole_report(items, made),
+        ),
+    )
+
+
+def count_blocks(items: Items, cutter: Cutter) -> int:
+    """Give the number of batches of every epoch."""
+    return sum(count.batches for count in counts_of(items, cutter))
+
+
+def fingerprint_of(index: SequenceIndex, policy: object, seed: int, epoch: int) -> str:
+    """Digest what a plan is made from (32 hex digits)."""
+    text = f"{PLAN_VERSION};{index.fingerprint};{describe(policy)};{seed};{epoch}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def describe(policy: object) -> str:
+    """Write a policy as text that is the same in every process and says all that shapes a plan."""
+    if not is_dataclass(policy):
+        return type(policy).__qualname__
+    parts = []
+    for one in fields(policy):
+        value = getattr(policy, one.name)
+        shown = value.__qualname__ if isinstance(value, Callable) else repr(value)  # type: ignore[arg-type]
+        parts.append(f"{one.name}={shown}")
+    return f"{type(policy).__name__}({', '.join(parts)})"
+
+
+def whole_report(items: Items, table: BatchTable) -> Report:
+    """Add up a plan and say which sequences it drops, splits or truncates."""
+    rule, index, axis = items.rule, items.index, items.axis
+    report = report_of(table)
+    if not isinstance(rule, WholeSequences):
+        return report
+    dropped = find(index, axis, ("empty",), lambda lengths: lengths == 0)
+    most = rule.max_length
+    if most is None or rule.too_long == "error":
+        return replace(report, dropped=dropped)
+    longer = find(index, axis, ("longer", most), lambda lengths: lengths > most)
+    if rule.too_long == "split":
+        return replace(report, dropped=dropped, split=longer)
+    if rule.too_long == "truncate":
+        return replace(report, dropped=dropped, truncated=longer)
+    return replace(report, dropped=np.sort(np.concatenate([dropped, longer])))

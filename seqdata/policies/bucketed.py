@@ -1,0 +1,86 @@
+"""Policy ``bucketed``: sorted by length with a little noise, cut every few rows.
+
+No bucket edges to choose: one per cent of noise on the length lets other neighbours meet in every
+epoch, and the number of batches stays ceil(n / batch_size).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import PlanError
+from seqdata.index import DEFAULT_AXIS, SequenceIndex
+from seqdata.plan import Plan
+from seqdata.planning.cutting import EveryFew, check_batch_size, longest_first
+from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.making import count_blocks, plan_blocks
+from seqdata.planning.randomness import Draw, Purpose
+
+_ONE = 1 << 30  # lengths are scaled by this, in integers: `log` differs between CPUs
+_NOISE = _ONE // 100
+_MAX_LENGTH = 1 << 32  # longer ones, scaled, would not fit 63 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Bucketed:
+    """Batches of ``batch_size`` rows of like length, other ones in every epoch.
+
+    Args:
+        batch_size: Rows of a batch.
+        shuffle: Whether epochs are shuffled; else exact order, longest first.
+        axis: The axis that is planned on.
+        max_length: Most timesteps of a row; None: no limit.
+        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        worst_first: Whether epoch 0 begins with the most expensive batch.
+
+    Raises:
+        ConfigError: If an argument cannot be meant.
+    """
+
+    batch_size: int
+    shuffle: bool = True
+    axis: str = DEFAULT_AXIS
+    max_length: int | None = None
+    too_long: TooLong = "error"
+    empty: Empty = "drop"
+    worst_first: bool = True
+
+    def __post_init__(self) -> None:
+        check_batch_size("bucketed", self.batch_size)
+        self._rule()
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan."""
+        items, cutter = self._items(index), self._cutter()
+        worst = self.worst_first
+        return plan_blocks(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Give the number of batches of every epoch."""
+        return count_blocks(self._items(index), self._cutter())
+
+    def _cutter(self) -> EveryFew:
+        return EveryFew(self.batch_size, _noisy, arranged=True)
+
+    def _rule(self) -> WholeSequences:
+        return WholeSequences(self.max_length, self.too_long, self.empty)
+
+    def _items(self, index: SequenceIndex) -> Items:
+        return select(index, self.axis, self._rule(), policy="bucketed")
+
+
+def _noisy(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
+    if draw is None:
+        return longest_first(lengths)
+    if int(lengths.max(initial=0)) >= _MAX_LENGTH:
+        raise PlanError(
+            f"policy 'bucketed': a sequence has {int(lengths.max())} timesteps, must be below "
+            "2**32; set `max_length`, or use 'tbptt' for very long sequences"
+        )
+    raw = draw.raw(Purpose.NOISE, len(lengths), block) % np.uint64(2 * _NOISE)
+    noise = raw.astype(np.int64) - _NOISE
+    return np.argsort(-(lengths * (_ONE + noise)), kind="stable")

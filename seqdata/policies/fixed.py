@@ -1,0 +1,71 @@
+"""Policy ``fixed``: a random order, cut every few rows. The baseline; lengths play no part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.index import DEFAULT_AXIS, SequenceIndex
+from seqdata.plan import Plan
+from seqdata.planning.cutting import EveryFew, check_batch_size
+from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.making import count_blocks, plan_blocks
+from seqdata.planning.randomness import Draw, Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Batches of ``batch_size`` rows in random order, whatever their lengths.
+
+    Args:
+        batch_size: Rows of a batch.
+        shuffle: Whether epochs are shuffled; else the data's order.
+        axis: The axis that is planned on.
+        max_length: Most timesteps of a row; None: no limit.
+        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+
+    Raises:
+        ConfigError: If an argument cannot be meant.
+
+    Example:
+        >>> index = SequenceIndex.from_lengths([3, 1, 2])
+        >>> Fixed(2, shuffle=False).plan(index, seed=0, epoch=0).batch(1).spans.tolist()
+        [[2, 0, 2]]
+    """
+
+    batch_size: int
+    shuffle: bool = True
+    axis: str = DEFAULT_AXIS
+    max_length: int | None = None
+    too_long: TooLong = "error"
+    empty: Empty = "drop"
+
+    def __post_init__(self) -> None:
+        check_batch_size("fixed", self.batch_size)
+        self._rule()
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan."""
+        return plan_blocks(self, self._items(index), self._cutter(), seed=seed, epoch=epoch)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Give the number of batches of every epoch."""
+        return count_blocks(self._items(index), self._cutter())
+
+    def _cutter(self) -> EveryFew:
+        return EveryFew(self.batch_size, _any_order, arranged=False)
+
+    def _rule(self) -> WholeSequences:
+        return WholeSequences(self.max_length, self.too_long, self.empty)
+
+    def _items(self, index: SequenceIndex) -> Items:
+        return select(index, self.axis, self._rule(), policy="fixed")
+
+
+def _any_order(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
+    if draw is None:
+        return np.arange(len(lengths))
+    return draw.permutation(Purpose.MEMBERS, len(lengths), block)

@@ -1,0 +1,75 @@
+"""Policy ``sorted``: exact order of length, cut every few rows.
+
+The least padding, and the same batches in every epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.index import DEFAULT_AXIS, SequenceIndex
+from seqdata.plan import Plan
+from seqdata.planning.cutting import EveryFew, check_batch_size, longest_first
+from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.making import count_blocks, plan_blocks
+from seqdata.planning.randomness import Draw
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Batches of ``batch_size`` rows of nearly equal length, ties by number.
+
+    The same rows meet in every epoch; only the order of batches changes. Above 2^18 sequences it is
+    sorted within blocks of neighbouring sequences.
+
+    Args:
+        batch_size: Rows of a batch.
+        shuffle: Whether the order of batches is shuffled; else the longest come first.
+        axis: The axis that is planned on.
+        max_length: Most timesteps of a row; None: no limit.
+        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        worst_first: Whether epoch 0 begins with the most expensive batch.
+
+    Raises:
+        ConfigError: If an argument cannot be meant.
+    """
+
+    batch_size: int
+    shuffle: bool = True
+    axis: str = DEFAULT_AXIS
+    max_length: int | None = None
+    too_long: TooLong = "error"
+    empty: Empty = "drop"
+    worst_first: bool = True
+
+    def __post_init__(self) -> None:
+        check_batch_size("sorted", self.batch_size)
+        self._rule()
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan."""
+        items, cutter = self._items(index), self._cutter()
+        worst = self.worst_first
+        return plan_blocks(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Give the number of batches of every epoch."""
+        return count_blocks(self._items(index), self._cutter())
+
+    def _cutter(self) -> EveryFew:
+        return EveryFew(self.batch_size, _by_length, arranged=True)
+
+    def _rule(self) -> WholeSequences:
+        return WholeSequences(self.max_length, self.too_long, self.empty)
+
+    def _items(self, index: SequenceIndex) -> Items:
+        return select(index, self.axis, self._rule(), policy="sorted")
+
+
+def _by_length(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
+    del draw, block  # the same batches every epoch
+    return longest_first(lengths)

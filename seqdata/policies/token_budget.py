@@ -1,0 +1,162 @@
+"""Policy ``token-budget``: as many rows as fit a budget of padded timesteps.
+
+Sorted sequences are walked from the longest in *rungs*, runs that are batched together. How many
+sequences a rung takes follows from the histogram of lengths alone, so every epoch has the same
+number of batches though its rows are mixed anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.index import DEFAULT_AXIS, SequenceIndex
+from seqdata.plan import Plan
+from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut, histogram
+from seqdata.planning.cutting import longest_first
+from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.making import count_blocks, plan_blocks
+from seqdata.planning.randomness import Draw, Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """Batches of at most ``max_tokens`` timesteps, padding included.
+
+    Args:
+        max_tokens: Most timesteps of a batch after padding: rows x longest row.
+        max_rows: Most rows of a batch; None: no limit.
+        min_batches: Least batches of a rung (``m_min``): a larger one mixes more and wastes more.
+        shuffle: Whether epochs are shuffled; else exact order, longest first.
+        axis: The axis that is planned on.
+        max_length: Most timesteps of a row; None: the budget.
+        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        worst_first: Whether epoch 0 begins with the most expensive batch.
+
+    Raises:
+        ConfigError: If an argument cannot be meant.
+    """
+
+    max_tokens: int
+    max_rows: int | None = None
+    min_batches: int = 2
+    shuffle: bool = True
+    axis: str = DEFAULT_AXIS
+    max_length: int | None = None
+    too_long: TooLong = "error"
+    empty: Empty = "drop"
+    worst_first: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "max_rows", "min_batches"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise ConfigError(
+                    f"policy 'token-budget': `{name}` is {value!r}, must be an integer"
+                )
+            if value is not None and value < 1:
+                raise ConfigError(
+                    f"policy 'token-budget': `{name}` is {value!r}, must be at least 1"
+                )
+        if self.max_length is not None and self.max_length > self.max_tokens:
+            raise ConfigError(
+                f"policy 'token-budget': `max_length` is {self.max_length}, must not exceed "
+                f"`max_tokens`={self.max_tokens}; lower it or raise the budget"
+            )
+        self._rule()
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan."""
+        items, cutter = self._items(index), self._cutter()
+        worst = self.worst_first
+        return plan_blocks(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Give the number of batches of every epoch."""
+        return count_blocks(self._items(index), self._cutter())
+
+    def _cutter(self) -> Rungs:
+        return Rungs(self.max_tokens, self.max_rows, self.min_batches)
+
+    def _rule(self) -> WholeSequences:
+        return WholeSequences(self.max_length or self.max_tokens, self.too_long, self.empty)
+
+    def _items(self, index: SequenceIndex) -> Items:
+        limit = "max_length" if self.max_length else "max_tokens"
+        return select(index, self.axis, self._rule(), policy="token-budget", limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Rungs:
+    """Cut a block into rungs and these into batches."""
+
+    max_tokens: int
+    max_rows: int | None
+    min_batches: int
+    arranged: bool = True
+    block_items: int = MAX_BLOCK
+
+    def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
+        """Count each block's batches from the histogram of its lengths."""
+        counts = []
+        for block in blocks:
+            tops, rows, sizes = self.walk(*histogram(items, block))
+            cost = int((tops * np.minimum(rows, sizes)).max(initial=0))
+            counts.append(Count(int((-(-sizes // rows)).sum()), cost))
+        return counts
+
+    def walk(
+        self, lengths: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Walk the histogram from the longest.
+
+        Args:
+            lengths: int64 (k,), falling.
+            counts: int64 (k,), how many items have each length.
+
+        Returns:
+            Per rung, int64: its longest item, the rows of its batches, the items it takes.
+        """
+        falling = (-lengths).tolist()  # rising, for bisect
+        upto = np.cumsum(counts).tolist()  # items at least as long as each length
+        total = upto[-1] if upto else 0
+        rungs, done = [], 0
+        while done < total:
+            top = -falling[bisect_left(upto, done + 1)]
+            rows = min(self.max_rows or total, self.max_tokens // top)
+            least = -(-49 * top // 50)  # 0.98 * top, rounded up, in integers
+            place = bisect_left(falling, -least + 1)  # lengths before it are at least `least`
+            near = upto[place - 1] - done
+            batches = max(self.min_batches, near // rows)
+            size = min(batches * rows, total - done)
+            rungs.append((top, rows, size))
+            done += size
+        table = np.array(rungs, dtype=np.int64).reshape(-1, 3)
+        return table[:, 0], table[:, 1], table[:, 2]
+
+    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
+        """Cut a block's items into batches; ties are random, rows are shuffled inside a rung."""
+        count = len(lengths)
+        if draw is None:
+            members = longest_first(lengths)
+        else:
+            members = draw.permutation(Purpose.MEMBERS, count, block)
+            members = members[longest_first(lengths[members])]
+        ranked = lengths[members]
+        edges = np.flatnonzero(np.diff(ranked, prepend=-1))  # first place of each length
+        _, rows, sizes = self.walk(ranked[edges], np.diff(np.append(edges, count)))
+        if draw is not None:
+            rung = np.repeat(np.arange(len(sizes)), sizes)
+            mixed = draw.permutation(Purpose.MIX, count, block)
+            members = members[mixed[np.argsort(rung[mixed], kind="stable")]]
+        starts = np.cumsum(sizes) - sizes
+        batches = -(-sizes // rows)
+        inside = np.arange(int(batches.sum())) - np.repeat(np.cumsum(batches) - batches, batches)
+        offsets = np.repeat(starts, batches) + inside * np.repeat(rows, batches)
+        return Cut(members, np.append(offsets, count).astype(np.int64))

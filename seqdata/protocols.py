@@ -1,0 +1,185 @@
+"""What plugin authors implement, on one page: Store, Column, Policy, Collator, Transform.
+
+An interface here is met by any object with these members; nothing is inherited. Arrays are NumPy
+unless a name says tensor. Place in the flow: every layer speaks in these terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from seqdata.batch import SequenceBatch
+    from seqdata.index import SequenceIndex
+    from seqdata.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What a store holds under one name.
+
+    Attributes:
+        dtype: NumPy name of one element (``"float32"``), or ``"str"`` or ``"bytes"``.
+        shape: Shape of one timestep, or of the whole value where there is no axis: ``()``,
+            ``(40,)``.
+        axis: The timeline the field runs along; None: one value per sequence.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    axis: str | None = "time"
+
+
+@runtime_checkable
+class Column(Protocol):
+    """One field of the spans that were read, not copied yet: n pieces of some timesteps each.
+
+    A per-sequence field of numbers is a column whose pieces have one timestep.
+    """
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of one element."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one timestep."""
+        ...
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Timesteps of each piece, int64 (n,)."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        """Give one piece, (length, *shape): a view where the bytes are mapped; not for writing."""
+        ...
+
+    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
+        """Copy all pieces into place, each timestep of ``out`` written once.
+
+        Args:
+            out: (timesteps, *shape), C-contiguous, of the column's dtype.
+            bounds: int64 (n+1,), rising: piece i goes to ``out[bounds[i]:]``, and what is left up
+                to ``bounds[i+1]`` is padding.
+            padding: The bytes of one element of padding; None: zeros.
+
+        Raises:
+            DataError: If a piece's recorded place is wrong, or its checksum; naming the sequence.
+        """
+        ...
+
+
+Columns = Mapping[str, "Column | Sequence[str] | Sequence[bytes]"]
+"""What a read gives: a ``Column`` for numbers, a list for ``str`` and ``bytes`` fields."""
+
+
+@runtime_checkable
+class Store(Protocol):
+    """One opened data set. Cheap to pickle (it reopens itself), safe after fork and spawn.
+
+    A store never pads, shuffles, or knows a rank.
+    """
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        ...
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        ...
+
+    @property
+    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
+        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        ...
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """Names of the storage files, in the order of their sequences."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of lengths, ids, schema and content (32 hex digits); made without reading data."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Give the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
+        ...
+
+    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Translate this store's numbers to the base store's; the same where it is no view."""
+        ...
+
+    def read(
+        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
+    ) -> dict[str, Any]:
+        """Read a whole batch: only the timesteps asked for, nothing copied that is mapped.
+
+        Args:
+            spans: int64 (n, 3): sequence, start, stop in timesteps of ``axis``.
+            fields: Names. Fields of another axis, and per-sequence fields, come whole.
+            axis: The axis that spans cut.
+
+        Returns:
+            Name -> ``Column`` of n pieces, or a list of n ``str`` or ``bytes``.
+
+        Raises:
+            DataError: If what is stored is damaged.
+            ConfigError: If a field or the axis is not there.
+        """
+        ...
+
+
+class Policy(Protocol):
+    """How an epoch is batched: a frozen dataclass that sees lengths only."""
+
+    @property
+    def axis(self) -> str:
+        """The axis that is planned on."""
+        ...
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan: a pure function of the arguments and the policy's fields.
+
+        Raises:
+            PlanError: If the lengths cannot be batched so; naming the sequences.
+        """
+        ...
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Give the number of batches of every epoch."""
+        ...
+
+
+class Collator(Protocol):
+    """Lays the columns of one batch out as tensors, filling each final tensor once. Never reads."""
+
+    def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
+        """Fill `batch.data`, whose rows are described already, and give the batch back."""
+        ...
+
+
+Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
+"""One sequence at a time: ``transform(sequence, rng) -> dict``; see design "Transform"."""
+
+Opener = Callable[..., Store]
+"""A backend: ``open(location, *, verify) -> Store``."""
+
+PolicyFactory = Callable[..., Policy]
+CollatorFactory = Callable[..., Collator]
+Reader = Callable[..., Iterable[Mapping[str, Any]]]
+"""An input format of ``seqdata write``: ``read(files, options) -> iterable of sequences``."""

@@ -1,0 +1,208 @@
+"""Cut a plan for one rank: the only place of the planning core that knows ranks.
+
+Place in the flow: Plan and World come in, a RankPlan goes to the loader. Reads: a plan. Makes: the
+steps of one rank.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, PlanError, SeqDataWarning
+from seqdata.plan import Plan, PlanBatch, running
+from seqdata.world import World
+
+Tail = Literal["fill", "drop", "repeat"]
+
+
+class Step(NamedTuple):
+    """What one rank does in one step.
+
+    Attributes:
+        number: Batch of the plan; for a filler, the step's first batch.
+        spans: int64 (n, 3): sequence, start, stop in timesteps.
+        rows: int64 (r+1,), row -> spans, from 0; None: each span is a row.
+        weights: float32 (r,); 0 for a filler or an idle row.
+        lanes: int64 (r,), lane of each row; None where batches are dealt.
+    """
+
+    number: int
+    spans: NDArray[np.int64]
+    rows: NDArray[np.int64] | None
+    weights: NDArray[np.float32]
+    lanes: NDArray[np.int64] | None
+
+
+def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> RankPlan:
+    """Cut out the part of a plan that one rank owns.
+
+    Args:
+        plan: Plan of one epoch, for any world.
+        world: Who we are. Nothing is looked up.
+        first: Batches of the plan that all ranks together have trained in this epoch (0 = from the
+            start).
+        tail: What a rank without a batch in the last step gets: ``fill``: row 0 of the step's first
+            batch with weight 0; ``drop``: the last uneven step is left out; ``repeat``: batch
+            ``i mod batches`` again, with weight 1.
+
+    Returns:
+        The rank's steps in training order. ``len()`` is the number of steps of the whole epoch, the
+        same on every rank and for every ``first``; ``[k]`` is valid from ``first_step`` on.
+
+    Raises:
+        PlanError: If ``first`` lies outside the plan, or ``drop`` would leave nothing.
+        ConfigError: If ``tail`` is none of these.
+
+    Example (9 batches, 2 ranks; numbers are batches, f is filler):
+        step     0  1  2  3  4
+        rank 0   0  2  4  6  8
+        rank 1   1  3  5  7  f
+    """
+    if tail not in get_args(Tail):
+        raise ConfigError(f"share: `tail` is {tail!r}, must be 'fill', 'drop' or 'repeat'")
+    count = len(plan)
+    if not 0 <= first <= count:
+        raise PlanError(
+            f"share: `first` is {first} but the plan has {count} batches; the state belongs to "
+            "another data set, policy or seed"
+        )
+    if plan.lanes:
+        return RankPlan(plan, world, first, tail, _Deal(1, count, first))
+    if tail == "drop" and 0 < count < world.size:
+        raise PlanError(
+            f"share: `tail`='drop' leaves out all {count} batches on {world.size} ranks; use "
+            "'fill' or 'repeat', fewer ranks or smaller batches"
+        )
+    return RankPlan(
+        plan, world, first, tail, _Deal(world.size, steps_of(count, world, tail), first)
+    )
+
+
+def steps_of(batches: int, world: World, tail: Tail, lanes: int = 0) -> int:
+    """Give the number of steps of an epoch of ``batches``."""
+    if lanes:
+        return batches
+    return batches // world.size if tail == "drop" else -(-batches // world.size)
+
+
+class _Deal(NamedTuple):
+    """How steps map to batches: step k begins at batch ``first + (k - first_step) * stride``."""
+
+    stride: int
+    steps: int
+    first: int
+
+
+@dataclass(frozen=True, eq=False)
+class RankPlan:
+    """The steps of one rank; made by ``share``.
+
+    Attributes:
+        plan: The whole plan.
+        world: Who we are.
+        first: Batches of the plan trained before ``first_step``.
+        tail: What a rank without a batch gets.
+    """
+
+    plan: Plan
+    world: World
+    first: int
+    tail: Tail
+    _deal: _Deal
+
+    def __post_init__(self) -> None:
+        lanes, size = self.plan.lanes, self.world.size
+        if lanes and lanes % size:
+            warnings.warn(
+                f"share: {lanes} lanes on {size} ranks: the load is uneven; use a multiple of "
+                f"{size}",
+                SeqDataWarning,
+                stacklevel=3,
+            )
+
+    def __len__(self) -> int:
+        return self._deal.steps
+
+    @property
+    def remaining(self) -> int:
+        """Steps still to come."""
+        return steps_of(len(self.plan) - self.first, self.world, self.tail, self.plan.lanes)
+
+    @property
+    def first_step(self) -> int:
+        """The step at which the epoch goes on."""
+        return len(self) - self.remaining
+
+    def position(self, step: int) -> int:
+        """Give the batches of the plan that are trained once all steps before ``step`` are done."""
+        return min(len(self.plan), self._begin(step))
+
+    def totals(self, first: int, stop: int) -> tuple[int, int]:
+        """Give scored timesteps and rows of weight > 0 of steps ``first:stop``, over all ranks."""
+        count = len(self.plan)
+        low, high = max(0, min(count, self._begin(first))), self._begin(stop)
+        timesteps, rows = self.plan.totals(low, min(count, max(low, high)))
+        if self.tail == "repeat" and not self.plan.lanes:
+            for batch in range(max(count, self._begin(first)), high):
+                again = batch % count
+                extra = self.plan.totals(again, again + 1)
+                timesteps, rows = timesteps + extra[0], rows + extra[1]
+        return timesteps, rows
+
+    def __getitem__(self, step: int) -> Step:
+        if not self.first_step <= step < len(self):
+            raise IndexError(
+                f"share: no step {step}, must be in [{self.first_step}, {len(self)}); it was "
+                "trained before this share began, or lies past the epoch"
+            )
+        begin = self._begin(step)
+        if self.plan.lanes:
+            return self._lanes_of(begin)
+        number = begin + self.world.rank
+        if number < len(self.plan):
+            return _whole(number, self.plan.batch(number))
+        if self.tail == "repeat":
+            number %= len(self.plan)
+            return _whole(number, self.plan.batch(number))
+        return _filler(begin, self.plan.batch(begin), None)
+
+    def _begin(self, step: int) -> int:
+        return self.first + (step - self.first_step) * self._deal.stride
+
+    def _lanes_of(self, number: int) -> Step:
+        lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)
+        first, stop = rank * lanes // size, (rank + 1) * lanes // size
+        batch = self.plan.batch(number)
+        if first == stop:
+            return _filler(number, batch, np.zeros(1, dtype=np.int64))
+        spans, rows = _slice_rows(batch, first, stop)
+        lengths = spans[:, 2] - spans[:, 1]
+        if rows is not None:
+            sums = running(lengths)
+            lengths = sums[rows[1:]] - sums[rows[:-1]]
+        weights = (lengths > 0).astype(np.float32)
+        return Step(number, spans, rows, weights, np.arange(first, stop))
+
+
+def _whole(number: int, batch: PlanBatch) -> Step:
+    count = len(batch.spans) if batch.rows is None else len(batch.rows) - 1
+    return Step(number, batch.spans, batch.rows, np.ones(count, dtype=np.float32), None)
+
+
+def _filler(number: int, batch: PlanBatch, lanes: NDArray[np.int64] | None) -> Step:
+    spans, rows = _slice_rows(batch, 0, 1)
+    return Step(number, spans, rows, np.zeros(1, dtype=np.float32), lanes)
+
+
+def _slice_rows(
+    batch: PlanBatch, first: int, stop: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    if batch.rows is None:
+        return batch.spans[first:stop], None
+    rows = batch.rows[first : stop + 1]
+    return batch.spans[rows[0] : rows[-1]], rows - rows[0]
