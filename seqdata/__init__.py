@@ -1,0 +1,115 @@
+"""Sequences of any length for PyTorch Lightning: the epoch is a plan.
+
+This file hands names on and does nothing else: each is imported from where it is defined when it is
+first used, so that ``import seqdata`` loads neither torch, lightning, pyarrow nor any plugin.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seqdata.batch import SequenceBatch
+    from seqdata.errors import (
+        ConfigError,
+        CorruptSampleError,
+        CorruptShardError,
+        DataError,
+        DecodeError,
+        FingerprintMismatch,
+        IncompleteDatasetError,
+        IncompleteEpochError,
+        MissingShardError,
+        PlanError,
+        PluginError,
+        ResumeError,
+        SeqDataError,
+        SeqDataWarning,
+    )
+    from seqdata.hookspecs import hookimpl
+    from seqdata.host import PluginHost
+    from seqdata.index import SequenceIndex
+    from seqdata.lightning.datamodule import SequenceDataModule
+    from seqdata.loader import Loader
+    from seqdata.opening import open_store, write_store
+    from seqdata.plan import Plan
+    from seqdata.policies.bucketed import Bucketed
+    from seqdata.policies.fixed import Fixed
+    from seqdata.policies.sorted import Sorted
+    from seqdata.policies.token_budget import TokenBudget
+    from seqdata.sharing import share
+    from seqdata.storage.views import folds, split
+    from seqdata.world import World
+
+    __version__: str
+
+__all__ = [
+    "Bucketed",
+    "ConfigError",
+    "CorruptSampleError",
+    "CorruptShardError",
+    "DataError",
+    "DecodeError",
+    "FingerprintMismatch",
+    "Fixed",
+    "IncompleteDatasetError",
+    "IncompleteEpochError",
+    "Loader",
+    "MissingShardError",
+    "Plan",
+    "PlanError",
+    "PluginError",
+    "PluginHost",
+    "ResumeError",
+    "SeqDataError",
+    "SeqDataWarning",
+    "SequenceBatch",
+    "SequenceDataModule",
+    "SequenceIndex",
+    "Sorted",
+    "TokenBudget",
+    "World",
+    "__version__",
+    "folds",
+    "hookimpl",
+    "open_store",
+    "share",
+    "split",
+    "write_store",
+]
+
+_DEFINED_IN = {
+    "Bucketed": "policies.bucketed",
+    "Fixed": "policies.fixed",
+    "Loader": "loader",
+    "Plan": "plan",
+    "PluginHost": "host",
+    "SequenceBatch": "batch",
+    "SequenceDataModule": "lightning.datamodule",
+    "SequenceIndex": "index",
+    "Sorted": "policies.sorted",
+    "TokenBudget": "policies.token_budget",
+    "World": "world",
+    "folds": "storage.views",
+    "hookimpl": "hookspecs",
+    "open_store": "opening",
+    "share": "sharing",
+    "split": "storage.views",
+    "write_store": "opening",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'seqdata' has no attribute {name!r}")
+    if name == "__version__":
+        return importlib.import_module("seqdata.host").core_version()
+    module = importlib.import_module(f"seqdata.{_DEFINED_IN.get(name, 'errors')}")
+    found = getattr(module, name)
+    globals()[name] = found  # from now on an ordinary attribute
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

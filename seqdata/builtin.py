@@ -1,0 +1,66 @@
+"""What the core itself offers, registered through the same hooks as anybody's.
+
+Adding a policy is one new file, one line here, and one test file. Place in the flow: the host loads
+this module like a plugin, and what it names when a name of that kind is first looked up.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+from seqdata.hookspecs import hookimpl
+
+BACKENDS = {
+    "arrow": "seqdata.storage.arrow:open_arrow",
+}
+POLICIES = {
+    "bucketed": "seqdata.policies.bucketed:Bucketed",
+    "fixed": "seqdata.policies.fixed:Fixed",
+    "sorted": "seqdata.policies.sorted:Sorted",
+    "token-budget": "seqdata.policies.token_budget:TokenBudget",
+}
+COLLATORS = {
+    "padded": "seqdata.collators.padded:Padded",
+}
+READERS = {
+    "bytes": "seqdata.readers.raw:read_bytes",
+    "text": "seqdata.readers.raw:read_text",
+    "npy": "seqdata.readers.npy:read_npy",
+    ".npy": "seqdata.readers.npy:read_npy",
+    "csv": "seqdata.readers.tables:read_csv",
+    ".csv": "seqdata.readers.tables:read_csv",
+    "jsonl": "seqdata.readers.tables:read_jsonl",
+    ".jsonl": "seqdata.readers.tables:read_jsonl",
+    "parquet": "seqdata.readers.tables:read_parquet",
+    ".parquet": "seqdata.readers.tables:read_parquet",
+}
+
+
+@hookimpl
+def seqdata_register_backends() -> Mapping[str, Any]:
+    """Offer the core's backends."""
+    return _resolved(BACKENDS)
+
+
+@hookimpl
+def seqdata_register_policies() -> Mapping[str, Any]:
+    """Offer the core's policies."""
+    return _resolved(POLICIES)
+
+
+@hookimpl
+def seqdata_register_collators() -> Mapping[str, Any]:
+    """Offer the core's collators; looking one up imports torch."""
+    return _resolved(COLLATORS)
+
+
+@hookimpl
+def seqdata_register_readers() -> Mapping[str, Any]:
+    """Offer the core's input formats."""
+    return _resolved(READERS)
+
+
+def _resolved(places: Mapping[str, str]) -> Mapping[str, Any]:
+    return {name: pkgutil.resolve_name(place) for name, place in places.items()}

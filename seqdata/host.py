@@ -1,0 +1,283 @@
+"""The plugin host: from a name to the factory that some plugin registered under it.
+
+A host is an object. It knows of installed plugins by their metadata, imports one only when a name
+needs it, and a broken one breaks nothing but its own names. The core's own parts come through the
+same hooks, from ``seqdata.builtin``: an entry point that is known beforehand. Place in the flow:
+``opening`` asks it for backends, policies and collators. Reads: metadata. Makes: factories.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Self
+
+import pluggy
+
+from seqdata import hookspecs
+from seqdata.errors import PluginError
+from seqdata.plugin_source import Factory, PluginSource, cause_of, fold
+
+if TYPE_CHECKING:
+    from seqdata.plan import Plan
+    from seqdata.protocols import CollatorFactory, Opener, PolicyFactory, Reader
+
+GROUP = "seqdata"
+CORE_DISTRIBUTION = "lightning-seqdata"
+_CORE = metadata.EntryPoint(name="core", value="seqdata.builtin", group=GROUP)
+_logger = logging.getLogger("seqdata.plugins")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginInfo:
+    """What is known of a plugin; of one that was not needed yet, from its metadata alone.
+
+    Attributes:
+        name: Of its entry point.
+        distribution: The installed package that brings it; empty for an object given in code.
+        version: Of the distribution.
+        module: Where it is imported from.
+        state: ``built in``, ``installed`` (not imported), ``loaded``, ``off`` (kept out by
+            ``SEQDATA_PLUGINS``) or ``broken``.
+        cause: Why it is broken.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    state: str
+    cause: str = ""
+
+
+class PluginHost:
+    """Finds what plugins registered, by kind and name.
+
+    Args:
+        plugins: Modules or objects with functions marked by ``seqdata.hookimpl``, beside the core's
+            own; for tests and for code that brings its own plugin.
+        trace: Whether to log every hook call to the logger ``seqdata.plugins``.
+
+    Example:
+        >>> PluginHost().policy("fixed")(batch_size=2).batch_size
+        2
+    """
+
+    def __init__(self, plugins: Iterable[object] = (), *, trace: bool = False) -> None:
+        self._manager = pluggy.PluginManager(GROUP)
+        self._manager.add_hookspecs(hookspecs)
+        self._lock = threading.RLock()
+        self._core = PluginSource.of_entry_point(_CORE)
+        self._given = [PluginSource.of_object(plugin) for plugin in plugins]
+        self._installed: list[PluginSource] = []
+        self._wanted: frozenset[str] = frozenset()
+        if trace:
+            self._manager.add_hookcall_monitoring(_log_call, _log_outcome)
+
+    @classmethod
+    def discover(cls, *, environ: Mapping[str, str] = os.environ) -> Self:
+        """Make a host that knows all installed plugins; imports none of them.
+
+        Args:
+            environ: ``SEQDATA_PLUGINS=a,b`` keeps out all but these entry points or distributions;
+                ``SEQDATA_TRACE_PLUGINS=1`` logs every hook call.
+        """
+        host = cls(trace=environ.get("SEQDATA_TRACE_PLUGINS", "") not in ("", "0"))
+        host._install(metadata.entry_points(group=GROUP), environ.get("SEQDATA_PLUGINS"))
+        return host
+
+    def backend(self, name: str) -> Opener:
+        """Give the opener of a storage backend.
+
+        Raises:
+            PluginError: If no plugin offers the name, several do, or the one that does is broken.
+        """
+        opener: Opener = self._need("backend", name)
+        return opener
+
+    def policy(self, name: str) -> PolicyFactory:
+        """Give the factory of a policy; raises as ``backend`` does."""
+        factory: PolicyFactory = self._need("policy", name)
+        return factory
+
+    def collator(self, name: str) -> CollatorFactory:
+        """Give the factory of a collator; raises as ``backend`` does."""
+        factory: CollatorFactory = self._need("collator", name)
+        return factory
+
+    def reader(self, name: str) -> Reader:
+        """Give the reader of an input format or of a file ending; raises as ``backend`` does."""
+        reader: Reader = self._need("reader", name)
+        return reader
+
+    def find(self, kind: str, name: str) -> Factory | None:
+        """Give the factory of a kind under a name, or None where nobody offers one.
+
+        The core is asked first, then plugins given in code and the entry points called like the
+        name or like its part before the first ``-`` or ``.``, then all others.
+
+        Raises:
+            PluginError: If several plugins offer the name, or the one that should is broken.
+        """
+        with self._lock:
+            own = self._own(kind)
+            if name in own:
+                return own[name]
+            for source in self._others():
+                if source in self._given or source.owns(name):
+                    source.load(self._manager)
+            if not self._offers(kind, name):
+                for source in self._others():
+                    source.load(self._manager)
+            return self._decide(kind, name)
+
+    def names(self, kind: str) -> list[str]:
+        """Give the names of a kind that are known so far, sorted; imports no plugin for it."""
+        with self._lock:
+            own = self._own(kind)
+            tables = [source.table(self._manager, kind, own) for source in self._others()]
+            return sorted({name for table in (own, *tables) for name in table})
+
+    def plan_ready(self, plan: Plan) -> None:
+        """Show a plan to the observers among the plugins in use, last registered first.
+
+        In use are those that a name needed, that were given in code, or that ``SEQDATA_PLUGINS``
+        names.
+
+        Raises:
+            PluginError: If an observer fails.
+        """
+        with self._lock:
+            for source in self._others():
+                if source in self._given or not self._wanted.isdisjoint(_titles(source)):
+                    source.load(self._manager)
+            order = self._manager.hook.seqdata_plan_ready.get_hookimpls()
+        for implementation in reversed(order):
+            source = next(s for s in self._others() if s.plugin is implementation.plugin)
+            try:
+                source.call(self._manager, "seqdata_plan_ready", plan=plan)
+            except Exception as error:
+                raise source.refusal(error) from error
+
+    def listing(self) -> list[PluginInfo]:
+        """Give what is known of the core and of every plugin; imports nothing."""
+        core = PluginInfo(
+            name=_CORE.name,
+            distribution=CORE_DISTRIBUTION,
+            version=core_version(),
+            module=_CORE.module,
+            state="built in",
+        )
+        return [core, *(_info(source) for source in self._others())]
+
+    def _install(self, points: Iterable[metadata.EntryPoint], wanted: str | None) -> None:
+        self._installed = [PluginSource.of_entry_point(point) for point in points]
+        if wanted is not None:
+            self._wanted = frozenset(name.strip() for name in wanted.split(","))
+            for source in self._installed:
+                source.off = self._wanted.isdisjoint(_titles(source))
+        allowed = [source for source in self._installed if not source.off]
+        for source in allowed:
+            same = [other.label for other in allowed if other.name == source.name]
+            if len(same) > 1:
+                source.fault = PluginError(
+                    f"entry point {source.name!r} is offered by {' and '.join(same)}, must be by "
+                    "one; uninstall the others, or choose with SEQDATA_PLUGINS"
+                )
+
+    def _others(self) -> list[PluginSource]:
+        return [*self._given, *self._installed]
+
+    def _own(self, kind: str) -> Mapping[str, Factory]:
+        self._core.load(self._manager)
+        own = self._core.table(self._manager, kind)
+        if self._core.any_fault:
+            raise self._core.refusal(self._core.any_fault) from self._core.any_fault
+        return own
+
+    def _offers(self, kind: str, name: str) -> list[PluginSource]:
+        own = self._own(kind)
+        return [
+            source
+            for source in self._others()
+            if fold(name) in {fold(one) for one in source.table(self._manager, kind, own)}
+        ]
+
+    def _decide(self, kind: str, name: str) -> Factory | None:
+        offers = self._offers(kind, name)
+        if len(offers) > 1:
+            places = " and ".join(f"{s.label} (module {s.module!r})" for s in offers)
+            raise PluginError.at(
+                f"{kind} {name!r} is offered by {places}, must be by one; uninstall the others, or "
+                "choose with SEQDATA_PLUGINS",
+                kind=kind,
+                name=name,
+            )
+        if offers:
+            return offers[0].table(self._manager, kind).get(name)
+        for source in self._others():
+            fault = source.fault_of(kind, name)
+            if fault is not None:
+                raise source.refusal(fault) from fault
+        return None
+
+    def _need(self, kind: str, name: str) -> Factory:
+        found = self.find(kind, name)
+        if found is None:
+            raise PluginError.at(self._unknown(kind, name), kind=kind, name=name)
+        return found
+
+    def _unknown(self, kind: str, name: str) -> str:
+        names = self.names(kind)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "must be one that is installed."
+        parts = [f"unknown {kind} {name!r}; {hint} Installed: {', '.join(names)}."]
+        failed = [f"{s.label} ({cause_of(f)})" for s in self._others() if (f := s.any_fault)]
+        if failed:
+            many = "One plugin" if len(failed) == 1 else f"{len(failed)} plugins"
+            parts.append(f"{many} failed to load: {', '.join(failed)}.")
+        kept_out = [source.label for source in self._installed if source.off]
+        if kept_out:
+            parts.append(f"SEQDATA_PLUGINS keeps out: {', '.join(kept_out)}.")
+        return " ".join(parts)
+
+
+def core_version() -> str:
+    """Give the version of the installed core, ``0+unknown`` where it runs from a bare tree."""
+    try:
+        return metadata.version(CORE_DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
+def _titles(source: PluginSource) -> tuple[str, str]:
+    return source.name, source.distribution
+
+
+def _info(source: PluginSource) -> PluginInfo:
+    return PluginInfo(
+        name=source.name,
+        distribution=source.distribution,
+        version=source.version,
+        module=source.module,
+        state=source.state,
+        cause=cause_of(source.any_fault) if source.any_fault else "",
+    )
+
+
+def _log_call(hook: str, implementations: Iterable[Any], arguments: Mapping[str, object]) -> None:
+    # A warning, since it was asked for and must be seen without any logging being set up.
+    names = ", ".join(implementation.plugin_name for implementation in implementations)
+    _logger.warning("%s(%s) of %s", hook, ", ".join(arguments), names)
+
+
+def _log_outcome(outcome: Any, hook: str, _implementations: object, _arguments: object) -> None:
+    if outcome.exception is None:
+        _logger.warning("%s gave %r", hook, outcome.get_result())
+    else:
+        _logger.warning("%s raised %r", hook, outcome.exception)

@@ -1,0 +1,222 @@
+"""One plugin: where it comes from, and what has become of it.
+
+A plugin is imported and asked only when the host needs it. What goes wrong is kept with it, and
+raised by the host when one of its names is asked for. Place in the flow: ``host`` keeps a list of
+these. Reads: an entry point. Makes: checked tables name -> factory.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Mapping
+from importlib import metadata
+from typing import Any, Self
+
+import pluggy
+
+from seqdata.errors import PluginError
+
+KINDS = {
+    "backend": "seqdata_register_backends",
+    "policy": "seqdata_register_policies",
+    "collator": "seqdata_register_collators",
+    "reader": "seqdata_register_readers",
+}
+_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+
+Factory = Callable[..., Any]
+
+
+class PluginSource:
+    """A plugin that may be imported later.
+
+    Args:
+        name: Of its entry point.
+        load: Gives the module or object with the hooks.
+        distribution: The installed package that brings it; empty for an object given in code.
+        version: Of the distribution.
+        module: Where it is imported from.
+
+    Attributes:
+        plugin: The module or object once it is registered, else None.
+        fault: Why it cannot be used at all, if it cannot.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        load: Callable[[], object],
+        *,
+        distribution: str = "",
+        version: str = "",
+        module: str = "",
+    ) -> None:
+        self.name = name
+        self.distribution = distribution
+        self.version = version
+        self.module = module
+        self.off = False
+        self.plugin: object | None = None
+        self.fault: Exception | None = None
+        self._import = load
+        self._tables: dict[str, Mapping[str, Factory]] = {}
+        self._faults: dict[str, Exception] = {}  # kind -> what is wrong with its table
+        self._claimed: dict[str, list[str]] = {}  # kind -> names of its table, right or wrong
+
+    @classmethod
+    def of_entry_point(cls, point: metadata.EntryPoint) -> Self:
+        """Make the source of an installed plugin, from metadata."""
+        name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+        return cls(point.name, point.load, distribution=name, version=version, module=point.module)
+
+    @classmethod
+    def of_object(cls, plugin: object) -> Self:
+        """Make the source of a module or object that is there already."""
+        name = str(getattr(plugin, "__name__", type(plugin).__name__))
+        return cls(name, lambda: plugin, module=name)
+
+    @property
+    def label(self) -> str:
+        """Distribution and version, for messages."""
+        if not self.distribution:
+            return f"plugin {self.name!r}"
+        return f"{self.distribution} {self.version}".rstrip()
+
+    @property
+    def any_fault(self) -> Exception | None:
+        """What is known to be wrong with it, if anything."""
+        return self.fault or next(iter(self._faults.values()), None)
+
+    @property
+    def state(self) -> str:
+        """``off``, ``broken``, ``installed`` (not imported) or ``loaded``."""
+        if self.off:
+            return "off"
+        if self.any_fault:
+            return "broken"
+        return "installed" if self.plugin is None else "loaded"
+
+    def owns(self, name: str) -> bool:
+        """Say whether the entry point is called like ``name``, or like its first part."""
+        bare = name.removeprefix(".")
+        return self.name in (bare, re.split(r"[-.]", bare, maxsplit=1)[0])
+
+    def fault_of(self, kind: str, name: str) -> Exception | None:
+        """Give what keeps this plugin from offering ``name``, if it seems to be one of its own."""
+        fault = self.fault or self._faults.get(kind)
+        return fault if self.owns(name) or name in self._claimed.get(kind, ()) else None
+
+    def load(self, manager: pluggy.PluginManager) -> None:
+        """Import and register it, once; a failure is kept in ``fault``."""
+        if self.off or self.fault or self.plugin is not None:
+            return
+        try:
+            self.plugin = self._register(manager, self._import())
+        except SystemExit as stop:
+            self.fault = PluginError(f"ended the process when imported (SystemExit: {stop})")
+        except Exception as error:  # not silent: raised when one of its names is needed
+            self.fault = error
+
+    def table(
+        self, manager: pluggy.PluginManager, kind: str, reserved: Collection[str] = ()
+    ) -> Mapping[str, Factory]:
+        """Give what a loaded plugin offers of a kind; empty, and the fault kept, where it is wrong.
+
+        Args:
+            manager: Where the plugin is registered.
+            kind: One of ``KINDS``.
+            reserved: Names that it must not offer.
+        """
+        if self.plugin is None:
+            return {}
+        if kind not in self._tables:
+            self._tables[kind] = {}
+            try:
+                self._tables[kind] = self._ask(manager, kind, {fold(name) for name in reserved})
+            except Exception as error:  # not silent: raised when one of its names is needed
+                self._faults[kind] = error
+        return self._tables[kind]
+
+    def call(self, manager: pluggy.PluginManager, hook: str, **arguments: object) -> list[Any]:
+        """Call a hook of this plugin alone, so that it is known whose answer it is."""
+        others = [plugin for plugin in manager.get_plugins() if plugin is not self.plugin]
+        answers: list[Any] = manager.subset_hook_caller(hook, others)(**arguments)
+        return answers
+
+    def refusal(self, fault: Exception) -> PluginError:
+        """Make the error that tells the user of a fault."""
+        return PluginError.at(
+            f"{self.label} (entry point {self.name!r}, module {self.module!r}): {cause_of(fault)}; "
+            "repair, update or uninstall it",
+            distribution=self.distribution,
+            version=self.version,
+            module=self.module,
+            cause=cause_of(fault),
+        )
+
+    def _register(self, manager: pluggy.PluginManager, plugin: object) -> object:
+        if manager.is_registered(plugin):
+            raise PluginError(f"is the same object as {manager.get_name(plugin)!r}; remove one")
+        unique = f"{self.name} of {self.label}" if self.distribution else self.name
+        try:
+            manager.register(plugin, name=unique)
+            manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            manager.unregister(name=unique)
+            raise PluginError(_explain(error)) from error
+        if not manager.get_hookcallers(plugin):
+            manager.unregister(name=unique)
+            raise PluginError(
+                "has no function marked with `seqdata.hookimpl`, must have one; mark its hooks"
+            )
+        return plugin
+
+    def _ask(
+        self, manager: pluggy.PluginManager, kind: str, reserved: set[str]
+    ) -> dict[str, Factory]:
+        table: dict[str, Factory] = {}
+        for offered in self.call(manager, KINDS[kind]):
+            if not isinstance(offered, Mapping):
+                raise PluginError(
+                    f"`{KINDS[kind]}` gave {offered!r}, must give a mapping of names to callables; "
+                    "return a dict"
+                )
+            self._claimed[kind] = [str(name) for name in offered]
+            for name, factory in offered.items():
+                _check(kind, name, factory, reserved)
+            table.update(offered)
+        return table
+
+
+def fold(name: str) -> str:
+    """Give the form in which names that look alike are equal."""
+    head = "." if name.startswith(".") else ""
+    return head + name.removeprefix(".").replace("_", "-").replace(".", "-")
+
+
+def cause_of(fault: Exception) -> str:
+    """Say what a fault is in a message about its plugin."""
+    return str(fault) if isinstance(fault, PluginError) else f"{type(fault).__name__}: {fault}"
+
+
+def _check(kind: str, name: object, factory: object, reserved: set[str]) -> None:
+    text = name if isinstance(name, str) else ""
+    if not _NAME.fullmatch(text.removeprefix(".") if kind == "reader" else text):
+        raise PluginError(f"offers {kind} {name!r}, must match {_NAME.pattern}; rename it")
+    if fold(text) in reserved:
+        raise PluginError(f"offers {kind} {name!r}, a name of seqdata's own; rename it")
+    if not callable(factory):
+        raise PluginError(f"offers {kind} {name!r} as {factory!r}, must be callable")
+
+
+def _explain(error: pluggy.PluginValidationError) -> str:
+    """Say in one line what pluggy found, with the hook that was probably meant."""
+    text = "; ".join(str(error).splitlines())
+    unknown = re.match(r"unknown hook '(\w+)'", text)
+    if not unknown:
+        return text
+    hooks = [*KINDS.values(), "seqdata_plan_ready"]
+    near = difflib.get_close_matches(unknown[1], hooks, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the hooks are {', '.join(hooks)}"
+    return f"implements {unknown[1]!r}, which is no hook of seqdata; {hint}"

@@ -1,0 +1,1 @@
+"""Input formats of ``seqdata write``, one kind each: files in, sequences out."""

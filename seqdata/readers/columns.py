@@ -1,0 +1,144 @@
+"""Columns of an Arrow table as NumPy arrays: numbers, strings or lists of numbers.
+
+Place in the flow: used by ``tables``. Reads: one column. Makes: arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DecodeError, SeqDataWarning
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """A column whose cells are lists.
+
+    Attributes:
+        values: All timesteps, (n,) or (n, width).
+        offsets: int64 (rows+1,), row -> timesteps.
+    """
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+
+def column_of(table: pa.Table, name: str) -> NDArray[Any] | list[str] | Lists | None:
+    """Give a column as numbers, strings or lists; None, with a warning, where it is none of these.
+
+    Raises:
+        DecodeError: If values are missing, or a list is not one of numbers.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    chunks = table.column(name).chunks
+    column = pa.concat_arrays(chunks or [pa.array([], type=table.schema.field(name).type)])
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    refuse_missing(name, column)
+    if _is_number(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        texts = [str(text) for text in column.to_pylist()]
+        return _parsed(name, texts) if texts and all(t.startswith("[") for t in texts) else texts
+    if _is_list(column.type):
+        return _lists(name, column)
+    leave_out(name, f"of type {column.type}")
+    return None
+
+
+def refuse_missing(name: str, column: Any) -> None:
+    """Refuse a column in which values are missing.
+
+    Raises:
+        DecodeError: If there is a null.
+    """
+    if column.null_count:
+        raise DecodeError.at(
+            f"table: column {name!r} has {column.null_count} missing values, must have none; fill "
+            "or drop them first",
+            field=name,
+        )
+
+
+def leave_out(name: str, what: str) -> None:
+    """Warn that a column is not taken."""
+    warnings.warn(
+        f"table: column {name!r} is left out: {what}; must be numbers, strings or lists of numbers",
+        SeqDataWarning,
+        stacklevel=2,
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _lists(name: str, column: Any) -> Lists | None:
+    """Give a list column; lists of equally long lists are vectors per timestep."""
+    import pyarrow.compute as pc
+
+    inner = column.flatten()
+    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    shape: tuple[int, ...] = ()
+    refuse_missing(name, inner)
+    if _is_list(inner.type):
+        widths = sorted(set(pc.list_value_length(inner).to_pylist()))
+        if len(widths) > 1:
+            raise DecodeError.at(
+                f"table: column {name!r} holds vectors of {widths[0]} to {widths[-1]} numbers, "
+                "must be equally many per timestep; split it into several columns",
+                field=name,
+            )
+        shape, inner = (widths[0] if widths else 0,), inner.flatten()
+        refuse_missing(name, inner)
+    if not _is_number(inner.type):
+        leave_out(name, f"of type {column.type}")
+        return None
+    values = np.asarray(inner.to_numpy(zero_copy_only=False))
+    return Lists(values.reshape(int(offsets[-1]), *shape), offsets)
+
+
+def _parsed(name: str, texts: list[str]) -> Lists:
+    """Read cells like ``[1, 2.5]`` of a CSV file."""
+    cells = [_parse(name, row, text) for row, text in enumerate(texts)]
+    filled = [cell for cell in cells if len(cell)]
+    offsets = np.concatenate([[0], np.cumsum([len(cell) for cell in cells])]).astype(np.int64)
+    return Lists(np.concatenate(filled) if filled else np.empty(0), offsets)
+
+
+def _parse(name: str, row: int, text: str) -> NDArray[Any]:
+    try:
+        cell = np.asarray(json.loads(text))
+    except ValueError:
+        cell = np.asarray(text)
+    if cell.ndim != 1 or (cell.size and cell.dtype.kind not in "iuf"):
+        raise DecodeError.at(
+            f"table: row {row}, column {name!r} is {text[:40]!r}, must be a list of numbers like "
+            "'[1, 2.5]'; check the cell",
+            field=name,
+            row=row,
+        )
+    return cell

@@ -1,0 +1,41 @@
+"""Format ``npy``: one array per file, its first dimension the timesteps.
+
+Place in the flow: files -> sequences of ``seqdata write``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from seqdata.errors import DecodeError
+from seqdata.readers.source import ReadOptions, SourceFile
+
+
+def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """Give each file's array, (T, ...), under its relative path; never unpickles.
+
+    Raises:
+        DecodeError: If a file is no ``.npy`` file, holds objects, or a bare number.
+    """
+    for file in files:
+        try:
+            array = np.load(file.path, mmap_mode=None, allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise _refused(file, f"cannot be read ({error})") from error
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise _refused(file, "is an archive of several arrays")
+        if array.ndim == 0:
+            raise _refused(file, "holds a single number")
+        yield {"id": file.key, options.field: array}
+
+
+def _refused(file: SourceFile, what: str) -> DecodeError:
+    return DecodeError.at(
+        f"file {str(file.path)!r}: {what}, must be a .npy file of one array of numbers (timesteps, "
+        "...); save it with numpy.save",
+        file=str(file.path),
+    )

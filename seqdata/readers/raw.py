@@ -1,0 +1,44 @@
+"""Formats ``bytes`` and ``text``: one sequence of uint8 per file.
+
+Place in the flow: files -> sequences of ``seqdata write``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from seqdata.errors import DecodeError
+from seqdata.readers.source import ReadOptions, SourceFile
+
+
+def read_bytes(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """Give each file's bytes, uint8 (T,), under its relative path."""
+    for file in files:
+        yield _sequence(file, file.path.read_bytes(), options)
+
+
+def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    r"""Give each file's text as UTF-8 bytes, uint8 (T,), lines ending in ``\n``, without a mark.
+
+    Raises:
+        DecodeError: If a file is not UTF-8.
+    """
+    for file in files:
+        raw = file.path.read_bytes()
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DecodeError.at(
+                f"file {str(file.path)!r}: byte {error.start} is {raw[error.start]:#04x}, must be "
+                "UTF-8; convert it, or use the format 'bytes'",
+                file=str(file.path),
+                offset=error.start,
+            ) from error
+        yield _sequence(file, text.replace("\r\n", "\n").encode(), options)
+
+
+def _sequence(file: SourceFile, raw: bytes, options: ReadOptions) -> dict[str, Any]:
+    return {"id": file.key, options.field: np.frombuffer(raw, dtype=np.uint8)}

@@ -1,0 +1,155 @@
+"""Formats ``csv``, ``jsonl`` and ``parquet``: a sequence per row or per group of rows.
+
+All three become Arrow tables. A row's lists are its ragged fields, its other values stay per
+sequence. With a group column the rows of one value, in their order, make a sequence: numbers become
+ragged, strings must not change. Place in the flow: files -> sequences of ``seqdata write``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.readers.columns import Lists, column_of, leave_out, refuse_missing
+from seqdata.readers.source import ReadOptions, SourceFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """Give the sequences of CSV files; a cell like ``[1, 2, 3]`` is a list.
+
+    Raises:
+        DecodeError: If a file is not CSV, a value is missing, or a cell's list is wrong.
+        ConfigError: If a column that is asked for is not there.
+    """
+    from pyarrow import csv
+
+    return _sequences(_joined("csv", files, csv.read_csv), options)
+
+
+def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """Give the sequences of files with a JSON object per line; raises as ``read_csv`` does."""
+    from pyarrow import json as arrow_json
+
+    return _sequences(_joined("jsonl", files, arrow_json.read_json), options)
+
+
+def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """Give the sequences of Parquet files, by row group where rows are sequences.
+
+    Raises:
+        DecodeError: If a file is not Parquet or a value is missing.
+        ConfigError: If a column that is asked for is not there.
+    """
+    from pyarrow import parquet
+
+    if options.group is not None:
+        return _sequences(_joined("parquet", files, parquet.read_table), options)
+    return _by_row_group(files, options)
+
+
+def _by_row_group(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+    from pyarrow import parquet
+
+    for file in files:
+        opened = _guarded("parquet", file, partial(parquet.ParquetFile, str(file.path)))
+        for number in range(opened.num_row_groups):
+            table = _guarded("parquet", file, partial(opened.read_row_group, number))
+            yield from _sequences(table, options)
+
+
+def _joined(kind: str, files: Iterable[SourceFile], read: Callable[[str], pa.Table]) -> pa.Table:
+    import pyarrow as pa
+
+    tables = [_guarded(kind, file, partial(read, str(file.path))) for file in files]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DecodeError(
+            f"{kind}: the files' columns do not go together ({error}); write them one by one"
+        ) from error
+
+
+def _guarded(kind: str, file: SourceFile, read: Callable[[], Any]) -> Any:
+    import pyarrow as pa
+
+    try:
+        return read()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DecodeError.at(
+            f"file {str(file.path)!r}: cannot be read as {kind} ({reason}); check it or pass "
+            "`--format`",
+            file=str(file.path),
+        ) from error
+
+
+def _sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str, Any]]:
+    for name in (options.group, options.id):
+        if name is not None and name not in table.column_names:
+            raise ConfigError(
+                f"table: no column {name!r}, must be one of {', '.join(table.column_names)}"
+            )
+    if options.group is None:
+        return _by_row(table, options.id)
+    if options.id is not None:
+        raise ConfigError("table: `id` and `group` are both given; a group names its sequence")
+    return _by_group(table, options.group)
+
+
+def _by_row(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
+    columns = {name: column_of(table, name) for name in table.column_names}
+    named = columns.pop(key, None) if key is not None else None
+    kept = {name: column for name, column in columns.items() if column is not None}
+    if not any(isinstance(column, Lists) for column in kept.values()):
+        raise ConfigError(
+            "table: no column holds lists of numbers, so that no row is a sequence; pass `--group "
+            "COLUMN` to make a sequence of the rows of each value"
+        )
+    for row in range(table.num_rows):
+        sequence = {name: column[row] for name, column in kept.items()}
+        if named is not None:
+            sequence["id"] = str(named[row])
+        yield sequence
+
+
+def _by_group(table: pa.Table, group: str) -> Iterator[dict[str, Any]]:
+    import pyarrow.compute as pc
+
+    refuse_missing(group, table.column(group))
+    codes = pc.dictionary_encode(table.column(group).combine_chunks())
+    names = codes.dictionary.to_pylist()
+    numbers = codes.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(numbers, kind="stable")  # groups in order of appearance, rows in file order
+    edges = np.searchsorted(numbers[order], np.arange(len(names) + 1))
+    columns = {name: column_of(table, name) for name in table.column_names if name != group}
+    ragged = {name: c[order] for name, c in columns.items() if isinstance(c, np.ndarray)}
+    texts = {name: column for name, column in columns.items() if isinstance(column, list)}
+    steady = {name: c for name, c in texts.items() if _same_within(name, c, order, edges)}
+    if not ragged:
+        raise ConfigError(
+            f"table: no column beside {group!r} holds numbers, so that a group has no timesteps"
+        )
+    for number, name in enumerate(names):
+        first, stop = int(edges[number]), int(edges[number + 1])
+        sequence: dict[str, Any] = {"id": str(name)}
+        sequence.update({field: values[first:stop] for field, values in ragged.items()})
+        sequence.update({field: values[order[first]] for field, values in steady.items()})
+        yield sequence
+
+
+def _same_within(
+    name: str, values: list[str], order: NDArray[np.int64], edges: NDArray[np.int64]
+) -> bool:
+    for first, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        if len({values[row] for row in order[first:stop].tolist()}) > 1:
+            leave_out(name, "a string that changes within a group")
+            return False
+    return True
