@@ -159,6 +159,8 @@ class PluginSource:
         if manager.is_registered(plugin):
             raise PluginError(f"is the same object as {manager.get_name(plugin)!r}; remove one")
         unique = f"{self.name} of {self.label}" if self.distribution else self.name
+        while manager.has_plugin(unique):  # two objects of one class
+            unique += " again"
         try:
             manager.register(plugin, name=unique)
             manager.check_pending()
