@@ -285,8 +285,9 @@ class ArrayTable:
         return int(timesteps[stop] - timesteps[first]), int(rows[stop] - rows[first])
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Give itself."""
-        yield self
+        """Give itself, if it has any batches."""
+        if len(self):
+            yield self
 
     def prepare(self, number: int) -> int:
         """Do nothing: all is made."""

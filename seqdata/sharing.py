@@ -71,16 +71,21 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
             f"share: `first` is {first} but the plan has {count} batches; the state belongs to "
             "another data set, policy or seed"
         )
-    if plan.lanes:
-        return RankPlan(plan, world, first, tail, _Deal(1, count, first))
-    if tail == "drop" and 0 < count < world.size:
+    if tail == "drop" and not plan.lanes and 0 < count < world.size:
         raise PlanError(
             f"share: `tail`='drop' leaves out all {count} batches on {world.size} ranks; use "
             "'fill' or 'repeat', fewer ranks or smaller batches"
         )
-    return RankPlan(
-        plan, world, first, tail, _Deal(world.size, steps_of(count, world, tail), first)
-    )
+    if plan.lanes % world.size:
+        warnings.warn(
+            f"share: {plan.lanes} lanes on {world.size} ranks: the load is uneven; use a multiple "
+            f"of {world.size}",
+            SeqDataWarning,
+            stacklevel=2,
+        )
+    steps = steps_of(count, world, tail, plan.lanes)
+    first_step = steps - steps_of(count - first, world, tail, plan.lanes)
+    return RankPlan(plan, world, tail, first, first_step, steps, 1 if plan.lanes else world.size)
 
 
 def steps_of(batches: int, world: World, tail: Tail, lanes: int = 0) -> int:
@@ -90,53 +95,35 @@ def steps_of(batches: int, world: World, tail: Tail, lanes: int = 0) -> int:
     return batches // world.size if tail == "drop" else -(-batches // world.size)
 
 
-class _Deal(NamedTuple):
-    """How steps map to batches: step k begins at batch ``first + (k - first_step) * stride``."""
-
-    stride: int
-    steps: int
-    first: int
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class RankPlan:
     """The steps of one rank; made by ``share``.
 
     Attributes:
         plan: The whole plan.
         world: Who we are.
-        first: Batches of the plan trained before ``first_step``.
         tail: What a rank without a batch gets.
+        first: Batches of the plan trained before ``first_step``.
+        first_step: The step at which the epoch goes on.
+        steps: Steps of the whole epoch, ``len()``.
+        stride: Batches of the plan that a step takes.
     """
 
     plan: Plan
     world: World
-    first: int
     tail: Tail
-    _deal: _Deal
-
-    def __post_init__(self) -> None:
-        lanes, size = self.plan.lanes, self.world.size
-        if lanes and lanes % size:
-            warnings.warn(
-                f"share: {lanes} lanes on {size} ranks: the load is uneven; use a multiple of "
-                f"{size}",
-                SeqDataWarning,
-                stacklevel=3,
-            )
+    first: int
+    first_step: int
+    steps: int
+    stride: int
 
     def __len__(self) -> int:
-        return self._deal.steps
+        return self.steps
 
     @property
     def remaining(self) -> int:
         """Steps still to come."""
-        return steps_of(len(self.plan) - self.first, self.world, self.tail, self.plan.lanes)
-
-    @property
-    def first_step(self) -> int:
-        """The step at which the epoch goes on."""
-        return len(self) - self.remaining
+        return self.steps - self.first_step
 
     def position(self, step: int) -> int:
         """Give the batches of the plan that are trained once all steps before ``step`` are done."""
@@ -155,9 +142,9 @@ class RankPlan:
         return timesteps, rows
 
     def __getitem__(self, step: int) -> Step:
-        if not self.first_step <= step < len(self):
+        if not self.first_step <= step < self.steps:
             raise IndexError(
-                f"share: no step {step}, must be in [{self.first_step}, {len(self)}); it was "
+                f"share: no step {step}, must be in [{self.first_step}, {self.steps}); it was "
                 "trained before this share began, or lies past the epoch"
             )
         begin = self._begin(step)
@@ -172,7 +159,7 @@ class RankPlan:
         return _filler(begin, self.plan.batch(begin), None)
 
     def _begin(self, step: int) -> int:
-        return self.first + (step - self.first_step) * self._deal.stride
+        return self.first + (step - self.first_step) * self.stride
 
     def _lanes_of(self, number: int) -> Step:
         lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)

@@ -8,8 +8,10 @@ Place in the flow: items -> blocks -> Plan. Reads: lengths, a block at a time. M
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -47,6 +49,11 @@ class Cutter(Protocol):
         ...
 
     @property
+    def max_block(self) -> int:
+        """Most items that are planned as one block."""
+        ...
+
+    @property
     def block_items(self) -> int:
         """Items of a block where there is more than one."""
         ...
@@ -78,7 +85,7 @@ class Part(NamedTuple):
 
 def blocks_of(items: Items, cutter: Cutter) -> list[Block]:
     """Cut the items into blocks; only the last may be short."""
-    size = len(items) if len(items) <= MAX_BLOCK else cutter.block_items
+    size = len(items) if len(items) <= cutter.max_block else cutter.block_items
     edges = range(0, len(items), max(1, size))
     return [Block(k, edge, min(edge + size, len(items))) for k, edge in enumerate(edges)]
 
@@ -118,15 +125,15 @@ class BlockTable:
     lead_block: int
     blocks: list[Block]
     parts: list[Part]
-    edges: NDArray[np.int64] = field(init=False)
+    edges: list[int] = field(init=False)
     _recent: dict[int, ArrayTable] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         sizes = [part.stop - part.first for part in self.parts]
-        object.__setattr__(self, "edges", running(np.array(sizes)))
+        object.__setattr__(self, "edges", list(accumulate(sizes, initial=0)))
 
     def __len__(self) -> int:
-        return int(self.edges[-1])
+        return self.edges[-1]
 
     def batch(self, number: int) -> PlanBatch:
         """Give one batch in O(batch), or O(block) where its block is not at hand."""
@@ -152,12 +159,12 @@ class BlockTable:
     def prepare(self, number: int) -> int:
         """Make a batch's block; give the first batch after it that lies in another part."""
         self._block(self._find(number)[0].block)
-        return int(self.edges[np.searchsorted(self.edges, number, side="right")])
+        return self.edges[bisect_right(self.edges, number)]
 
     def _find(self, number: int) -> tuple[Part, int]:
-        place = int(np.searchsorted(self.edges, number, side="right")) - 1
+        place = bisect_right(self.edges, number) - 1
         part = self.parts[place]
-        return part, part.first + number - int(self.edges[place])
+        return part, part.first + number - self.edges[place]
 
     def _block(self, number: int) -> ArrayTable:
         table = self._recent.get(number)

@@ -29,17 +29,19 @@ class EveryFew:
         batch_size: Rows of a batch.
         ordering: How a block's items are ordered before they are cut.
         arranged: Whether batches are then ordered by their longest row.
+        max_block: Most items that are planned as one block.
     """
 
     batch_size: int
     ordering: Ordering
     arranged: bool
+    max_block: int = MAX_BLOCK
 
     @property
     def block_items(self) -> int:
-        """The largest multiple of 64 batches that is at most 2^18 items, but at least one."""
+        """The largest multiple of 64 batches that is at most ``max_block`` items, at least one."""
         unit = MAX_GROUP * self.batch_size
-        return max(unit, MAX_BLOCK // unit * unit)
+        return max(unit, self.max_block // unit * unit)
 
     def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
         """Count each block's batches; a batch costs what the block's longest item does."""

@@ -116,6 +116,7 @@ class Items:
 
     def spans(self, first: int, stop: int) -> NDArray[np.int64]:
         """Give the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop."""
+        stop = min(stop, len(self))
         low = int(np.searchsorted(self.starts, first, side="right")) - 1
         parts = []
         while first < stop:

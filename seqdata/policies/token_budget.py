@@ -100,7 +100,12 @@ class Rungs:
     max_rows: int | None
     min_batches: int
     arranged: bool = True
-    block_items: int = MAX_BLOCK
+    max_block: int = MAX_BLOCK
+
+    @property
+    def block_items(self) -> int:
+        """As many as may be planned as one block."""
+        return self.max_block
 
     def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
         """Count each block's batches from the histogram of its lengths."""

@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError, PlanError
+from seqdata.index import RUN, SequenceIndex
+from seqdata.planning.items import WholeSequences, number_items, select
+
+
+def spans(lengths, rule):
+    items = number_items(SequenceIndex.from_lengths(lengths), "time", rule)
+    return items.spans(0, len(items)).tolist()
+
+
+def test_empty_sequences_are_no_items():
+    assert spans([2, 0, 3], WholeSequences()) == [[0, 0, 2], [2, 0, 3]]
+
+
+def test_long_sequences_are_split_to_the_last_timestep():
+    rule = WholeSequences(max_length=3, too_long="split")
+    assert spans([7, 3, 0], rule) == [[0, 0, 3], [0, 3, 6], [0, 6, 7], [1, 0, 3]]
+
+
+def test_long_sequences_are_truncated_or_dropped():
+    assert spans([7, 3], WholeSequences(3, "truncate")) == [[0, 0, 3], [1, 0, 3]]
+    assert spans([7, 3], WholeSequences(3, "drop")) == [[1, 0, 3]]
+
+
+@pytest.mark.parametrize("too_long", ["split", "truncate", "drop"])
+def test_any_run_of_items_equals_that_part_of_all(too_long):
+    lengths = np.random.default_rng(0).integers(0, 9, 3 * RUN // 2)
+    lengths[RUN : RUN + 50] = 0
+    items = number_items(SequenceIndex.from_lengths(lengths), "time", WholeSequences(5, too_long))
+    whole = items.spans(0, len(items))
+    for first, stop in ((0, 7), (100, 100), (RUN - 20, RUN + 20), (len(items) - 3, len(items))):
+        assert items.spans(first, stop).tolist() == whole[first:stop].tolist()
+        assert (
+            items.lengths(first, stop).tolist()
+            == (whole[first:stop, 2] - whole[first:stop, 1]).tolist()
+        )
+
+
+def test_a_virtual_billion_costs_no_memory():
+    index = SequenceIndex.from_lengths(np.array([10**9, 5]))
+    items = number_items(index, "time", WholeSequences(1, "split"))
+    assert len(items) == 10**9 + 5
+    assert items.spans(10**9 - 1, 10**9 + 1).tolist() == [[0, 10**9 - 1, 10**9], [1, 0, 1]]
+
+
+def test_peaks_bound_the_longest_item():
+    lengths = [9, 4, 2]
+    for too_long, peak in (("split", 4), ("truncate", 4), ("drop", 4)):
+        items = number_items(
+            SequenceIndex.from_lengths(lengths), "time", WholeSequences(4, too_long)
+        )
+        assert items.peak(0, len(items)) == peak
+
+
+def test_one_sequence_that_is_too_long_is_named_with_its_length():
+    index = SequenceIndex.from_lengths([3, 9120], keys=["a", "utt-381"])
+    message = (
+        "policy 'token-budget': sequence 'utt-381' has 9120 timesteps, more than "
+        "`max_tokens`=8192; raise it, set `too_long`='split', or filter the index"
+    )
+    with pytest.raises(PlanError) as caught:
+        select(index, "time", WholeSequences(8192), policy="token-budget", limit="max_tokens")
+    assert str(caught.value) == message
+
+
+def test_several_sequences_that_are_too_long_are_counted_and_named():
+    index = SequenceIndex.from_lengths([9] * 8)
+    with pytest.raises(
+        PlanError, match=r"8 sequences are longer than `max_length`=3: 0, 1, 2, 3, 4 and 3 more"
+    ):
+        select(index, "time", WholeSequences(3), policy="fixed")
+
+
+def test_empty_sequences_are_refused_where_that_is_asked_for():
+    rule = WholeSequences(empty="error")
+    with pytest.raises(PlanError, match="sequence 1 of length 0, must be at least 1"):
+        select(SequenceIndex.from_lengths([3, 0]), "time", rule, policy="fixed")
+    with pytest.raises(PlanError, match="2 sequences: 0, 1 of length 0"):
+        select(SequenceIndex.from_lengths([0, 0]), "time", rule, policy="fixed")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"too_long": "cut"},
+            "`too_long` is 'cut', must be 'error', 'split', 'truncate' or 'drop'",
+        ),
+        ({"empty": "keep"}, "`empty` is 'keep', must be 'drop' or 'error'"),
+        ({"max_length": 0}, "`max_length` is 0, must be at least 1 or None"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        WholeSequences(**options)
+
+
+def test_an_unknown_axis_is_refused_on_empty_data_too():
+    with pytest.raises(PlanError, match="no axis 'text'"):
+        number_items(SequenceIndex.from_lengths([]), "text", WholeSequences())

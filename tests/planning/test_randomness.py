@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError
+from seqdata.planning.randomness import Draw, Purpose
+
+
+def test_raw_numbers_are_philox_of_random123():
+    # Known answer of Random123 (kat_vectors, philox4x64-10: counter 0, key 0). NumPy raises the
+    # counter before it draws: a counter of all ones wraps to 0.
+    key, counter = np.zeros(2, np.uint64), np.full(4, 2**64 - 1, np.uint64)
+    raw = np.random.Philox(key=key, counter=counter).random_raw(4)
+    assert [hex(word) for word in raw.tolist()] == [
+        "0x16554d9eca36314c",
+        "0xdb20fe9d672d0fdc",
+        "0xd7e772cee186176b",
+        "0x7e68b68aec7ba23b",
+    ]
+
+
+def test_draws_never_change():
+    draw = Draw(seed=7, epoch=3)
+    assert [hex(word) for word in draw.raw(Purpose.MEMBERS, 2, block=5).tolist()] == GOLDEN_RAW
+    assert draw.permutation(Purpose.GROUPS, 8).tolist() == GOLDEN_PERMUTATION
+
+
+GOLDEN_RAW = ["0xe39e6995ef06233a", "0x9ff7441555dd1da7"]
+GOLDEN_PERMUTATION = [0, 7, 2, 6, 4, 5, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: Draw(1, 1).raw(Purpose.MEMBERS, 4),
+        lambda: Draw(0, 2).raw(Purpose.MEMBERS, 4),
+        lambda: Draw(0, 1).raw(Purpose.NOISE, 4),
+        lambda: Draw(0, 1).raw(Purpose.MEMBERS, 4, block=1),
+    ],
+)
+def test_seed_epoch_purpose_and_block_all_count(other):
+    assert not np.array_equal(Draw(0, 1).raw(Purpose.MEMBERS, 4), other())
+
+
+def test_purposes_keep_their_numbers():
+    assert {purpose.name: int(purpose) for purpose in Purpose} == {
+        "BLOCKS": 1,
+        "MEMBERS": 2,
+        "NOISE": 3,
+        "MIX": 4,
+        "REMAINDER": 5,
+        "GROUPS": 6,
+        "HALVES": 7,
+        "LAST_HALVES": 8,
+        "TRANSFORM": 9,
+    }
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (1 << 64, 0), (0, -1)])
+def test_a_seed_or_epoch_out_of_range_is_refused(seed, epoch):
+    with pytest.raises(ConfigError, match=r"must be in \[0, 2\*\*64\)"):
+        Draw(seed, epoch)

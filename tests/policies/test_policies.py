@@ -1,0 +1,202 @@
+"""What all policies promise; what one of them does is in the test named after it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError, PlanError
+from seqdata.index import SequenceIndex
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.sorted import Sorted
+from seqdata.policies.token_budget import TokenBudget
+
+POLICIES = [Fixed(8), Sorted(8), Bucketed(8), TokenBudget(256)]
+SHUFFLED_BY_BLOCK = 300_000  # above 2^18: two blocks
+
+
+def index_of(count=1000, seed=0, most=100):
+    return SequenceIndex.from_lengths(np.random.default_rng(seed).integers(1, most, count))
+
+
+@pytest.fixture(params=POLICIES, ids=lambda policy: type(policy).__name__)
+def policy(request):
+    return request.param
+
+
+def batches(plan):
+    return [plan.batch(k).spans.tolist() for k in range(len(plan))]
+
+
+def test_every_sequence_is_planned_once(policy):
+    plan = policy.plan(index_of(), seed=0, epoch=0)
+    assert sorted(plan.spans[:, 0].tolist()) == list(range(1000))
+
+
+def test_a_plan_is_a_pure_function(policy):
+    one, same = (policy.plan(index_of(), seed=3, epoch=2) for _ in range(2))
+    assert batches(one) == batches(same)
+    assert one.fingerprint == same.fingerprint
+
+
+def test_epochs_and_seeds_differ(policy):
+    plans = [policy.plan(index_of(), seed=s, epoch=e) for s, e in ((0, 1), (0, 2), (1, 1))]
+    assert len({str(batches(plan)) for plan in plans}) == 3
+    assert len({plan.fingerprint for plan in plans}) == 3
+
+
+def test_unshuffled_epochs_are_alike(policy):
+    still = dataclasses.replace(policy, shuffle=False)
+    first, later = (still.plan(index_of(), seed=s, epoch=s) for s in (0, 5))
+    assert batches(first) == batches(later)
+
+
+def test_the_count_is_known_before_and_constant(policy):
+    index = index_of(777)
+    for epoch in range(4):
+        assert len(policy.plan(index, seed=epoch, epoch=epoch)) == policy.num_batches(index)
+
+
+def test_other_blocks_keep_all_of_it(policy):
+    index = index_of(SHUFFLED_BY_BLOCK)
+    plan = policy.plan(index, seed=0, epoch=0)
+    assert len(plan) == policy.num_batches(index)
+    assert np.array_equal(np.sort(plan.spans[:, 0]), np.arange(SHUFFLED_BY_BLOCK))
+    number = len(plan) // 2
+    offsets = plan.offsets
+    assert np.array_equal(
+        plan.batch(number).spans, plan.spans[offsets[number] : offsets[number + 1]]
+    )
+    timesteps = int(plan.spans[:, 2].sum())
+    assert plan.totals(0, len(plan)) == (timesteps, SHUFFLED_BY_BLOCK)
+
+
+def test_the_next_block_is_known(policy):
+    plan = policy.plan(index_of(SHUFFLED_BY_BLOCK), seed=0, epoch=1)
+    edges, number = [], 0
+    while number < len(plan):
+        number = plan.prepare(number)
+        edges.append(number)
+    assert edges[-1] == len(plan)
+    assert len(edges) >= 2
+
+
+def test_an_empty_index_gives_an_empty_plan(policy):
+    plan = policy.plan(SequenceIndex.from_lengths([]), seed=0, epoch=0)
+    assert (len(plan), policy.num_batches(SequenceIndex.from_lengths([]))) == (0, 0)
+
+
+def test_only_empty_sequences_give_an_empty_plan_and_are_reported(policy):
+    plan = policy.plan(SequenceIndex.from_lengths([0, 0]), seed=0, epoch=0)
+    assert len(plan) == 0
+    assert plan.report.dropped.tolist() == [0, 1]
+
+
+def test_splitting_keeps_every_timestep(policy):
+    split = dataclasses.replace(policy, too_long="split", max_length=7)
+    plan = split.plan(index_of(), seed=0, epoch=0)
+    covered = {}
+    for sequence, start, stop in plan.spans.tolist():
+        covered.setdefault(sequence, set()).update(range(start, stop))
+    lengths = index_of().lengths
+    assert all(covered[k] == set(range(lengths[k])) for k in range(1000))
+    assert plan.report.split.tolist() == np.flatnonzero(lengths > 7).tolist()
+
+
+def test_truncating_and_dropping_are_reported(policy):
+    lengths = index_of().lengths
+    truncated = dataclasses.replace(policy, too_long="truncate", max_length=7)
+    report = truncated.plan(index_of(), seed=0, epoch=0).report
+    assert report.truncated.tolist() == np.flatnonzero(lengths > 7).tolist()
+    assert report.timesteps == int(np.minimum(lengths, 7).sum())
+    dropping = dataclasses.replace(policy, too_long="drop", max_length=7)
+    report = dropping.plan(index_of(), seed=0, epoch=0).report
+    assert report.dropped.tolist() == np.flatnonzero(lengths > 7).tolist()
+    assert report.sequences == int((lengths <= 7).sum())
+
+
+def test_a_sequence_that_is_too_long_is_an_error_at_plan_time(policy):
+    strict = dataclasses.replace(policy, max_length=99)
+    with pytest.raises(PlanError, match="sequence 3 has 100 timesteps, more than `max_length`=99"):
+        strict.plan(SequenceIndex.from_lengths([1, 2, 3, 100]), seed=0, epoch=0)
+
+
+def test_another_axis_is_planned_on_by_its_name(policy):
+    index = SequenceIndex({"time": np.array([1, 2]), "text": np.array([5, 6])})
+    plan = dataclasses.replace(policy, axis="text").plan(index, seed=0, epoch=0)
+    assert sorted(plan.spans[:, 2].tolist()) == [5, 6]
+
+
+def test_a_policy_is_a_value(policy):
+    assert policy == dataclasses.replace(policy)
+    assert hash(policy) == hash(dataclasses.replace(policy))
+
+
+def test_a_seed_that_cannot_be_meant_is_refused(policy):
+    with pytest.raises(ConfigError, match="`seed` is -1"):
+        policy.plan(index_of(), seed=-1, epoch=0)
+
+
+@pytest.mark.parametrize("kind", [Sorted, Bucketed])
+@pytest.mark.parametrize("count", [1000, SHUFFLED_BY_BLOCK])
+def test_the_most_expensive_batch_leads_epoch_0_only_when_asked(kind, count):
+    index = index_of(count, most=1000)
+    leading = kind(8).plan(index, seed=0, epoch=0)
+    assert leading.report.worst == 0
+    assert leading.batch(0).spans[:, 2].max() == index.lengths.max()
+    others = [
+        kind(8).plan(index, seed=0, epoch=1),
+        kind(8, worst_first=False).plan(index, seed=0, epoch=0),
+    ]
+    assert [plan.report.worst == 0 for plan in others] == [False, False]
+
+
+def test_the_most_expensive_batch_leads_from_the_short_block_too():
+    lengths = np.full(SHUFFLED_BY_BLOCK, 10)
+    lengths[-1] = 5000
+    for policy in (Bucketed(8), TokenBudget(20_000)):
+        plan = policy.plan(SequenceIndex.from_lengths(lengths), seed=0, epoch=0)
+        assert SHUFFLED_BY_BLOCK - 1 in plan.batch(0).spans[:, 0].tolist() or plan.report.worst == 0
+        assert np.array_equal(np.sort(plan.spans[:, 0]), np.arange(SHUFFLED_BY_BLOCK))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Fixed(0), "policy 'fixed': `batch_size` is 0, must be an integer of at least 1"),
+        (lambda: Sorted(2.5), "policy 'sorted': `batch_size` is 2.5, must be an integer"),
+        (lambda: Bucketed(True), "policy 'bucketed': `batch_size` is True, must be an integer"),
+        (lambda: TokenBudget(0), "policy 'token-budget': `max_tokens` is 0, must be at least 1"),
+        (lambda: TokenBudget(8, max_rows="3"), "`max_rows` is '3', must be an integer"),
+        (lambda: TokenBudget(8, min_batches=0), "`min_batches` is 0, must be at least 1"),
+        (lambda: TokenBudget(8, max_length=9), "`max_length` is 9, must not exceed `max_tokens`=8"),
+        (lambda: Fixed(2, too_long="cut"), "`too_long` is 'cut'"),
+        (lambda: Bucketed(2, empty="keep"), "`empty` is 'keep'"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_plans_never_change():
+    """Golden: a change here needs another PLAN_VERSION, and refuses every older run's resume."""
+    index = SequenceIndex.from_lengths((np.arange(40) * 7919 % 97 + 1).astype(np.uint32))
+    orders = {
+        type(policy).__name__: " ".join(map(str, policy.plan(index, seed=7, epoch=3).spans[:, 0]))
+        for policy in (Fixed(4), Sorted(4), Bucketed(4), TokenBudget(128))
+    }
+    assert orders == GOLDEN
+
+
+GOLDEN = {
+    "Fixed": "0 6 13 37 32 35 29 36 15 30 25 9 27 39 18 28 22 3 1 14 34 8 "
+    "23 12 20 33 38 19 21 26 2 24 10 7 16 31 17 5 4 11",
+    "Sorted": "25 14 39 3 2 27 16 5 20 9 34 23 35 24 13 38 15 4 29 18 7 32 "
+    "21 10 22 11 36 0 12 37 1 26 30 19 8 33 28 17 6 31",
+    "Bucketed": "25 14 39 3 2 27 16 5 20 9 34 23 35 24 13 38 15 4 29 18 7 32 "
+    "21 10 22 11 36 0 12 37 1 26 30 19 8 33 28 17 6 31",
+    "TokenBudget": "33 30 8 16 22 36 0 11 25 31 39 6 28 18 7 17 29 32 12 37 19 27 "
+    "2 5 13 35 10 34 9 3 21 38 24 4 15 1 26 23 20 14",
+}
