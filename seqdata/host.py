@@ -196,8 +196,9 @@ class PluginHost:
     def _own(self, kind: str) -> Mapping[str, Factory]:
         self._core.load(self._manager)
         own = self._core.table(self._manager, kind)
-        if self._core.any_fault:
-            raise self._core.refusal(self._core.any_fault) from self._core.any_fault
+        fault = self._core.fault_in(kind)
+        if fault is not None:
+            raise self._core.refusal(fault) from fault
         return own
 
     def _offers(self, kind: str, name: str) -> list[PluginSource]:

@@ -102,9 +102,13 @@ class PluginSource:
         bare = name.removeprefix(".")
         return self.name in (bare, re.split(r"[-.]", bare, maxsplit=1)[0])
 
+    def fault_in(self, kind: str) -> Exception | None:
+        """Give what keeps this plugin from offering anything of a kind."""
+        return self.fault or self._faults.get(kind)
+
     def fault_of(self, kind: str, name: str) -> Exception | None:
         """Give what keeps this plugin from offering ``name``, if it seems to be one of its own."""
-        fault = self.fault or self._faults.get(kind)
+        fault = self.fault_in(kind)
         return fault if self.owns(name) or name in self._claimed.get(kind, ()) else None
 
     def load(self, manager: pluggy.PluginManager) -> None:

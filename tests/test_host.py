@@ -194,16 +194,6 @@ def test_a_misspelt_hook_is_refused_with_the_one_that_was_meant(install):
         PluginHost.discover(environ={}).policy("acme")
 
 
-def test_a_hook_unlike_any_is_refused_with_the_list_of_hooks():
-    class Odd:
-        @hookimpl
-        def before_training(self):
-            return {}
-
-    with pytest.raises(PluginError, match="the hooks are seqdata_register_backends, "):
-        PluginHost(plugins=[Odd()]).policy("Odd")
-
-
 def test_a_plugin_without_hooks_is_refused(install):
     install("seqdata-acme", "0.2", {"acme": "acme_one"}, acme_one="def seqdata_register(): ...")
     with pytest.raises(
@@ -220,53 +210,6 @@ def test_one_module_under_two_entry_points_is_refused_once(install):
     assert host.policy("odd") is dict
     with pytest.raises(PluginError, match=r"is the same object as 'acme of seqdata-acme 0\.2'"):
         host.policy("twin")
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        (["mine"], r"`seqdata_register_policies` gave \['mine'\], must give a mapping of names"),
-        ({"mine": 3}, "offers policy 'mine' as 3, must be callable"),
-        ({"Mine": dict}, r"offers policy 'Mine', must match \[a-z\]\[a-z0-9_.-\]\{0,63\}"),
-        ({".mine": dict}, "offers policy '.mine', must match"),
-        ({"m" * 65: dict}, "must match"),
-        ({"\uff4dine": dict}, "must match"),
-        ({3: dict}, "offers policy 3, must match"),
-        ({"fixed": dict}, "offers policy 'fixed', a name of seqdata's own; rename it"),
-        ({"token_budget": dict}, "offers policy 'token_budget', a name of seqdata's own"),
-    ],
-)
-def test_a_table_that_breaks_the_contract_is_refused_when_it_is_used(table, message):
-    plugin = Given(table)
-    host = PluginHost(plugins=[plugin])
-    assert host.policy("fixed") is Fixed
-    with pytest.raises(PluginError, match=message):
-        host.policy("Given")
-
-
-def test_a_wrong_table_answers_for_the_names_it_offers():
-    host = PluginHost(plugins=[Given({"mine": dict, "worse": 3})])
-    with pytest.raises(PluginError, match="offers policy 'worse' as 3, must be callable"):
-        host.policy("mine")
-
-
-def test_a_wrong_table_breaks_no_other_kind():
-    class Half(Given):
-        @hookimpl
-        def seqdata_register_collators(self):
-            return {"mine": dict}
-
-    assert PluginHost(plugins=[Half(["wrong"])]).collator("mine") is dict
-
-
-def test_a_hook_that_raises_is_refused_with_its_cause():
-    class Raises:
-        @hookimpl
-        def seqdata_register_policies(self):
-            raise KeyError("home")
-
-    with pytest.raises(PluginError, match=r"plugin 'Raises' .*: KeyError: 'home'; repair"):
-        PluginHost(plugins=[Raises()]).policy("Raises")
 
 
 def test_a_reader_may_be_named_by_a_file_ending():
