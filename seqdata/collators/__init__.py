@@ -1,0 +1,1 @@
+"""How ragged columns are laid out as tensors: one file per layout."""

@@ -1,0 +1,160 @@
+"""Collator ``padded``: every row as long as the longest, each final tensor filled once.
+
+Place in the flow: columns of one read -> tensors of one batch. Reads: nothing. Makes: ``data``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, cast, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
+
+from seqdata.batch import SequenceBatch, unknown_name
+from seqdata.errors import ConfigError
+from seqdata.protocols import Column, Columns
+
+Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
+"""``allocate(shape, dtype) -> array`` of any content, C-contiguous and writable."""
+
+
+@runtime_checkable
+class Allocating(Protocol):
+    """A collator that makes its outputs with an allocator, so that memory can be recycled."""
+
+    def with_allocator(self, allocate: Allocate) -> Self:
+        """Give the same collator over another allocator."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Lays each ragged field out as (rows, longest row, *shape), padded at the end.
+
+    Args:
+        padding: Value of padding, for all fields or by name; 0 where none is named.
+        allocate: Makes the outputs.
+
+    Raises:
+        ConfigError: At the first batch, if ``padding`` names an unknown field or fits no dtype.
+    """
+
+    padding: float | Mapping[str, float] = 0
+    allocate: Allocate = field(default=np.empty, compare=False, repr=False)
+    _elements: dict[tuple[str, str], bytes | None] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )  # (field, dtype) -> one element of padding
+
+    def with_allocator(self, allocate: Allocate) -> Padded:
+        """Give the same collator over another allocator."""
+        return replace(self, allocate=allocate)
+
+    def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
+        """Fill ``batch.data``: ragged fields padded, others by the first span of each row.
+
+        Raises:
+            ConfigError: If ``padding`` names an unknown field, or does not fit a field's dtype.
+            DataError: If a column's recorded place is wrong, or its checksum.
+        """
+        layout, data = batch.layout, batch.data
+        for name, column in columns.items():
+            axis = layout.along(name)
+            if isinstance(column, list):
+                data[name] = column if batch.segments is None else _of_firsts(column, batch)
+                continue
+            numbers = cast("Column", column)
+            if axis is None:
+                data[name] = _per_sequence(numbers, batch)
+            elif axis == layout.axis and batch.segments is None:
+                shift = layout.shift.get(name, 0)
+                width = batch.padded_length + shift
+                full = self._padded(name, columns, np.arange(len(batch) + 1) * width, width)
+                data[name] = full[:, :-shift] if shift else full
+                if shift:
+                    data["targets"] = full[:, shift:]
+            else:
+                data[name] = self._by_lengths(name, columns, batch, axis)
+        return batch
+
+    def _by_lengths(self, name: str, columns: Columns, batch: SequenceBatch, axis: str) -> Tensor:
+        """Lay out what has lengths of its own: another axis, or several spans in a row."""
+        lengths = cast("Column", columns[name]).lengths
+        rows = np.arange(len(batch)) if batch.segments is None else _rows_of(batch.segments)
+        per_row = np.bincount(rows, weights=lengths, minlength=len(batch)).astype(np.int64)
+        width = batch.padded_length
+        if axis != batch.layout.axis:
+            batch.lengths_of[axis] = torch.from_numpy(per_row)
+            width = max(1, int(per_row.max(initial=0)))
+        before = np.cumsum(lengths) - lengths
+        before_row = np.cumsum(per_row) - per_row
+        places = before - before_row[rows] + rows * width
+        return self._padded(name, columns, np.append(places, len(batch) * width), width)
+
+    def _padded(self, name: str, columns: Columns, bounds: NDArray[np.int64], width: int) -> Tensor:
+        """Fill (rows, width, *shape): piece i goes to ``bounds[i]``, padding follows it."""
+        column = cast("Column", columns[name])
+        dtype, shape, total = column.dtype, column.shape, int(bounds[-1])
+        padding = self._element(name, dtype, columns)
+        out = self.allocate((total, *shape), dtype)
+        if bounds[0]:  # rows without a span come first
+            out[: bounds[0]] = 0 if padding is None else np.frombuffer(padding, dtype)[0]
+        column.fill(out, bounds, padding)
+        return torch.from_numpy(out.reshape(total // width, width, *shape))
+
+    def _element(self, name: str, dtype: np.dtype[Any], columns: Columns) -> bytes | None:
+        """Give one element of a field's padding, None for zeros; checked when first seen."""
+        key = (name, dtype.str)
+        if key not in self._elements:
+            value = self.padding
+            if isinstance(value, Mapping):
+                for wrong in value.keys() - columns.keys():
+                    raise ConfigError(
+                        f"collator 'padded': `padding` names {unknown_name(wrong, columns)}"
+                    )
+                value = value.get(name, 0)
+            self._elements[key] = _one_element(name, dtype, value)
+        return self._elements[key]
+
+
+def _per_sequence(column: Column, batch: SequenceBatch) -> Tensor:
+    out = np.empty((len(column), *column.shape), dtype=column.dtype)
+    column.fill(out, np.arange(len(column) + 1), None)
+    return torch.from_numpy(out if batch.segments is None else out[_firsts(batch)])
+
+
+def _of_firsts(values: list[Any], batch: SequenceBatch) -> list[Any]:
+    return [values[span] for span in _firsts(batch).tolist()]
+
+
+def _firsts(batch: SequenceBatch) -> NDArray[np.int64]:
+    """Give the place of each row's first span."""
+    if batch.segments is None:
+        return np.arange(len(batch))
+    return np.searchsorted(_rows_of(batch.segments), np.arange(len(batch)))
+
+
+def _rows_of(segments: Tensor) -> NDArray[np.int64]:
+    rows: NDArray[np.int64] = segments[:, 0].numpy()
+    return rows
+
+
+def _one_element(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:
+    """Give padding as the bytes of one element; None for zeros."""
+    wrong = ConfigError(
+        f"collator 'padded': `padding` of field {name!r} is {value!r}, must fit {dtype}; pass another "
+        "value, or one by field"
+    )
+    with np.errstate(all="ignore"):
+        try:
+            element = np.array(value, dtype=dtype)
+        except (OverflowError, ValueError, TypeError) as error:
+            raise wrong from error
+    overflown = np.isfinite(value) and not np.isfinite(element)
+    if overflown or (dtype.kind not in "fc" and element != value):
+        raise wrong
+    given = element.tobytes()
+    return given if any(given) else None

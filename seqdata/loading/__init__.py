@@ -1,0 +1,1 @@
+"""Executes the share of a rank: reading, transforms, collating, fetching ahead."""

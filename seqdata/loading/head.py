@@ -1,0 +1,88 @@
+"""The head of a batch: all that is known of its rows before a byte of data is read.
+
+Place in the flow: Step -> SequenceBatch without data -> collator. Reads: a step. Makes: the head.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seqdata.batch import Layout, SequenceBatch
+from seqdata.plan import Plan
+from seqdata.sharing import Step
+
+
+def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, layout: Layout) -> SequenceBatch:
+    """Describe the rows of a step.
+
+    Args:
+        step: Its spans, rows and weights.
+        ids: int64 (n,), base number of each span's sequence.
+        plan: Where the step is from.
+        layout: Which field runs along which axis.
+    """
+    spans, rows = step.spans, step.rows
+    count = len(step.weights)
+    base = np.empty((3, count), dtype=np.int64)  # one tensor over it: views of tensors are dear
+    lengths = base[0]
+    if rows is None:
+        np.subtract(spans[:, 2], spans[:, 1], out=lengths)
+        base[1], base[2] = ids, spans[:, 1]
+    else:
+        _of_rows(step, ids, rows, base)
+    of_lengths, of_ids, of_start = torch.from_numpy(base).unbind()
+    weight = torch.from_numpy(step.weights)
+    longest = int(lengths.max()) if count else 0
+    head = SequenceBatch(
+        data={},
+        lengths=of_lengths,
+        ids=of_ids,
+        weight=weight,
+        start=of_start,
+        number=step.number,
+        lengths_of={layout.axis: of_lengths},
+        padded_length=longest or 1,
+        layout=layout,
+    )
+    if rows is not None:
+        head.segments = _segments(spans, ids, rows)
+    if step.lanes is not None:
+        head.lanes = torch.from_numpy(step.lanes)
+        head.reset = torch.from_numpy(_resets(step, base, plan))
+    if plan.overlap or step.lanes is not None:
+        context = np.where(base[2] > 0, np.minimum(lengths, plan.overlap), 0)
+        head.burn_in = torch.from_numpy(context)
+        lengths = lengths - context
+    whole = bool(step.weights.all())
+    head.num_tokens = int(lengths.sum() if whole else lengths[step.weights > 0].sum())
+    return head
+
+
+def _of_rows(
+    step: Step, ids: NDArray[np.int64], rows: NDArray[np.int64], base: NDArray[np.int64]
+) -> None:
+    sums = np.zeros(len(step.spans) + 1, dtype=np.int64)
+    np.cumsum(step.spans[:, 2] - step.spans[:, 1], out=sums[1:])
+    base[0] = sums[rows[1:]] - sums[rows[:-1]]
+    base[1], base[2] = -1, 0
+    filled = np.flatnonzero(rows[1:] > rows[:-1])
+    firsts = rows[:-1][filled]
+    base[1, filled], base[2, filled] = ids[firsts], step.spans[firsts, 1]
+
+
+def _segments(
+    spans: NDArray[np.int64], ids: NDArray[np.int64], rows: NDArray[np.int64]
+) -> torch.Tensor:
+    made = np.empty((len(spans), 4), dtype=np.int64)
+    made[:, 0] = np.repeat(np.arange(len(rows) - 1), np.diff(rows))
+    made[:, 1], made[:, 2:] = ids, spans[:, 1:]
+    return torch.from_numpy(made)
+
+
+def _resets(step: Step, base: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
+    """Say where a lane begins a sequence; a carried state begins only with the epoch."""
+    begins = np.full(len(base[0]), step.number == 0) if plan.carry else base[2] == 0
+    resets: NDArray[np.bool_] = begins & (base[0] > 0)
+    return resets

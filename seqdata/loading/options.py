@@ -1,0 +1,95 @@
+"""The options of playing epochs, as one frozen object; they travel from the edge to the Player.
+
+Place in the flow: Loader and DataModule make them, the Player reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+from seqdata.errors import ConfigError
+from seqdata.plan import Plan
+from seqdata.protocols import Collator, Transform
+from seqdata.sharing import Tail
+from seqdata.world import World
+
+PREFETCH = 2
+"""Hand-overs that wait for the consumer, by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayOptions:
+    """How epochs are played.
+
+    Args:
+        world: Who we are.
+        seed: Of plans and transforms, in ``[0, 2**64)``.
+        fields: Names of the fields to read; None: all, or those that the output names.
+        as_tuple: Parts of the batch that are handed out as a tuple.
+        as_dict: The same as a dict.
+        transform: Applied to one sequence at a time, between reading and collating.
+        collator: Lays columns out; None: ``Padded()``.
+        shift: Timesteps between inputs and targets: of the ragged field, or by name.
+        tail: What a rank without a batch in the last step gets.
+        prefetch: Hand-overs of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
+        frozen_epoch: Whether every epoch is played with the plan of epoch 0.
+        plan_ready: Called with each plan, before its first batch.
+
+    Raises:
+        ConfigError: If a value cannot be meant.
+    """
+
+    world: World = field(default_factory=World)
+    seed: int = 0
+    fields: Sequence[str] | None = None
+    as_tuple: Sequence[str] | None = None
+    as_dict: Sequence[str] | None = None
+    transform: Transform | None = None
+    collator: Collator | None = None
+    shift: int | Mapping[str, int] = 0
+    tail: Tail = "fill"
+    prefetch: int = PREFETCH
+    frozen_epoch: bool = False
+    plan_ready: Callable[[Plan], None] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.fields, str) or (self.fields is not None and not self.fields):
+            raise ConfigError(
+                f"loader: `fields` is {self.fields!r}, must be a tuple of names or None for all"
+            )
+        if self.tail not in get_args(Tail):
+            raise ConfigError(
+                f"loader: `tail` is {self.tail!r}, must be 'fill', 'drop' or 'repeat'"
+            )
+        if not isinstance(self.prefetch, int) or self.prefetch < 0:
+            raise ConfigError(
+                f"loader: `prefetch` is {self.prefetch!r}, must be a whole number, 0 for no thread"
+            )
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
+            raise ConfigError(f"loader: `seed` is {self.seed!r}, must be in [0, 2**64)")
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How steps make optimizer updates: what ``loss_scale`` and ``update_num_tokens`` follow from.
+
+    Args:
+        accumulate: Steps of an update.
+        steps: Steps of the epoch that are trained, if fewer than all; the last update ends there.
+        divided: Whether somebody divides every loss by ``accumulate``, as the Trainer does.
+
+    Raises:
+        ConfigError: If ``accumulate`` is less than 1.
+    """
+
+    accumulate: int = 1
+    steps: int | None = None
+    divided: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise ConfigError(
+                f"loader: `accumulate` is {self.accumulate!r}, must be a whole number of at least 1"
+            )

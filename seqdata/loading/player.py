@@ -1,0 +1,215 @@
+"""The Player: plays the epochs of one store under one policy for one rank.
+
+It holds no position: where to play is said each time, so a resume costs what a start costs. Place
+in the flow: Store + Policy + World -> batches; Loader and DataModule stand on it. Reads: a store.
+Makes: batches.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from seqdata.collators.padded import Allocating, Padded
+from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
+from seqdata.index import SequenceIndex
+from seqdata.loading.assembly import Assembly, Tools
+from seqdata.loading.options import PlayOptions, Update
+from seqdata.loading.output import Output, output_of
+from seqdata.loading.pool import BlockPool
+from seqdata.loading.prefetch import Ahead, Recipe
+from seqdata.loading.reading import reading_of
+from seqdata.loading.transforming import Transforming, transforming_of
+from seqdata.plan import Plan
+from seqdata.planning.making import describe
+from seqdata.protocols import Collator, Policy, Store
+from seqdata.sharing import RankPlan, share, steps_of
+
+_KEPT_PLANS = 2
+_PATIENCE = 5.0  # seconds that a shutdown waits for each thread
+
+
+class Player:
+    """Plays epochs of one store under one policy for one rank.
+
+    Args:
+        store: What is read.
+        policy: How epochs are batched.
+        options: Everything else.
+
+    Raises:
+        ConfigError: If policy, fields, shift or output do not fit the store, or the output cannot
+            tell the filler rows that there will be.
+        PlanError: If no sequence is left to play.
+    """
+
+    def __init__(self, store: Store, policy: Policy, options: PlayOptions) -> None:
+        self.store = store
+        self.policy = policy
+        self.options = options
+        output = output_of(options.as_tuple, options.as_dict)
+        self._reading = reading_of(store, policy.axis, options, output)
+        if output is not None and options.transform is None and options.collator is None:
+            output.check(self._reading.names)
+        self._pool = BlockPool()
+        self._tools = Tools(self._reading, _transforming(store, options), self._collator(), output)
+        self._plans: dict[int, Plan] = {}
+        self._lock = threading.RLock()
+        self._running: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
+        self.index: SequenceIndex = self._reading.index()
+        self.num_batches: int = policy.num_batches(self.index)
+        if not self.num_batches:
+            raise PlanError(
+                f"loader: no sequence of {len(store)} is left to play, must be at least one; look "
+                "at lengths, `empty` and `too_long`"
+            )
+        if output is not None and options.world.size > 1:
+            self._refuse_unmarked_filler(output)
+
+    @property
+    def steps(self) -> int:
+        """Steps of every epoch, the same on all ranks."""
+        plan = next(iter(self._plans.values()), None) or self.plan(0)
+        options = self.options
+        return steps_of(self.num_batches, options.world, options.tail, plan.lanes)
+
+    def plan(self, epoch: int) -> Plan:
+        """Give the plan of an epoch; the last two are kept."""
+        epoch = self._planned(epoch)
+        with self._lock:
+            plan = self._plans.pop(epoch, None)
+            if plan is None:
+                plan = self._made(epoch)
+            self._plans[epoch] = plan
+            for old in list(self._plans)[:-_KEPT_PLANS]:
+                del self._plans[old]
+        return plan
+
+    def share(self, epoch: int, first: int) -> RankPlan:
+        """Give this rank's steps from batch ``first`` of an epoch on.
+
+        Raises:
+            PlanError: If ``first`` lies outside the plan, or no step is left.
+        """
+        options = self.options
+        return share(self.plan(epoch), options.world, first=first, tail=options.tail)
+
+    def fingerprint(self, epoch: int) -> str:
+        """Digest what an epoch is made from (32 hex digits)."""
+        return self.plan(epoch).fingerprint
+
+    def describe(self) -> dict[str, Any]:
+        """Say what a plan depends on, part by part: why a state does not fit."""
+        return {
+            "data": self.index.fingerprint,
+            "policy": describe(self.policy),
+            "seed": self.options.seed,
+        }
+
+    def play(self, epoch: int, first: int, update: Update | None = None) -> Iterator[Any]:
+        """Give the batches of an epoch from batch ``first`` of its plan on.
+
+        Nothing happens before the first ``next``. Ends only when all that was planned is delivered.
+
+        Args:
+            epoch: Which plan.
+            first: Batches of the plan that are trained.
+            update: How steps make optimizer updates; None: each by itself.
+
+        Raises:
+            IncompleteEpochError: If fewer batches came than were planned.
+            DataError: If what is stored is damaged; with epoch, batch, step and rank.
+        """
+        steps = self.share(epoch, first)
+        planned = len(steps) - steps.first_step
+        delivered = 0
+        for batch in self._batches(steps, self._planned(epoch), update or Update()):
+            delivered += 1
+            yield batch
+        self._pool.clear()
+        if delivered != planned:
+            raise IncompleteEpochError(
+                f"loader: {delivered} batches of epoch {epoch} were delivered, {planned} were "
+                "planned; it was shut down while it played"
+            )
+
+    def shutdown(self) -> None:
+        """End all threads and give recycled memory back; iterations that run end with an error."""
+        running = list(self._running)
+        for ahead in running:
+            ahead.close()
+        for ahead in running:
+            ahead.join(timeout=_PATIENCE)
+        self._pool.clear()
+
+    def _batches(self, steps: RankPlan, epoch: int, update: Update) -> Iterator[Any]:
+        assembly = Assembly(self._tools, steps, epoch, update)
+        numbers = range(steps.first_step, len(steps))
+        if not self.options.prefetch or len(numbers) < 2:
+            yield from map(assembly.batch, numbers)
+            return
+        recipe = Recipe(assembly.sized, numbers, _planner(steps))
+        ahead = Ahead(recipe, self.options.prefetch)
+        self._running.add(ahead)
+        try:
+            yield from ahead
+        finally:
+            ahead.close()
+
+    def _planned(self, epoch: int) -> int:
+        return 0 if self.options.frozen_epoch else epoch
+
+    def _made(self, epoch: int) -> Plan:
+        plan = self.policy.plan(self.index, seed=self.options.seed, epoch=epoch)
+        if len(plan) != self.num_batches:
+            raise PlanError(
+                f"policy {describe(self.policy)}: epoch {epoch} has {len(plan)} batches, must have "
+                f"{self.num_batches} as `num_batches` says; change the policy"
+            )
+        plan = plan.with_lookahead(self._reading.shift)
+        if self.options.plan_ready is not None:
+            self.options.plan_ready(plan)
+        return plan
+
+    def _collator(self) -> Collator:
+        collator = self.options.collator
+        if collator is None:
+            return Padded(allocate=self._pool.allocate)
+        if isinstance(collator, Allocating):
+            return collator.with_allocator(self._pool.allocate)
+        return collator
+
+    def _refuse_unmarked_filler(self, output: Output) -> None:
+        """Refuse parts that cannot tell filler rows, where there will be some."""
+        options, size = self.options, self.options.world.size
+        uneven = self.num_batches % size
+        if options.tail != "fill" or output.marks_filler or not uneven or self.plan(0).lanes:
+            return
+        raise ConfigError(
+            f"loader: {self.num_batches} batches on {size} ranks leave {size - uneven} without one "
+            f"in the last step, and {output.names} has no 'weight' to tell filler rows by; add "
+            "'weight', or pass tail='drop' (in training also 'repeat')"
+        )
+
+
+def _transforming(store: Store, options: PlayOptions) -> Transforming | None:
+    if options.transform is None:
+        return None
+    return transforming_of(options.transform, store, options.seed)
+
+
+def _planner(steps: RankPlan) -> Callable[[int], None]:
+    """Give what plans the next block ahead, called with the next step to make."""
+    edge = -1
+
+    def plan_ahead(step: int) -> None:
+        nonlocal edge
+        number = steps.position(step)
+        if number >= edge and number < len(steps.plan):
+            edge = steps.plan.prepare(number)
+            if edge < len(steps.plan):
+                steps.plan.prepare(edge)
+
+    return plan_ahead

@@ -1,0 +1,146 @@
+"""What is read of a store: fields chosen, axis and shift checked once, spans widened per batch.
+
+Place in the flow: a step's spans -> columns. Reads: a store. Makes: columns, and the index that is
+planned over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.batch import Layout, unknown_name
+from seqdata.errors import ConfigError
+from seqdata.index import SequenceIndex
+from seqdata.loading.options import PlayOptions
+from seqdata.loading.output import Output
+from seqdata.protocols import Store
+
+TARGETS = "targets"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """Reads the chosen fields of a store.
+
+    Attributes:
+        store: What is read.
+        axis: The axis that spans cut.
+        plain: Fields that are read as spans say.
+        shifted: The field that is read ``shift`` timesteps further; None without a shift.
+        shift: Timesteps between inputs and targets.
+        layout: Which field runs along which axis.
+    """
+
+    store: Store
+    axis: str
+    plain: tuple[str, ...]
+    shifted: str | None
+    shift: int
+    layout: Layout
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields in ``batch.data``."""
+        return self.plain if self.shifted is None else (*self.plain, self.shifted, TARGETS)
+
+    def index(self) -> SequenceIndex:
+        """Give the lengths that are planned over."""
+        index = index_of(self.store)
+        return index.shifted(self.axis, self.shift) if self.shift else index
+
+    def columns(self, spans: NDArray[np.int64], whole_rows: bool) -> dict[str, Any]:
+        """Read spans: what is shifted goes on ``shift`` timesteps further.
+
+        Args:
+            spans: int64 (n, 3): sequence, start, stop.
+            whole_rows: Whether each row is one span; else targets are read apart.
+        """
+        if self.shifted is None:
+            return self.store.read(spans, self.plain, axis=self.axis)
+        columns = self.store.read(spans, self.plain, axis=self.axis) if self.plain else {}
+        further = spans.copy()
+        further[:, 2] += np.where(spans[:, 2] > spans[:, 1], self.shift, 0)
+        if whole_rows:
+            return columns | self.store.read(further, (self.shifted,), axis=self.axis)
+        columns |= self.store.read(spans, (self.shifted,), axis=self.axis)
+        further[:, 1] += further[:, 2] - spans[:, 2]
+        targets = self.store.read(further, (self.shifted,), axis=self.axis)
+        return columns | {TARGETS: targets[self.shifted]}
+
+
+def index_of(store: Store) -> SequenceIndex:
+    """Give the lengths of a store as an index that names its sequences."""
+
+    def names(numbers: Sequence[int]) -> Sequence[str]:
+        return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
+
+    return SequenceIndex(store.lengths_of, keys=names, digest=store.fingerprint)
+
+
+def reading_of(store: Store, axis: str, options: PlayOptions, output: Output | None) -> Reading:
+    """Choose what is read.
+
+    Raises:
+        ConfigError: If a field or the axis is not there, or the shift cannot be meant.
+    """
+    if axis not in store.lengths_of:
+        have = ", ".join(store.lengths_of)
+        raise ConfigError(
+            f"loader: the policy plans on axis {axis!r}, must be one of {have}; pass `axis` to it"
+        )
+    wanted = _wanted(store, options, output)
+    for name in wanted:
+        if name not in store.fields:
+            raise ConfigError(f"loader: `fields` names {unknown_name(name, store.fields)}")
+    shifted, shift = _shift(store, axis, options.shift, wanted)
+    layout = Layout(
+        axis,
+        {name: store.fields[name].axis for name in wanted},
+        {} if shifted is None else {shifted: shift},
+    )
+    plain = tuple(name for name in wanted if name != shifted)
+    return Reading(store, axis, plain, shifted, shift, layout)
+
+
+def _wanted(store: Store, options: PlayOptions, output: Output | None) -> tuple[str, ...]:
+    if options.fields is not None:
+        return tuple(dict.fromkeys(options.fields))
+    if output is None or options.transform is not None or options.collator is not None:
+        return tuple(store.fields)
+    if options.shift and TARGETS in output.names:
+        return tuple(store.fields)
+    return tuple(name for name in store.fields if name in output.names) or tuple(store.fields)
+
+
+def _shift(
+    store: Store, axis: str, shift: int | Mapping[str, int], wanted: tuple[str, ...]
+) -> tuple[str | None, int]:
+    ragged = [name for name in wanted if store.fields[name].axis == axis]
+    if isinstance(shift, Mapping):
+        if len(shift) != 1:
+            raise ConfigError(
+                f"loader: `shift` is {dict(shift)!r}, must name one field; it gives `targets`"
+            )
+        name, by = next(iter(shift.items()))
+        if name not in ragged:
+            raise ConfigError(f"loader: `shift` names {unknown_name(name, tuple(ragged))}")
+    else:
+        if shift and len(ragged) != 1:
+            raise ConfigError(
+                f"loader: `shift` is {shift!r} with {len(ragged)} fields on axis {axis!r} "
+                f"({', '.join(ragged) or 'none'}), must say which; write shift={{'tokens': 1}}"
+            )
+        name, by = ragged[0] if ragged else "", shift
+    if not isinstance(by, int) or by < 0:
+        raise ConfigError(f"loader: `shift` is {by!r}, must be a whole number of timesteps")
+    if by and TARGETS in wanted:
+        raise ConfigError(
+            "loader: the data has a field 'targets', must not have one with `shift`; leave it out "
+            "of `fields`"
+        )
+    return (name, by) if by else (None, 0)
