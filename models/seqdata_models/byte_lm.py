@@ -1,7 +1,7 @@
 """A language model over bytes: embedding, LSTM, linear head over 256 values.
 
-Place in the flow: trained by a Lightning Trainer on batches of a loader with ``shift=1``. Reads: one
-field of uint8 and ``batch["targets"]``. Makes: logits per timestep.
+Place in the flow: trained by a Lightning Trainer on the batches of a loader with ``shift=1``.
+Reads: one field of uint8 and ``batch["targets"]``. Makes: logits per timestep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ByteLM(L.LightningModule):
         embedding: Size of a byte's vector.
         hidden: Size of the hidden state.
         layers: Stacked LSTM layers.
-        dropout: Share of activations dropped after the embedding, between layers and before the head.
+        dropout: Share of activations dropped after the embedding, between layers, before the head.
         learning_rate: Of Adam.
         field: Name of the field of bytes, (B, T) integers below 256.
     """
@@ -57,7 +57,7 @@ class ByteLM(L.LightningModule):
         """Give the logits of each next byte.
 
         Args:
-            inputs: (B, T) integers below 256. Padding at a row's end is computed and changes nothing.
+            inputs: (B, T) integers below 256. Padding at a row's end changes nothing.
 
         Returns:
             (B, T, 256) float.
@@ -67,19 +67,19 @@ class ByteLM(L.LightningModule):
         logits: Tensor = self.head(self.dropout(out))
         return logits
 
-    def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: SequenceBatch) -> Tensor:
         """Give the loss: a mean over the bytes of the whole update, on any number of ranks."""
         nll = self.nll(batch).sum()
         bits = nll.detach() / math.log(2) / max(batch.num_tokens, 1)
         self.log("train_bits_per_byte", bits, batch_size=batch.num_tokens, prog_bar=True)
         return nll * batch.loss_scale
 
-    def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+    def validation_step(self, batch: SequenceBatch) -> None:
         """Add up ``val_bits_per_byte``."""
         self.val_bits.update(self.nll(batch).double().sum() / math.log(2), batch.num_tokens)
         self.log("val_bits_per_byte", self.val_bits, batch_size=batch.num_tokens, prog_bar=True)
 
-    def test_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+    def test_step(self, batch: SequenceBatch) -> None:
         """Add up ``test_bits_per_byte``."""
         self.test_bits.update(self.nll(batch).double().sum() / math.log(2), batch.num_tokens)
         self.log("test_bits_per_byte", self.test_bits, batch_size=batch.num_tokens)

@@ -1,8 +1,8 @@
 """What every model over padded rows needs: the last valid step, masked means, masked losses.
 
 None of these lets padding into a result or a gradient, whatever lies there, NaN included: masked
-values are replaced with ``torch.where`` before they are used, since ``0 * NaN`` is NaN. Place in the
-flow: between a ``SequenceBatch`` and a model's loss.
+values are replaced with ``torch.where`` before they are used, since ``0 * NaN`` is NaN. Place in
+the flow: between a ``SequenceBatch`` and a model's loss.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ def token_nll(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
 def masked_token_loss(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
     """Give the negative log-likelihood in nats, summed over the scored timesteps.
 
-    Multiply it with ``batch.loss_scale`` to train, or divide it by the number of scored timesteps to
-    report it.
+    Multiply it with ``batch.loss_scale`` to train; divide it by the scored timesteps to report it.
 
     Args:
         logits: (B, T, C) float.
@@ -105,6 +104,23 @@ def reverse_valid(x: Tensor, lengths: Tensor) -> Tensor:
     lengths = lengths.to(x.device)[:, None]  # (B, 1)
     source = torch.where(step < lengths, lengths - 1 - step, step)  # (B, T)
     return x.gather(1, source[..., None].expand_as(x))
+
+
+def linear_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Apply a linear layer with sums in float64, rounded once to the type of ``x``.
+
+    The order of a matrix product's sums depends on its number of rows; in float32 that moves logits
+    by several 1e-6. Summed in float64, a row's result does not feel the rows beside it.
+
+    Args:
+        layer: The layer.
+        x: (B, F) float, on a device that has float64 (MPS has not: there it is ``layer(x)``).
+    """
+    if x.device.type == "mps":
+        plain: Tensor = layer(x)
+        return plain
+    bias = None if layer.bias is None else layer.bias.double()
+    return F.linear(x.double(), layer.weight.double(), bias).to(x.dtype)
 
 
 def run_dense(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
@@ -140,7 +156,7 @@ def _direction(lstm: nn.LSTM, x: Tensor, name: str) -> Tensor:
     weights = [getattr(lstm, f"{kind}_{name}") for kind in WEIGHTS]
     # One run of memory, as cuDNN wants it: it warns and copies at each call otherwise.
     flat = torch.cat([weight.flatten() for weight in weights])
-    pieces = flat.split([weight.numel() for weight in weights])
+    pieces = torch.split(flat, [weight.numel() for weight in weights])
     weights = [piece.view_as(weight) for piece, weight in zip(pieces, weights, strict=True)]
     start = x.new_zeros(1, len(x), lstm.hidden_size)
     train = lstm.training  # cuDNN keeps what a backward pass needs only then

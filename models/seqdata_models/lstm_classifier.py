@@ -1,7 +1,7 @@
 """A sequence classifier: LSTM, output at the last valid step, linear head.
 
-Place in the flow: trained by a Lightning Trainer on the ``SequenceBatch`` of any policy that puts one
-sequence in a row. Reads: ``batch["x"]``, ``batch["y"]``. Makes: logits per row.
+Place in the flow: trained by a Lightning Trainer on the ``SequenceBatch`` of any policy that puts
+one sequence in a row. Reads: ``batch["x"]``, ``batch["y"]``. Makes: logits per row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqdata import ConfigError, SequenceBatch
-from seqdata_models.functional import last_valid, run_dense
+from seqdata_models.functional import last_valid, linear_exactly, run_dense
 from seqdata_models.metrics import ExactMean
 
 Layout = Literal["packed", "dense"]
@@ -53,7 +53,9 @@ class LSTMClassifier(L.LightningModule):
         weight_decay: float = 1e-4,
     ) -> None:
         if layout not in ("packed", "dense"):
-            raise ConfigError(f"LSTMClassifier: `layout` is {layout!r}, must be 'packed' or 'dense'")
+            raise ConfigError(
+                f"classifier: `layout` is {layout!r}, must be 'packed' or 'dense'; use 'packed'"
+            )
         super().__init__()
         self.save_hyperparameters()
         self.layout = layout
@@ -79,29 +81,34 @@ class LSTMClassifier(L.LightningModule):
         else:
             out = run_dense(self.lstm, batch["x"], batch.lengths)  # (B, T, directions * hidden)
         final = last_valid(out, batch.lengths, bidirectional=self.lstm.bidirectional)
+        if not self.training:
+            return linear_exactly(self.head, final)
         logits: Tensor = self.head(self.dropout(final))
         return logits
 
-    def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: SequenceBatch) -> Tensor:
         """Give the loss: a mean over the sequences of the whole update, on any number of ranks."""
-        loss = F.cross_entropy(self(batch), batch["y"].long(), reduction="none")  # (B,)
-        total = (loss * batch.weight).sum()
-        rows = batch.weight.sum()
-        self.log("train_loss", total.detach() / rows.clamp(min=1), batch_size=len(loss))
-        return total * batch.sequence_scale
+        loss = (self.row_losses(self(batch), batch) * batch.weight).sum()
+        rows = batch.weight.sum().clamp(min=1)
+        self.log("train_loss", loss.detach() / rows, batch_size=len(batch))
+        return loss * batch.sequence_scale
 
-    def validation_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+    def validation_step(self, batch: SequenceBatch) -> None:
         """Add up ``val_loss`` and ``val_accuracy``."""
         self._evaluate(batch, "val", self.val_loss, self.val_accuracy)
 
-    def test_step(self, batch: SequenceBatch, batch_idx: int) -> None:
+    def test_step(self, batch: SequenceBatch) -> None:
         """Add up ``test_loss`` and ``test_accuracy``."""
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
-    def predict_step(self, batch: SequenceBatch, batch_idx: int) -> dict[str, Tensor]:
-        """Give ``ids`` (n,) int64 and ``logits`` (n, classes) of the real rows, without filler."""
-        real = batch.real()
-        return {"ids": real.ids, "logits": self(real)}
+    def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
+        """Give ``ids`` (n,) int64 on the CPU and ``logits`` (n, classes), without filler rows."""
+        counted = batch.weight > 0
+        return {"ids": batch.ids[counted.cpu()], "logits": self(batch)[counted]}
+
+    def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
+        """Give the cross entropy of each row, (B,) in nats, whatever its weight."""
+        return F.cross_entropy(logits, batch["y"].long(), reduction="none")
 
     def configure_optimizers(self) -> Any:
         """Give Adam, with one cycle of the learning rate where the fit's length is known."""
@@ -117,11 +124,10 @@ class LSTMClassifier(L.LightningModule):
     def _evaluate(
         self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
     ) -> None:
-        logits, y = self(batch), batch["y"].long()
-        counted = batch.weight > 0
-        loss = F.cross_entropy(logits, y, reduction="none")
-        rows = counted.sum()
-        mean_loss.update(torch.where(counted, loss.double(), 0.0).sum(), rows)
-        accuracy.update((counted & (logits.argmax(dim=-1) == y)).sum(), rows)
-        self.log(f"{stage}_loss", mean_loss, batch_size=len(y))
-        self.log(f"{stage}_accuracy", accuracy, batch_size=len(y), prog_bar=True)
+        logits, counted = self(batch), batch.weight > 0
+        right = counted & (logits.argmax(dim=-1) == batch["y"])
+        losses = torch.where(counted, self.row_losses(logits, batch).double(), 0.0)
+        mean_loss.update(losses.sum(), counted.sum())
+        accuracy.update(right.sum(), counted.sum())
+        self.log(f"{stage}_loss", mean_loss, batch_size=len(batch))
+        self.log(f"{stage}_accuracy", accuracy, batch_size=len(batch), prog_bar=True)

@@ -1,7 +1,8 @@
 """Metrics that are the same on one process and on many.
 
-A mean of ranks' means is wrong where ranks hold unequal numbers of rows or timesteps; sums and counts
-in float64 are not. Place in the flow: filled by a model's evaluation steps, logged by Lightning.
+A mean of ranks' means is wrong where ranks hold unequal numbers of rows or timesteps; sums and
+counts in float64 are not. Place in the flow: filled by a model's evaluation steps, logged by
+Lightning.
 """
 
 from __future__ import annotations

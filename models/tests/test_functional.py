@@ -55,9 +55,7 @@ def test_last_valid_is_each_rows_own_last_step_where_minus_one_reads_padding():
 @pytest.mark.parametrize("layers", [1, 2])
 def test_last_valid_of_a_packed_run_is_its_h_n(bidirectional, layers):
     lstm, lengths = lstm_of(bidirectional, layers), torch.tensor(LENGTHS)
-    packed = pack_padded_sequence(
-        rows_of(LENGTHS), lengths, batch_first=True, enforce_sorted=False
-    )
+    packed = pack_padded_sequence(rows_of(LENGTHS), lengths, batch_first=True, enforce_sorted=False)
     out, (h_n, _) = lstm(packed)
     directions = 2 if bidirectional else 1
     expected = torch.cat(list(h_n[-directions:]), dim=-1)
