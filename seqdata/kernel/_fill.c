@@ -1,0 +1,380 @@
+/* Copy the spans of one batch into their final place, in one call.
+ *
+ * A source is one field of a data set: per shard a buffer of values and, where the field is ragged,
+ * int64 offsets (Arrow's large_list). Nothing in the buffers or arguments is trusted: every sequence
+ * number, start, stop, offset and bound is checked against the real size of its buffer, once, and the
+ * checked copy is what is used. `twin.py` does the same in NumPy and passes the same tests.
+ * POSIX only; elsewhere the build fails quietly and the twin is used.
+ */
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030B0000
+#endif
+#define _GNU_SOURCE
+#include <Python.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SOURCE "seqdata.kernel.source"
+#define AHEAD 8          /* spans that are prefetched */
+#define PREFETCHED 1024  /* at most this many bytes of each */
+#define FEW 256          /* spans whose places fit on the stack */
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#if defined(__GNUC__)
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
+typedef struct {
+    Py_buffer values, offsets;
+    int64_t rows; /* timesteps that `values` really holds */
+} Shard;
+
+typedef struct {
+    Py_ssize_t shards, width;
+    int ragged;
+    int64_t *starts; /* shards + 1 */
+    Shard *shard;
+} Source;
+
+typedef struct {
+    const char *from; /* offsets of the sequence at first, then its bytes */
+    char *to;
+    size_t bytes, padding;
+    Py_ssize_t shard;
+} Place;
+
+static int64_t load(const char *from) {
+    int64_t value; /* a recorded place need not be aligned */
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static void forget(Source *source) {
+    for (Py_ssize_t i = 0; i < source->shards; i++) {
+        if (source->shard[i].values.obj) PyBuffer_Release(&source->shard[i].values);
+        if (source->shard[i].offsets.obj) PyBuffer_Release(&source->shard[i].offsets);
+    }
+    free(source->starts);
+    free(source->shard);
+    free(source);
+}
+
+static void forget_capsule(PyObject *capsule) {
+    forget(PyCapsule_GetPointer(capsule, SOURCE));
+}
+
+static int open_shard(Source *source, Py_ssize_t i, PyObject *values, PyObject *offsets) {
+    Shard *shard = &source->shard[i];
+    int64_t count = source->starts[i + 1] - source->starts[i];
+    PyObject *one = PyTuple_GetItem(values, i);
+    if (!one || PyObject_GetBuffer(one, &shard->values, PyBUF_SIMPLE)) return -1;
+    shard->rows = shard->values.len / source->width;
+    if (!source->ragged) {
+        if (shard->rows >= count) return 0;
+        PyErr_Format(PyExc_ValueError, "source: `values` of shard %zd are too short", i);
+        return -1;
+    }
+    one = PyTuple_GetItem(offsets, i);
+    if (!one || PyObject_GetBuffer(one, &shard->offsets, PyBUF_SIMPLE)) return -1;
+    if (shard->offsets.len / 8 > count) return 0;
+    PyErr_Format(PyExc_ValueError, "source: `offsets` of shard %zd are too short", i);
+    return -1;
+}
+
+static int open_starts(Source *source, PyObject *starts) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(starts, &view, PyBUF_SIMPLE)) return -1;
+    int good = view.len == (source->shards + 1) * 8;
+    source->starts = malloc((size_t)(source->shards + 1) * 8);
+    if (good && source->starts) {
+        memcpy(source->starts, view.buf, (size_t)view.len);
+        good = source->starts[0] == 0;
+        for (Py_ssize_t i = 0; i < source->shards; i++)
+            good = good && source->starts[i] <= source->starts[i + 1];
+    }
+    PyBuffer_Release(&view);
+    if (!source->starts) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (good) return 0;
+    PyErr_SetString(PyExc_ValueError, "source: `starts` must rise from 0, one more than shards");
+    return -1;
+}
+
+static PyObject *make_source(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count != 4 || !PyTuple_Check(args[0]) || !(args[1] == Py_None || PyTuple_Check(args[1]))) {
+        PyErr_SetString(PyExc_TypeError, "source: takes (values, offsets or None, starts, width)");
+        return NULL;
+    }
+    Py_ssize_t shards = PyTuple_Size(args[0]), width = PyLong_AsSsize_t(args[3]);
+    if (width == -1 && PyErr_Occurred()) return NULL;
+    if (width < 1 || (args[1] != Py_None && PyTuple_Size(args[1]) != shards)) {
+        PyErr_SetString(PyExc_ValueError, "source: needs `width` >= 1 and one `offsets` per shard");
+        return NULL;
+    }
+    Source *source = calloc(1, sizeof *source);
+    if (!source) return PyErr_NoMemory();
+    source->width = width;
+    source->ragged = args[1] != Py_None;
+    source->shard = calloc((size_t)shards + 1, sizeof *source->shard);
+    if (!source->shard) {
+        free(source);
+        return PyErr_NoMemory();
+    }
+    source->shards = shards;
+    int bad = open_starts(source, args[2]);
+    for (Py_ssize_t i = 0; i < shards && !bad; i++) bad = open_shard(source, i, args[0], args[1]);
+    PyObject *capsule = bad ? NULL : PyCapsule_New(source, SOURCE, forget_capsule);
+    if (!capsule) forget(source);
+    return capsule;
+}
+
+/* Find the shard of every span, and fetch its offsets (ragged) into the cache. */
+static Py_ssize_t find_shards(const Source *s, const char *spans, Py_ssize_t n, Place *places) {
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int64_t id = load(spans + 24 * i);
+        if (id < 0 || id >= s->starts[s->shards]) return i;
+        if (id < s->starts[at] || id >= s->starts[at + 1]) {
+            Py_ssize_t low = 0, high = s->shards; /* starts[low] <= id < starts[high] */
+            while (high - low > 1) {
+                Py_ssize_t middle = low + (high - low) / 2;
+                if (s->starts[middle] <= id) low = middle;
+                else high = middle;
+            }
+            at = low;
+        }
+        id -= s->starts[at];
+        places[i].shard = at;
+        places[i].bytes = (size_t)id; /* for now: number inside the shard */
+        if (s->ragged) PREFETCH((const char *)s->shard[at].offsets.buf + 8 * id);
+    }
+    return -1;
+}
+
+/* Turn numbers into addresses; each value is read once, checked, and used from the copy. */
+static Py_ssize_t find_bytes(const Source *s, const char *spans, Py_ssize_t n, Place *places) {
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const Shard *shard = &s->shard[places[i].shard];
+        int64_t first = (int64_t)places[i].bytes, last = first + 1;
+        int64_t start = load(spans + 24 * i + 8), stop = load(spans + 24 * i + 16);
+        if (s->ragged) {
+            const char *offsets = (const char *)shard->offsets.buf + 8 * first;
+            first = load(offsets);
+            last = load(offsets + 8);
+        }
+        if (first < 0 || last < first || last > shard->rows) return i;
+        if (start < 0 || stop < start || stop > last - first) return i;
+        places[i].from = (const char *)shard->values.buf + (first + start) * s->width;
+        places[i].bytes = (size_t)(stop - start) * (size_t)s->width;
+        size_t ahead = places[i].bytes < PREFETCHED ? places[i].bytes : PREFETCHED;
+        if (i < AHEAD)
+            for (size_t b = 0; b < ahead; b += 64) PREFETCH(places[i].from + b);
+    }
+    return -1;
+}
+
+/* Give every span its part of `out`; false where bounds do not rise, do not fit, or are too near. */
+static int find_room(const char *bounds, Py_ssize_t n, Py_ssize_t width, const Py_buffer *out,
+                     Place *places) {
+    int64_t rows = out->len / width, from = load(bounds);
+    if (from < 0 || from > rows) return 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int64_t to = load(bounds + 8 * (i + 1));
+        if (to < from || to > rows) return 0;
+        size_t room = (size_t)(to - from) * (size_t)width;
+        if (places[i].bytes > room) return 0;
+        places[i].to = (char *)out->buf + from * width;
+        places[i].padding = room - places[i].bytes;
+        from = to;
+    }
+    return 1;
+}
+
+static void pad(char *to, size_t bytes, const char *pattern, size_t size, int alike) {
+    if (alike) {
+        memset(to, pattern[0], bytes);
+        return;
+    }
+    memcpy(to, pattern, size); /* bytes is a multiple of size */
+    for (size_t done = size; done < bytes; done *= 2)
+        memcpy(to + done, to, done < bytes - done ? done : bytes - done);
+}
+
+static void copy(const Place *places, Py_ssize_t n, const char *pattern, size_t size, int alike) {
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) {
+            const Place *next = &places[i + AHEAD];
+            size_t ahead = next->bytes < PREFETCHED ? next->bytes : PREFETCHED;
+            for (size_t b = 0; b < ahead; b += 64) PREFETCH(next->from + b);
+        }
+        if (places[i].bytes) memcpy(places[i].to, places[i].from, places[i].bytes);
+        if (places[i].padding)
+            pad(places[i].to + places[i].bytes, places[i].padding, pattern, size, alike);
+    }
+}
+
+/* The whole call, with its buffers held: -1, the number of the first bad span, or -2 (raised). */
+static Py_ssize_t fill_held(const Source *source, const Py_buffer *spans, const Py_buffer *bounds,
+                            const Py_buffer *out, const char *pattern, Py_ssize_t size) {
+    Py_ssize_t n = spans->len / 24, bad;
+    if (spans->len != 24 * n || bounds->len != 8 * (n + 1)) {
+        PyErr_SetString(PyExc_ValueError, "fill: needs `spans` int64 (n, 3), `bounds` int64 (n+1)");
+        return -2;
+    }
+    if (size < 1 || source->width % size) {
+        PyErr_SetString(PyExc_ValueError, "fill: `padding` must be one element of the field");
+        return -2;
+    }
+    int alike = 1, fits = 1;
+    for (Py_ssize_t i = 1; i < size; i++) alike = alike && pattern[i] == pattern[0];
+    Place few[FEW], *places = n <= FEW ? few : malloc((size_t)n * sizeof *places);
+    if (!places) {
+        PyErr_NoMemory();
+        return -2;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    Py_ssize_t lost = find_shards(source, spans->buf, n, places);
+    bad = find_bytes(source, spans->buf, lost < 0 ? n : lost, places);
+    if (bad < 0) bad = lost;
+    if (bad < 0) {
+        fits = find_room(bounds->buf, n, source->width, out, places);
+        if (fits) copy(places, n, pattern, (size_t)size, alike);
+    }
+    Py_END_ALLOW_THREADS
+    if (places != few) free(places);
+    if (fits) return bad;
+    PyErr_SetString(PyExc_ValueError, "fill: `bounds` must rise inside `out` and hold every span");
+    return -2;
+}
+
+static PyObject *fill(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    char zero[] = "", *pattern = zero;
+    Py_ssize_t size = 1, result = -2;
+    if (count != 5 || !PyCapsule_IsValid(args[0], SOURCE)) {
+        PyErr_SetString(PyExc_TypeError, "fill: takes (source, spans, bounds, out, padding)");
+        return NULL;
+    }
+    const Source *source = PyCapsule_GetPointer(args[0], SOURCE);
+    if (args[4] != Py_None && PyBytes_AsStringAndSize(args[4], &pattern, &size)) return NULL;
+    Py_buffer spans, bounds, out;
+    if (PyObject_GetBuffer(args[1], &spans, PyBUF_SIMPLE)) return NULL;
+    if (!PyObject_GetBuffer(args[2], &bounds, PyBUF_SIMPLE)) {
+        if (!PyObject_GetBuffer(args[3], &out, PyBUF_WRITABLE)) {
+            result = fill_held(source, &spans, &bounds, &out, pattern, size);
+            PyBuffer_Release(&out);
+        }
+        PyBuffer_Release(&bounds);
+    }
+    PyBuffer_Release(&spans);
+    return result == -2 ? NULL : PyLong_FromSsize_t(result);
+}
+
+/* A mapped file that keeps no descriptor: Python's own mmap keeps one per shard. */
+typedef struct {
+    PyObject_HEAD
+    void *address;
+    Py_ssize_t bytes;
+} Mapping;
+
+static int mapping_buffer(PyObject *self, Py_buffer *view, int flags) {
+    Mapping *mapping = (Mapping *)self;
+    return PyBuffer_FillInfo(view, self, mapping->address, mapping->bytes, 1, flags);
+}
+
+static void mapping_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    munmap(((Mapping *)self)->address, (size_t)((Mapping *)self)->bytes);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot mapping_slots[] = {
+    {Py_bf_getbuffer, mapping_buffer}, {Py_tp_dealloc, mapping_free}, {0, NULL}};
+static PyType_Spec mapping_spec = {"seqdata.kernel._fill.Mapping", sizeof(Mapping), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                   mapping_slots};
+
+static PyObject *map_file(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "map_file: takes (descriptor, bytes)");
+        return NULL;
+    }
+    long descriptor = PyLong_AsLong(args[0]);
+    Py_ssize_t bytes = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (bytes < 1) {
+        PyErr_SetString(PyExc_ValueError, "map_file: `bytes` must be at least 1");
+        return NULL;
+    }
+    PyTypeObject *type = *(PyTypeObject **)PyModule_GetState(module);
+    void *address = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, (int)descriptor, 0);
+    if (address == MAP_FAILED) return PyErr_SetFromErrno(PyExc_OSError);
+    Mapping *mapping = (Mapping *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!mapping) {
+        munmap(address, (size_t)bytes);
+        return NULL;
+    }
+    mapping->address = address;
+    mapping->bytes = bytes;
+    return (PyObject *)mapping;
+}
+
+static PyObject *populate(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "populate: takes (mapping, first, stop)");
+        return NULL;
+    }
+    Py_ssize_t first = PyLong_AsSsize_t(args[1]), stop = PyLong_AsSsize_t(args[2]);
+    Py_buffer view;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE)) return NULL;
+    int failed = 0;
+    if (first < 0) first = 0;
+    if (stop > view.len) stop = view.len;
+    if (first < stop) {
+        uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), base = (uintptr_t)view.buf;
+        uintptr_t low = (base + (uintptr_t)first) & ~(page - 1);
+        size_t bytes = base + (uintptr_t)stop - low;
+        Py_BEGIN_ALLOW_THREADS
+        failed = madvise((void *)low, bytes, MADV_POPULATE_READ);
+        if (failed && errno == EINVAL) failed = madvise((void *)low, bytes, MADV_WILLNEED);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&view);
+    return PyBool_FromLong(!failed);
+}
+
+static PyMethodDef methods[] = {
+    {"source", (PyCFunction)(void (*)(void))make_source, METH_FASTCALL,
+     "source(values, offsets, starts, width)\n--\n\nHold the buffers of one field."},
+    {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL,
+     "fill(source, spans, bounds, out, padding)\n--\n\nCopy spans: -1, or the first bad one."},
+    {"map_file", (PyCFunction)(void (*)(void))map_file, METH_FASTCALL,
+     "map_file(descriptor, bytes)\n--\n\nMap a file for reading; the descriptor may be closed."},
+    {"populate", (PyCFunction)(void (*)(void))populate, METH_FASTCALL,
+     "populate(mapping, first, stop)\n--\n\nRead bytes ahead into memory; whether that worked."},
+    {NULL, NULL, 0, NULL}};
+
+static int make_types(PyObject *module) {
+    PyObject *type = PyType_FromModuleAndSpec(module, &mapping_spec, NULL);
+    *(PyObject **)PyModule_GetState(module) = type; /* lives as long as the process */
+    return type ? 0 : -1;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, make_types}, {0, NULL}};
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "seqdata.kernel._fill", NULL, sizeof(PyObject *), methods,
+    module_slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__fill(void) { return PyModuleDef_Init(&module_def); }

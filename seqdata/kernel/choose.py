@@ -1,0 +1,95 @@
+"""Which kernel this process uses: the compiled one, or its NumPy twin.
+
+The environment variable ``SEQDATA_KERNEL=numpy`` chooses the twin; nothing is read at import. Place in
+the flow: stores ask once, when they make a source; ``doctor`` and benchmarks ask for the name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, NewType, Protocol, cast
+
+from seqdata.errors import ConfigError
+from seqdata.kernel import twin
+
+Source = NewType("Source", object)
+"""What ``source`` gives and ``fill`` takes; nobody else looks inside."""
+
+
+class Kernel(Protocol):
+    """The four functions of a kernel. ``Any`` below is an object with the buffer protocol."""
+
+    def source(
+        self, values: tuple[Any, ...], offsets: tuple[Any, ...] | None, starts: Any, width: int, /
+    ) -> Source:
+        """Hold the buffers of one field.
+
+        Args:
+            values: Per shard, the bytes of all its timesteps.
+            offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one timestep each.
+            starts: int64 (shards+1,): shard -> its first sequence, from 0.
+            width: Bytes per timestep.
+
+        Raises:
+            ValueError: If a buffer is shorter than its number of sequences asks for.
+        """
+        ...
+
+    def fill(
+        self, source: Source, spans: Any, bounds: Any, out: Any, padding: bytes | None, /
+    ) -> int:
+        """Copy spans into place and pad; -1, or the number of the first span that is not there.
+
+        Where a span is bad nothing is written. No buffer is trusted: whatever they hold, nothing
+        outside of them is read or written.
+
+        Args:
+            source: Of the field.
+            spans: int64 (n, 3), C-contiguous: sequence, start, stop in timesteps.
+            bounds: int64 (n+1,), rising: span i goes to timestep ``bounds[i]`` of ``out``, and what is
+                left up to ``bounds[i+1]`` is padding.
+            out: Writable, C-contiguous.
+            padding: The bytes of one element; None: zeros.
+
+        Raises:
+            ValueError: If bounds do not fit ``out`` and the spans, or the padding not the width.
+        """
+        ...
+
+    def map_file(self, descriptor: int, size: int, /) -> Any:
+        """Map the first ``size`` bytes of a file for reading; the descriptor may be closed then."""
+        ...
+
+    def populate(self, mapping: Any, first: int, stop: int, /) -> bool:
+        """Read bytes ``first:stop`` of a mapping ahead into memory; whether that worked."""
+        ...
+
+
+def kernel() -> Kernel:
+    """Give the compiled kernel, or the twin where it is not there or not wanted.
+
+    Raises:
+        ConfigError: If ``SEQDATA_KERNEL`` names no kernel, or asks for one that is not there.
+    """
+    wanted = os.environ.get("SEQDATA_KERNEL", "")
+    if wanted not in ("", "c", "numpy"):
+        raise ConfigError(
+            f"kernel: `SEQDATA_KERNEL` is {wanted!r}, must be 'c' or 'numpy'; unset it"
+        )
+    if wanted == "numpy":
+        return twin
+    try:
+        return cast("Kernel", importlib.import_module("seqdata.kernel._fill"))
+    except ImportError as error:
+        if wanted == "c":
+            raise ConfigError(
+                "kernel: `SEQDATA_KERNEL` is 'c' but the compiled kernel cannot be imported "
+                f"({error}); build it with `python setup.py build_ext --inplace`"
+            ) from error
+        return twin
+
+
+def kernel_name() -> str:
+    """Give the name of the kernel in use: ``"c"``, or ``"numpy"``, which is slower."""
+    return "numpy" if kernel() is twin else "c"

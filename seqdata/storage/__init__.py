@@ -1,0 +1,1 @@
+"""How sequences lie on disk and in memory, and how spans of them are read."""

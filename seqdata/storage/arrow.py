@@ -1,0 +1,302 @@
+"""The Arrow store: mapped shards, opened by their manifest and read without pyarrow.
+
+Place in the flow: a location becomes a store. Reads: manifest, lengths, spans. Makes: columns over mapped
+bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import (
+    ConfigError, CorruptShardError, DataError, IncompleteDatasetError, MissingShardError,
+)  # fmt: skip
+from seqdata.kernel.choose import Kernel, kernel
+from seqdata.protocols import Field
+from seqdata.storage.columns import Layout, Source, TextSource
+from seqdata.storage.commit import OWN_FILES, unfinished
+from seqdata.storage.location import local_path, open_inside
+from seqdata.storage.manifest import MANIFEST, Manifest, Shard, load_manifest
+from seqdata.storage.reading import Reading
+from seqdata.storage.schema import TEXTS, default_axis, field_width, no_such
+from seqdata.storage.views import View, take, where
+
+_MAGIC = b"ARROW1"
+
+
+def open_arrow(location: str | os.PathLike[str], *, verify: str = "off") -> ArrowStore:
+    """Open a store that ``write_arrow`` wrote.
+
+    Every shard's size and footer are checked; of the data nothing is read.
+
+    Args:
+        location: Its folder: a path or a ``file://`` URL.
+        verify: When checksums are looked at; ``"off"`` for stores without.
+
+    Raises:
+        ConfigError: If the location is remote or not there, or ``verify`` cannot be done.
+        IncompleteDatasetError: If its writing was never finished.
+        MissingShardError: If a shard is not there.
+        CorruptShardError: If a shard is not what was written.
+        DataError: If it is no store, or its manifest cannot be true.
+    """
+    root = local_path(location)
+    if verify != "off":
+        raise ConfigError(
+            f"{root}: `verify` is {verify!r}, must be 'off': the store has no checksums; leave it out"
+        )
+    if not (root / MANIFEST).exists():
+        raise _no_store(root)
+    manifest = load_manifest(root)
+    engine = kernel()
+    shards = [_map_shard(root, i, shard, engine) for i, shard in enumerate(manifest.shards)]
+    lengths_of = {axis: _map_lengths(root, manifest, axis, engine) for axis in manifest.lengths}
+    return ArrowStore(root, manifest, shards, lengths_of)
+
+
+class ArrowStore:
+    """A store of mapped Arrow shards. Made by ``open_arrow``.
+
+    Args:
+        root: Its folder.
+        manifest: What was written.
+        mappings: Per shard, its bytes; None where there are none.
+        lengths_of: Axis -> timesteps of each sequence.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        manifest: Manifest,
+        mappings: Sequence[Any],
+        lengths_of: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self._root = root
+        self._manifest = manifest
+        self._mappings = mappings
+        self._lengths_of = lengths_of
+        self._fingerprint = manifest.fingerprint
+        counts = [shard.sequences for shard in manifest.shards]
+        starts = [0, *itertools.accumulate(counts)]
+        self._names = [shard.file for shard in manifest.shards]
+        layout = Layout(str(root), self._names, starts, lengths_of)
+        sources = {name: _source(name, manifest, layout, mappings) for name in manifest.fields}
+        self._reading = Reading(layout, sources, manifest.key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_arrow, (str(self._root),)
+
+    def __len__(self) -> int:
+        return self._manifest.sequences
+
+    def __repr__(self) -> str:
+        return f"ArrowStore({str(self._root)!r}, {len(self)} sequences)"
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return str(self._root)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What was written, and where it lies."""
+        return self._manifest
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return self._manifest.fields
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Timesteps of each sequence along the default axis, integers (sequences,); mapped."""
+        return self._lengths_of[default_axis(self._lengths_of)]
+
+    @property
+    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
+        """Axis -> timesteps of each sequence, integers (sequences,); mapped."""
+        return self._lengths_of
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """Names of the shards, in the order of their sequences."""
+        return self._names
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of lengths, ids, schema and content (32 hex digits), from the manifest."""
+        return self._fingerprint
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Give the ids of sequences."""
+        return self._reading.keys(numbers)
+
+    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the same numbers: this store is no view."""
+        return numbers
+
+    def read(
+        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
+    ) -> dict[str, Any]:
+        """Read a batch as columns; see ``protocols.Store.read``."""
+        return self._reading.read(spans, fields, axis)
+
+    def take(self, numbers: Any) -> View:
+        """Give the view of sequences by number, in this order; repeats allowed."""
+        return take(self, numbers)
+
+    def where(self, mask: Any) -> View:
+        """Give the view of the sequences where ``mask`` is True."""
+        return where(self, mask)
+
+    def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:
+        """Read sequences ``first:stop`` ahead into memory, with large reads; only a hint.
+
+        Args:
+            first: First sequence.
+            stop: One past the last.
+            fields: Names; None: all.
+
+        Raises:
+            ConfigError: If a field is not there.
+        """
+        starts = self._reading.layout.starts
+        engine = kernel()
+        for name in self.fields if fields is None else fields:
+            source = self._reading.sources.get(name)
+            if source is None:
+                raise no_such(self.location, "field", name, self.fields)
+            for i, shard in enumerate(self._manifest.shards):
+                low, high = max(first, starts[i]) - starts[i], min(stop, starts[i + 1]) - starts[i]
+                if low >= high:
+                    continue
+                place, size = shard.buffers[name][0]
+                if source.offsets is not None:
+                    at = shard.buffers[name][1][0]
+                    engine.populate(self._mappings[i], at + 8 * low, at + 8 * high + 8)
+                    low, high = source.offsets[i][[low, high]].tolist()
+                text = isinstance(source, TextSource)
+                width = 1 if text else field_width(self.fields[name])
+                until = min(place + high * width, place + size)
+                engine.populate(self._mappings[i], place + max(0, low) * width, until)
+
+
+def _map_shard(root: Path, i: int, shard: Shard, engine: Kernel) -> Any:
+    """Map a shard whose size and footer are those that were written."""
+    with open_inside(root, shard.file, f"shard {i}") as (descriptor, size):
+        facts = {"shard": i, "file": shard.file}
+        if size != shard.bytes:
+            raise CorruptShardError.at(
+                f"{root}: shard {i} ({shard.file!r}) has {size} bytes, must have {shard.bytes}; "
+                "restore it or write the store again",
+                **facts,
+            )
+        footer = os.pread(descriptor, shard.footer_bytes, size - shard.footer_bytes)
+        found = hashlib.sha256(footer).hexdigest()
+        if found != shard.footer_sha256:
+            raise CorruptShardError.at(
+                f"{root}: shard {i} ({shard.file!r}) has a footer of digest {found[:16]}, must be "
+                f"{shard.footer_sha256[:16]}; it is another file or damaged, restore it or write the "
+                "store again",
+                **facts,
+            )
+        return _map(root, shard.file, descriptor, size, engine)
+
+
+def _map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> NDArray[Any]:
+    one = manifest.lengths[axis]
+    dtype = np.dtype(one.dtype).newbyteorder("<")
+    with open_inside(root, one.file, f"lengths of axis {axis!r}") as (descriptor, size):
+        must = manifest.sequences * dtype.itemsize
+        if size != must:
+            raise CorruptShardError.at(
+                f"{root}: lengths of axis {axis!r} ({one.file!r}) have {size} bytes, must have {must}; "
+                "restore them or write the store again",
+                file=one.file,
+            )
+        return np.frombuffer(_map(root, one.file, descriptor, size, engine), dtype=dtype)
+
+
+def _map(root: Path, name: str, descriptor: int, size: int, engine: Kernel) -> Any:
+    try:
+        return engine.map_file(descriptor, size)
+    except OSError as error:
+        limit = "`ulimit -n`" if error.errno == errno.EMFILE else "`sysctl vm.max_map_count`"
+        raise DataError.at(
+            f"{root}: {name!r} cannot be mapped ({error.strerror}), must be; raise {limit}, or write "
+            "the store again with larger shards",
+            file=name,
+        ) from error
+
+
+def _source(
+    name: str, manifest: Manifest, layout: Layout, mappings: Sequence[Any]
+) -> Source | TextSource:
+    """Lay arrays over one field's buffers, whose places the manifest's reader has checked."""
+    field = manifest.fields[name]
+    text = field.dtype in TEXTS
+    dtype = np.dtype("uint8" if text else field.dtype)
+    width = 1 if text else field_width(field)
+    values: list[NDArray[Any]] = []
+    offsets: list[NDArray[np.int64]] = []
+    places = []
+    for mapping, shard in zip(mappings, manifest.shards, strict=True):
+        (place, size), *more = shard.buffers[name]
+        count = size // width * (width // dtype.itemsize)
+        flat = np.frombuffer(mapping, dtype=dtype, count=count, offset=place if count else 0)
+        values.append(flat.reshape(size // width, *field.shape) if field.shape else flat)
+        places.append(place)
+        for at, _ in more:
+            offsets.append(
+                np.frombuffer(mapping, dtype=np.int64, count=shard.sequences + 1, offset=at)
+            )
+    if text:
+        is_text = field.dtype == "str"
+        return TextSource(name, is_text, layout, tuple(values), tuple(offsets), tuple(places))
+    return Source.of(name, field, layout, values, offsets or None, places)
+
+
+def _no_store(root: Path) -> ConfigError | DataError:
+    """Say what lies at a location where there is no manifest."""
+    if not root.exists():
+        near = root.parent if root.parent.is_dir() else None
+        have = sorted(path.name for path in near.iterdir())[:5] if near else []
+        found = f"{near} holds {', '.join(have) or 'nothing'}" if near else "nor is its parent"
+        return ConfigError(
+            f"{root}: is not there ({found}), must be a store's folder; check the path"
+        )
+    if root.is_file():
+        with open(root, "rb") as file:
+            arrow = file.read(len(_MAGIC)) == _MAGIC
+        what = "a single Arrow file" if arrow else "a file, and no Arrow file"
+        return DataError.at(
+            f"{root}: is {what}, must be a store's folder with {MANIFEST!r}; turn it into one with "
+            "`seqdata write`",
+            file=str(root),
+        )
+    names = sorted(path.name for path in root.iterdir())
+    own = [name for name in names if OWN_FILES.fullmatch(name)]
+    if own or unfinished(root):
+        return IncompleteDatasetError.at(
+            f"{root}: holds {len(own)} files of a store but no {MANIFEST!r}, which is written last; "
+            "writing was not finished or not all was copied: write it again, or copy the rest",
+            file=str(root),
+        )
+    if not names:
+        return DataError.at(
+            f"{root}: is empty, must hold a store; write one with `seqdata write`", file=str(root)
+        )
+    return DataError.at(
+        f"{root}: holds {', '.join(names[:5])} but no {MANIFEST!r}, must be a store's folder; turn "
+        "the files into one with `seqdata write`",
+        file=str(root),
+    )

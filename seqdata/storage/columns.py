@@ -1,0 +1,270 @@
+"""Columns of spans over mapped or owned buffers: what a read gives, not copied yet.
+
+A ``Source`` is one field of numbers over all shards, a ``TextSource`` one of text; ``Columns`` of a
+store are made from them per batch. Place in the flow: stores make sources, collators fill from columns.
+Reads: buffers. Makes: views and filled output.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, CorruptSampleError, DecodeError
+from seqdata.kernel.choose import Kernel, kernel
+from seqdata.kernel.choose import Source as KernelSource
+from seqdata.protocols import Field
+from seqdata.storage.schema import field_width
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Where the sequences of a data set lie.
+
+    Attributes:
+        location: The data set, for messages.
+        shards: Names of the storage files.
+        starts: Shard -> its first sequence; one more than shards.
+        lengths_of: Axis -> timesteps of each sequence.
+    """
+
+    location: str
+    shards: Sequence[str]
+    starts: list[int]
+    lengths_of: Mapping[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def shard_of(self, number: int) -> int:
+        """Give the shard that holds a sequence.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        if not 0 <= number < self.starts[-1]:
+            raise ConfigError(
+                f"{self.location}: no sequence {number}, must be in [0, {self.starts[-1]}); was the "
+                "plan made for other data?"
+            )
+        return bisect_right(self.starts, number) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """One field of numbers over all shards.
+
+    Attributes:
+        name: The field's name.
+        field: What it holds.
+        layout: Where its sequences lie.
+        values: Per shard, (timesteps, *shape).
+        offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one value each.
+        places: Per shard, where the values begin in the file, in bytes; None: in no file.
+        engine: The kernel that copies.
+        handle: The kernel's own hold on the buffers.
+    """
+
+    name: str
+    field: Field
+    layout: Layout
+    values: tuple[NDArray[Any], ...]
+    offsets: tuple[NDArray[np.int64], ...] | None
+    places: tuple[int, ...] | None
+    engine: Kernel
+    handle: KernelSource
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        field: Field,
+        layout: Layout,
+        values: Sequence[NDArray[Any]],
+        offsets: Sequence[NDArray[np.int64]] | None = None,
+        places: Sequence[int] | None = None,
+    ) -> Source:
+        """Make a source and give its buffers to the kernel of this process."""
+        engine = kernel()
+        handle = engine.source(
+            tuple(values),
+            None if offsets is None else tuple(offsets),
+            np.array(layout.starts, dtype=np.int64),
+            field_width(field),
+        )
+        return cls(
+            name, field, layout, tuple(values), None if offsets is None else tuple(offsets),
+            None if places is None else tuple(places), engine, handle, np.dtype(field.dtype),
+        )  # fmt: skip
+
+    def piece(self, number: int, start: int, stop: int) -> NDArray[Any]:
+        """Give timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
+
+        Raises:
+            ConfigError: If there is no such sequence or span.
+            CorruptSampleError: If its recorded place is wrong.
+        """
+        shard = self.layout.shard_of(number)
+        first = number - self.layout.starts[shard]
+        last = first + 1
+        if self.offsets is not None:
+            first, last = self.offsets[shard][first : first + 2].tolist()
+        values = self.values[shard]
+        if 0 <= first <= last <= len(values) and 0 <= start <= stop <= last - first:
+            return values[first + start : first + stop]
+        self.refuse(number, start, stop)
+
+    def refuse(self, number: int, start: int, stop: int) -> NoReturn:
+        """Say why a span cannot be read.
+
+        Raises:
+            ConfigError: If there is no such sequence or span.
+            CorruptSampleError: If its recorded place is wrong; ``facts`` has shard and offset.
+        """
+        layout = self.layout
+        shard = layout.shard_of(number)
+        axis = self.field.axis
+        length = 1 if axis is None else int(layout.lengths_of[axis][number])
+        if not 0 <= start <= stop <= length:
+            raise ConfigError(
+                f"{layout.location}: sequence {number}, field {self.name!r}: no timesteps "
+                f"{start}..{stop}, must lie in 0..{length}; was the plan made for other data?"
+            )
+        at = number - layout.starts[shard]
+        offsets = (0, 0) if self.offsets is None else self.offsets[shard][at : at + 2].tolist()
+        width = field_width(self.field)
+        begin = None
+        if self.places is not None:
+            begin = self.places[shard] + offsets[0] * width
+        raise CorruptSampleError.at(
+            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, field "
+            f"{self.name!r}: lies at timesteps {offsets[0]}..{offsets[1]} of "
+            f"{len(self.values[shard])}, must have {length}; the shard is damaged, restore it or "
+            "write the store again",
+            shard=shard, file=layout.shards[shard], sequence=number, field=self.name, offset=begin,
+        )  # fmt: skip
+
+
+class SpanColumn:
+    """One field of the spans that were read: a ``Column``.
+
+    Args:
+        source: The field.
+        spans: int64 (n, 3), C-contiguous.
+    """
+
+    __slots__ = ("_source", "_spans")
+
+    def __init__(self, source: Source, spans: NDArray[np.int64]) -> None:
+        self._source = source
+        self._spans = spans
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of one element."""
+        return self._source.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one timestep."""
+        return self._source.field.shape
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Timesteps of each piece, int64 (n,)."""
+        lengths: NDArray[np.int64] = self._spans[:, 2] - self._spans[:, 1]
+        return lengths
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        """Give one piece, (length, *shape): a view, not for writing."""
+        return self._source.piece(*self._spans[number].tolist())
+
+    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
+        """Copy all pieces into place and pad.
+
+        Args:
+            out: (timesteps, *shape), C-contiguous, of the column's dtype.
+            bounds: int64 (n+1,), rising.
+            padding: The bytes of one element; None: zeros.
+
+        Raises:
+            ConfigError: If a span asks for what is not there.
+            CorruptSampleError: If a sequence's recorded place is wrong.
+            ValueError: If ``bounds`` do not fit ``out``.
+        """
+        source = self._source
+        bad = source.engine.fill(source.handle, self._spans, bounds, out, padding)
+        if bad >= 0:
+            source.refuse(*self._spans[bad].tolist())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextSource:
+    """One field of ``str`` or ``bytes`` over all shards.
+
+    Attributes:
+        name: The field's name.
+        is_text: Whether bytes are decoded.
+        layout: Where its sequences lie.
+        values: Per shard, uint8.
+        offsets: Per shard, int64 (sequences+1,): sequence -> bytes.
+        places: Per shard, where the values begin in the file; None: in no file.
+    """
+
+    name: str
+    is_text: bool
+    layout: Layout
+    values: tuple[NDArray[np.uint8], ...]
+    offsets: tuple[NDArray[np.int64], ...]
+    places: tuple[int, ...] | None
+
+    def take(self, numbers: Sequence[int]) -> list[Any]:
+        """Give the values of sequences, a list of ``str`` or ``bytes``.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            CorruptSampleError: If a recorded place is wrong.
+            DecodeError: If the bytes are no text.
+        """
+        return [self._one(number) for number in numbers]
+
+    def _one(self, number: int) -> str | bytes:
+        layout = self.layout
+        shard = layout.shard_of(number)
+        at = number - layout.starts[shard]
+        first, last = self.offsets[shard][at : at + 2].tolist()
+        values = self.values[shard]
+        facts: dict[str, Any] = {
+            "shard": shard, "file": layout.shards[shard], "sequence": number, "field": self.name,
+            "offset": None if self.places is None else self.places[shard] + first,
+        }  # fmt: skip
+        where = (
+            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, field "
+            f"{self.name!r}"
+        )
+        if not 0 <= first <= last <= len(values):
+            raise CorruptSampleError.at(
+                f"{where}: lies at bytes {first}..{last} of {len(values)}, must lie inside; the shard "
+                "is damaged, restore it or write the store again",
+                **facts,
+            )
+        raw = values[first:last].tobytes()
+        if not self.is_text:
+            return raw
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise DecodeError.at(
+                f"{where}: is no UTF-8 text ({error.reason} at byte {error.start}), must be; the "
+                "shard is damaged, restore it or write the store again",
+                **facts,
+            ) from error

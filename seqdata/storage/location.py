@@ -1,0 +1,106 @@
+"""Where a store lies, and how its files are opened without trusting their names.
+
+Place in the flow: below every store. Reads: locations. Makes: paths and open files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from seqdata.errors import ConfigError, DataError, MissingShardError
+
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
+
+
+def local_path(location: str | os.PathLike[str]) -> Path:
+    """Give the path of a local location: a path, or a ``file://`` URL.
+
+    Raises:
+        ConfigError: If the location is of another machine.
+
+    Example:
+        >>> local_path("file:///data/my%20store").as_posix()
+        '/data/my store'
+    """
+    text = os.fspath(location)
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"store: location is {text!r}, must be a path; give a folder")
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return Path(text).expanduser()
+    url = urlsplit(text)
+    if scheme != "file" or url.netloc not in ("", "localhost"):
+        raise ConfigError(
+            f"store: location {text!r} is remote ({scheme}), must be a local path or a file:// URL; "
+            "remote stores cannot be read yet, copy it to a local folder first"
+        )
+    return Path(unquote(url.path))
+
+
+def is_plain_name(name: str) -> bool:
+    """Tell whether a file name stays inside its folder: no separator, no parent, no NUL."""
+    return bool(name) and name not in (".", "..") and not set(name) & set("/\\\0")
+
+
+@contextmanager
+def open_inside(root: Path, name: str, what: str) -> Iterator[tuple[int, int]]:
+    """Open a file of a store for reading: gives (descriptor, bytes) and closes it at the end.
+
+    Args:
+        root: The store's folder.
+        name: A plain file name. A link is followed where it stays inside of the folder.
+        what: What the file is, for messages: ``shard 3``.
+
+    Raises:
+        MissingShardError: If it is not there.
+        DataError: If it leads outside of the folder, or is no ordinary file.
+    """
+    path = root / name
+    try:
+        descriptor = os.open(path, _OPEN | os.O_NOFOLLOW)
+    except FileNotFoundError as error:
+        raise MissingShardError.at(
+            f"{root}: {what} ({name!r}) is not there, must be as the manifest names it; restore it "
+            "or write the store again",
+            file=str(path),
+        ) from error
+    except OSError as error:
+        if not path.is_symlink():
+            raise DataError.at(
+                f"{root}: {what} ({name!r}) cannot be opened ({error.strerror}), must be readable; "
+                "check its rights and `ulimit -n`",
+                file=str(path),
+            ) from error
+        descriptor = _open_link(root, name, what)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError.at(
+                f"{root}: {what} ({name!r}) is no ordinary file, must be one; write the store again",
+                file=str(path),
+            )
+        yield descriptor, status.st_size
+    finally:
+        os.close(descriptor)
+
+
+def _open_link(root: Path, name: str, what: str) -> int:
+    target = (root / name).resolve()
+    if not target.is_relative_to(root.resolve()):
+        raise DataError.at(
+            f"{root}: {what} ({name!r}) is a link out of the folder, must stay inside of it; put the "
+            "file itself there",
+            file=str(root / name),
+        )
+    try:
+        return os.open(target, _OPEN | os.O_NOFOLLOW)
+    except OSError as error:
+        raise MissingShardError.at(
+            f"{root}: {what} ({name!r}) is a link to nothing, must lead to a file; restore it",
+            file=str(root / name),
+        ) from error

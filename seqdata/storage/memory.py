@@ -1,0 +1,182 @@
+"""A store of sequences that are in memory already.
+
+Place in the flow: made from arrays or dicts by the user or by opening. Reads: sequences. Makes: a store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.protocols import Field
+from seqdata.storage.columns import Layout, Source, TextSource
+from seqdata.storage.packing import check_axes, make_packer, pack_one, same_ids
+from seqdata.storage.reading import Reading
+from seqdata.storage.schema import TEXTS, default_axis, infer_fields
+from seqdata.storage.tables import as_rows
+from seqdata.storage.views import View, take, where
+
+Packed = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
+_SHARD = "memory"
+
+
+class MemoryStore:
+    """Sequences in memory, behind the same interface as stored ones. Made by ``of``.
+
+    Args:
+        fields: Name -> field.
+        packed: Name -> (values, offsets or None) of all sequences.
+        lengths_of: Axis -> timesteps of each sequence.
+        key: The ``str`` field of ids; None: a sequence is named by its number.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        packed: Packed,
+        lengths_of: Mapping[str, NDArray[Any]],
+        key: str | None,
+    ) -> None:
+        self._fields = dict(fields)
+        self._packed = packed
+        self._lengths_of = dict(lengths_of)
+        self._key = key
+        self._fingerprint: str | None = None
+        count = len(next(iter(self._lengths_of.values())))
+        layout = Layout("memory", (_SHARD,), [0, count], self._lengths_of)
+        self._reading = Reading(layout, _sources(self._fields, packed, layout), key)
+
+    @classmethod
+    def of(
+        cls,
+        sequences: Iterable[Any],
+        axes: Mapping[str, str | None] | None = None,
+        key: str = "id",
+    ) -> MemoryStore:
+        """Make a store of sequences; they are copied.
+
+        Args:
+            sequences: Dicts of arrays, numbers, ``str`` or ``bytes``; plain arrays, which become the
+                field ``x``; or Arrow tables.
+            axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
+            key: The ``str`` field that names a sequence, where there is one.
+
+        Raises:
+            ConfigError: If there is no sequence, or ``axes`` does not fit.
+            DataError: If a sequence is not like the first one; naming it.
+
+        Example:
+            >>> store = MemoryStore.of([[1, 2, 3], [4]])
+            >>> len(store), store.lengths.tolist()
+            (2, [3, 1])
+        """
+        fields: dict[str, Field] = {}
+        packers = {}
+        numbers: dict[str, int] = {}
+        for number, sequence in enumerate(as_rows(sequences)):
+            if not packers:
+                fields = infer_fields(sequence, axes)
+                packers = {
+                    name: make_packer(field, is_key=name == key) for name, field in fields.items()
+                }
+            pack_one(packers, sequence, number, key)
+        packed = {name: packer.take() for name, packer in packers.items()}
+        found = check_axes(fields, packed, 0, key)
+        lengths_of = {axis: _narrow(lengths) for axis, lengths in found.items()}
+        has_key = key in fields and fields[key].dtype == "str"
+        store = cls(fields, packed, lengths_of, key if has_key else None)
+        if has_key:
+            for number, name in enumerate(store.keys(np.arange(len(store)))):
+                first = numbers.setdefault(name, number)
+                if first != number:
+                    raise same_ids(first, number, name)
+        return store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemoryStore, (self._fields, self._packed, self._lengths_of, self._key)
+
+    def __len__(self) -> int:
+        return len(self._reading.layout)
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({len(self)} sequences, fields {', '.join(self._fields)})"
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return self._fields
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        return self._lengths_of[default_axis(self._lengths_of)]
+
+    @property
+    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
+        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        return self._lengths_of
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """One name: everything lies in memory."""
+        return (_SHARD,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of schema and content (32 hex digits): one pass over the data, made when asked."""
+        if self._fingerprint is None:
+            made = hashlib.sha256(repr((self._fields, self._key)).encode())
+            for values, offsets in self._packed.values():
+                made.update(np.ascontiguousarray(values).view(np.uint8).data)
+                if offsets is not None:
+                    made.update(offsets.data)
+            self._fingerprint = made.hexdigest()[:32]
+        return self._fingerprint
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Give the ids of sequences."""
+        return self._reading.keys(numbers)
+
+    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the same numbers: this store is no view."""
+        return numbers
+
+    def read(
+        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
+    ) -> dict[str, Any]:
+        """Read a batch as columns; see ``protocols.Store.read``."""
+        return self._reading.read(spans, fields, axis)
+
+    def take(self, numbers: Any) -> View:
+        """Give the view of sequences by number, in this order; repeats allowed."""
+        return take(self, numbers)
+
+    def where(self, mask: Any) -> View:
+        """Give the view of the sequences where ``mask`` is True."""
+        return where(self, mask)
+
+
+def _narrow(lengths: NDArray[np.int64]) -> NDArray[Any]:
+    small = int(lengths.max(initial=0)) < 1 << 32
+    return lengths.astype(np.uint32 if small else np.uint64)
+
+
+def _sources(
+    fields: Mapping[str, Field], packed: Packed, layout: Layout
+) -> dict[str, Source | TextSource]:
+    sources: dict[str, Source | TextSource] = {}
+    for name, field in fields.items():
+        values, offsets = packed[name]
+        if field.dtype in TEXTS and offsets is not None:
+            sources[name] = TextSource(
+                name, field.dtype == "str", layout, (values,), (offsets,), None
+            )
+        else:
+            sources[name] = Source.of(
+                name, field, layout, [values], None if offsets is None else [offsets]
+            )
+    return sources

@@ -1,0 +1,307 @@
+"""Sequences, one after the other, into one buffer per field.
+
+A value is copied when it is given, so that a generator may reuse its arrays, and costs no Python object
+afterwards. Place in the flow: the writer and the memory store share it. Reads: sequences. Makes:
+values and offsets.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DataError, DecodeError
+from seqdata.protocols import Field
+from seqdata.storage.schema import TEXTS, Deviation, as_array
+
+_SMALLEST = 1024  # timesteps that a buffer has room for at first
+MAX_KEY = 1024  # bytes of an id
+
+
+class Packer(Protocol):
+    """Collects one field."""
+
+    def add(self, value: Any) -> int:
+        """Copy the value of one more sequence; gives the bytes that it takes."""
+        ...
+
+    def take(self) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+        """Give (values, offsets or None) of what was added, and start anew."""
+        ...
+
+
+class RaggedPacker:
+    """Collects arrays (length, *shape) of a field that runs along an axis."""
+
+    __slots__ = ("_buffer", "_dtype", "_ends", "_field", "_shape", "_used", "_width")
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+        self._dtype = np.dtype(field.dtype)
+        self._shape = field.shape
+        self._width = self._dtype.itemsize * int(np.prod(field.shape, dtype=np.int64))
+        self._restart()
+
+    def _restart(self) -> None:
+        self._buffer = np.empty((_SMALLEST, *self._shape), dtype=self._dtype)
+        self._ends = array("q", [0])
+        self._used = 0
+
+    def add(self, value: Any) -> int:
+        """Copy the value of one more sequence; gives the bytes that it takes."""
+        if (
+            type(value) is not np.ndarray
+            or value.dtype is not self._dtype
+            or not value.ndim
+            or value.shape[1:] != self._shape
+        ):
+            value = self._accept(value)
+        first = self._used
+        stop = first + len(value)
+        if stop > len(self._buffer):
+            self._grow(stop)
+        self._buffer[first:stop] = value
+        self._used = stop
+        self._ends.append(stop)
+        return (stop - first) * self._width + 8
+
+    def _grow(self, needed: int) -> None:
+        size = max(needed, 2 * len(self._buffer))
+        self._buffer.resize(
+            (size, *self._shape), refcheck=False
+        )  # nothing else sees the buffer yet
+
+    def _accept(self, value: Any) -> NDArray[Any]:
+        if isinstance(value, bytes | bytearray) and self._dtype == np.uint8 and not self._shape:
+            return np.frombuffer(value, dtype=np.uint8)
+        if isinstance(value, list | tuple) and not len(value):
+            return np.empty((0, *self._shape), dtype=self._dtype)
+        array = as_array(value)
+        if array.dtype != self._dtype:
+            raise Deviation(_wrong_dtype(array, self._dtype))
+        if array.ndim == 0 or array.shape[1:] != self._shape:
+            must = ", ".join(["T", *map(str, self._shape)])
+            raise Deviation(
+                f"has shape {array.shape}, must be ({must}) as in sequence 0; reshape it, or name "
+                "its axis in `axes`"
+            )
+        return array
+
+    def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Give (values, offsets) of what was added, and start anew."""
+        self._buffer.resize((self._used, *self._shape), refcheck=False)
+        values = self._buffer
+        offsets = np.array(self._ends, dtype=np.int64)
+        self._restart()
+        return values, offsets
+
+
+class FixedPacker:
+    """Collects one number, or one array of a fixed shape, per sequence."""
+
+    __slots__ = ("_buffer", "_dtype", "_kind", "_shape", "_used", "_width")
+
+    def __init__(self, field: Field) -> None:
+        self._dtype = np.dtype(field.dtype)
+        self._shape = field.shape
+        self._width = self._dtype.itemsize * int(np.prod(field.shape, dtype=np.int64))
+        plain = {"int64": int, "float64": float, "bool": bool}
+        self._kind = plain.get(field.dtype, self._dtype.type) if not field.shape else None
+        self._restart()
+
+    def _restart(self) -> None:
+        self._buffer = np.empty((_SMALLEST, *self._shape), dtype=self._dtype)
+        self._used = 0
+
+    def add(self, value: Any) -> int:
+        """Copy the value of one more sequence; gives the bytes that it takes."""
+        if type(value) is not self._kind:
+            value = self._accept(value)
+        if self._used == len(self._buffer):
+            self._buffer.resize((2 * self._used, *self._shape), refcheck=False)
+        try:
+            self._buffer[self._used] = value
+        except OverflowError as error:
+            raise Deviation(f"is {value!r}, must fit {self._dtype.name}; convert it") from error
+        self._used += 1
+        return self._width
+
+    def _accept(self, value: Any) -> NDArray[Any]:
+        array = as_array(value)
+        if array.dtype != self._dtype:
+            raise Deviation(_wrong_dtype(array, self._dtype))
+        if array.shape != self._shape:
+            raise Deviation(
+                f"has shape {array.shape}, must be {self._shape} as in sequence 0; reshape it, or "
+                "name its axis in `axes`"
+            )
+        return array
+
+    def take(self) -> tuple[NDArray[Any], None]:
+        """Give (values, None) of what was added, and start anew."""
+        self._buffer.resize((self._used, *self._shape), refcheck=False)
+        values = self._buffer
+        self._restart()
+        return values, None
+
+
+class TextPacker:
+    """Collects one ``str`` or ``bytes`` per sequence, and the hashes of ids."""
+
+    __slots__ = ("_buffer", "_ends", "_is_text", "hashes")
+
+    def __init__(self, field: Field, *, is_key: bool = False) -> None:
+        self._is_text = field.dtype == "str"
+        self.hashes = array("q") if is_key else None
+        self._restart()
+
+    def _restart(self) -> None:
+        self._buffer = bytearray()
+        self._ends = array("q", [0])
+
+    def add(self, value: Any) -> int:
+        """Copy the value of one more sequence; gives the bytes that it takes."""
+        if self._is_text:
+            if not isinstance(value, str):
+                raise Deviation(_wrong_type(value, "str"))
+            try:
+                value = value.encode()
+            except UnicodeEncodeError as error:
+                raise Deviation(f"is {value!r}, must be valid Unicode; clean it") from error
+        elif not isinstance(value, bytes | bytearray):
+            raise Deviation(_wrong_type(value, "bytes"))
+        if self.hashes is not None:
+            if len(value) > MAX_KEY or b"\0" in value:
+                raise Deviation(
+                    f"is an id of {len(value)} bytes that begins {value[:40]!r}, must have at most "
+                    f"{MAX_KEY} and no NUL; shorten it"
+                )
+            self.hashes.append(hash(value))
+        self._buffer += value
+        self._ends.append(len(self._buffer))
+        return len(value) + 8
+
+    def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Give (bytes, offsets) of what was added, and start anew."""
+        values = np.frombuffer(self._buffer, dtype=np.uint8)
+        offsets = np.array(self._ends, dtype=np.int64)
+        self._restart()
+        return values, offsets
+
+
+def _wrong_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> str:
+    return f"has dtype {array.dtype.name}, must be {dtype.name} as in sequence 0; convert it"
+
+
+def _wrong_type(value: Any, must: str) -> str:
+    return f"is a {type(value).__name__}, must be {must} as in sequence 0; convert it"
+
+
+def make_packer(field: Field, *, is_key: bool = False) -> Packer:
+    """Give the packer of a field."""
+    if field.dtype in TEXTS:
+        return TextPacker(field, is_key=is_key)
+    return FixedPacker(field) if field.axis is None else RaggedPacker(field)
+
+
+def name_sequence(number: int, sequence: Any, key: str) -> str:
+    """Name a sequence in a message: its number, and its id where it has one."""
+    name = sequence.get(key) if isinstance(sequence, Mapping) else None
+    return f"sequence {number} ({name!r})" if isinstance(name, str) else f"sequence {number}"
+
+
+def pack_one(packers: Mapping[str, Packer], sequence: Any, number: int, key: str) -> int:
+    """Give one more sequence to the packers; gives the bytes that it takes.
+
+    Raises:
+        DecodeError: If it is not what sequence 0 was, naming the place and what must be.
+    """
+    is_mapping = type(sequence) is dict or isinstance(sequence, Mapping)
+    if not is_mapping or len(sequence) != len(packers):
+        raise _wrong_fields(packers, sequence, number, key)
+    size = 0
+    name = ""
+    try:
+        for name, packer in packers.items():
+            size += packer.add(sequence[name])
+    except Deviation as deviation:
+        raise DecodeError.at(
+            f"{name_sequence(number, sequence, key)}, field {name!r}: {deviation}",
+            sequence=number, field=name,
+        ) from deviation  # fmt: skip
+    except KeyError as error:
+        raise _wrong_fields(packers, sequence, number, key) from error
+    return size
+
+
+def _wrong_fields(
+    packers: Mapping[str, Packer], sequence: Any, number: int, key: str
+) -> DecodeError:
+    where = name_sequence(number, sequence, key)
+    if not isinstance(sequence, Mapping):
+        return DecodeError.at(
+            f"{where}: is a {type(sequence).__name__}, must be a dict of fields as sequence 0; give "
+            "dicts throughout",
+            sequence=number,
+        )
+    missing = [name for name in packers if name not in sequence]
+    extra = [str(name) for name in sequence if name not in packers]
+    return DecodeError.at(
+        f"{where}: lacks fields {missing} and has fields {extra} too many, must have those of "
+        f"sequence 0 ({', '.join(packers)}); give every sequence the same fields",
+        sequence=number,
+    )
+
+
+def check_axes(
+    fields: Mapping[str, Field],
+    packed: Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]],
+    first: int,
+    key: str,
+) -> dict[str, NDArray[np.int64]]:
+    """Give axis -> lengths, int64 (sequences,), where all fields of an axis agree on them.
+
+    Args:
+        fields: Name -> field.
+        packed: Name -> what its packer gave.
+        first: Number of the first sequence.
+        key: The field of ids.
+
+    Raises:
+        DataError: If they do not, naming the first sequence and both fields.
+    """
+    found: dict[str, tuple[str, NDArray[np.int64]]] = {}
+    for name, field in fields.items():
+        offsets = packed[name][1]
+        if field.axis is None or offsets is None:
+            continue
+        lengths = np.diff(offsets)
+        other, others = found.setdefault(field.axis, (name, lengths))
+        if (lengths != others).any():
+            at = int(np.flatnonzero(lengths != others)[0])
+            raise DecodeError.at(
+                f"sequence {first + at}{_id_of(packed.get(key), fields.get(key), at)}, field "
+                f"{name!r}: has {lengths[at]} timesteps but field {other!r} has {others[at]}, must be "
+                f"equal on axis {field.axis!r}; cut them alike, or give them different `axes`",
+                sequence=first + at, field=name,
+            )  # fmt: skip
+    return {axis: lengths for axis, (_, lengths) in found.items()}
+
+
+def _id_of(packed: Any, field: Field | None, at: int) -> str:
+    if packed is None or field is None or field.dtype != "str":
+        return ""
+    values, offsets = packed
+    return f" ({values[offsets[at] : offsets[at + 1]].tobytes().decode()!r})"
+
+
+def same_ids(number: int, other: int, name: str) -> DataError:
+    """Make the error for an id that two sequences have."""
+    return DataError.at(
+        f"sequence {other}: has the id {name!r} of sequence {number}, must be its own; make ids unique",
+        sequence=other,
+    )

@@ -1,0 +1,82 @@
+"""Reading of spans, the same for every store that keeps its fields as sources.
+
+Place in the flow: stores hold one ``Reading`` and hand their reads to it. Reads: spans. Makes: columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.storage.columns import Layout, Source, SpanColumn, TextSource
+from seqdata.storage.schema import no_such
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """The sources of a store.
+
+    Attributes:
+        layout: Where sequences lie.
+        sources: Field -> its source.
+        key: The field of ids; None: a sequence is named by its number.
+    """
+
+    layout: Layout
+    sources: Mapping[str, Source | TextSource]
+    key: str | None
+
+    def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
+        """Give the columns of a batch; see ``protocols.Store.read``.
+
+        Raises:
+            ConfigError: If a field or the axis is not there.
+        """
+        spans = np.ascontiguousarray(spans, dtype=np.int64)
+        if spans.ndim != 2 or spans.shape[1] != 3:
+            raise ConfigError(
+                f"{self.layout.location}: `spans` have shape {spans.shape}, must be (n, 3); give "
+                "sequence, start, stop"
+            )
+        if axis not in self.layout.lengths_of:
+            raise no_such(self.layout.location, "axis", axis, self.layout.lengths_of)
+        whole: dict[str | None, NDArray[np.int64]] = {axis: spans}
+        columns: dict[str, Any] = {}
+        for name in fields:
+            source = self.sources.get(name)
+            if source is None:
+                raise no_such(self.layout.location, "field", name, self.sources)
+            if isinstance(source, TextSource):
+                columns[name] = source.take(spans[:, 0].tolist())
+                continue
+            along = source.field.axis
+            if along not in whole:
+                whole[along] = self._whole(spans[:, 0], along)
+            columns[name] = SpanColumn(source, whole[along])
+        return columns
+
+    def _whole(self, numbers: NDArray[np.int64], axis: str | None) -> NDArray[np.int64]:
+        """Give the spans of whole sequences; a number that is not there stays to be refused."""
+        spans = np.zeros((len(numbers), 3), dtype=np.int64)
+        spans[:, 0] = numbers
+        spans[:, 2] = 1 if axis is None else self.layout.lengths_of[axis].take(numbers, mode="clip")
+        return spans
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Give the ids of sequences.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        wanted = np.asarray(numbers, dtype=np.int64).tolist()
+        source = None if self.key is None else self.sources[self.key]
+        if isinstance(source, TextSource):
+            return source.take(wanted)
+        for number in wanted:
+            self.layout.shard_of(number)
+        return [str(number) for number in wanted]

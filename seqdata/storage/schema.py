@@ -1,0 +1,148 @@
+"""What the first sequence says about a data set: its fields, and what a value must be.
+
+The first sequence fixes the schema; whatever differs later is an error that names the place. Place in
+the flow: the writer and the memory store share it. Reads: one sequence. Makes: fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.index import DEFAULT_AXIS
+from seqdata.protocols import Field
+
+NUMBERS = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64",
+)  # fmt: skip
+TEXTS = ("str", "bytes")
+MAX_WIDTH = 1 << 31  # bytes per timestep
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+class Deviation(Exception):
+    """A value is not what its field must hold; becomes a DecodeError where the place is known."""
+
+
+def no_such(where: str, kind: str, name: object, have: Iterable[str]) -> ConfigError:
+    """Make the error for a name that is not there, with the nearest one that is."""
+    names = sorted(have)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of them as `{kind}`"
+    return ConfigError(f"{where}: no {kind} {name!r}, must be one of {', '.join(names)}; {hint}")
+
+
+def default_axis(axes: Iterable[str]) -> str:
+    """Give ``time``, or the first axis where there is no ``time``."""
+    names = list(axes)
+    return DEFAULT_AXIS if DEFAULT_AXIS in names else names[0]
+
+
+def axes_of(fields: Mapping[str, Field]) -> list[str]:
+    """Give the axes of ragged fields, in the order of the fields."""
+    return list(dict.fromkeys(field.axis for field in fields.values() if field.axis is not None))
+
+
+def field_width(field: Field) -> int:
+    """Give the bytes of one timestep, or of the whole value where there is no axis."""
+    width = np.dtype(field.dtype).itemsize
+    for size in field.shape:
+        width *= size
+    return width
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """Give numbers as an array of native byte order.
+
+    Raises:
+        Deviation: If they are not numbers of one kind that can be stored.
+    """
+    if isinstance(value, list | tuple) and not len(value):
+        raise Deviation("is an empty list, whose dtype nobody knows; give np.empty(0, dtype)")
+    if isinstance(value, np.ma.MaskedArray):
+        raise Deviation("is a masked array, whose mask would be lost; give plain numbers")
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors with a graph
+        raise Deviation(
+            f"is a {type(value).__name__} that is no array ({error}); give one array of numbers"
+        ) from error
+    if array.dtype.name not in NUMBERS:
+        raise Deviation(
+            f"has dtype {array.dtype.name}, must be one of {', '.join(NUMBERS)}; convert it"
+        )
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def infer_fields(
+    sequence: Mapping[str, Any], axes: Mapping[str, str | None] | None
+) -> dict[str, Field]:
+    """Give the fields that the first sequence shows.
+
+    Args:
+        sequence: Field -> array, scalar, ``str`` or ``bytes``.
+        axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
+
+    Raises:
+        ConfigError: If ``axes`` does not fit the sequence, or no field runs along an axis.
+        DecodeError: If a value cannot be stored.
+    """
+    wanted = {} if axes is None else dict(axes)
+    for name, axis in wanted.items():
+        if name not in sequence:
+            raise no_such("`axes`", "field", name, map(str, sequence))
+        if axis is not None and not (isinstance(axis, str) and _NAME.fullmatch(axis)):
+            raise ConfigError(
+                f"`axes`: axis of field {name!r} is {axis!r}, must be a name of letters, digits, "
+                "'_' and '-', or None; rename it"
+            )
+    fields: dict[str, Field] = {}
+    for name, value in sequence.items():
+        if not isinstance(name, str) or not name:
+            raise DecodeError.at(
+                f"sequence 0: has a field named {name!r}, must be non-empty text; rename it",
+                sequence=0,
+            )
+        try:
+            fields[name] = _infer(name, value, wanted)
+        except Deviation as deviation:
+            raise DecodeError.at(
+                f"sequence 0, field {name!r}: {deviation}", sequence=0, field=name
+            ) from deviation
+    if not axes_of(fields):
+        raise ConfigError(
+            f"schema: no field of {', '.join(fields) or 'none'} runs along an axis, at least one "
+            "must; give an array per sequence, or `axes` for bytes"
+        )
+    return fields
+
+
+def _infer(name: str, value: Any, axes: Mapping[str, str | None]) -> Field:
+    if isinstance(value, str):
+        if axes.get(name) is not None:
+            raise ConfigError(
+                f"`axes`: field {name!r} is text, which has no axis; encode it to bytes"
+            )
+        return Field("str", (), None)
+    if isinstance(value, bytes | bytearray):
+        axis = axes.get(name)
+        return Field("bytes", (), None) if axis is None else Field("uint8", (), axis)
+    array = as_array(value)
+    if array.ndim == 0:
+        if axes.get(name) is not None:
+            raise ConfigError(
+                f"`axes`: field {name!r} is one number per sequence, which has no axis; leave it out"
+            )
+        return Field(array.dtype.name, (), None)
+    axis = axes.get(name, DEFAULT_AXIS)
+    field = Field(array.dtype.name, array.shape[1:] if axis is not None else array.shape, axis)
+    if not 0 < field_width(field) < MAX_WIDTH:
+        raise Deviation(f"has shape {array.shape}, must hold at least one number per timestep")
+    return field

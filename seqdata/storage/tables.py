@@ -1,0 +1,122 @@
+"""What may be given as sequences, turned into dicts: dicts, plain arrays, Arrow tables.
+
+pyarrow is looked at only where something else has imported it. Place in the flow: the writer and the
+memory store share it. Reads: what the user has. Makes: one dict per sequence.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from seqdata.errors import ConfigError, DecodeError
+
+PLAIN_FIELD = "x"  # of sequences that are plain arrays
+
+
+def as_rows(sequences: Iterable[Any]) -> Iterator[Any]:
+    """Give one dict per sequence; what is no dict later on is left to the packers to refuse.
+
+    Args:
+        sequences: Dicts; or plain arrays, which become the field ``x``; or one pyarrow Table or
+            RecordBatch, or several of them.
+
+    Raises:
+        ConfigError: If nothing of this is given.
+        DecodeError: If a table's column holds nulls or a type that cannot be stored.
+    """
+    if _is_table(sequences):
+        return _table_rows([sequences])
+    if isinstance(sequences, Mapping | str | bytes) or not isinstance(sequences, Iterable):
+        raise ConfigError(
+            f"`sequences` is a {type(sequences).__name__}, must be an iterable of dicts, arrays or "
+            "Arrow tables; put it in a list"
+        )
+    iterator = iter(sequences)
+    first = next(iterator, None)
+    if first is None:
+        raise ConfigError(
+            "`sequences` is empty, must hold at least one, which fixes the fields; check where they "
+            "come from"
+        )
+    everything = itertools.chain([first], iterator)
+    if _is_table(first):
+        return _table_rows(everything)
+    if isinstance(first, Mapping):
+        return everything
+    return ({PLAIN_FIELD: one} for one in everything)
+
+
+def _is_table(value: Any) -> bool:
+    arrow = sys.modules.get("pyarrow")
+    return arrow is not None and isinstance(value, arrow.Table | arrow.RecordBatch)
+
+
+def _table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    found = False
+    for table in tables:
+        if not _is_table(table):
+            raise ConfigError(
+                f"`sequences` holds a {type(table).__name__} after an Arrow table, must be tables "
+                "throughout; convert it"
+            )
+        batches = table.to_batches() if isinstance(table, sys.modules["pyarrow"].Table) else [table]
+        for batch in batches:
+            columns = {
+                name: _values(name, column)
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            }
+            for row in zip(*columns.values(), strict=True):
+                found = True
+                yield dict(zip(columns, row, strict=True))
+    if not found:
+        raise ConfigError("`sequences` is a table without rows, must have at least one; check it")
+
+
+def _values(name: str, column: Any) -> Iterable[Any]:
+    """Give the values of a table's column, sequence by sequence."""
+    types = sys.modules["pyarrow"].types
+    if column.null_count:
+        raise DecodeError.at(
+            f"table: column {name!r} holds {column.null_count} nulls, must hold none; fill or drop "
+            "them",
+            field=name,
+        )
+    kind = column.type
+    if types.is_list(kind) or types.is_large_list(kind):
+        inner = _numbers(name, column.flatten())
+        edges = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(False))]).tolist()
+        return (inner[start:stop] for start, stop in itertools.pairwise(edges))
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind):
+        values: Iterable[Any] = column.to_pylist()
+        return values
+    if types.is_large_binary(kind):
+        many: Iterable[Any] = column.to_pylist()
+        return many
+    return _numbers(name, column)
+
+
+def _numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
+    """Give numbers, or nested lists of a fixed size, as one array."""
+    types = sys.modules["pyarrow"].types
+    kind = column.type
+    if column.null_count:
+        raise DecodeError.at(
+            f"table: column {name!r} holds nulls inside its lists, must hold none; fill them",
+            field=name,
+        )
+    if types.is_fixed_size_list(kind):
+        inner = _numbers(name, column.flatten())
+        return inner.reshape(len(column), kind.list_size, *inner.shape[1:])
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        array: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
+        return array
+    raise DecodeError.at(
+        f"table: column {name!r} has type {kind}, must be numbers, text, bytes, or lists of numbers; "
+        "cast it",
+        field=name,
+    )

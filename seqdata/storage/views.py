@@ -1,0 +1,308 @@
+"""Views: stores that select from another store. Nothing is copied but numbers.
+
+Views of views compose to one array of numbers over the base. Place in the flow: between a store and
+the index that is planned over. Reads: numbers, ids. Makes: stores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.protocols import Field, Store
+from seqdata.storage.schema import default_axis, no_such
+
+RUN = 1 << 16  # sequences whose ids are looked at together
+
+
+class View:
+    """A store that selects sequences of a base store. Made by ``take``, ``where``, ``split``, ``folds``.
+
+    Args:
+        base: A store that is no view.
+        numbers: int64 (sequences,), the base's numbers; repeats allowed.
+    """
+
+    __slots__ = ("_base", "_fingerprint", "_lengths_of", "_numbers")
+
+    def __init__(self, base: Store, numbers: NDArray[np.int64]) -> None:
+        self._base = base
+        self._numbers = numbers
+        self._lengths_of = _Gathered(base.lengths_of, numbers)
+        self._fingerprint: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return View, (self._base, self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __repr__(self) -> str:
+        return f"View({len(self)} of {self._base!r})"
+
+    @property
+    def base(self) -> Store:
+        """The store that is selected from."""
+        return self._base
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The base's number of each sequence, int64 (sequences,)."""
+        return self._numbers
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return self._base.fields
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        return self._lengths_of[default_axis(self._lengths_of)]
+
+    @property
+    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
+        """Axis -> timesteps of each sequence, integers (sequences,); gathered when asked."""
+        return self._lengths_of
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """Names of the base's storage files."""
+        return self._base.shards
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the base and of the numbers (32 hex digits)."""
+        if self._fingerprint is None:
+            made = hashlib.sha256(self._base.fingerprint.encode())
+            made.update(np.ascontiguousarray(self._numbers, dtype="<i8").data)
+            self._fingerprint = made.hexdigest()[:32]
+        return self._fingerprint
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Give the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
+        return self._base.keys(numbers)
+
+    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Translate this view's numbers to the base store's.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        numbers = np.asarray(numbers, dtype=np.int64)
+        if len(numbers) and int(numbers.view(np.uint64).max()) >= len(self._numbers):
+            raise ConfigError(
+                f"view: no sequence {_outside(numbers, len(self))}, must be in [0, {len(self)}); was "
+                "the plan made for other data?"
+            )
+        return self._numbers[numbers]
+
+    def read(
+        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
+    ) -> dict[str, Any]:
+        """Read a batch as columns; see ``protocols.Store.read``."""
+        spans = np.array(spans, dtype=np.int64)
+        spans[:, 0] = self.base_numbers(spans[:, 0])
+        return self._base.read(spans, fields, axis=axis)
+
+    def take(self, numbers: ArrayLike) -> View:
+        """Give the view of sequences by number, in this order; repeats allowed."""
+        return take(self, numbers)
+
+    def where(self, mask: ArrayLike) -> View:
+        """Give the view of the sequences where ``mask`` is True."""
+        return where(self, mask)
+
+
+class _Gathered(Mapping[str, NDArray[Any]]):
+    """Axis -> lengths of selected sequences, gathered at first use."""
+
+    __slots__ = ("_base", "_made", "_numbers")
+
+    def __init__(self, base: Mapping[str, NDArray[Any]], numbers: NDArray[np.int64]) -> None:
+        self._base = base
+        self._numbers = numbers
+        self._made: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, axis: str) -> NDArray[Any]:
+        if axis not in self._made:
+            self._made[axis] = self._base[axis][self._numbers]
+        return self._made[axis]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+
+def _outside(numbers: NDArray[np.int64], count: int) -> int:
+    return int(numbers[(numbers < 0) | (numbers >= count)][0])
+
+
+def take(store: Store, numbers: ArrayLike) -> View:
+    """Give the view of sequences by number, in the order given; repeats allowed.
+
+    Args:
+        store: Any store.
+        numbers: Integers (n,), numbers of ``store``. None at all gives an empty view.
+
+    Raises:
+        ConfigError: If they are not integers in one dimension, or there is no such sequence.
+
+    Example:
+        >>> from seqdata.storage.memory import MemoryStore
+        >>> take(MemoryStore.of([[1], [2, 2], [3, 3, 3]]), [2, 0, 0]).lengths.tolist()
+        [3, 1, 1]
+    """
+    wanted = np.asarray(numbers)
+    if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
+        raise ConfigError(
+            f"take: `numbers` are {wanted.dtype} of {wanted.ndim} dimensions, must be integers in one "
+            "dimension; for True and False use `where`"
+        )
+    wanted = wanted.astype(np.int64)
+    if ((wanted < 0) | (wanted >= len(store))).any():
+        raise ConfigError(
+            f"take: no sequence {_outside(wanted, len(store))}, must be in [0, {len(store)}); choose "
+            "others"
+        )
+    if isinstance(store, View):
+        return View(store.base, store.numbers[wanted])
+    return View(store, wanted)
+
+
+def where(store: Store, mask: ArrayLike) -> View:
+    """Give the view of the sequences where ``mask`` is True, in the store's order.
+
+    Args:
+        store: Any store.
+        mask: bool (sequences,).
+
+    Raises:
+        ConfigError: If it is not one bool per sequence.
+
+    Example:
+        >>> from seqdata.storage.memory import MemoryStore
+        >>> store = MemoryStore.of([[1], [2, 2], [3, 3, 3]])
+        >>> len(where(store, store.lengths < 3))
+        2
+    """
+    chosen = np.asarray(mask)
+    if chosen.dtype != np.bool_ or chosen.shape != (len(store),):
+        raise ConfigError(
+            f"where: `mask` is {chosen.dtype} of shape {chosen.shape}, must be bool of "
+            f"({len(store)},); for numbers use `take`"
+        )
+    return take(store, np.flatnonzero(chosen))
+
+
+def split(
+    store: Store, parts: Mapping[str, float], *, seed: int = 0, by: str | None = None
+) -> dict[str, View]:
+    """Split a store into parts by a hash of each id, or of what it belongs to.
+
+    A sequence stays in its part when data is appended or reordered, and sequences with one value of
+    ``by`` stay together.
+
+    Args:
+        store: Any store.
+        parts: Name -> fraction of the sequences, about; they add up to 1.
+        seed: Another seed gives another split.
+        by: A ``str`` field, or one number per sequence, such as ``"speaker"``; None: the id.
+
+    Returns:
+        Name -> view, in the store's order.
+
+    Raises:
+        ConfigError: If fractions do not add up to 1, ``by`` is no such field, or a part is empty.
+    """
+    fractions = list(parts.values())
+    if not fractions or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
+        raise ConfigError(
+            f"split: `parts` are {dict(parts)!r}, must be fractions above 0 that add up to 1; name "
+            "what is left over, too"
+        )
+    limits = np.cumsum(fractions)
+    limits[-1] = 2.0  # rounding loses nobody
+    hashes = _hashes(store, seed, by)
+    chosen = np.searchsorted(limits, hashes.astype(np.float64) / 2.0**64, side="right")
+    views = {name: where(store, chosen == i) for i, name in enumerate(parts)}
+    for name, view in views.items():
+        if not len(view):
+            raise ConfigError(
+                f"split: part {name!r} of {len(store)} sequences is empty, must have one at least; "
+                "make its fraction larger, or try another `seed`"
+            )
+    return views
+
+
+def folds(
+    store: Store, count: int, *, seed: int = 0, by: str | None = None
+) -> list[tuple[View, View]]:
+    """Give the pairs (training view, validation view) of a cross-validation.
+
+    Every sequence is in exactly one validation view. Ids, or the values of ``by``, are ordered by a
+    hash and dealt out one by one, so that folds differ by at most one of them.
+
+    Args:
+        store: Any store.
+        count: Number of folds, at least 2.
+        seed: Another seed gives other folds.
+        by: A ``str`` field, or one number per sequence, whose values stay together; None: the id.
+
+    Raises:
+        ConfigError: If there are fewer sequences, or values of ``by``, than folds.
+    """
+    hashes, group = np.unique(_hashes(store, seed, by), return_inverse=True)
+    if not 2 <= count <= len(hashes):
+        what = "sequences" if by is None else f"values of {by!r}"
+        raise ConfigError(
+            f"folds: `count` is {count!r}, must be in [2, {len(hashes)}], as many {what} as there are; "
+            "choose fewer folds"
+        )
+    fold = group % count
+    return [(where(store, fold != i), where(store, fold == i)) for i in range(count)]
+
+
+def _hashes(store: Store, seed: int, by: str | None) -> NDArray[np.uint64]:
+    """Give a stable 64-bit hash of each sequence's id or group, uint64 (sequences,)."""
+    if by is not None:
+        field = store.fields.get(by)
+        if field is None:
+            raise no_such("split", "field", by, store.fields)
+        if field.axis is not None or field.shape:
+            raise ConfigError(
+                f"split: `by` is {by!r}, a field of many numbers, must have one value per sequence; "
+                "choose another, or None for the id"
+            )
+    hashes = np.empty(len(store), dtype=np.uint64)
+    key = hashlib.sha256(f"split:{seed}".encode()).digest()
+    for first in range(0, len(store), RUN):
+        numbers = np.arange(first, min(first + RUN, len(store)))
+        texts = _texts(store, numbers, by)
+        known = {
+            text: hashlib.blake2b(text, digest_size=8, key=key).digest() for text in set(texts)
+        }
+        joined = b"".join([known[text] for text in texts])
+        hashes[numbers] = np.frombuffer(joined, dtype="<u8")
+    return hashes
+
+
+def _texts(store: Store, numbers: NDArray[np.int64], by: str | None) -> list[bytes]:
+    if by is None:
+        return [key.encode() for key in store.keys(store.base_numbers(numbers))]
+    spans = np.zeros((len(numbers), 3), dtype=np.int64)
+    spans[:, 0] = numbers
+    axis = default_axis(store.lengths_of)
+    column = store.read(spans, [by], axis=axis)[by]
+    if isinstance(column, list):
+        return [one if isinstance(one, bytes) else one.encode() for one in column]
+    values = np.empty(len(numbers), dtype=column.dtype)
+    column.fill(values, np.arange(len(numbers) + 1), None)
+    return [str(value).encode() for value in values.tolist()]
