@@ -1,0 +1,247 @@
+"""From what a user names to objects: locations to stores, names to policies and collators.
+
+The one place that composes a plugin host for a process, when a name is first needed; every function
+takes another host as an argument. Place in the flow: the first step of every run. Reads: locations
+and names. Makes: stores, policies, collators.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from seqdata.errors import ConfigError, PluginError
+from seqdata.host import PluginHost
+from seqdata.protocols import Collator, Opener, Policy, Store
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.writer import SHARD_BYTES, write_arrow
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+Location = str | os.PathLike[str]
+
+_FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("webdataset", re.compile(r"\.tar$|\{[^{}]*(,|\.\.)[^{}]*\}")),  # x.tar, x-{000..017}.tar
+    ("arrow", re.compile("")),  # folders, and whatever the backend will say of it
+)
+"""Which backend a location's form means: fixed, so that no plugin can take a location over."""
+
+_PACKAGES = {"webdataset": "seqdata-webdataset"}
+POLICY_MEMBERS = ("axis", "num_batches", "plan")
+STORE_MEMBERS = ("base_numbers", "fields", "fingerprint", "keys", "lengths", "lengths_of", "read")
+
+
+@functools.cache
+def default_host() -> PluginHost:
+    """Give the host of this process; made at the first call, over the installed plugins."""
+    return PluginHost.discover()
+
+
+def open_store(
+    location: Location,
+    *,
+    backend: str | Opener | None = None,
+    verify: str = "off",
+    host: PluginHost | None = None,
+) -> Store:
+    """Open what was written, reading no data yet.
+
+    Args:
+        location: A folder that ``write_store`` wrote, or another form that a backend knows.
+        backend: Name of a backend, or its opener; None: chosen by the location's form.
+        verify: When checksums of the data are looked at: ``off`` for stores without. Sizes and
+            footers are checked in any case.
+        host: Where names are looked up; None: the installed plugins.
+
+    Raises:
+        ConfigError: If nothing lies there, or an argument cannot be meant.
+        PluginError: If the backend is not installed or broken.
+        DataError: If what lies there is not whole.
+    """
+    if not isinstance(location, str | os.PathLike):
+        raise ConfigError(
+            f"open_store: location is a {type(location).__name__}, must be a path; pass stores and "
+            "lists of arrays to Loader or SequenceDataModule as they are"
+        )
+    host = host or default_host()
+    name = form_of(location) if backend is None else backend
+    opener = _backend(name, location, host) if isinstance(name, str) else name
+    store = opener(location, verify=verify)
+    if missing := _missing(store, STORE_MEMBERS):
+        raise PluginError(
+            f"backend {name!r}: gave a {type(store).__name__} without {', '.join(missing)}, must "
+            "give a Store; tell its author"
+        )
+    return store
+
+
+def write_store(
+    location: Location,
+    sequences: Iterable[Any],
+    *,
+    format: str = "arrow",
+    axes: Mapping[str, str | None] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    key: str = "id",
+    executor: Executor | None = None,
+    progress: bool | None = None,
+    overwrite: bool = False,
+) -> Store:
+    """Write sequences, whole or not at all, and open what was written.
+
+    Args:
+        location: A folder that is not there yet, or is empty.
+        sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
+            plain arrays, which become the field ``x``; or Arrow tables. Read once, in order.
+        format: ``arrow``.
+        axes: Field -> the axis it runs along; None: a vector per sequence. Arrays that are not
+            named run on ``time``.
+        shard_bytes: Size at which a new file begins.
+        key: The ``str`` field that names a sequence, where there is one.
+        executor: Not in this release: must be None.
+        progress: Whether to show a bar; None: where standard error is a terminal.
+        overwrite: Whether a store that lies there is replaced, once the new one is whole.
+
+    Raises:
+        ConfigError: If an argument cannot be meant, there is no sequence, or something lies there.
+        DataError: If a sequence is not like the first one; naming it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = write_store(f"{folder}/store", [{"x": [1, 2, 3]}, {"x": [4]}])
+        ...     store.lengths.tolist()
+        [3, 1]
+    """
+    if format != "arrow":
+        raise ConfigError(
+            f"write_store: `format` is {format!r}, must be 'arrow'; no other can be written yet"
+        )
+    if executor is not None:
+        raise ConfigError(
+            f"write_store: `executor` is {executor!r}, must be None; writing in parallel is not in "
+            "this release"
+        )
+    return write_arrow(
+        location,
+        sequences,
+        axes=axes,
+        shard_bytes=shard_bytes,
+        key=key,
+        progress=progress,
+        overwrite=overwrite,
+    )
+
+
+def store_of(data: Any, *, host: PluginHost | None = None) -> Store:
+    """Give the store of whatever a user may pass as data.
+
+    Args:
+        data: A location, a store, or sequences in memory: a list of arrays (field ``x``) or of
+            dicts, or an Arrow table.
+        host: Where a backend is looked up.
+
+    Raises:
+        ConfigError: If it is none of these.
+    """
+    if isinstance(data, str | os.PathLike):
+        return open_store(data, host=host)
+    if not _missing(data, STORE_MEMBERS):
+        return cast(Store, data)
+    return MemoryStore.of(data)
+
+
+def resolve_policy(
+    policy: str | Policy,
+    options: Mapping[str, Any] | None = None,
+    *,
+    host: PluginHost | None = None,
+) -> Policy:
+    """Give a policy by its name, or the one that is passed.
+
+    Args:
+        policy: A policy, or the name of one.
+        options: Keyword arguments of a policy that is named.
+        host: Where names are looked up.
+
+    Raises:
+        ConfigError: If an argument is missing or unknown, or this is no policy.
+        PluginError: If the name is unknown, or what its plugin makes is no policy.
+    """
+    if isinstance(policy, str):
+        factory = (host or default_host()).policy(policy)
+        made = _make("policy", policy, factory, options or {})
+        if missing := _missing(made, POLICY_MEMBERS):
+            raise PluginError(
+                f"policy {policy!r}: its factory gave a {type(made).__name__} without "
+                f"{', '.join(missing)}, must give a Policy; tell its author"
+            )
+        return cast(Policy, made)
+    if options:
+        raise ConfigError(
+            f"policy {policy!r}: options {dict(options)!r} go with a name only; give them to the "
+            "policy itself"
+        )
+    if isinstance(policy, type) or _missing(policy, POLICY_MEMBERS):
+        raise ConfigError(
+            f"`batching` is {policy!r}, must be a policy or the name of one; e.g. Bucketed(64)"
+        )
+    return policy
+
+
+def resolve_collator(collator: str | Collator, *, host: PluginHost | None = None) -> Collator:
+    """Give a collator by its name, or the one that is passed.
+
+    Raises:
+        ConfigError: If this is no collator.
+        PluginError: If the name is unknown, or what its plugin makes is no collator.
+    """
+    if isinstance(collator, str):
+        made = _make("collator", collator, (host or default_host()).collator(collator), {})
+        if not callable(made):
+            raise PluginError(
+                f"collator {collator!r}: its factory gave a {type(made).__name__}, must give a "
+                "callable; tell its author"
+            )
+        return cast(Collator, made)
+    if isinstance(collator, type) or not callable(collator):
+        raise ConfigError(
+            f"`collator` is {collator!r}, must be a collator or the name of one; e.g. 'padded'"
+        )
+    return collator
+
+
+def form_of(location: Location) -> str:
+    """Give the name of the backend that a location's form means."""
+    text = os.fspath(location)
+    return next(name for name, form in _FORMS if form.search(text))
+
+
+def _backend(name: str, location: Location, host: PluginHost) -> Opener:
+    package = _PACKAGES.get(name)
+    if package is not None and host.find("backend", name) is None:
+        raise PluginError.at(
+            f"open_store: {os.fspath(location)!r} needs the backend {name!r}, which is not "
+            f"installed; pip install {package}",
+            package=package,
+        )
+    return host.backend(name)
+
+
+def _make(kind: str, name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    try:
+        inspect.signature(factory).bind(**options)
+    except TypeError as error:
+        takes = ", ".join(str(one) for one in inspect.signature(factory).parameters.values())
+        raise ConfigError(f"{kind} {name!r}: {error}; it takes ({takes})") from error
+    return factory(**options)
+
+
+def _missing(thing: object, members: Iterable[str]) -> list[str]:
+    have = set(dir(thing))  # not hasattr: it would compute properties
+    return [member for member in members if member not in have]
