@@ -30,7 +30,7 @@ class SequenceIndex:
     Args:
         lengths_of: Axis -> integer array (sequences,), in timesteps; all of equal size.
         keys: Names of sequences by number; None: a sequence is named by its number.
-        digest: Fingerprint of the data, from a manifest; None: made from the lengths when asked.
+        digest: Fingerprint of the data, or what gives it when asked; None: made from the lengths.
         maps: Axis -> how lengths change between what is stored and what is planned.
 
     Raises:
@@ -40,7 +40,7 @@ class SequenceIndex:
 
     lengths_of: Mapping[str, NDArray[Any]]
     keys: Callable[[Sequence[int]], Sequence[str]] | None = None
-    digest: str | None = None
+    digest: str | Callable[[], str] | None = None
     maps: Mapping[str, tuple[tuple[str, LengthMap], ...]] = field(default_factory=dict)
     _memo: dict[object, Any] = field(default_factory=dict, repr=False)
 
@@ -137,7 +137,8 @@ class SequenceIndex:
     def _fingerprint(self) -> str:
         made = hashlib.sha256()
         if self.digest is not None:
-            made.update(self.digest.encode())
+            digest = self.digest if isinstance(self.digest, str) else self.digest()
+            made.update(digest.encode())
         else:
             for axis in sorted(self.lengths_of):
                 made.update(f"{axis}:{len(self)};".encode())

@@ -145,8 +145,8 @@ def _rows_of(segments: Tensor) -> NDArray[np.int64]:
 def _one_element(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:
     """Give padding as the bytes of one element; None for zeros."""
     wrong = ConfigError(
-        f"collator 'padded': `padding` of field {name!r} is {value!r}, must fit {dtype}; pass another "
-        "value, or one by field"
+        f"collator 'padded': `padding` of field {name!r} is {value!r}, must fit {dtype}; pass "
+        "another value, or one by field"
     )
     with np.errstate(all="ignore"):
         try:

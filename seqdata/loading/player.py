@@ -100,12 +100,13 @@ class Player:
         """Digest what an epoch is made from (32 hex digits)."""
         return self.plan(epoch).fingerprint
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, int | str]:
         """Say what a plan depends on, part by part: why a state does not fit."""
         return {
             "data": self.index.fingerprint,
             "policy": describe(self.policy),
             "seed": self.options.seed,
+            "shift": self._reading.shift,
         }
 
     def play(self, epoch: int, first: int, update: Update | None = None) -> Iterator[Any]:

@@ -79,7 +79,7 @@ def index_of(store: Store) -> SequenceIndex:
     def names(numbers: Sequence[int]) -> Sequence[str]:
         return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
 
-    return SequenceIndex(store.lengths_of, keys=names, digest=store.fingerprint)
+    return SequenceIndex(store.lengths_of, keys=names, digest=lambda: store.fingerprint)
 
 
 def reading_of(store: Store, axis: str, options: PlayOptions, output: Output | None) -> Reading:

@@ -1,0 +1,238 @@
+"""The public Loader: batches of sequences for plain PyTorch and Fabric loops.
+
+It is an iterable of its own, no torch DataLoader, and owns one position: the epoch, and the batches of
+its plan that were delivered. Place in the flow: a Player below, the user's loop above. Reads: a store.
+Makes: batches, and a state of a few primitives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from seqdata.errors import ConfigError, ResumeError
+from seqdata.loading.options import PREFETCH, PlayOptions, Update
+from seqdata.loading.player import Player
+from seqdata.opening import default_host, resolve_collator, resolve_policy, store_of
+from seqdata.plan import Plan
+from seqdata.protocols import Collator, Policy, Store, Transform
+from seqdata.sharing import Tail
+from seqdata.world import World
+
+STATE_VERSION = 1
+_MOST_TEXT = 400  # characters of a policy in a state
+_ORIGINS = ("data", "policy", "seed", "shift")
+
+
+class Loader:
+    """Batches of sequences, epoch after epoch; every rank gets the same number of steps.
+
+    ``iter()`` alone does nothing. At its first ``next()`` an iteration plays the position that was
+    loaded, if one was, else the next epoch; leaving it early abandons its epoch.
+
+    Args:
+        store: A store, the location of one, or sequences in memory (a list of arrays is field ``x``).
+        policy: How epochs are batched, or the name of a policy.
+        world: Who we are; None: the default process group's rank, else ``World(0, 1)``.
+        seed: Of the order and of transforms.
+        fields: Names of the fields to read; None: all, or those that the output names.
+        as_tuple: Parts of the batch to hand out as a tuple: fields, ``lengths``, ``weight``, …
+        as_dict: The same as a dict.
+        transform: ``transform(sequence, rng) -> dict``, one sequence at a time; keeps lengths.
+        collator: How rows are laid out, or the name of a collator; None: padded.
+        shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` where several
+            fields are ragged.
+        lengths: Goes with a torch Dataset; not in this version.
+        tail: What a rank without a batch in the last step gets: ``fill``, ``drop`` or ``repeat``.
+        accumulate: Steps of an optimizer update, for ``loss_scale``.
+        num_workers: Worker processes; 0 in this version.
+        prefetch: How far a thread reads ahead, in hand-overs of about 1 MiB or 16 batches; 0: no
+            thread.
+        epoch: The first epoch to play.
+
+    Raises:
+        ConfigError: If an argument cannot be meant.
+        PlanError: If no sequence is left to play, or lengths and policy make no plan.
+        DataError: If the store cannot be opened.
+
+    Example:
+        >>> from seqdata.policies.bucketed import Bucketed
+        >>> loader = Loader([[1, 2, 3], [4], [5, 6]], Bucketed(2))
+        >>> [tuple(batch["x"].shape) for batch in loader]
+        [(2, 3), (1, 1)]
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        policy: Policy | str,
+        *,
+        world: World | None = None,
+        seed: int = 0,
+        fields: Sequence[str] | None = None,
+        as_tuple: Sequence[str] | None = None,
+        as_dict: Sequence[str] | None = None,
+        transform: Transform | None = None,
+        collator: Collator | str | None = None,
+        shift: int | Mapping[str, int] = 0,
+        lengths: Any = None,
+        tail: Tail = "fill",
+        accumulate: int = 1,
+        num_workers: int = 0,
+        prefetch: int = PREFETCH,
+        epoch: int = 0,
+    ) -> None:
+        _refuse_what_is_missing(lengths, num_workers)
+        if not isinstance(epoch, int) or epoch < 0:
+            raise ConfigError(f"loader: `epoch` is {epoch!r}, must be a whole number from 0")
+        options = PlayOptions(
+            world=World.current() if world is None else world,
+            seed=seed,
+            fields=fields,
+            as_tuple=as_tuple,
+            as_dict=as_dict,
+            transform=transform,
+            collator=None if collator is None else resolve_collator(collator),
+            shift=shift,
+            tail=tail,
+            prefetch=prefetch,
+            plan_ready=_tell_plugins,
+        )
+        self._update = Update(accumulate)
+        self._player = Player(store_of(store), resolve_policy(policy), options)
+        self._next = _Place(epoch, 0)  # what the next iteration plays
+        self._reached = self._next  # what the state says
+        self._turn = 0  # the newest iteration alone moves the state
+
+    def __len__(self) -> int:
+        """Steps of every epoch, the same on all ranks."""
+        return self._player.steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give the batches of one epoch, or of what is left of a loaded one.
+
+        Raises:
+            IncompleteEpochError: If fewer batches came than were planned.
+            DataError: If what is stored is damaged; with epoch, batch, step and rank.
+        """
+        place = self._next  # a generator: nothing runs before the first next()
+        share = self._player.share(*place)
+        self._turn += 1
+        turn = self._turn
+        self._next, self._reached = _Place(place.epoch + 1, 0), place
+        step, last = share.first_step, len(share)
+        for batch in self._player.play(*place, self._update):
+            step += 1
+            if turn == self._turn:
+                done = step == last
+                here = _Place(place.epoch, share.position(step))
+                self._reached = _Place(place.epoch + 1, 0) if done else here
+            yield batch
+        if turn == self._turn:
+            self._reached = _Place(place.epoch + 1, 0)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration plays."""
+        return self._next.epoch
+
+    @property
+    def store(self) -> Store:
+        """What is read; ``store.keys(batch.ids)`` names sequences."""
+        return self._player.store
+
+    def state_dict(self) -> dict[str, int | str]:
+        """Say what was delivered: a few primitives, the same on every rank, less than 1 kB."""
+        epoch, position = self._reached
+        return {
+            "version": STATE_VERSION,
+            "epoch": epoch,
+            "position": position,
+            "fingerprint": self._player.fingerprint(epoch),
+            **self._origins(),
+            "world_size": self._player.options.world.size,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration play what a state has left; the world size may be another.
+
+        Raises:
+            ResumeError: If the state belongs to other data, policy, seed or shift, lies outside the
+                plan, or was written by another version.
+        """
+        place = _checked(state)
+        now = self._origins()
+        changed = [name for name in _ORIGINS if state.get(name) != now[name]]
+        if changed:
+            what = "; ".join(
+                f"`{name}` was {state.get(name)!r}, is {now[name]!r}" for name in changed
+            )
+            raise ResumeError(f"loader: {what}; restore what changed, or begin a new run")
+        batches = self._player.num_batches
+        if place.position > batches:
+            raise ResumeError(
+                f"loader: `position` of the state is {place.position}, must be at most {batches}, the "
+                f"batches of epoch {place.epoch}; the state is damaged"
+            )
+        made = self._player.fingerprint(place.epoch)
+        if state.get("fingerprint") != made:
+            raise ResumeError(
+                f"loader: `fingerprint` of the state is {state.get('fingerprint')!r}, must be {made!r} "
+                f"as of epoch {place.epoch}; another version of seqdata planned it, begin a new run"
+            )
+        self._turn += 1  # an iteration that is still held moves the state no more
+        self._next = self._reached = place
+
+    def shutdown(self) -> None:
+        """End threads and free memory; an iteration that runs ends with an error."""
+        self._player.shutdown()
+
+    def _origins(self) -> dict[str, int | str]:
+        origins: dict[str, int | str] = dict(self._player.describe())
+        policy = str(origins["policy"])
+        if len(policy) > _MOST_TEXT:
+            digest = hashlib.sha256(policy.encode()).hexdigest()[:32]
+            origins["policy"] = f"{policy[:_MOST_TEXT]}… ({digest})"
+        return origins
+
+
+class _Place(NamedTuple):
+    """An epoch, and how many batches of its plan were delivered on all ranks."""
+
+    epoch: int
+    position: int
+
+
+def _checked(state: Mapping[str, Any]) -> _Place:
+    version = state.get("version") if isinstance(state, Mapping) else state
+    if version != STATE_VERSION:
+        raise ResumeError(
+            f"loader: the state has version {version!r}, must be {STATE_VERSION}; go on with the "
+            "version of seqdata that saved it"
+        )
+    for name in _Place._fields:
+        value = state.get(name)
+        if type(value) is not int or value < 0:
+            raise ResumeError(
+                f"loader: `{name}` of the state is {value!r}, must be a whole number from 0; the "
+                "state is damaged"
+            )
+    return _Place(state["epoch"], state["position"])
+
+
+def _refuse_what_is_missing(lengths: Any, num_workers: int) -> None:
+    if num_workers:
+        raise ConfigError(
+            f"loader: `num_workers` is {num_workers!r}, must be 0: worker processes are not available "
+            "in this version; `prefetch` reads ahead in a thread"
+        )
+    if lengths is not None:
+        raise ConfigError(
+            "loader: `lengths` goes with a torch Dataset, which is not available in this version; "
+            "pass sequences, or write them with `write_store`"
+        )
+
+
+def _tell_plugins(plan: Plan) -> None:
+    default_host().plan_ready(plan)
