@@ -1,0 +1,1 @@
+"""The room of the Trainer: DataModule, cursor, repairs. The only one that imports lightning."""

@@ -1,0 +1,145 @@
+"""What Lightning keeps to itself: the only module that touches the Trainer's private attributes.
+
+Everything else in this room speaks in the values made here, so that a Lightning release that moves
+a counter breaks one file and the test beside it. Place in the flow: below all other modules of
+``lightning``. Reads: the Trainer and its checkpoints. Makes: plain values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from seqdata.errors import ResumeError
+from seqdata.world import World
+
+Tracker = dict[str, int]
+"""``ready``, ``started``, ``processed`` and ``completed`` of one Lightning counter."""
+
+TRACKER_KEYS = ("ready", "started", "processed", "completed")
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """How far the Trainer has come.
+
+    Attributes:
+        ready: Steps of this epoch whose batch was fetched.
+        processed: Steps of this epoch that were trained.
+        total: Steps that were trained since training began, over all epochs and resumes.
+        last: Whether Lightning calls the latest batch the epoch's last.
+        steps: Steps of an epoch that are trained (``limit_train_batches`` included).
+    """
+
+    ready: int
+    processed: int
+    total: int
+    last: bool
+    steps: float
+
+    @property
+    def ended(self) -> bool:
+        """Whether the epoch is over by Lightning's count, which is not the loader's."""
+        return self.processed == self.ready and (self.last or self.ready >= self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStates:
+    """The counters inside a checkpoint, to be changed in place."""
+
+    epochs: dict[str, Tracker]
+    batches: dict[str, Any]
+    validation: dict[str, Any]
+
+
+def counters_of(trainer: Trainer) -> Counters:
+    """Read the Trainer's counters."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    return Counters(
+        ready=progress.current.ready,
+        processed=progress.current.processed,  # type: ignore[attr-defined]
+        total=progress.total.processed,  # type: ignore[attr-defined]
+        last=progress.is_last_batch,
+        steps=trainer.num_training_batches,
+    )
+
+
+def feeds(trainer: Trainer, loader: object) -> bool:
+    """Tell whether the fit loop draws its batches from this very loader."""
+    combined = trainer.fit_loop._combined_loader
+    return combined is not None and any(one is loader for one in combined.flattened)
+
+
+def attach(trainer: Trainer, callback: Callback) -> None:
+    """Make the Trainer call ``callback``, once, after all others, from now on."""
+    if callback not in callbacks_of(trainer):
+        callbacks_of(trainer).append(callback)
+
+
+def detach(trainer: Trainer, callback: Callback) -> None:
+    """Make the Trainer call ``callback`` no more."""
+    callbacks_of(trainer)[:] = [one for one in callbacks_of(trainer) if one is not callback]
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """Give the Trainer's own list of callbacks."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return callbacks
+
+
+def overfits(trainer: Trainer | None) -> bool:
+    """Tell whether the Trainer was asked to overfit a few batches."""
+    return trainer is not None and trainer.overfit_batches > 0  # type: ignore[attr-defined]
+
+
+def is_fitting(trainer: Trainer | None) -> bool:
+    """Tell whether ``trainer.fit`` is running, sanity check and validations included."""
+    return trainer is not None and trainer.state.fn == TrainerFn.FITTING
+
+
+def world_of(trainer: Trainer | None) -> World:
+    """Give rank and size along the data-parallel dimension, which need not be the global rank."""
+    if trainer is None:
+        return World.current()
+    given = trainer.distributed_sampler_kwargs
+    return World(0, 1) if given is None else World(int(given["rank"]), int(given["num_replicas"]))
+
+
+def trained_steps(trainer: Trainer, steps: int) -> int:
+    """Give how many of an epoch's ``steps`` the Trainer will train, before it has counted them."""
+    limit = trainer.limit_train_batches
+    return min(steps, limit) if isinstance(limit, int) else int(steps * limit)
+
+
+def divides_loss(trainer: Trainer) -> bool:
+    """Tell whether Lightning divides each loss by the steps of an update: not by hand."""
+    return trainer.lightning_module.automatic_optimization
+
+
+def validates_every(trainer: Trainer) -> int | None:
+    """Give the steps between two validations of an epoch; None: not counted in steps."""
+    every = trainer.val_check_batch
+    return every if isinstance(every, int) and trainer.enable_validation else None
+
+
+def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
+    """Find the counters in a checkpoint.
+
+    Raises:
+        ResumeError: If they are not where Lightning 2.5 and 2.6 keep them.
+    """
+    try:
+        fit = checkpoint["loops"]["fit_loop"]
+        return LoopStates(
+            epochs=fit["epoch_progress"],
+            batches=fit["epoch_loop.batch_progress"],
+            validation=fit["epoch_loop.val_loop.batch_progress"],
+        )
+    except KeyError as missing:
+        raise ResumeError(
+            f"resume: the checkpoint has no {missing}, must hold the fit loop's counters; resume from "
+            "one that a Lightning Trainer of version 2.5 or 2.6 saved"
+        ) from missing

@@ -1,0 +1,71 @@
+"""The cursor: which batch is trained next, by what the Trainer has trained and nothing else.
+
+A loader that counts what it hands out is wrong whenever a batch is fetched ahead, fails, or ends an
+epoch early. So nothing is counted here: the Trainer's own count of trained steps is compared with
+what it was when this epoch's iteration began. Place in the flow: ``TrainRun`` holds one. Reads:
+``Counters``. Makes: a ``Place``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from seqdata.lightning.adapter import Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A point in a run: ``position`` batches of the plan of ``epoch`` are trained."""
+
+    epoch: int = 0
+    position: int = 0
+
+    @property
+    def next_epoch(self) -> Place:
+        """The start of the epoch after this one."""
+        return Place(self.epoch + 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where training stands, told from the Trainer's counters.
+
+    Attributes:
+        start: Where the latest iteration began; before the first one, what was loaded.
+        trained: Steps the Trainer had trained in all when that iteration began; None: none began.
+        batches: Batches of the plan.
+        stride: Batches of the plan that one step of all ranks trains.
+    """
+
+    start: Place = Place()
+    trained: int | None = None
+    batches: int = 0
+    stride: int = 1
+
+    def here(self, counters: Counters) -> Place:
+        """Give the place of the batch that is trained next."""
+        done = self._done(counters)
+        if not done:
+            return self.start
+        if counters.ended or not counters.processed:  # none: the Trainer has opened the next epoch
+            return self.start.next_epoch
+        position = self.start.position + done * self.stride
+        return Place(self.start.epoch, min(self.batches, position))
+
+    def begun(self, counters: Counters, *, batches: int, stride: int) -> Self:
+        """Give the cursor of an iteration that begins now.
+
+        Where the iteration before it trained something, its epoch has ended or is abandoned, and
+        the next one begins. Where it trained nothing, it is begun again at the same place.
+
+        Args:
+            counters: The Trainer's, at the iteration's first ``next()``.
+            batches: Batches of the plan.
+            stride: Batches that one step of all ranks trains: the world size, or 1 for lanes.
+        """
+        start = self.start.next_epoch if self._done(counters) else self.start
+        return type(self)(start, counters.total, batches, stride)
+
+    def _done(self, counters: Counters) -> int:
+        return 0 if self.trained is None else counters.total - self.trained

@@ -1,0 +1,236 @@
+"""The DataModule: named data, one policy, and a position that survives everything.
+
+Place in the flow: the room between seqdata and the Trainer. Reads: stores. Makes: loaders, and the
+state by which a run goes on exactly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning.pytorch import LightningDataModule
+
+from seqdata.errors import ConfigError, SeqDataError
+from seqdata.lightning import accumulation, adapter
+from seqdata.lightning.agreement import agree
+from seqdata.lightning.cursor import Place
+from seqdata.lightning.loader import Start, TrainerLoader
+from seqdata.lightning.options import DataOptions, Kind, Location, Locations, OnChanged
+from seqdata.lightning.run import TrainRun
+from seqdata.lightning.state import RunState
+from seqdata.lightning.stock import Circumstances, Stock
+from seqdata.loading.options import PREFETCH, Update
+from seqdata.loading.player import Player
+from seqdata.policies.bucketed import Bucketed
+from seqdata.protocols import Collator, Policy, Transform
+from seqdata.sharing import Tail
+
+_KINDS: dict[str, tuple[Kind, ...]] = {
+    "fit": ("train", "val"),
+    "validate": ("val",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+
+
+class SequenceDataModule(LightningDataModule):
+    """Loaders of sequences for the Trainer: equal steps on all ranks, exact after every resume.
+
+    Args:
+        train: A path, an opened store, or sequences in memory (arrays, or dicts of fields).
+        val: One such location, or name -> location: then there is one loader for each.
+        test: Likewise.
+        predict: Likewise.
+        batching: How epochs are batched: a policy, or its registered name.
+        eval_batching: The same for val, test and predict, never shuffled; None: as ``batching``.
+        batches_per_update: Batches of the plan, over all ranks, that one optimizer update holds;
+            sets the Trainer's accumulation, so that any number of ranks gives the same run.
+        fields: Names of the fields to read; None: all.
+        as_tuple: Hand out these parts of a batch as a tuple, for models that know nothing of us.
+        as_dict: The same as a dict.
+        transform: Applied to each sequence between reading and collating.
+        collator: How batches are laid out: an object, or its registered name.
+        shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
+        tail: What a rank without a batch in the last step gets: ``fill`` (a row of weight 0),
+            ``drop`` (the last uneven step is left out), ``repeat`` (in training an earlier batch).
+        on_error: What happens on an error in the data: ``raise``.
+        on_changed: What happens when the training data is not what it was when a state was saved:
+            ``error``, or ``next_epoch`` to begin the next epoch over it.
+        seed: Of order and transforms; None: that of ``seed_everything``, else 0.
+        num_workers: Loader processes: 0.
+        prefetch: Hand-overs that a thread makes ahead; 0: no thread.
+
+    Raises:
+        ConfigError: If an argument cannot be meant.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: Location | None = None,
+        val: Locations | None = None,
+        test: Locations | None = None,
+        predict: Locations | None = None,
+        batching: Policy | str = Bucketed(32),  # noqa: B008 - it is frozen
+        eval_batching: Policy | str | None = None,
+        batches_per_update: int | None = None,
+        fields: Sequence[str] | None = None,
+        as_tuple: Sequence[str] | None = None,
+        as_dict: Sequence[str] | None = None,
+        transform: Transform | None = None,
+        collator: Collator | str = "padded",
+        shift: int | Mapping[str, int] = 0,
+        tail: Tail = "fill",
+        on_error: str = "raise",
+        on_changed: OnChanged = "error",
+        seed: int | None = None,
+        num_workers: int = 0,
+        prefetch: int = PREFETCH,
+    ) -> None:
+        super().__init__()
+        self._options = DataOptions(
+            train=train, val=val, test=test, predict=predict,
+            batching=batching, eval_batching=eval_batching, batches_per_update=batches_per_update,
+            fields=fields, as_tuple=as_tuple, as_dict=as_dict,
+            transform=transform, collator=collator, shift=shift,
+            tail=tail, on_error=on_error, on_changed=on_changed,
+            seed=seed, num_workers=num_workers, prefetch=prefetch,
+        )  # fmt: skip
+        self._stock = Stock(self._options)
+        self._run: TrainRun | None = None
+
+    def setup(self, stage: str) -> None:
+        """Open the stage's data, the same on every rank; called again it changes nothing.
+
+        Raises:
+            SeqDataError: What failed on any rank, on every rank.
+        """
+        error, facts = None, {}
+        try:
+            facts = self._prepare(stage)
+        except SeqDataError as failure:
+            error = failure
+        agree(adapter.world_of(self.trainer), facts, error)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a fit was saved; outside a fit nothing is kept.
+
+        Raises:
+            ResumeError: If the state does not fit, with the reason.
+        """
+        if self._run is not None and adapter.is_fitting(self.trainer):
+            self._run.load(RunState.of_dict(state_dict))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the place in the plan and what that is made from: under 1 kB, the same on all ranks."""
+        return {} if self._run is None else self._run.state().as_dict()
+
+    def train_dataloader(self) -> TrainerLoader:
+        """Give the training loader.
+
+        Raises:
+            ConfigError: If there is no training data.
+        """
+        players = self._players("train")
+        if not players:
+            raise _missing("train")
+        if self._run is not None:
+            return TrainerLoader(players[0], self._run.begin)
+        return TrainerLoader(players[0], _EpochAfterEpoch())
+
+    def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
+        """Give the validation loaders: one, or a list in the order of the names; a fit needs none."""
+        if self._options.val is None and adapter.is_fitting(self.trainer):
+            return []
+        return self._evaluation("val")
+
+    def test_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
+        """Give the test loaders: one, or a list in the order of the names."""
+        return self._evaluation("test")
+
+    def predict_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
+        """Give the prediction loaders: one, or a list in the order of the names."""
+        return self._evaluation("predict")
+
+    def on_exception(self, exception: BaseException) -> None:
+        """End all threads."""
+        del exception
+        self._leave()
+
+    def teardown(self, stage: str) -> None:
+        """End all threads, and leave the Trainer as it was found."""
+        self._leave()
+        if stage == "fit" and self.trainer is not None and self._options.batches_per_update:
+            self.trainer.accumulate_grad_batches = 1
+
+    def _prepare(self, stage: str) -> dict[str, str | int]:
+        circumstances = self._circumstances()
+        facts: dict[str, str | int] = {}
+        for kind in _KINDS[stage]:
+            for number, player in enumerate(self._stock.keep(kind, circumstances)):
+                described = {**player.describe(), "batches": player.num_batches}
+                facts.update({f"{what} of {kind} {number}": is_ for what, is_ in described.items()})
+        if stage == "fit":
+            self._prepare_fit(circumstances)
+        return facts
+
+    def _prepare_fit(self, circumstances: Circumstances) -> None:
+        trainer, players = self.trainer, self._players("train")
+        if not players:
+            raise _missing("train")
+        if trainer is None:
+            return
+        run = self._run
+        again = run is not None and run.trainer is trainer and run.player is players[0]
+        if run is None or not again:
+            run = TrainRun(trainer, players[0], circumstances.world, self._options)
+        wanted = self._options.batches_per_update
+        if wanted is not None:
+            accumulation.set_steps(trainer, wanted, players[0].plan(0).lanes, again=again)
+        self._run = run
+        adapter.attach(trainer, run.callback)
+
+    def _circumstances(self) -> Circumstances:
+        seed = self._options.seed
+        if seed is None:
+            seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+        world, frozen = adapter.world_of(self.trainer), adapter.overfits(self.trainer)
+        return Circumstances(world=world, seed=seed, frozen=frozen)
+
+    def _players(self, kind: Kind) -> list[Player]:
+        return self._stock.kept(kind) or self._stock.make(kind, self._circumstances())
+
+    def _evaluation(self, kind: Kind) -> TrainerLoader | list[TrainerLoader]:
+        loaders = [TrainerLoader(player, _first_epoch) for player in self._players(kind)]
+        if not loaders:
+            raise _missing(kind)
+        return loaders if self._options.is_named(kind) else loaders[0]
+
+    def _leave(self) -> None:
+        self._stock.shutdown()
+        if self._run is not None:
+            adapter.detach(self._run.trainer, self._run.callback)
+
+
+class _EpochAfterEpoch:
+    """Where iterations of a loader begin that no Trainer counts for."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+
+    def __call__(self, loader: TrainerLoader) -> Start:
+        """Give the start of the next epoch."""
+        del loader
+        self._epoch += 1
+        return Start(Place(self._epoch - 1), Update())
+
+
+def _first_epoch(loader: TrainerLoader) -> Start:
+    del loader
+    return Start(Place(), Update())
+
+
+def _missing(kind: Kind) -> ConfigError:
+    return ConfigError(f"datamodule: `{kind}` is None, must be a location; pass it")

@@ -1,0 +1,59 @@
+"""The loader that the Trainer sees: an own iterable, so that Lightning leaves it alone.
+
+It owns nothing durable. Its length is a constant, its state a marker, and an iterator that nobody
+draws from has no effect, since Lightning throws several away. Place in the flow: a ``Player``
+below, the Trainer above. Reads: where to begin. Makes: batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from seqdata.lightning.cursor import Place
+from seqdata.loading.options import Update
+from seqdata.loading.player import Player
+
+MARKER = {"seqdata": 1}
+"""All that a loader puts into a checkpoint; the place is the DataModule's to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where an iteration begins, and how its batches are gathered into updates."""
+
+    place: Place
+    update: Update
+
+
+class TrainerLoader:
+    """Batches of one data set for the Trainer.
+
+    Args:
+        player: What plays the epochs.
+        begin: Called with this loader at an iteration's first ``next()``; says where it begins.
+    """
+
+    def __init__(self, player: Player, begin: Callable[[TrainerLoader], Start]) -> None:
+        self._player = player
+        self._begin = begin
+
+    def __len__(self) -> int:
+        return self._player.steps
+
+    def __iter__(self) -> Iterator[Any]:
+        start = self._begin(self)  # a generator: runs at the first next()
+        yield from self._player.play(start.place.epoch, start.place.position, start.update)
+
+    def state_dict(self) -> dict[str, int]:
+        """Give the constant marker, which tells the Trainer that resuming is taken care of."""
+        return dict(MARKER)
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Do nothing: the DataModule has loaded the place before."""
+        del state
+
+    def shutdown(self) -> None:
+        """End the player's threads."""
+        self._player.shutdown()

@@ -1,0 +1,136 @@
+"""What a SequenceDataModule was asked for, as one frozen object.
+
+Place in the flow: made by the DataModule's constructor, read by everything below it. Reads:
+nothing. Makes: options of a ``Player``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from seqdata.errors import ConfigError
+from seqdata.loading.options import PlayOptions
+from seqdata.protocols import Collator, Policy, Store, Transform
+from seqdata.sharing import Tail
+from seqdata.world import World
+
+Location = str | Path | Store | Sequence[Any]
+"""A path, an opened store or view, or sequences in memory: arrays, or dicts of fields."""
+
+Locations = Location | Mapping[str, Location]
+"""One location, or name -> location: then there is one loader for each, in this order."""
+
+Shift = int | Mapping[str, int]
+OnChanged = Literal["error", "next_epoch"]
+Kind = Literal["train", "val", "test", "predict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DataOptions:
+    """All arguments of a ``SequenceDataModule``; see there for their meaning.
+
+    Raises:
+        ConfigError: If an argument cannot be meant.
+    """
+
+    train: Location | None
+    val: Locations | None
+    test: Locations | None
+    predict: Locations | None
+    batching: Policy | str
+    eval_batching: Policy | str | None
+    batches_per_update: int | None
+    fields: Sequence[str] | None
+    as_tuple: Sequence[str] | None
+    as_dict: Sequence[str] | None
+    transform: Transform | None
+    collator: Collator | str
+    shift: Shift
+    tail: Tail
+    on_error: str
+    on_changed: OnChanged
+    seed: int | None
+    num_workers: int
+    prefetch: int
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_numbers()
+        self.playing(World(), self.seed or 0)
+        if isinstance(self.train, Mapping):
+            raise ConfigError(
+                f"datamodule: `train` has {len(self.train)} named locations, must be one; several "
+                "training sets are one store that holds them all"
+            )
+        if self.batches_per_update is not None and self.tail != "fill":
+            raise ConfigError(
+                f"datamodule: `tail` is {self.tail!r}, must be 'fill' with `batches_per_update`; "
+                "leave one of them out"
+            )
+
+    def _check_choices(self) -> None:
+        if self.on_changed not in get_args(OnChanged):
+            raise ConfigError(
+                f"datamodule: `on_changed` is {self.on_changed!r}, must be 'error' or 'next_epoch'"
+            )
+        if self.on_error != "raise":
+            raise ConfigError(
+                f"datamodule: `on_error` is {self.on_error!r}, must be 'raise'; this release has no"
+                " other way to go on from an error in the data"
+            )
+
+    def _check_numbers(self) -> None:
+        if self.num_workers != 0:
+            raise ConfigError(
+                f"datamodule: `num_workers` is {self.num_workers!r}, must be 0: this release has no"
+                " worker processes; leave it out, batches are read ahead by a thread (`prefetch`)"
+            )
+        wanted = self.batches_per_update
+        if wanted is not None and (not isinstance(wanted, int) or wanted < 1):
+            raise ConfigError(
+                f"datamodule: `batches_per_update` is {wanted!r}, must be an integer of at least 1"
+            )
+
+    def playing(self, world: World, seed: int) -> PlayOptions:
+        """Give the options of a player, still without a collator.
+
+        Raises:
+            ConfigError: If a value cannot be meant.
+        """
+        return PlayOptions(
+            world=world,
+            seed=seed,
+            fields=self.fields,
+            as_tuple=self.as_tuple,
+            as_dict=self.as_dict,
+            transform=self.transform,
+            shift=self.shift,
+            tail=self.tail,
+            prefetch=self.prefetch,
+        )
+
+    def locations(self, kind: Kind) -> list[Location]:
+        """Give the locations of a kind, in the order of their loaders."""
+        given: Locations | None = getattr(self, kind)
+        if given is None:
+            return []
+        return list(given.values()) if isinstance(given, Mapping) else [given]
+
+    def is_named(self, kind: Kind) -> bool:
+        """Tell whether locations of a kind were given by name, for a list of loaders."""
+        return isinstance(getattr(self, kind), Mapping)
+
+
+def unshuffled(policy: Policy) -> Policy:
+    """Give the policy in the order that evaluation wants, where it has a choice."""
+    given: Any = policy  # a Policy need not be a dataclass, as far as the type goes
+    if not dataclasses.is_dataclass(given):
+        return policy
+    if "shuffle" not in {field.name for field in dataclasses.fields(given) if field.init}:
+        return policy
+    changed: Policy = dataclasses.replace(given, shuffle=False)
+    return changed

@@ -1,0 +1,111 @@
+"""Repairs of the counters in a checkpoint, before Lightning's loops read them.
+
+Lightning counts steps of the world that wrote the checkpoint, and goes on wrongly after the last
+batch of an epoch: validations are lost, whole epochs are skipped or trained twice, all silently.
+The functions here put the counters right for the place where the data goes on. Place in the flow:
+the DataModule appends ``CounterRepair`` to the Trainer's callbacks. Reads: a loaded place. Changes:
+the checkpoint in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from seqdata.lightning.adapter import TRACKER_KEYS, LoopStates, Tracker, loop_states
+from seqdata.lightning.cursor import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a loaded state goes on.
+
+    Attributes:
+        place: Epoch and position.
+        step: Step of this world at that position.
+        shifted: Whether the steps of the run that saved it are counted differently from ours.
+    """
+
+    place: Place
+    step: int
+    shifted: bool
+
+
+class CounterRepair(Callback):
+    """Repairs the counters of the checkpoint that a fit goes on from.
+
+    Args:
+        resume: Gives what the DataModule loaded; None: nothing.
+        started: Called once the loops and loaders stand, before the first batch.
+    """
+
+    def __init__(self, resume: Callable[[], Resume | None], started: Callable[[], None]) -> None:
+        self._resume = resume
+        self._started = started
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Change the counters in ``checkpoint``; called before the loops are restored."""
+        del trainer, pl_module
+        resume = self._resume()
+        if resume is not None:
+            repair(loop_states(checkpoint), resume)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell the DataModule that training begins."""
+        del trainer, pl_module
+        self._started()
+
+
+def repair(states: LoopStates, resume: Resume) -> None:
+    """Make a checkpoint's counters tell the place where the data goes on."""
+    states.validation["current"] = _tracker(0)  # one that was cut off is run again as a whole
+    if resume.place.position == 0:
+        if states.batches["current"]["processed"] > 0:
+            finish_epoch(states)
+        return
+    if resume.shifted:
+        shift_steps(states, resume.step)
+    if states.epochs["current"]["ready"] == states.epochs["current"]["completed"]:
+        reopen_epoch(states)
+
+
+def finish_epoch(states: LoopStates) -> None:
+    """Close the epoch whose last batch the checkpoint holds: the next one begins from its start.
+
+    Saved in an epoch's last batch, an epoch has started but is not completed; saved while the next
+    epoch was being prepared, that one is ready but has not started.
+    """
+    for kind, tracker in states.epochs.items():
+        states.epochs[kind] = _tracker(tracker["started"])
+    states.batches["total"] = _tracker(states.batches["total"]["ready"])
+    states.batches["current"] = _tracker(0)
+    states.batches["is_last_batch"] = False
+
+
+def shift_steps(states: LoopStates, step: int) -> None:
+    """Count the epoch's trained steps as ``step``.
+
+    All four counters move by one amount: their differences tell Lightning at which hook the
+    checkpoint was saved. The totals stay: they are steps that were really trained.
+    """
+    current: Tracker = states.batches["current"]
+    by = step - current["processed"]
+    for key in TRACKER_KEYS:
+        current[key] += by
+    states.batches["is_last_batch"] = False
+
+
+def reopen_epoch(states: LoopStates) -> None:
+    """Count the epoch as begun that a run without these repairs took for completed."""
+    for tracker in states.epochs.values():
+        tracker["ready"] += 1
+        tracker["started"] += 1
+
+
+def _tracker(count: int) -> Tracker:
+    return dict.fromkeys(TRACKER_KEYS, count)

@@ -1,0 +1,194 @@
+"""One training run: its player, its cursor, and what it saves and loads.
+
+Place in the flow: the DataModule makes one per Trainer in ``setup("fit")``. Reads: the Trainer's
+counters through the adapter. Makes: where an epoch begins, and the DataModule's state.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+from seqdata.errors import ResumeError, SeqDataError, SeqDataWarning
+from seqdata.lightning import adapter
+from seqdata.lightning.agreement import agree
+from seqdata.lightning.cursor import Cursor, Place
+from seqdata.lightning.loader import Start, TrainerLoader
+from seqdata.lightning.options import DataOptions
+from seqdata.lightning.repairs import CounterRepair, Resume
+from seqdata.lightning.state import RunState
+from seqdata.loading.options import Update
+from seqdata.loading.player import Player
+from seqdata.world import World
+
+
+class TrainRun:
+    """The training of one DataModule under one Trainer.
+
+    Args:
+        trainer: Who counts.
+        player: Plays the training data.
+        world: Who we are.
+        options: What the DataModule was asked for.
+    """
+
+    def __init__(
+        self, trainer: Trainer, player: Player, world: World, options: DataOptions
+    ) -> None:
+        self.trainer = trainer
+        self.player = player
+        self.callback = CounterRepair(lambda: self._resume, self._started)
+        self._world = world
+        self._options = options
+        self._cursor = Cursor()
+        self._resume: Resume | None = None
+        self._warned = False
+
+    def begin(self, loader: TrainerLoader) -> Start:
+        """Give the start of an iteration that is about to draw its first batch.
+
+        Only the loader that feeds the fit loop moves the cursor; looking into another one does not.
+
+        Raises:
+            ResumeError: If the data and the Trainer do not stand at the same step.
+        """
+        counters = adapter.counters_of(self.trainer)
+        if not adapter.feeds(self.trainer, loader):
+            return Start(self.here(), self._update(counters))
+        lanes = self.player.plan(self.here().epoch).lanes
+        stride = 1 if lanes else self._world.size
+        self._cursor = self._cursor.begun(counters, batches=self.player.num_batches, stride=stride)
+        place = self._cursor.start
+        self._guard(counters, place)
+        return Start(place, self._update(counters))
+
+    def here(self) -> Place:
+        """Give the place of the batch that is trained next."""
+        return self._cursor.here(adapter.counters_of(self.trainer))
+
+    def state(self) -> RunState:
+        """Give the present state; warns once in the middle of an update."""
+        here = self.here()
+        self._warn_in_mid_update(here)
+        return self._state_at(here)
+
+    def load(self, state: RunState) -> None:
+        """Go on at a saved place.
+
+        Raises:
+            ResumeError: If the plan there is another one, or the Trainer's limits count otherwise.
+        """
+        place = self._fitting(state)
+        shifted = (state.world_size, state.tail) != (self._world.size, self._options.tail)
+        if state.world_size != self._world.size:
+            self._refuse_limits(state.world_size)
+        step = self._step_at(place)
+        if place.position and step >= adapter.trained_steps(self.trainer, self.player.steps):
+            place, step = place.next_epoch, 0
+        accumulate = self._accumulate()
+        if step % accumulate:
+            _warn(
+                f"resume: step {step} lies inside an update of {accumulate} steps, whose gradients "
+                "are not in checkpoints: this update differs; save at its end (every_n_train_steps)"
+            )
+        self._cursor = Cursor(place)
+        self._resume = Resume(place, step, shifted)
+
+    def _fitting(self, state: RunState) -> Place:
+        now = self._state_at(state.place)
+        changed = state.changed(now)
+        if changed == ["data"] and self._options.on_changed == "next_epoch":
+            return state.place.next_epoch if state.position else state.place
+        if changed or state.fingerprint != now.fingerprint:
+            raise state.refusal(now, changed)
+        return state.place
+
+    def _state_at(self, place: Place) -> RunState:
+        described = self.player.describe()
+        return RunState(
+            epoch=place.epoch,
+            position=place.position,
+            fingerprint=self.player.fingerprint(place.epoch),
+            data=str(described["data"]),
+            policy=str(described["policy"]),
+            seed=int(described["seed"]),
+            shift=repr(self._options.shift),
+            tail=self._options.tail,
+            world_size=self._world.size,
+            accumulate=self._accumulate(),
+        )
+
+    def _accumulate(self) -> int:
+        divides = adapter.divides_loss(self.trainer)
+        return self.trainer.accumulate_grad_batches if divides else 1
+
+    def _update(self, counters: adapter.Counters) -> Update:
+        steps = int(min(counters.steps, self.player.steps))
+        divided = adapter.divides_loss(self.trainer)
+        return Update(accumulate=self._accumulate(), steps=steps, divided=divided)
+
+    def _step_at(self, place: Place) -> int:
+        return self.player.share(place.epoch, place.position).first_step
+
+    def _guard(self, counters: adapter.Counters, place: Place) -> None:
+        step = self._step_at(place)
+        if step == counters.ready:
+            return
+        where = f"resume: the Trainer stands at step {counters.ready}, the data at step {step}"
+        if self._resume is None:
+            raise ResumeError(
+                f"{where}, must be the same: the checkpoint brought no state of this DataModule; "
+                "resume with the class that saved it, not renamed, passed as `datamodule`"
+            )
+        raise ResumeError(
+            f"{where}, must be the same; the checkpoint's loops and DataModule state are of two runs"
+        )
+
+    def _started(self) -> None:
+        """Compare the ranks, and warn of what will not be the same on another world."""
+        error, facts = None, dict[str, str | int]()
+        try:
+            here = self.here()
+            facts = {
+                "plan": self.player.fingerprint(here.epoch),
+                "steps": self.player.steps,
+                "epoch": here.epoch,
+                "position": here.position,
+            }
+        except SeqDataError as failure:
+            error = failure
+        agree(self._world, facts, error)
+        every, accumulate = adapter.validates_every(self.trainer), self._accumulate()
+        if every and every < self.player.steps and every % accumulate:
+            _warn(
+                f"datamodule: validation every {every} steps, must be a multiple of the {accumulate}"
+                " steps of an update to fall on the same place in every world; change "
+                "`val_check_interval`"
+            )
+
+    def _refuse_limits(self, world_size: int) -> None:
+        for name in ("limit_train_batches", "val_check_interval"):
+            value: Any = getattr(self.trainer, name)
+            if isinstance(value, int):
+                raise ResumeError(
+                    f"resume: `{name}` is {value!r} steps, which hold other batches on "
+                    f"{self._world.size} ranks than on the {world_size} that saved the state, must be "
+                    "a fraction; pass a float"
+                )
+
+    def _warn_in_mid_update(self, here: Place) -> None:
+        accumulate = self._accumulate()
+        step = adapter.counters_of(self.trainer).processed
+        if here.position and step % accumulate and not self._warned:
+            self._warned = True
+            _warn(
+                f"datamodule: saved after step {step}, inside an update of {accumulate} steps, whose"
+                " gradients are not in checkpoints: resuming here will differ; save at an update's end"
+                " (every_n_train_steps)"
+            )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SeqDataWarning, stacklevel=2)

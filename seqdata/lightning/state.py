@@ -1,0 +1,105 @@
+"""What a DataModule writes into a checkpoint, and why a loaded one is refused.
+
+A few primitives, the same on every rank: a place in the plan, what the plan was made from, and how
+the run counted its steps. Place in the flow: ``TrainRun`` saves and loads one. Reads: a state.
+Makes: a state, or the reason why it does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from seqdata.errors import ResumeError
+from seqdata.lightning.cursor import Place
+
+VERSION = 1
+Value = str | int | None
+_ORIGINS = ("data", "policy", "seed", "shift")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Where a run stands, and on what ground.
+
+    Attributes:
+        epoch: Epoch of the plan.
+        position: Batches of that plan that all ranks have trained.
+        fingerprint: Of that plan.
+        data: Fingerprint of the data.
+        policy: The policy, as text.
+        seed: Of the order.
+        shift: Timesteps between inputs and targets, as text.
+        tail: What happens in the last uneven step.
+        world_size: Data-parallel ranks of the run that saved it.
+        accumulate: Steps of one optimizer update in that run.
+    """
+
+    epoch: int
+    position: int
+    fingerprint: str
+    data: str
+    policy: str
+    seed: int
+    shift: str
+    tail: str
+    world_size: int
+    accumulate: int
+
+    @property
+    def place(self) -> Place:
+        """Epoch and position."""
+        return Place(self.epoch, self.position)
+
+    def as_dict(self) -> dict[str, Value]:
+        """Give the state as primitives: what ``torch.load(weights_only=True)`` reads."""
+        return {"version": VERSION, **asdict(self)}
+
+    @classmethod
+    def of_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Read a state back.
+
+        Raises:
+            ResumeError: If another release wrote it, or it is damaged.
+        """
+        version = state.get("version")
+        if version != VERSION:
+            raise ResumeError(
+                f"resume: the state has version {version!r}, must be {VERSION}; go on with the "
+                "release of seqdata that saved it"
+            )
+        values = {field.name: state.get(field.name) for field in fields(cls)}
+        for field in fields(cls):
+            kind = int if field.type == "int" else str
+            value = values[field.name]
+            if type(value) is not kind or (isinstance(value, int) and value < 0):
+                raise ResumeError(
+                    f"resume: `{field.name}` of the state is {value!r}, must be "
+                    f"{'an integer of at least 0' if kind is int else 'a text'}; it is damaged"
+                )
+        return cls(**values)  # type: ignore[arg-type]
+
+    def changed(self, now: RunState) -> list[str]:
+        """Give the names of what the plan is made from and differs now.
+
+        The digest of the data is of its lengths as planned: another shift changes it, too.
+        """
+        changed = [name for name in _ORIGINS if getattr(self, name) != getattr(now, name)]
+        return [name for name in changed if name != "data"] if "shift" in changed else changed
+
+    def refusal(self, now: RunState, changed: list[str]) -> ResumeError:
+        """Make the error that tells what changed."""
+        if not changed:
+            return ResumeError(
+                f"resume: the plan of epoch {self.epoch} has fingerprint {now.fingerprint!r}, must "
+                f"be the saved {self.fingerprint!r}; go on with the release of seqdata that saved it"
+            )
+        what = "; ".join(
+            f"`{name}` was {getattr(self, name)!r}, is {getattr(now, name)!r}" for name in changed
+        )
+        hint = ", pass on_changed='next_epoch' to begin the next epoch over the changed data"
+        return ResumeError(
+            f"resume: {what}; a state goes on only over the same plan: restore what changed"
+            f"{hint if changed == ['data'] else ''}, or fit without `ckpt_path`"
+        )

@@ -1,0 +1,87 @@
+"""The stores and players of a DataModule: opened once, and made again only for another world.
+
+Place in the flow: options in, players out. Reads: stores. Makes: players.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from seqdata.lightning.options import DataOptions, Kind, unshuffled
+from seqdata.loading.player import Player
+from seqdata.opening import default_host, resolve_collator, resolve_policy, store_of
+from seqdata.protocols import Store
+from seqdata.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What players are made for.
+
+    Attributes:
+        world: Who we are.
+        seed: Of order and transforms.
+        frozen: Whether a small part is being overfitted: epoch 0 for ever, not shuffled.
+    """
+
+    world: World
+    seed: int
+    frozen: bool
+
+
+class Stock:
+    """Stores and players by kind.
+
+    Args:
+        options: What the DataModule was asked for.
+    """
+
+    def __init__(self, options: DataOptions) -> None:
+        self._options = options
+        self._stores: dict[Kind, list[Store]] = {}
+        self._players: dict[Kind, list[Player]] = {}
+        self._made_for: Circumstances | None = None
+
+    def keep(self, kind: Kind, circumstances: Circumstances) -> list[Player]:
+        """Give the players of a kind, and keep them for as long as the circumstances last."""
+        if circumstances != self._made_for:
+            self.shutdown()
+            self._players.clear()
+            self._made_for = circumstances
+        if kind not in self._players:
+            self._players[kind] = self.make(kind, circumstances)
+        return self._players[kind]
+
+    def kept(self, kind: Kind) -> list[Player]:
+        """Give the players that are kept; none before ``setup``."""
+        return self._players.get(kind, [])
+
+    def make(self, kind: Kind, circumstances: Circumstances) -> list[Player]:
+        """Make the players of a kind, one per location."""
+        options, evaluates = self._options, kind != "train"
+        batching = options.batching
+        if evaluates and options.eval_batching is not None:
+            batching = options.eval_batching
+        policy = resolve_policy(batching)
+        if evaluates or circumstances.frozen:
+            policy = unshuffled(policy)
+        play = replace(
+            options.playing(circumstances.world, circumstances.seed),
+            collator=resolve_collator(options.collator),
+            frozen_epoch=circumstances.frozen,
+            plan_ready=default_host().plan_ready,
+        )
+        if evaluates and play.tail == "repeat":
+            play = replace(play, tail="fill")
+        return [Player(store, policy, play) for store in self._opened(kind)]
+
+    def shutdown(self) -> None:
+        """End all threads."""
+        for players in self._players.values():
+            for player in players:
+                player.shutdown()
+
+    def _opened(self, kind: Kind) -> list[Store]:
+        if kind not in self._stores:
+            self._stores[kind] = [store_of(place) for place in self._options.locations(kind)]
+        return self._stores[kind]

@@ -1,0 +1,172 @@
+"""A tiny model that writes down what it is given, and runs of the real Trainer around it."""
+
+import random
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.policies.bucketed import Bucketed
+
+
+def sequences(count: int, seed: int = 0) -> list[np.ndarray]:
+    """Give ``count`` short float64 sequences of one feature and unequal lengths."""
+    draw = random.Random(seed)
+    return [
+        np.array([[draw.random()] for _ in range(draw.randint(1, 9))], dtype=np.float64)
+        for _ in range(count)
+    ]
+
+
+@dataclass
+class Log:
+    """What a run did, in order."""
+
+    train: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)  # (Lightning's epoch, batch_idx)
+    val: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)  # (global step, ids)
+    epochs: list[int] = field(default_factory=list)  # current_epoch at on_train_epoch_start
+    rates: list[float] = field(default_factory=list)
+
+    def validations(self) -> list[int]:
+        """Global steps at which a validation ran."""
+        return sorted({step for step, _ in self.val})
+
+
+class Recorder(pl.LightningModule):
+    """One linear layer over timesteps with the token-exact loss.
+
+    Args:
+        fail_at: Position in ``log.train`` at which a training step raises; None: never.
+    """
+
+    def __init__(self, fail_at: int | None = None, fail_in_val: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(1, 1).double()
+        self.log_of = Log()
+        self.fail_at = fail_at
+        self.fail_in_val = fail_in_val
+
+    def training_step(self, batch, batch_idx):
+        if self.fail_at is not None and len(self.log_of.train) == self.fail_at:
+            raise OSError("told to fail")
+        ids = tuple(batch.ids[batch.weight > 0].tolist())
+        self.log_of.train.append((batch.epoch, batch.number, ids))
+        self.log_of.steps.append((self.current_epoch, batch_idx))
+        error = (self.layer(batch["x"]).squeeze(-1) - 1.0) ** 2
+        return (batch.score * error).sum() * batch.loss_scale
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        if self.fail_in_val is not None and len(self.log_of.val) == self.fail_in_val:
+            raise OSError("told to fail in validation")
+        real = batch.ids[batch.weight > 0].tolist()
+        self.log_of.val.append((self.trainer.global_step, tuple(real)))
+
+    def predict_step(self, batch, batch_idx, dataloader_idx=0):
+        return batch.real().ids.tolist()
+
+    def test_step(self, batch, batch_idx, dataloader_idx=0):
+        self.log_of.val.append((dataloader_idx, tuple(batch.real().ids.tolist())))
+
+    def on_train_epoch_start(self):
+        self.log_of.epochs.append(self.current_epoch)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.9)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "epoch"},
+        }
+
+    def parameters_of(self) -> list[float]:
+        return [value for one in self.parameters() for value in one.detach().flatten().tolist()]
+
+
+QUIET = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "logger": False,
+    "num_sanity_val_steps": 0,
+}
+
+
+@dataclass
+class Run:
+    """A finished or failed fit."""
+
+    model: Recorder
+    data: SequenceDataModule
+    trainer: pl.Trainer
+    error: BaseException | None = None
+    first_step: int = 0
+
+    @property
+    def log(self) -> Log:
+        return self.model.log_of
+
+
+def data_of(count: int = 23, *, val: int | None = 5, **options: Any) -> SequenceDataModule:
+    """Make a DataModule over sequences in memory."""
+    options.setdefault("batching", Bucketed(4))
+    options.setdefault("seed", 3)
+    if val is not None:
+        options.setdefault("val", sequences(val, 1))
+        options.setdefault("eval_batching", Bucketed(2))
+    return SequenceDataModule(train=sequences(count), **options)
+
+
+def fit(
+    data: SequenceDataModule,
+    *,
+    model: Recorder | None = None,
+    folder: Path | None = None,
+    every: int | None = None,
+    ckpt: str | Path | None = None,
+    callbacks: tuple[Callback, ...] = (),
+    **trainer: Any,
+) -> Run:
+    """Fit once; saves to ``folder`` every ``every`` steps, at epoch ends without it."""
+    model = model or Recorder()
+    saved = list(callbacks)
+    if folder is not None:
+        saved.append(
+            ModelCheckpoint(
+                dirpath=folder,
+                filename="{step}",
+                every_n_train_steps=every,
+                save_top_k=-1,
+                save_on_exception=True,
+            )
+        )
+    options = {**QUIET, "enable_checkpointing": folder is not None, "callbacks": saved, **trainer}
+    with warnings.catch_warnings():
+        ignore_lightning()
+        made = pl.Trainer(**options)
+        run = Run(model, data, made)
+        try:
+            made.fit(model, datamodule=data, ckpt_path=None if ckpt is None else str(ckpt))
+        except OSError as error:
+            run.error = error
+    return run
+
+
+def ignore_lightning() -> None:
+    """Silence what Lightning and torch say about tiny runs, and nothing else."""
+    for text in (
+        ".*isinstance.treespec, LeafSpec..*",
+        ".*does not have many workers.*",
+        ".*Checkpoint directory .* exists.*",
+        ".*callbacks used to create the checkpoint need to be provided.*",
+        ".*You defined a `validation_step` but have no `val_dataloader`.*",
+    ):
+        warnings.filterwarnings("ignore", message=text)
