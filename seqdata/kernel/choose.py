@@ -1,7 +1,7 @@
 """Which kernel this process uses: the compiled one, or its NumPy twin.
 
-The environment variable ``SEQDATA_KERNEL=numpy`` chooses the twin; nothing is read at import. Place in
-the flow: stores ask once, when they make a source; ``doctor`` and benchmarks ask for the name.
+The environment variable ``SEQDATA_KERNEL=numpy`` chooses the twin; nothing is read at import. Place
+in the flow: stores ask once, when they make a source; ``doctor`` and benchmarks ask for the name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Kernel(Protocol):
 
         Args:
             values: Per shard, the bytes of all its timesteps.
-            offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one timestep each.
+            offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one timestep
+                each.
             starts: int64 (shards+1,): shard -> its first sequence, from 0.
             width: Bytes per timestep.
 
@@ -47,8 +48,8 @@ class Kernel(Protocol):
         Args:
             source: Of the field.
             spans: int64 (n, 3), C-contiguous: sequence, start, stop in timesteps.
-            bounds: int64 (n+1,), rising: span i goes to timestep ``bounds[i]`` of ``out``, and what is
-                left up to ``bounds[i+1]`` is padding.
+            bounds: int64 (n+1,), rising: span i goes to timestep ``bounds[i]`` of ``out``, and what
+                is left up to ``bounds[i+1]`` is padding.
             out: Writable, C-contiguous.
             padding: The bytes of one element; None: zeros.
 
@@ -77,8 +78,9 @@ def kernel() -> Kernel:
         raise ConfigError(
             f"kernel: `SEQDATA_KERNEL` is {wanted!r}, must be 'c' or 'numpy'; unset it"
         )
+    numpy = cast("Kernel", twin)
     if wanted == "numpy":
-        return twin
+        return numpy
     try:
         return cast("Kernel", importlib.import_module("seqdata.kernel._fill"))
     except ImportError as error:
@@ -87,9 +89,9 @@ def kernel() -> Kernel:
                 "kernel: `SEQDATA_KERNEL` is 'c' but the compiled kernel cannot be imported "
                 f"({error}); build it with `python setup.py build_ext --inplace`"
             ) from error
-        return twin
+        return numpy
 
 
 def kernel_name() -> str:
     """Give the name of the kernel in use: ``"c"``, or ``"numpy"``, which is slower."""
-    return "numpy" if kernel() is twin else "c"
+    return "numpy" if kernel() is cast("Kernel", twin) else "c"

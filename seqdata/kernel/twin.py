@@ -1,11 +1,13 @@
 """The kernel in NumPy: the same functions, checks and results as ``_fill.c``, slower.
 
-Used where there is no compiler, and by the tests to say what the compiled kernel must do. Place in the
+Used where there is no compiler, and by the tests to say what the compiled kernel must do. Place in
+the
 flow: below every store. Reads: buffers. Makes: filled output.
 """
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -86,7 +88,7 @@ def fill(source: TwinSource, spans: Any, bounds: Any, out: Any, padding: bytes |
         pieces.append(piece)
     width = source.width
     lengths = [len(piece) // width for piece in pieces]
-    rooms = [stop - start for start, stop in zip(edges, edges[1:], strict=False)]
+    rooms = [stop - start for start, stop in itertools.pairwise(edges)]
     fits = edges[0] >= 0 and edges[-1] <= len(target) // width and edges == sorted(edges)
     if not fits or any(length > room for length, room in zip(lengths, rooms, strict=True)):
         raise ValueError("fill: `bounds` must rise inside `out` and hold every span")

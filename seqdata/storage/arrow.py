@@ -1,7 +1,7 @@
 """The Arrow store: mapped shards, opened by their manifest and read without pyarrow.
 
-Place in the flow: a location becomes a store. Reads: manifest, lengths, spans. Makes: columns over mapped
-bytes.
+Place in the flow: a location becomes a store. Reads: manifest, lengths, spans. Makes: columns over
+mapped bytes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import (
-    ConfigError, CorruptShardError, DataError, IncompleteDatasetError, MissingShardError,
-)  # fmt: skip
+from seqdata.errors import ConfigError, CorruptShardError, DataError, IncompleteDatasetError
 from seqdata.kernel.choose import Kernel, kernel
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout, Source, TextSource
 from seqdata.storage.commit import OWN_FILES, unfinished
 from seqdata.storage.location import local_path, open_inside
-from seqdata.storage.manifest import MANIFEST, Manifest, Shard, load_manifest
-from seqdata.storage.reading import Reading
+from seqdata.storage.manifest import MANIFEST, Manifest, Shard
+from seqdata.storage.parsing import load_manifest
 from seqdata.storage.schema import TEXTS, default_axis, field_width, no_such
+from seqdata.storage.sources import Sources
 from seqdata.storage.views import View, take, where
 
 _MAGIC = b"ARROW1"
@@ -52,7 +51,8 @@ def open_arrow(location: str | os.PathLike[str], *, verify: str = "off") -> Arro
     root = local_path(location)
     if verify != "off":
         raise ConfigError(
-            f"{root}: `verify` is {verify!r}, must be 'off': the store has no checksums; leave it out"
+            f"{root}: `verify` is {verify!r}, must be 'off': the store has no checksums; leave it "
+            "out"
         )
     if not (root / MANIFEST).exists():
         raise _no_store(root)
@@ -90,7 +90,7 @@ class ArrowStore:
         self._names = [shard.file for shard in manifest.shards]
         layout = Layout(str(root), self._names, starts, lengths_of)
         sources = {name: _source(name, manifest, layout, mappings) for name in manifest.fields}
-        self._reading = Reading(layout, sources, manifest.key)
+        self._sources = Sources(layout, sources, manifest.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open_arrow, (str(self._root),)
@@ -138,7 +138,7 @@ class ArrowStore:
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of sequences."""
-        return self._reading.keys(numbers)
+        return self._sources.keys(numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
@@ -148,7 +148,7 @@ class ArrowStore:
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
-        return self._reading.read(spans, fields, axis)
+        return self._sources.read(spans, fields, axis)
 
     def take(self, numbers: Any) -> View:
         """Give the view of sequences by number, in this order; repeats allowed."""
@@ -169,10 +169,10 @@ class ArrowStore:
         Raises:
             ConfigError: If a field is not there.
         """
-        starts = self._reading.layout.starts
+        starts = self._sources.layout.starts
         engine = kernel()
         for name in self.fields if fields is None else fields:
-            source = self._reading.sources.get(name)
+            source = self._sources.by_name.get(name)
             if source is None:
                 raise no_such(self.location, "field", name, self.fields)
             for i, shard in enumerate(self._manifest.shards):
@@ -193,7 +193,7 @@ class ArrowStore:
 def _map_shard(root: Path, i: int, shard: Shard, engine: Kernel) -> Any:
     """Map a shard whose size and footer are those that were written."""
     with open_inside(root, shard.file, f"shard {i}") as (descriptor, size):
-        facts = {"shard": i, "file": shard.file}
+        facts: dict[str, Any] = {"shard": i, "file": shard.file}
         if size != shard.bytes:
             raise CorruptShardError.at(
                 f"{root}: shard {i} ({shard.file!r}) has {size} bytes, must have {shard.bytes}; "
@@ -205,8 +205,8 @@ def _map_shard(root: Path, i: int, shard: Shard, engine: Kernel) -> Any:
         if found != shard.footer_sha256:
             raise CorruptShardError.at(
                 f"{root}: shard {i} ({shard.file!r}) has a footer of digest {found[:16]}, must be "
-                f"{shard.footer_sha256[:16]}; it is another file or damaged, restore it or write the "
-                "store again",
+                f"{shard.footer_sha256[:16]}; it is another file or damaged, restore it or write "
+                "the store again",
                 **facts,
             )
         return _map(root, shard.file, descriptor, size, engine)
@@ -219,8 +219,8 @@ def _map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> N
         must = manifest.sequences * dtype.itemsize
         if size != must:
             raise CorruptShardError.at(
-                f"{root}: lengths of axis {axis!r} ({one.file!r}) have {size} bytes, must have {must}; "
-                "restore them or write the store again",
+                f"{root}: lengths of axis {axis!r} ({one.file!r}) have {size} bytes, must have "
+                f"{must}; restore them or write the store again",
                 file=one.file,
             )
         return np.frombuffer(_map(root, one.file, descriptor, size, engine), dtype=dtype)
@@ -232,8 +232,8 @@ def _map(root: Path, name: str, descriptor: int, size: int, engine: Kernel) -> A
     except OSError as error:
         limit = "`ulimit -n`" if error.errno == errno.EMFILE else "`sysctl vm.max_map_count`"
         raise DataError.at(
-            f"{root}: {name!r} cannot be mapped ({error.strerror}), must be; raise {limit}, or write "
-            "the store again with larger shards",
+            f"{root}: {name!r} cannot be mapped ({error.strerror}), must be; raise {limit}, or "
+            "write the store again with larger shards",
             file=name,
         ) from error
 
@@ -287,8 +287,9 @@ def _no_store(root: Path) -> ConfigError | DataError:
     own = [name for name in names if OWN_FILES.fullmatch(name)]
     if own or unfinished(root):
         return IncompleteDatasetError.at(
-            f"{root}: holds {len(own)} files of a store but no {MANIFEST!r}, which is written last; "
-            "writing was not finished or not all was copied: write it again, or copy the rest",
+            f"{root}: holds {len(own)} files of a store but no {MANIFEST!r}, which is written "
+            "last; writing was not finished or not all was copied: write it again, or copy "
+            "the rest",
             file=str(root),
         )
     if not names:

@@ -1,7 +1,8 @@
 """Columns of spans over mapped or owned buffers: what a read gives, not copied yet.
 
 A ``Source`` is one field of numbers over all shards, a ``TextSource`` one of text; ``Columns`` of a
-store are made from them per batch. Place in the flow: stores make sources, collators fill from columns.
+store are made from them per batch. Place in the flow: stores make sources, collators fill from
+columns.
 Reads: buffers. Makes: views and filled output.
 """
 
@@ -49,8 +50,8 @@ class Layout:
         """
         if not 0 <= number < self.starts[-1]:
             raise ConfigError(
-                f"{self.location}: no sequence {number}, must be in [0, {self.starts[-1]}); was the "
-                "plan made for other data?"
+                f"{self.location}: no sequence {number}, must be in [0, {self.starts[-1]}); was "
+                "the plan made for other data?"
             )
         return bisect_right(self.starts, number) - 1
 
@@ -143,8 +144,8 @@ class Source:
         if self.places is not None:
             begin = self.places[shard] + offsets[0] * width
         raise CorruptSampleError.at(
-            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, field "
-            f"{self.name!r}: lies at timesteps {offsets[0]}..{offsets[1]} of "
+            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, "
+            f"field {self.name!r}: lies at timesteps {offsets[0]}..{offsets[1]} of "
             f"{len(self.values[shard])}, must have {length}; the shard is damaged, restore it or "
             "write the store again",
             shard=shard, file=layout.shards[shard], sequence=number, field=self.name, offset=begin,
@@ -248,13 +249,13 @@ class TextSource:
             "offset": None if self.places is None else self.places[shard] + first,
         }  # fmt: skip
         where = (
-            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, field "
-            f"{self.name!r}"
+            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, "
+            f"field {self.name!r}"
         )
         if not 0 <= first <= last <= len(values):
             raise CorruptSampleError.at(
-                f"{where}: lies at bytes {first}..{last} of {len(values)}, must lie inside; the shard "
-                "is damaged, restore it or write the store again",
+                f"{where}: lies at bytes {first}..{last} of {len(values)}, must lie inside; the "
+                "shard is damaged, restore it or write the store again",
                 **facts,
             )
         raw = values[first:last].tobytes()

@@ -1,8 +1,8 @@
 """A folder that is written as a whole or not at all.
 
-Files are made in a folder aside, and renamed into place when all are there; the manifest comes last and
-is the commit. While a folder aside is there, writing was not finished. Place in the flow: the writer
-works inside of it. Reads: nothing. Makes: a committed folder.
+Files are made in a folder aside, and renamed into place when all are there; the manifest comes last
+and is the commit. While a folder aside is there, writing was not finished. Place in the flow: the
+writer works inside of it. Reads: nothing. Makes: a committed folder.
 """
 
 from __future__ import annotations
@@ -54,30 +54,29 @@ def aside(root: Path, *, overwrite: bool) -> Iterator[Path]:
 def commit(root: Path, folder: Path, files: Sequence[str]) -> None:
     """Rename files and the manifest from the folder aside into place.
 
-    A store that was there before is gone from the first rename on; the new one is there with the last.
+    A store that was there before is gone from the first rename on; the new one is there with the
+    last.
     """
     old = [path.name for path in root.iterdir() if OWN_FILES.fullmatch(path.name)]
     (root / MANIFEST).unlink(missing_ok=True)
-    sync_folder(root)
+    sync_file(root)
     for name in files:
         os.replace(folder / name, root / name)
-    sync_folder(root)
+    sync_file(root)
     os.replace(folder / MANIFEST, root / MANIFEST)
-    sync_folder(root)
+    sync_file(root)
     for name in set(old) - set(files):
         (root / name).unlink(missing_ok=True)
 
 
 def write_synced(path: Path, content: bytes) -> None:
     """Write a file, flushed to the disk."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(content)
+    sync_file(path)
 
 
-def sync_folder(path: Path) -> None:
-    """Flush a folder's names to the disk."""
+def sync_file(path: Path) -> None:
+    """Flush a file, or a folder's names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -99,8 +98,8 @@ def _refuse_to_overwrite(root: Path) -> None:
         found = sorted(path.name for path in root.iterdir() if OWN_FILES.fullmatch(path.name))
         if found:
             raise ConfigError(
-                f"{root}: holds {found[0]!r} but no manifest, must be empty; choose another folder, "
-                "or pass `overwrite`=True to replace such files"
+                f"{root}: holds {found[0]!r} but no manifest, must be empty; choose another "
+                "folder, or pass `overwrite`=True to replace such files"
             )
 
 

@@ -36,8 +36,8 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     url = urlsplit(text)
     if scheme != "file" or url.netloc not in ("", "localhost"):
         raise ConfigError(
-            f"store: location {text!r} is remote ({scheme}), must be a local path or a file:// URL; "
-            "remote stores cannot be read yet, copy it to a local folder first"
+            f"store: location {text!r} is remote ({scheme}), must be a local path or a file:// "
+            "URL; remote stores cannot be read yet, copy it to a local folder first"
         )
     return Path(unquote(url.path))
 
@@ -81,7 +81,8 @@ def open_inside(root: Path, name: str, what: str) -> Iterator[tuple[int, int]]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise DataError.at(
-                f"{root}: {what} ({name!r}) is no ordinary file, must be one; write the store again",
+                f"{root}: {what} ({name!r}) is no ordinary file, must be one; write the store "
+                "again",
                 file=str(path),
             )
         yield descriptor, status.st_size
@@ -93,8 +94,8 @@ def _open_link(root: Path, name: str, what: str) -> int:
     target = (root / name).resolve()
     if not target.is_relative_to(root.resolve()):
         raise DataError.at(
-            f"{root}: {what} ({name!r}) is a link out of the folder, must stay inside of it; put the "
-            "file itself there",
+            f"{root}: {what} ({name!r}) is a link out of the folder, must stay inside of it; put "
+            "the file itself there",
             file=str(root / name),
         )
     try:

@@ -1,8 +1,7 @@
 """The manifest of a store: what was written, where it lies, and how to know it again.
 
-``seqdata.json`` in the store's folder is written last and is the commit. What it says is input, not
-truth: names, sizes and positions are checked here and again where they are used. Place in the flow: the
-writer makes it, opening reads it. Reads: JSON. Makes: frozen facts.
+``seqdata.json`` in the store's folder is written last and is the commit. Place in the flow: the
+writer makes it, ``parsing`` reads it back. Reads: facts. Makes: JSON.
 """
 
 from __future__ import annotations
@@ -11,20 +10,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from seqdata.errors import DataError, FingerprintMismatch
 from seqdata.protocols import Field
-from seqdata.storage.location import is_plain_name, open_inside
-from seqdata.storage.schema import MAX_WIDTH, NUMBERS, TEXTS, axes_of, field_width
 
 MANIFEST = "seqdata.json"
 FORMAT = "seqdata"
 VERSION = 1
-MAX_MANIFEST = 256 << 20  # bytes
-MAX_SEQUENCES = 1 << 48
-_LENGTHS = {"uint32": 4, "uint64": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,206 +119,3 @@ def dump_manifest(manifest: Manifest) -> bytes:
         if value is not None:
             whole[name] = dict(value)
     return json.dumps(whole, indent=1).encode() + b"\n"
-
-
-def load_manifest(root: Path) -> Manifest:
-    """Read and check the manifest in a folder.
-
-    Raises:
-        DataError: If it is none, of another version, or says what cannot be.
-        FingerprintMismatch: If it was changed after it was written.
-    """
-    with open_inside(root, MANIFEST, "manifest") as (descriptor, size):
-        if size > MAX_MANIFEST:
-            raise DataError.at(
-                f"{root / MANIFEST}: has {size} bytes, must have at most {MAX_MANIFEST}; write the "
-                "store again with larger shards",
-                file=str(root / MANIFEST),
-            )
-        with open(descriptor, "rb", closefd=False) as file:
-            text = file.read()
-    return parse_manifest(text, str(root / MANIFEST))
-
-
-def parse_manifest(text: bytes, where: str) -> Manifest:
-    """Check the text of a manifest and give its facts.
-
-    Args:
-        text: JSON.
-        where: The file, for messages.
-
-    Raises:
-        DataError: If it is no manifest, of another version, or says what cannot be.
-        FingerprintMismatch: If its fingerprint is not that of its content.
-    """
-    reader = _Reader(where)
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise reader.error("text", f"is no JSON ({error})", "be a manifest") from error
-    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise reader.error("format", "is missing or another", f"be {FORMAT!r}")
-    if whole.get("version") != VERSION:
-        raise DataError.at(
-            f"{where}: version is {whole.get('version')!r}, must be {VERSION}; install the release of "
-            "lightning-seqdata that wrote it",
-            file=where,
-        )
-    manifest = reader.manifest(whole)
-    said = reader.need(whole, "fingerprint", str, "manifest")
-    if said != manifest.fingerprint:
-        raise FingerprintMismatch.at(
-            f"{where}: fingerprint is {said!r}, must be {manifest.fingerprint!r} by its content; it "
-            "was changed after writing, restore it or write the store again",
-            file=where,
-        )
-    return manifest
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Turns JSON into facts, naming the place of whatever is not as it must be."""
-
-    where: str
-
-    def error(self, place: str, found: str, must: str) -> DataError:
-        return DataError.at(
-            f"{self.where}: {place} {found}, must {must}; restore the manifest or write the store "
-            "again",
-            file=self.where,
-        )
-
-    def need(self, facts: Any, name: str, kind: type, place: str) -> Any:
-        if type(facts) is not dict:
-            raise self.error(place, f"is a {type(facts).__name__}", "be an object")
-        if name not in facts:
-            raise self.error(place, f"lacks {name!r}", "have it")
-        value = facts[name]
-        if type(value) is not kind:
-            raise self.error(
-                f"{place}, {name!r},", f"is a {type(value).__name__}", f"be a {kind.__name__}"
-            )
-        return value
-
-    def count(self, facts: Any, name: str, place: str, most: int = 1 << 62) -> int:
-        value: int = self.need(facts, name, int, place)
-        if not 0 <= value <= most:
-            raise self.error(f"{place}, {name!r},", f"is {value}", f"be in [0, {most}]")
-        return value
-
-    def file(self, facts: Any, place: str) -> str:
-        name: str = self.need(facts, "file", str, place)
-        if not is_plain_name(name):
-            raise self.error(f"{place}, 'file',", f"is {name!r}", "be a name inside of the folder")
-        return name
-
-    def manifest(self, whole: dict[str, Any]) -> Manifest:
-        fields = {
-            name: self.field(one, f"field {name!r}")
-            for name, one in self.need(whole, "fields", dict, "manifest").items()
-        }
-        key = whole.get("key")
-        if key is not None and fields.get(str(key)) != Field("str", (), None):
-            raise self.error("'key'", f"is {key!r}", "be a 'str' field or null")
-        axes = axes_of(fields)
-        lengths = self.need(whole, "lengths", dict, "manifest")
-        if not axes or set(lengths) != set(axes):
-            raise self.error("'lengths'", f"has axes {sorted(lengths)}", f"have {sorted(axes)}")
-        shards = self.need(whole, "shards", list, "manifest")
-        manifest = Manifest(
-            fields=fields,
-            key=key,
-            sequences=self.count(whole, "sequences", "manifest", MAX_SEQUENCES),
-            lengths={axis: self.lengths(lengths[axis], f"lengths of {axis!r}") for axis in axes},
-            shards=tuple(self.shard(one, i, fields, axes) for i, one in enumerate(shards)),
-            checksums=self.optional(whole, "checksums"),
-            statistics=self.optional(whole, "statistics"),
-        )
-        found = sum(shard.sequences for shard in manifest.shards)
-        if found != manifest.sequences or not found:
-            raise self.error(
-                "'sequences'", f"is {manifest.sequences}", f"be {found} > 0 as in shards"
-            )
-        return manifest
-
-    def optional(self, whole: dict[str, Any], name: str) -> Mapping[str, Any] | None:
-        if name not in whole:
-            return None
-        value: dict[str, Any] = self.need(whole, name, dict, "manifest")
-        return value
-
-    def field(self, facts: Any, place: str) -> Field:
-        dtype = self.need(facts, "dtype", str, place)
-        shape = self.need(facts, "shape", list, place)
-        axis = facts.get("axis")
-        if dtype not in NUMBERS + TEXTS:
-            raise self.error(place, f"has dtype {dtype!r}", f"have one of {NUMBERS + TEXTS}")
-        if axis is not None and (type(axis) is not str or dtype in TEXTS):
-            raise self.error(place, f"has axis {axis!r}", "have a name, or null for text")
-        if len(shape) > 32 or any(type(size) is not int or size < 1 for size in shape):
-            raise self.error(place, f"has shape {shape}", "have sizes of at least 1")
-        field = Field(dtype, tuple(shape), axis)
-        if shape and (dtype in TEXTS or field_width(field) >= MAX_WIDTH):
-            raise self.error(place, f"has shape {shape}", f"take less than {MAX_WIDTH} bytes")
-        return field
-
-    def lengths(self, facts: Any, place: str) -> LengthsFile:
-        dtype = self.need(facts, "dtype", str, place)
-        if dtype not in _LENGTHS:
-            raise self.error(place, f"has dtype {dtype!r}", f"have one of {sorted(_LENGTHS)}")
-        digest = self.need(facts, "sha256", str, place)
-        return LengthsFile(file=self.file(facts, place), dtype=dtype, sha256=digest)
-
-    def shard(self, facts: Any, i: int, fields: Mapping[str, Field], axes: list[str]) -> Shard:
-        place = f"shard {i}"
-        timesteps = self.need(facts, "timesteps", dict, place)
-        buffers = self.need(facts, "buffers", dict, place)
-        if set(buffers) != set(fields) or set(timesteps) != set(axes):
-            raise self.error(place, f"has fields {sorted(buffers)}", f"have {sorted(fields)}")
-        shard = Shard(
-            file=self.file(facts, place),
-            sequences=self.count(facts, "sequences", place, MAX_SEQUENCES),
-            bytes=self.count(facts, "bytes", place),
-            footer_bytes=self.count(facts, "footer_bytes", place),
-            footer_sha256=self.need(facts, "footer_sha256", str, place),
-            sha256=self.need(facts, "sha256", str, place),
-            timesteps={axis: self.count(timesteps, axis, place) for axis in axes},
-            buffers={name: self.places(buffers[name], f"{place}, {name!r},") for name in fields},
-        )
-        if shard.footer_bytes > shard.bytes:
-            raise self.error(
-                place, f"has a footer of {shard.footer_bytes} bytes", "have a shorter one"
-            )
-        for name, field in fields.items():
-            self.check_places(shard, name, field, f"{place}, buffers of {name!r},")
-        return shard
-
-    def places(self, facts: Any, place: str) -> tuple[tuple[int, int], ...]:
-        pairs = facts if type(facts) is list else [None]
-        for pair in pairs:
-            if type(pair) is not list or [type(one) for one in pair] != [int, int]:
-                raise self.error(place, f"are {facts!r}", "be pairs of position and bytes")
-        return tuple((pair[0], pair[1]) for pair in pairs)
-
-    def check_places(self, shard: Shard, name: str, field: Field, place: str) -> None:
-        """Check that buffers lie in the file and are as long as the counts ask for."""
-        places = shard.buffers[name]
-        text = field.dtype in TEXTS
-        ragged = text or field.axis is not None
-        must: list[int | None] = []
-        if text:
-            must.append(None)
-        elif field.axis is not None:
-            must.append(shard.timesteps[field.axis] * field_width(field))
-        else:
-            must.append(shard.sequences * field_width(field))
-        if ragged:
-            must.append((shard.sequences + 1) * 8)
-        good = len(places) == len(must) and all(
-            0 <= position and 0 <= size <= shard.bytes - position and want in (None, size)
-            for (position, size), want in zip(places, must, strict=True)
-        )
-        if not good:
-            raise self.error(
-                place, f"are {places!r}", f"lie in {shard.bytes} bytes and take {must}"
-            )

@@ -1,6 +1,7 @@
 """A store of sequences that are in memory already.
 
-Place in the flow: made from arrays or dicts by the user or by opening. Reads: sequences. Makes: a store.
+Place in the flow: made from arrays or dicts by the user or by opening. Reads: sequences. Makes: a
+store.
 """
 
 from __future__ import annotations
@@ -14,13 +15,21 @@ from numpy.typing import NDArray
 
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout, Source, TextSource
-from seqdata.storage.packing import check_axes, make_packer, pack_one, same_ids
-from seqdata.storage.reading import Reading
+from seqdata.storage.ids import check_ids
+from seqdata.storage.lengths import narrow
+from seqdata.storage.packing import (
+    Packed,
+    Packer,
+    TextPacker,
+    check_axes,
+    make_packer,
+    pack_one,
+)
 from seqdata.storage.schema import TEXTS, default_axis, infer_fields
+from seqdata.storage.sources import Sources
 from seqdata.storage.tables import as_rows
 from seqdata.storage.views import View, take, where
 
-Packed = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
 _SHARD = "memory"
 
 
@@ -48,7 +57,7 @@ class MemoryStore:
         self._fingerprint: str | None = None
         count = len(next(iter(self._lengths_of.values())))
         layout = Layout("memory", (_SHARD,), [0, count], self._lengths_of)
-        self._reading = Reading(layout, _sources(self._fields, packed, layout), key)
+        self._sources = Sources(layout, _sources(self._fields, packed, layout), key)
 
     @classmethod
     def of(
@@ -60,9 +69,10 @@ class MemoryStore:
         """Make a store of sequences; they are copied.
 
         Args:
-            sequences: Dicts of arrays, numbers, ``str`` or ``bytes``; plain arrays, which become the
-                field ``x``; or Arrow tables.
-            axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
+            sequences: Dicts of arrays, numbers, ``str`` or ``bytes``; plain arrays, which become
+                the field ``x``; or Arrow tables.
+            axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on
+                ``time``.
             key: The ``str`` field that names a sequence, where there is one.
 
         Raises:
@@ -75,8 +85,7 @@ class MemoryStore:
             (2, [3, 1])
         """
         fields: dict[str, Field] = {}
-        packers = {}
-        numbers: dict[str, int] = {}
+        packers: dict[str, Packer] = {}
         for number, sequence in enumerate(as_rows(sequences)):
             if not packers:
                 fields = infer_fields(sequence, axes)
@@ -86,21 +95,19 @@ class MemoryStore:
             pack_one(packers, sequence, number, key)
         packed = {name: packer.take() for name, packer in packers.items()}
         found = check_axes(fields, packed, 0, key)
-        lengths_of = {axis: _narrow(lengths) for axis, lengths in found.items()}
+        lengths_of = {axis: narrow(lengths) for axis, lengths in found.items()}
         has_key = key in fields and fields[key].dtype == "str"
         store = cls(fields, packed, lengths_of, key if has_key else None)
-        if has_key:
-            for number, name in enumerate(store.keys(np.arange(len(store)))):
-                first = numbers.setdefault(name, number)
-                if first != number:
-                    raise same_ids(first, number, name)
+        ids = packers.get(key)
+        if isinstance(ids, TextPacker) and ids.hashes is not None:
+            check_ids(np.array(ids.hashes), lambda number: store.keys([number])[0])
         return store
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MemoryStore, (self._fields, self._packed, self._lengths_of, self._key)
 
     def __len__(self) -> int:
-        return len(self._reading.layout)
+        return len(self._sources.layout)
 
     def __repr__(self) -> str:
         return f"MemoryStore({len(self)} sequences, fields {', '.join(self._fields)})"
@@ -139,7 +146,7 @@ class MemoryStore:
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of sequences."""
-        return self._reading.keys(numbers)
+        return self._sources.keys(numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
@@ -149,7 +156,7 @@ class MemoryStore:
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
-        return self._reading.read(spans, fields, axis)
+        return self._sources.read(spans, fields, axis)
 
     def take(self, numbers: Any) -> View:
         """Give the view of sequences by number, in this order; repeats allowed."""
@@ -158,11 +165,6 @@ class MemoryStore:
     def where(self, mask: Any) -> View:
         """Give the view of the sequences where ``mask`` is True."""
         return where(self, mask)
-
-
-def _narrow(lengths: NDArray[np.int64]) -> NDArray[Any]:
-    small = int(lengths.max(initial=0)) < 1 << 32
-    return lengths.astype(np.uint32 if small else np.uint64)
 
 
 def _sources(

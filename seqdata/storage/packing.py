@@ -1,8 +1,8 @@
 """Sequences, one after the other, into one buffer per field.
 
-A value is copied when it is given, so that a generator may reuse its arrays, and costs no Python object
-afterwards. Place in the flow: the writer and the memory store share it. Reads: sequences. Makes:
-values and offsets.
+A value is copied when it is given, so that a generator may reuse its arrays, and costs no Python
+object afterwards. Place in the flow: the writer and the memory store share it. Reads: sequences.
+Makes: values and offsets.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import DataError, DecodeError
+from seqdata.errors import DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.schema import TEXTS, Deviation, as_array
 
 _SMALLEST = 1024  # timesteps that a buffer has room for at first
 MAX_KEY = 1024  # bytes of an id
+Packed = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
+"""Field -> what its packer gave: values, and offsets where it has any."""
 
 
 class Packer(Protocol):
@@ -156,7 +158,7 @@ class TextPacker:
 
     def __init__(self, field: Field, *, is_key: bool = False) -> None:
         self._is_text = field.dtype == "str"
-        self.hashes = array("q") if is_key else None
+        self.hashes = array("q") if is_key and self._is_text else None
         self._restart()
 
     def _restart(self) -> None:
@@ -244,8 +246,8 @@ def _wrong_fields(
     where = name_sequence(number, sequence, key)
     if not isinstance(sequence, Mapping):
         return DecodeError.at(
-            f"{where}: is a {type(sequence).__name__}, must be a dict of fields as sequence 0; give "
-            "dicts throughout",
+            f"{where}: is a {type(sequence).__name__}, must be a dict of fields as sequence 0; "
+            "give dicts throughout",
             sequence=number,
         )
     missing = [name for name in packers if name not in sequence]
@@ -259,7 +261,7 @@ def _wrong_fields(
 
 def check_axes(
     fields: Mapping[str, Field],
-    packed: Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]],
+    packed: Packed,
     first: int,
     key: str,
 ) -> dict[str, NDArray[np.int64]]:
@@ -272,7 +274,7 @@ def check_axes(
         key: The field of ids.
 
     Raises:
-        DataError: If they do not, naming the first sequence and both fields.
+        DecodeError: If they do not, naming the first sequence and both fields.
     """
     found: dict[str, tuple[str, NDArray[np.int64]]] = {}
     for name, field in fields.items():
@@ -285,8 +287,8 @@ def check_axes(
             at = int(np.flatnonzero(lengths != others)[0])
             raise DecodeError.at(
                 f"sequence {first + at}{_id_of(packed.get(key), fields.get(key), at)}, field "
-                f"{name!r}: has {lengths[at]} timesteps but field {other!r} has {others[at]}, must be "
-                f"equal on axis {field.axis!r}; cut them alike, or give them different `axes`",
+                f"{name!r}: has {lengths[at]} timesteps but field {other!r} has {others[at]}, must "
+                f"be equal on axis {field.axis!r}; cut them alike, or give them different `axes`",
                 sequence=first + at, field=name,
             )  # fmt: skip
     return {axis: lengths for axis, (_, lengths) in found.items()}
@@ -297,11 +299,3 @@ def _id_of(packed: Any, field: Field | None, at: int) -> str:
         return ""
     values, offsets = packed
     return f" ({values[offsets[at] : offsets[at + 1]].tobytes().decode()!r})"
-
-
-def same_ids(number: int, other: int, name: str) -> DataError:
-    """Make the error for an id that two sequences have."""
-    return DataError.at(
-        f"sequence {other}: has the id {name!r} of sequence {number}, must be its own; make ids unique",
-        sequence=other,
-    )

@@ -1,7 +1,7 @@
 """What the first sequence says about a data set: its fields, and what a value must be.
 
-The first sequence fixes the schema; whatever differs later is an error that names the place. Place in
-the flow: the writer and the memory store share it. Reads: one sequence. Makes: fields.
+The first sequence fixes the schema; whatever differs later is an error that names the place. Place
+in the flow: the writer and the memory store share it. Reads: one sequence. Makes: fields.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ def _infer(name: str, value: Any, axes: Mapping[str, str | None]) -> Field:
     if array.ndim == 0:
         if axes.get(name) is not None:
             raise ConfigError(
-                f"`axes`: field {name!r} is one number per sequence, which has no axis; leave it out"
+                f"`axes`: field {name!r} is one number per sequence, which has no axis; leave it "
+                "out"
             )
         return Field(array.dtype.name, (), None)
     axis = axes.get(name, DEFAULT_AXIS)

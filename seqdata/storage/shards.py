@@ -1,6 +1,7 @@
 """One shard: an ordinary Arrow IPC file of one record batch, and where its buffers lie.
 
-Uncompressed and without nulls, so that any Arrow reader can use it and ours needs none. Place in the
+Uncompressed and without nulls, so that any Arrow reader can use it and ours needs none. Place in
+the
 flow: the writer makes shards. Reads: packed fields. Makes: a file and its facts.
 """
 
@@ -20,16 +21,15 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError
 from seqdata.protocols import Field
 from seqdata.storage.manifest import VERSION, Shard
+from seqdata.storage.packing import Packed
 from seqdata.storage.schema import TEXTS, field_width
 
-Packed = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
 _MAGIC = b"ARROW1"
 _TAIL = 4 + len(_MAGIC)  # the footer's size, and the magic
 
 
 def write_shard(
     path: Path,
-    name: str,
     fields: Mapping[str, Field],
     packed: Packed,
     timesteps: Mapping[str, int],
@@ -39,7 +39,6 @@ def write_shard(
 
     Args:
         path: Where it is written.
-        name: The file's name in the finished store.
         fields: Name -> field.
         packed: Name -> (values, offsets or None).
         timesteps: Axis -> timesteps of all its sequences.
@@ -65,7 +64,7 @@ def write_shard(
         size = file.tell()
         footer = read_footer(file.fileno(), size, str(path))
     return Shard(
-        file=name, sequences=count, bytes=size, sha256=digest,
+        file=path.name, sequences=count, bytes=size, sha256=digest,
         footer_bytes=len(footer), footer_sha256=hashlib.sha256(footer).hexdigest(),
         timesteps=dict(timesteps), buffers=_places(path, fields, packed),
     )  # fmt: skip
@@ -81,8 +80,8 @@ def read_footer(descriptor: int, size: int, where: str) -> bytes:
     bytes_ = int.from_bytes(tail[:4], "little", signed=True) + _TAIL
     if len(tail) < _TAIL or not tail.endswith(_MAGIC) or not _TAIL < bytes_ <= size:
         raise CorruptShardError.at(
-            f"{where}: does not end as an Arrow file, must end with a footer and {_MAGIC!r}; restore "
-            "it or write the store again",
+            f"{where}: does not end as an Arrow file, must end with a footer and {_MAGIC!r}; "
+            "restore it or write the store again",
             file=where,
         )
     return os.pread(descriptor, bytes_, size - bytes_)

@@ -1,7 +1,7 @@
 """What may be given as sequences, turned into dicts: dicts, plain arrays, Arrow tables.
 
-pyarrow is looked at only where something else has imported it. Place in the flow: the writer and the
-memory store share it. Reads: what the user has. Makes: one dict per sequence.
+pyarrow is looked at only where something else has imported it. Place in the flow: the writer and
+the memory store share it. Reads: what the user has. Makes: one dict per sequence.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def as_rows(sequences: Iterable[Any]) -> Iterator[Any]:
     first = next(iterator, None)
     if first is None:
         raise ConfigError(
-            "`sequences` is empty, must hold at least one, which fixes the fields; check where they "
-            "come from"
+            "`sequences` is empty, must hold at least one, which fixes the fields; check where "
+            "they come from"
         )
     everything = itertools.chain([first], iterator)
     if _is_table(first):
@@ -116,7 +116,7 @@ def _numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
         return array
     raise DecodeError.at(
-        f"table: column {name!r} has type {kind}, must be numbers, text, bytes, or lists of numbers; "
-        "cast it",
+        f"table: column {name!r} has type {kind}, must be numbers, text, bytes, or lists of "
+        "numbers; cast it",
         field=name,
     )

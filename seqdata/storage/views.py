@@ -21,7 +21,7 @@ RUN = 1 << 16  # sequences whose ids are looked at together
 
 
 class View:
-    """A store that selects sequences of a base store. Made by ``take``, ``where``, ``split``, ``folds``.
+    """A store that selects sequences of a base store. Made by the functions below.
 
     Args:
         base: A store that is no view.
@@ -97,8 +97,8 @@ class View:
         numbers = np.asarray(numbers, dtype=np.int64)
         if len(numbers) and int(numbers.view(np.uint64).max()) >= len(self._numbers):
             raise ConfigError(
-                f"view: no sequence {_outside(numbers, len(self))}, must be in [0, {len(self)}); was "
-                "the plan made for other data?"
+                f"view: no sequence {_outside(numbers, len(self))}, must be in [0, {len(self)}); "
+                "was the plan made for other data?"
             )
         return self._numbers[numbers]
 
@@ -163,14 +163,14 @@ def take(store: Store, numbers: ArrayLike) -> View:
     wanted = np.asarray(numbers)
     if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
         raise ConfigError(
-            f"take: `numbers` are {wanted.dtype} of {wanted.ndim} dimensions, must be integers in one "
-            "dimension; for True and False use `where`"
+            f"take: `numbers` are {wanted.dtype} of {wanted.ndim} dimensions, must be integers in "
+            "one dimension; for True and False use `where`"
         )
     wanted = wanted.astype(np.int64)
     if ((wanted < 0) | (wanted >= len(store))).any():
         raise ConfigError(
-            f"take: no sequence {_outside(wanted, len(store))}, must be in [0, {len(store)}); choose "
-            "others"
+            f"take: no sequence {_outside(wanted, len(store))}, must be in [0, {len(store)}); "
+            "choose others"
         )
     if isinstance(store, View):
         return View(store.base, store.numbers[wanted])
@@ -263,8 +263,8 @@ def folds(
     if not 2 <= count <= len(hashes):
         what = "sequences" if by is None else f"values of {by!r}"
         raise ConfigError(
-            f"folds: `count` is {count!r}, must be in [2, {len(hashes)}], as many {what} as there are; "
-            "choose fewer folds"
+            f"folds: `count` is {count!r}, must be in [2, {len(hashes)}], as many {what} as there "
+            "are; choose fewer folds"
         )
     fold = group % count
     return [(where(store, fold != i), where(store, fold == i)) for i in range(count)]
@@ -278,8 +278,8 @@ def _hashes(store: Store, seed: int, by: str | None) -> NDArray[np.uint64]:
             raise no_such("split", "field", by, store.fields)
         if field.axis is not None or field.shape:
             raise ConfigError(
-                f"split: `by` is {by!r}, a field of many numbers, must have one value per sequence; "
-                "choose another, or None for the id"
+                f"split: `by` is {by!r}, a field of many numbers, must have one value per "
+                "sequence; choose another, or None for the id"
             )
     hashes = np.empty(len(store), dtype=np.uint64)
     key = hashlib.sha256(f"split:{seed}".encode()).digest()

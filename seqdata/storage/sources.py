@@ -1,6 +1,7 @@
-"""Reading of spans, the same for every store that keeps its fields as sources.
+"""All fields of a store, and the reading of spans over them, the same for every store of ours.
 
-Place in the flow: stores hold one ``Reading`` and hand their reads to it. Reads: spans. Makes: columns.
+Place in the flow: stores hold one ``Sources`` and hand their reads to it. Reads: spans. Makes:
+columns.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from seqdata.storage.schema import no_such
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
-    """The sources of a store.
+class Sources:
+    """The fields of a store.
 
     Attributes:
         layout: Where sequences lie.
-        sources: Field -> its source.
+        by_name: Field -> its source.
         key: The field of ids; None: a sequence is named by its number.
     """
 
     layout: Layout
-    sources: Mapping[str, Source | TextSource]
+    by_name: Mapping[str, Source | TextSource]
     key: str | None
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
@@ -48,9 +49,9 @@ class Reading:
         whole: dict[str | None, NDArray[np.int64]] = {axis: spans}
         columns: dict[str, Any] = {}
         for name in fields:
-            source = self.sources.get(name)
+            source = self.by_name.get(name)
             if source is None:
-                raise no_such(self.layout.location, "field", name, self.sources)
+                raise no_such(self.layout.location, "field", name, self.by_name)
             if isinstance(source, TextSource):
                 columns[name] = source.take(spans[:, 0].tolist())
                 continue
@@ -74,7 +75,7 @@ class Reading:
             ConfigError: If there is no such sequence.
         """
         wanted = np.asarray(numbers, dtype=np.int64).tolist()
-        source = None if self.key is None else self.sources[self.key]
+        source = None if self.key is None else self.by_name[self.key]
         if isinstance(source, TextSource):
             return source.take(wanted)
         for number in wanted:
