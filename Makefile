@@ -30,7 +30,7 @@ $(STAMP): $(SOURCES_OF_ENV)
 		{ echo "make env: no program '$(PYTHON)'; install Python 3.11 or newer, or: make env PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "make env: '$(PYTHON)' is $$($(PYTHON) --version 2>&1), must be 3.11 or newer; try: make env PYTHON=python3.12"; exit 1; }
-	@echo "== environment: making .venv with $$($(PYTHON) --version)"
+	@test -x $(BIN)/python || echo "== environment: making .venv with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
 		{ rm -rf .venv; echo "make env: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@echo "== environment: installing PyTorch (the largest part: minutes on a slow line)"
