@@ -367,7 +367,8 @@ def report_of(table: BatchTable) -> Report:
         if int(costs[top]) > worst_cost:
             worst, worst_cost = done + top, int(costs[top])
             worst_rows, worst_length = int(rows[top]), int(longest[top])
-        seen = _mark(seen, part.spans[:, 0])
+        real = part.spans[part.spans[:, 1] < part.spans[:, 2]]  # idle lanes name no sequence
+        seen = _mark(seen, real[:, 0])
         done += len(part)
     return Report(
         sequences=int(seen.sum()), timesteps=timesteps, padded=padded,

@@ -27,14 +27,21 @@ _KEPT_BLOCKS = 3
 
 
 class Cut(NamedTuple):
-    """A block's batches: ``members`` int64 (n,) in their order, ``offsets`` int64 (B+1,)."""
+    """A block's batches.
+
+    Attributes:
+        members: int64 (n,), the block's items in the order of rows.
+        offsets: int64 (batches+1,), batch -> rows.
+        rows: int64 (r+1,), row -> members; None: each member is a row.
+    """
 
     members: NDArray[np.int64]
     offsets: NDArray[np.int64]
+    rows: NDArray[np.int64] | None = None
 
 
 class Count(NamedTuple):
-    """What is known of a block before it is planned: its batches, and the cost of the dearest."""
+    """What is known of a block before it is planned: its batches, and the most that one costs."""
 
     batches: int
     cost: int
@@ -60,6 +67,10 @@ class Cutter(Protocol):
 
     def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
         """Count each block's batches, from the histogram of its lengths alone."""
+        ...
+
+    def cost(self, items: Items, block: Block) -> int:
+        """Give the cost of a block's dearest batch, never above that of ``counts``."""
         ...
 
     def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
@@ -104,9 +115,7 @@ def histogram(items: Items, block: Block) -> tuple[NDArray[np.int64], NDArray[np
         Lengths, int64 (k,), falling; how many items have each, int64 (k,).
     """
     lengths = items.lengths(block.first, block.stop)
-    if (
-        int(lengths.max(initial=0)) > 4 * MAX_BLOCK
-    ):  # few and long: a table of all lengths is larger
+    if int(lengths.max(initial=0)) > 4 * MAX_BLOCK:  # a table of all lengths would be larger
         values, counts = np.unique(lengths, return_counts=True)
     else:
         table = np.bincount(lengths)
@@ -121,7 +130,8 @@ class BlockTable:
 
     items: Items
     cutter: Cutter
-    draw: Draw | None
+    draw: Draw
+    shuffle: bool
     lead_block: int
     blocks: list[Block]
     parts: list[Part]
@@ -177,12 +187,12 @@ class BlockTable:
 
     def _make_block(self, number: int) -> ArrayTable:
         block = self.blocks[number]
-        spans = self.items.spans(block.first, block.stop)
+        spans = self.items.spans(block.first, block.stop, self.draw)
         lengths = spans[:, 2] - spans[:, 1]
-        cut = self.cutter.cut(lengths, self.draw, number)
+        cut = self.cutter.cut(lengths, self.draw if self.shuffle else None, number)
         spans = spans[cut.members]
-        if self.draw is None or not self.cutter.arranged:
-            return ArrayTable(spans, None, cut.offsets)
+        if not (self.shuffle and self.cutter.arranged):
+            return ArrayTable(spans, cut.rows, cut.offsets)
         lengths = spans[:, 2] - spans[:, 1]
         longest = np.maximum.reduceat(lengths, cut.offsets[:-1])
         lead = None
@@ -192,7 +202,7 @@ class BlockTable:
 
 
 def block_table(
-    items: Items, cutter: Cutter, draw: Draw | None, *, worst_first: bool
+    items: Items, cutter: Cutter, draw: Draw, *, shuffle: bool, worst_first: bool
 ) -> BlockTable:
     """Lay out an epoch: which part of which block is played when.
 
@@ -201,14 +211,26 @@ def block_table(
     ``worst_first`` and in epoch 0 the group that holds the most expensive batch leads.
     """
     blocks, counts = blocks_of(items, cutter), counts_of(items, cutter)
-    if draw is None:
+    if not shuffle:
         parts = [Part(block.number, 0, counts[block.number].batches) for block in blocks]
-        return BlockTable(items, cutter, draw, -1, blocks, parts)
+        return BlockTable(items, cutter, draw, False, -1, blocks, parts)
     lead = -1
     if worst_first and draw.epoch == 0 and cutter.arranged and blocks:
-        lead = max(range(len(blocks)), key=lambda number: counts[number].cost)
+        lead = _dearest(items, cutter, blocks, counts)
     parts = _parts(blocks, [count.batches for count in counts], lead, cutter.arranged, draw)
-    return BlockTable(items, cutter, draw, lead, blocks, parts)
+    return BlockTable(items, cutter, draw, True, lead, blocks, parts)
+
+
+def _dearest(items: Items, cutter: Cutter, blocks: Sequence[Block], counts: Sequence[Count]) -> int:
+    """Find the block that holds the most expensive batch, looking closely only where it may be."""
+    found, most = -1, -1
+    for number in sorted(range(len(blocks)), key=lambda number: -counts[number].cost):
+        if counts[number].cost <= most:
+            break
+        cost = cutter.cost(items, blocks[number])
+        if cost > most:
+            found, most = number, cost
+    return found
 
 
 def _parts(

@@ -15,7 +15,7 @@ from seqdata.errors import ConfigError
 from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut
 from seqdata.planning.items import Items
 from seqdata.planning.order import MAX_GROUP
-from seqdata.planning.randomness import Draw
+from seqdata.planning.randomness import Draw, Purpose
 
 Ordering = Callable[[NDArray[np.int64], Draw | None, int], NDArray[np.int64]]
 """``(lengths, draw, block) -> members``: the order in which a block's items are cut."""
@@ -44,7 +44,7 @@ class EveryFew:
         return max(unit, self.max_block // unit * unit)
 
     def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
-        """Count each block's batches; a batch costs what the block's longest item does."""
+        """Count each block's batches; costs are bounds, from the longest item nearby."""
         return [
             Count(
                 -(-(block.stop - block.first) // self.batch_size),
@@ -53,6 +53,11 @@ class EveryFew:
             )
             for block in blocks
         ]
+
+    def cost(self, items: Items, block: Block) -> int:
+        """Give the cost of a full batch with the block's longest item."""
+        lengths = items.lengths(block.first, block.stop)
+        return int(lengths.max(initial=0)) * min(self.batch_size, len(lengths))
 
     def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
         """Cut a block's items into batches."""
@@ -68,13 +73,20 @@ def longest_first(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.argsort(rank, kind="stable")
 
 
-def check_batch_size(policy: str, batch_size: int) -> None:
-    """Refuse a batch size that cannot be meant.
+def any_order(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
+    """Order at random, or as the data lies, int64 (n,)."""
+    if draw is None:
+        return np.arange(len(lengths))
+    return draw.permutation(Purpose.MEMBERS, len(lengths), block)
+
+
+def check_count(policy: str, name: str, value: object, *, least: int = 1) -> None:
+    """Refuse an option that counts something and cannot be meant.
 
     Raises:
-        ConfigError: If it is no integer of at least 1.
+        ConfigError: If it is no integer of at least ``least``.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(
-            f"policy {policy!r}: `batch_size` is {batch_size!r}, must be an integer of at least 1"
+            f"policy {policy!r}: `{name}` is {value!r}, must be an integer of at least {least}"
         )

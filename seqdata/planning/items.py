@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import RUN, SequenceIndex
+from seqdata.planning.randomness import Draw
 
 TooLong = Literal["error", "split", "truncate", "drop"]
 Empty = Literal["drop", "error"]
@@ -33,10 +34,18 @@ class ItemRule(Protocol):
         ...
 
     def bounds(
-        self, lengths: NDArray[np.int64], parts: NDArray[np.int64]
+        self, pieces: Pieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give start and stop of part ``parts[i]`` of a sequence of ``lengths[i]`` timesteps."""
+        """Give start and stop of each piece, int64 (n,); where they are random, of ``draw``."""
         ...
+
+
+class Pieces(NamedTuple):
+    """Items by sequence, each int64 (n,): its number, its length, and which part of it."""
+
+    numbers: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    parts: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +96,14 @@ class WholeSequences:
         return min(int(lengths.max(initial=0)), self.max_length)
 
     def bounds(
-        self, lengths: NDArray[np.int64], parts: NDArray[np.int64]
+        self, pieces: Pieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give start and stop of each part, int64 (n,)."""
+        """Give start and stop of each piece, int64 (n,)."""
+        del draw  # nothing here is random
         if self.max_length is None:
-            return np.zeros_like(lengths), lengths
-        starts = parts * self.max_length
-        return starts, np.minimum(starts + self.max_length, lengths)
+            return np.zeros_like(pieces.lengths), pieces.lengths
+        starts = pieces.parts * self.max_length
+        return starts, np.minimum(starts + self.max_length, pieces.lengths)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -114,15 +124,18 @@ class Items:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def spans(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Give the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop."""
+    def spans(self, first: int, stop: int, draw: Draw | None = None) -> NDArray[np.int64]:
+        """Give the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop.
+
+        Where a rule's items lie at random, they are those of ``draw``.
+        """
         stop = min(stop, len(self))
         low = int(np.searchsorted(self.starts, first, side="right")) - 1
         parts = []
         while first < stop:
             upto = min(stop, int(self.starts[low + 1]))
             if upto > first:
-                parts.append(self._of_run(low, first - int(self.starts[low]), upto - first))
+                parts.append(self._of_run(low, first - int(self.starts[low]), upto - first, draw))
                 first = upto
             low += 1
         return np.concatenate(parts) if parts else np.empty((0, 3), dtype=np.int64)
@@ -138,7 +151,7 @@ class Items:
         high = int(np.searchsorted(self.starts, stop, side="left"))
         return int(self.peaks[low:high].max(initial=0))
 
-    def _of_run(self, run: int, skip: int, count: int) -> NDArray[np.int64]:
+    def _of_run(self, run: int, skip: int, count: int, draw: Draw | None) -> NDArray[np.int64]:
         base = run * RUN
         lengths = np.asarray(self.index.run(self.axis, base, base + RUN), dtype=np.int64)
         counts = self.rule.counts(lengths)
@@ -152,7 +165,8 @@ class Items:
             parts = wanted - (ends - counts)[inside]
         spans = np.empty((count, 3), dtype=np.int64)
         spans[:, 0] = base + inside
-        spans[:, 1], spans[:, 2] = self.rule.bounds(lengths[inside], parts)
+        pieces = Pieces(spans[:, 0], lengths[inside], parts)
+        spans[:, 1], spans[:, 2] = self.rule.bounds(pieces, draw)
         return spans
 
 

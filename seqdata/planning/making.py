@@ -36,9 +36,8 @@ def plan_blocks(
     Raises:
         ConfigError: If ``seed`` or ``epoch`` is out of range.
     """
-    drawn = Draw(seed, epoch)
-    draw = drawn if policy.shuffle else None
-    table = block_table(items, cutter, draw, worst_first=worst_first)
+    draw = Draw(seed, epoch)
+    table = block_table(items, cutter, draw, shuffle=policy.shuffle, worst_first=worst_first)
     return Plan.lazy(
         table,
         Origin(
@@ -74,16 +73,19 @@ def describe(policy: object) -> str:
 def whole_report(items: Items, table: BatchTable) -> Report:
     """Add up a plan and say which sequences it drops, splits or truncates."""
     rule, index, axis = items.rule, items.index, items.axis
-    report = report_of(table)
-    if not isinstance(rule, WholeSequences):
+    dropped = find(
+        index,
+        axis,
+        ("dropped", rule),
+        lambda lengths: rule.counts(np.asarray(lengths, dtype=np.int64)) == 0,
+    )
+    report = replace(report_of(table), dropped=dropped)
+    if not isinstance(rule, WholeSequences) or rule.max_length is None:
         return report
-    dropped = find(index, axis, ("empty",), lambda lengths: lengths == 0)
     most = rule.max_length
-    if most is None or rule.too_long == "error":
-        return replace(report, dropped=dropped)
+    if rule.too_long not in ("split", "truncate"):
+        return report
     longer = find(index, axis, ("longer", most), lambda lengths: lengths > most)
     if rule.too_long == "split":
-        return replace(report, dropped=dropped, split=longer)
-    if rule.too_long == "truncate":
-        return replace(report, dropped=dropped, truncated=longer)
-    return replace(report, dropped=np.sort(np.concatenate([dropped, longer])))
+        return replace(report, split=longer)
+    return replace(report, truncated=longer)

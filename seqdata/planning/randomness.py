@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     HALVES = 7  # halves inside a group
     LAST_HALVES = 8  # halves inside the remainder
     TRANSFORM = 9  # what a transform's generator draws
+    CROPS = 10  # where random crops lie
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,61 @@ class Draw:
         """Draw a permutation of ``range(count)``, int64 (count,)."""
         return np.argsort(self.raw(purpose, count, block), kind="stable")
 
+    def each(
+        self, purpose: Purpose, occurrences: NDArray[np.int64], sequences: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """Draw one number per occurrence of a sequence, uint64 (n,), whatever else is drawn.
+
+        The first word of Philox keyed (seed, epoch) at counter (0, occurrence, purpose, sequence).
+        """
+        return _philox(self.seed, self.epoch, occurrences, int(purpose), sequences)
+
     def below(self, purpose: Purpose, bound: int, block: int = 0) -> int:
         """Draw one integer in ``[0, bound)``."""
         return int(self.raw(purpose, 1, block)[0]) % bound
+
+
+_MULTIPLIERS = (np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157))
+_WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_AT_ONCE = 1 << 13  # draws that stay in the cache
+
+
+def _philox(
+    seed: int, epoch: int, second: NDArray[np.int64], purpose: int, fourth: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    """Give the first word of Philox4x64-10 for many counters (0, second, purpose, fourth) at once.
+
+    NumPy raises the lowest word before it draws, so it is 1 here.
+    """
+    drawn = np.empty(len(second), dtype=np.uint64)
+    for first in range(0, len(second), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        count = len(drawn[part])
+        words = [
+            np.full(count, 1, dtype=np.uint64),
+            second[part].astype(np.uint64),
+            np.full(count, purpose, dtype=np.uint64),
+            fourth[part].astype(np.uint64),
+        ]
+        keys = [seed, epoch]
+        for _ in range(10):
+            high0, low0 = _multiply(words[0], _MULTIPLIERS[0])
+            high1, low1 = _multiply(words[2], _MULTIPLIERS[1])
+            words = [high1 ^ words[1] ^ np.uint64(keys[0]), low1,
+                     high0 ^ words[3] ^ np.uint64(keys[1]), low0]  # fmt: skip
+            keys = [(key + weyl) % (1 << 64) for key, weyl in zip(keys, _WEYL, strict=True)]
+        drawn[part] = words[0]
+    return drawn
+
+
+def _multiply(
+    words: NDArray[np.uint64], by: np.uint64
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Give the high and low words of 128-bit products."""
+    low, high = words & _LOW, words >> _HALF
+    by_low, by_high = by & _LOW, by >> _HALF
+    middle = high * by_low + ((low * by_low) >> _HALF)
+    carry = low * by_high + (middle & _LOW)
+    return high * by_high + (middle >> _HALF) + (carry >> _HALF), words * by

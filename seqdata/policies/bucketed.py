@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seqdata.errors import PlanError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.cutting import EveryFew, check_batch_size, longest_first
+from seqdata.planning.cutting import EveryFew, check_count, longest_first
 from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw, Purpose
@@ -50,7 +50,7 @@ class Bucketed:
     worst_first: bool = True
 
     def __post_init__(self) -> None:
-        check_batch_size("bucketed", self.batch_size)
+        check_count("bucketed", "batch_size", self.batch_size)
         self._rule()
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.cutting import EveryFew, check_batch_size
+from seqdata.planning.cutting import EveryFew, any_order, check_count
 from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
-from seqdata.planning.randomness import Draw, Purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class Fixed:
     empty: Empty = "drop"
 
     def __post_init__(self) -> None:
-        check_batch_size("fixed", self.batch_size)
+        check_count("fixed", "batch_size", self.batch_size)
         self._rule()
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
@@ -56,16 +52,10 @@ class Fixed:
         return count_blocks(self._items(index), self._cutter())
 
     def _cutter(self) -> EveryFew:
-        return EveryFew(self.batch_size, _any_order, arranged=False)
+        return EveryFew(self.batch_size, any_order, arranged=False)
 
     def _rule(self) -> WholeSequences:
         return WholeSequences(self.max_length, self.too_long, self.empty)
 
     def _items(self, index: SequenceIndex) -> Items:
         return select(index, self.axis, self._rule(), policy="fixed")
-
-
-def _any_order(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
-    if draw is None:
-        return np.arange(len(lengths))
-    return draw.permutation(Purpose.MEMBERS, len(lengths), block)

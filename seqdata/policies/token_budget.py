@@ -18,7 +18,7 @@ from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut, histogram
-from seqdata.planning.cutting import longest_first
+from seqdata.planning.cutting import check_count, longest_first
 from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw, Purpose
@@ -54,16 +54,10 @@ class TokenBudget:
     worst_first: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "max_rows", "min_batches"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise ConfigError(
-                    f"policy 'token-budget': `{name}` is {value!r}, must be an integer"
-                )
-            if value is not None and value < 1:
-                raise ConfigError(
-                    f"policy 'token-budget': `{name}` is {value!r}, must be at least 1"
-                )
+        check_count("token-budget", "max_tokens", self.max_tokens)
+        check_count("token-budget", "min_batches", self.min_batches)
+        if self.max_rows is not None:
+            check_count("token-budget", "max_rows", self.max_rows)
         if self.max_length is not None and self.max_length > self.max_tokens:
             raise ConfigError(
                 f"policy 'token-budget': `max_length` is {self.max_length}, must not exceed "
@@ -109,12 +103,16 @@ class Rungs:
 
     def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
         """Count each block's batches from the histogram of its lengths."""
-        counts = []
-        for block in blocks:
-            tops, rows, sizes = self.walk(*histogram(items, block))
-            cost = int((tops * np.minimum(rows, sizes)).max(initial=0))
-            counts.append(Count(int((-(-sizes // rows)).sum()), cost))
-        return counts
+        return [self._count(items, block) for block in blocks]
+
+    def cost(self, items: Items, block: Block) -> int:
+        """Give the cost of a block's dearest batch."""
+        return self._count(items, block).cost
+
+    def _count(self, items: Items, block: Block) -> Count:
+        tops, rows, sizes = self.walk(*histogram(items, block))
+        cost = int((tops * np.minimum(rows, sizes)).max(initial=0))
+        return Count(int((-(-sizes // rows)).sum()), cost)
 
     def walk(
         self, lengths: NDArray[np.int64], counts: NDArray[np.int64]

@@ -41,6 +41,27 @@ def test_seed_epoch_purpose_and_block_all_count(other):
     assert not np.array_equal(Draw(0, 1).raw(Purpose.MEMBERS, 4), other())
 
 
+def test_many_draws_at_once_are_those_of_numpys_philox_one_by_one():
+    seed, epoch = 2**64 - 5, 12
+    occurrences = np.array([0, 1, 0, 7], dtype=np.int64)
+    sequences = np.array([0, 0, 3, 2**62], dtype=np.int64)
+    drawn = Draw(seed, epoch).each(Purpose.CROPS, occurrences, sequences)
+    for number in range(4):
+        key = np.array([seed, epoch], dtype=np.uint64)
+        counter = np.array(
+            [0, occurrences[number], int(Purpose.CROPS), sequences[number]], dtype=np.uint64
+        )
+        assert drawn[number] == np.random.Philox(key=key, counter=counter).random_raw()
+
+
+def test_more_draws_than_fit_the_cache_are_the_same():
+    numbers = np.arange(20_000)
+    drawn = Draw(1, 2).each(Purpose.CROPS, np.zeros_like(numbers), numbers)
+    again = Draw(1, 2).each(Purpose.CROPS, np.zeros(1, np.int64), numbers[15_000:15_001])
+    assert drawn[15_000] == again[0]
+    assert len(np.unique(drawn)) == 20_000
+
+
 def test_purposes_keep_their_numbers():
     assert {purpose.name: int(purpose) for purpose in Purpose} == {
         "BLOCKS": 1,
@@ -52,6 +73,7 @@ def test_purposes_keep_their_numbers():
         "HALVES": 7,
         "LAST_HALVES": 8,
         "TRANSFORM": 9,
+        "CROPS": 10,
     }
 
 

@@ -167,9 +167,15 @@ def test_the_most_expensive_batch_leads_from_the_short_block_too():
         (lambda: Fixed(0), "policy 'fixed': `batch_size` is 0, must be an integer of at least 1"),
         (lambda: Sorted(2.5), "policy 'sorted': `batch_size` is 2.5, must be an integer"),
         (lambda: Bucketed(True), "policy 'bucketed': `batch_size` is True, must be an integer"),
-        (lambda: TokenBudget(0), "policy 'token-budget': `max_tokens` is 0, must be at least 1"),
+        (
+            lambda: TokenBudget(0),
+            "policy 'token-budget': `max_tokens` is 0, must be an integer of at least 1",
+        ),
         (lambda: TokenBudget(8, max_rows="3"), "`max_rows` is '3', must be an integer"),
-        (lambda: TokenBudget(8, min_batches=0), "`min_batches` is 0, must be at least 1"),
+        (
+            lambda: TokenBudget(8, min_batches=0),
+            "`min_batches` is 0, must be an integer of at least 1",
+        ),
         (lambda: TokenBudget(8, max_length=9), "`max_length` is 9, must not exceed `max_tokens`=8"),
         (lambda: Fixed(2, too_long="cut"), "`too_long` is 'cut'"),
         (lambda: Bucketed(2, empty="keep"), "`empty` is 'keep'"),

@@ -1,0 +1,147 @@
+"""Policy ``windows``: forecasting windows and random crops; virtual items, found by prefix sums.
+
+A window is a span of ``size`` timesteps, its context, and the ``horizon`` after it, its future.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.index import DEFAULT_AXIS, SequenceIndex
+from seqdata.plan import Plan
+from seqdata.planning.cutting import EveryFew, any_order, check_count
+from seqdata.planning.items import Items, Pieces, number_items
+from seqdata.planning.making import count_blocks, plan_blocks
+from seqdata.planning.randomness import Draw, Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of every sequence, ``batch_size`` to a batch; 10^9 of them cost no memory.
+
+    Windows start at 0, ``stride``, 2 x ``stride``, … with start + size + horizon <= length. Shorter
+    sequences give none and are listed in the plan's report.
+
+    Args:
+        size: Timesteps of the context.
+        stride: Timesteps from one start to the next; None: ``size``. Not with ``random``.
+        batch_size: Windows of a batch.
+        horizon: Timesteps of the future.
+        random: Whether windows lie at random places, other ones in every epoch.
+        per_sequence: Windows of each sequence, where they are random.
+        shuffle: Whether epochs are shuffled; else the data's order.
+        axis: The axis that is planned on.
+
+    Raises:
+        ConfigError: If an argument cannot be meant.
+
+    Example:
+        >>> index = SequenceIndex.from_lengths([10])
+        >>> windows = Windows(4, 2, 2, horizon=2, shuffle=False)
+        >>> windows.plan(index, seed=0, epoch=0).spans.tolist()
+        [[0, 0, 4], [0, 2, 6], [0, 4, 8]]
+    """
+
+    size: int
+    stride: int | None = None
+    batch_size: int = 64
+    horizon: int = 0
+    random: bool = False
+    per_sequence: int = 1
+    shuffle: bool = True
+    axis: str = DEFAULT_AXIS
+
+    def __post_init__(self) -> None:
+        for name in ("size", "batch_size", "per_sequence"):
+            check_count("windows", name, getattr(self, name))
+        check_count("windows", "horizon", self.horizon, least=0)
+        if self.stride is not None:
+            check_count("windows", "stride", self.stride)
+        if self.random and self.stride is not None:
+            raise ConfigError(
+                f"policy 'windows': `stride` is {self.stride} with `random`=True, must be None; "
+                "random windows have no stride"
+            )
+        if not self.random and self.per_sequence != 1:
+            raise ConfigError(
+                f"policy 'windows': `per_sequence` is {self.per_sequence} without `random`=True, "
+                "must be 1; the stride says how many windows there are"
+            )
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan; ``lookahead`` is the horizon."""
+        plan = plan_blocks(self, self._items(index), self._cutter(), seed=seed, epoch=epoch)
+        return plan.with_lookahead(self.horizon)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Give the number of batches of every epoch."""
+        return count_blocks(self._items(index), self._cutter())
+
+    def _cutter(self) -> EveryFew:
+        return EveryFew(self.batch_size, any_order, arranged=False)
+
+    def _items(self, index: SequenceIndex) -> Items:
+        rule: GridWindows | RandomWindows
+        if self.random:
+            rule = RandomWindows(self.size, self.horizon, self.per_sequence)
+        else:
+            rule = GridWindows(self.size, self.horizon, self.stride or self.size)
+        return number_items(index, self.axis, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class GridWindows:
+    """Windows at every multiple of a stride."""
+
+    size: int
+    horizon: int
+    stride: int
+
+    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the number of windows of each sequence, int64 (n,)."""
+        room = lengths - self.size - self.horizon
+        return np.where(room >= 0, room // self.stride + 1, 0)
+
+    def longest(self, lengths: NDArray[np.int64]) -> int:
+        """Give the timesteps of a window, 0 where there is none."""
+        return self.size if int(lengths.max(initial=0)) >= self.size + self.horizon else 0
+
+    def bounds(
+        self, pieces: Pieces, draw: Draw | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give start and stop of each window's context, int64 (n,)."""
+        del draw  # the grid is the same in every epoch
+        starts = pieces.parts * self.stride
+        return starts, starts + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class RandomWindows:
+    """Windows at random places, drawn per sequence and window."""
+
+    size: int
+    horizon: int
+    per_sequence: int
+
+    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the number of windows of each sequence, int64 (n,)."""
+        return np.where(lengths >= self.size + self.horizon, self.per_sequence, 0)
+
+    def longest(self, lengths: NDArray[np.int64]) -> int:
+        """Give the timesteps of a window, 0 where there is none."""
+        return self.size if int(lengths.max(initial=0)) >= self.size + self.horizon else 0
+
+    def bounds(
+        self, pieces: Pieces, draw: Draw | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give start and stop of each window's context, int64 (n,); without a draw, from 0."""
+        if draw is None:  # lengths alone are asked for
+            return np.zeros_like(pieces.lengths), np.full_like(pieces.lengths, self.size)
+        room = pieces.lengths - self.size - self.horizon + 1
+        drawn = draw.each(Purpose.CROPS, pieces.parts, pieces.numbers)
+        starts = (drawn % room.astype(np.uint64)).astype(np.int64)
+        return starts, starts + self.size
