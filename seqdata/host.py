@@ -21,7 +21,7 @@ import pluggy
 
 from seqdata import hookspecs
 from seqdata.errors import PluginError
-from seqdata.plugin_source import Factory, PluginSource, cause_of, fold
+from seqdata.plugin_source import KINDS, Factory, PluginSource, cause_of, fold
 
 if TYPE_CHECKING:
     from seqdata.plan import Plan
@@ -115,11 +115,16 @@ class PluginHost:
         reader: Reader = self._need("reader", name)
         return reader
 
-    def find(self, kind: str, name: str) -> Factory | None:
+    def find(self, kind: str, name: str, *, everywhere: bool = True) -> Factory | None:
         """Give the factory of a kind under a name, or None where nobody offers one.
 
         The core is asked first, then plugins given in code and the entry points called like the
         name or like its part before the first ``-`` or ``.``, then all others.
+
+        Args:
+            kind: ``backend``, ``policy``, ``collator`` or ``reader``.
+            name: The name.
+            everywhere: Whether all others are asked; no, where the name comes from data.
 
         Raises:
             PluginError: If several plugins offer the name, or the one that should is broken.
@@ -131,7 +136,7 @@ class PluginHost:
             for source in self._others():
                 if source in self._given or source.owns(name):
                     source.load(self._manager)
-            if not self._offers(kind, name):
+            if everywhere and not self._offers(kind, name):
                 for source in self._others():
                     source.load(self._manager)
             return self._decide(kind, name)
@@ -174,6 +179,15 @@ class PluginHost:
             state="built in",
         )
         return [core, *(_info(source) for source in self._others())]
+
+    def check(self) -> list[PluginInfo]:
+        """Import every plugin, ask what it offers, and give the listing with what is broken."""
+        with self._lock:
+            for source in self._others():
+                source.load(self._manager)
+            for kind in KINDS:
+                self.names(kind)
+        return self.listing()
 
     def _install(self, points: Iterable[metadata.EntryPoint], wanted: str | None) -> None:
         self._installed = [PluginSource.of_entry_point(point) for point in points]

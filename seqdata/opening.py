@@ -234,11 +234,14 @@ def _backend(name: str, location: Location, host: PluginHost) -> Opener:
 
 
 def _make(kind: str, name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    takes = inspect.signature(factory)
     try:
-        inspect.signature(factory).bind(**options)
+        takes.bind(**options)
     except TypeError as error:
-        takes = ", ".join(str(one) for one in inspect.signature(factory).parameters.values())
-        raise ConfigError(f"{kind} {name!r}: {error}; it takes ({takes})") from error
+        raise ConfigError(
+            f"{kind} {name!r}: {error}, must have what it needs and no more; it takes "
+            f"{', '.join(takes.parameters) or 'nothing'}"
+        ) from error
     return factory(**options)
 
 

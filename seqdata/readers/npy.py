@@ -20,6 +20,7 @@ def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     Raises:
         DecodeError: If a file is no ``.npy`` file, holds objects, or a bare number.
     """
+    name = options.one_field("npy")
     for file in files:
         try:
             array = np.load(file.path, mmap_mode=None, allow_pickle=False)
@@ -30,7 +31,7 @@ def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
             raise _refused(file, "is an archive of several arrays")
         if array.ndim == 0:
             raise _refused(file, "holds a single number")
-        yield {"id": file.key, options.field: array}
+        yield {"id": file.key, name: array}
 
 
 def _refused(file: SourceFile, what: str) -> DecodeError:

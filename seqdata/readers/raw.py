@@ -16,8 +16,9 @@ from seqdata.readers.source import ReadOptions, SourceFile
 
 def read_bytes(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Give each file's bytes, uint8 (T,), under its relative path."""
+    name = options.one_field("bytes")
     for file in files:
-        yield _sequence(file, file.path.read_bytes(), options)
+        yield _sequence(file, name, file.path.read_bytes())
 
 
 def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -26,6 +27,7 @@ def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dic
     Raises:
         DecodeError: If a file is not UTF-8.
     """
+    name = options.one_field("text")
     for file in files:
         raw = file.path.read_bytes()
         try:
@@ -37,8 +39,8 @@ def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dic
                 file=str(file.path),
                 offset=error.start,
             ) from error
-        yield _sequence(file, text.replace("\r\n", "\n").encode(), options)
+        yield _sequence(file, name, text.replace("\r\n", "\n").encode())
 
 
-def _sequence(file: SourceFile, raw: bytes, options: ReadOptions) -> dict[str, Any]:
-    return {"id": file.key, options.field: np.frombuffer(raw, dtype=np.uint8)}
+def _sequence(file: SourceFile, name: str, raw: bytes) -> dict[str, Any]:
+    return {"id": file.key, name: np.frombuffer(raw, dtype=np.uint8)}

@@ -34,22 +34,39 @@ class ReadOptions:
     """What ``seqdata write`` was told about the input.
 
     Attributes:
-        field: Name of the one field of files that hold one array each.
+        field: Name of the one field of files that hold one array each; None: ``x``.
         group: Column whose equal values make a sequence; None: each row is one.
         id: Column that names a sequence; None: rows are numbered.
     """
 
-    field: str = "x"
+    field: str | None = None
     group: str | None = None
     id: str | None = None
 
+    def one_field(self, kind: str) -> str:
+        """Give the field's name for a format of one array per file.
 
-def find_files(source: str | os.PathLike[str]) -> list[SourceFile]:
+        Raises:
+            ConfigError: If an option is set that only tables have.
+        """
+        for name, value in (("group", self.group), ("id", self.id)):
+            if value is not None:
+                raise ConfigError(
+                    f"format {kind!r}: `{name}` is {value!r}, must be left out: a file is a "
+                    "sequence, named by its path; only tables have columns"
+                )
+        return self.field or "x"
+
+
+def find_files(
+    source: str | os.PathLike[str], *, skip: str | os.PathLike[str] | None = None
+) -> list[SourceFile]:
     """Give the files of a source in a fixed order, by their keys.
 
     Args:
         source: A file, a folder (with all below it), or a glob where ``**`` is any depth. Hidden
             files and folders are left out unless they are named.
+        skip: A folder whose files are left out.
 
     Raises:
         ConfigError: If there is none.
@@ -69,6 +86,9 @@ def find_files(source: str | os.PathLike[str]) -> list[SourceFile]:
             f"source {text!r}: is not there, must be a file, a folder or a glob; check the path"
         )
     keys = sorted({Path(name).as_posix() for name in found if (root / name).is_file()})
+    if skip is not None:
+        out = Path(skip).resolve()
+        keys = [key for key in keys if not (root / key).resolve().is_relative_to(out)]
     if not keys:
         raise ConfigError(
             f"source {text!r}: holds no file, must hold at least one; check the path or the pattern"

@@ -92,6 +92,10 @@ def _guarded(kind: str, file: SourceFile, read: Callable[[], Any]) -> Any:
 
 
 def _sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str, Any]]:
+    if options.field is not None:
+        raise ConfigError(
+            f"table: `field` is {options.field!r}, must be left out: columns name the fields"
+        )
     for name in (options.group, options.id):
         if name is not None and name not in table.column_names:
             raise ConfigError(

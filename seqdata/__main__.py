@@ -1,0 +1,6 @@
+"""``python -m seqdata`` is the ``seqdata`` command."""
+
+from seqdata.cli.app import main
+
+if __name__ == "__main__":
+    main()

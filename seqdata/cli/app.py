@@ -1,0 +1,32 @@
+"""The ``seqdata`` command: a group of commands, one file each.
+
+Place in the flow: on top of everything; starts without torch. Reads: arguments. Makes: reports.
+"""
+
+from __future__ import annotations
+
+import click
+
+from seqdata.cli.plan import plan
+from seqdata.cli.plugins import plugins
+from seqdata.cli.stats import stats
+from seqdata.cli.write import write
+from seqdata.host import core_version
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: seqdata write 'logs/**/*.txt' store/",
+)
+@click.version_option(core_version(), prog_name="seqdata")
+def app() -> None:
+    """Write, look at and plan data sets of sequences of any length."""
+
+
+for _command in (write, stats, plan, plugins):
+    app.add_command(_command)
+
+
+def main() -> None:
+    """Run the command with the arguments of the process."""
+    app(prog_name="seqdata")

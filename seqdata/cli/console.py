@@ -1,0 +1,79 @@
+"""What all commands share: consoles, errors as text, the index of a store.
+
+Place in the flow: used by the commands.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TextIO
+
+import click
+import numpy as np
+from rich.console import Console
+
+from seqdata.errors import ConfigError, SeqDataError, SeqDataWarning
+from seqdata.index import SequenceIndex
+from seqdata.protocols import Store
+
+Parameters = ParamSpec("Parameters")
+USAGE, DATA = 2, 1  # exit codes
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Make a console that shows text as it is."""
+    return Console(stderr=stderr, markup=False, highlight=False, soft_wrap=True)
+
+
+def reporting(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """Wrap a command so that an error of ours is a line and an exit code, and a warning a note."""
+
+    @functools.wraps(command)
+    def run(*args: Parameters.args, **options: Parameters.kwargs) -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", SeqDataWarning)
+                warnings.showwarning = _show
+                command(*args, **options)
+        except (SeqDataError, OSError) as error:
+            console(stderr=True).print(f"error: {error}", style="red")
+            raise SystemExit(USAGE if isinstance(error, ConfigError) else DATA) from error
+
+    return run
+
+
+def index_of(store: Store) -> SequenceIndex:
+    """Give the lengths of a store as an index that names its sequences."""
+
+    def names(numbers: Sequence[int]) -> Sequence[str]:
+        return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
+
+    return SequenceIndex(store.lengths_of, keys=names, digest=store.fingerprint)
+
+
+def size(count: float) -> str:
+    """Write bytes for people: ``28.6 MiB``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def examples(*lines: str) -> str:
+    """Give an epilog that click does not wrap."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _show(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    del category, filename, lineno, file, line  # a note says what, not where in our code
+    click.echo(f"note: {message}", err=True)

@@ -1,0 +1,142 @@
+"""The figures that ``seqdata stats`` and ``seqdata plan`` report.
+
+Place in the flow: store and plan -> numbers. Reads: lengths, batches. Makes: figures and texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.plan import Plan
+from seqdata.sharing import steps_of
+from seqdata.world import World
+
+_BARS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Sequences whose length is in ``[first, last]``."""
+
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthFigures:
+    """What is said of the lengths along one axis, in timesteps."""
+
+    total: int
+    empty: int
+    shortest: int
+    median: float
+    mean: float
+    p95: float
+    longest: int
+    histogram: tuple[Bin, ...]
+
+
+def length_figures(lengths: NDArray[Any]) -> LengthFigures:
+    """Add up lengths, integers (n,) of at least one sequence."""
+    return LengthFigures(
+        total=int(lengths.sum(dtype=np.int64)),
+        empty=int(np.count_nonzero(lengths == 0)),
+        shortest=int(lengths.min()),
+        median=float(np.median(lengths)),
+        mean=float(lengths.mean()),
+        p95=float(np.percentile(lengths, 95)),
+        longest=int(lengths.max()),
+        histogram=histogram(lengths),
+    )
+
+
+def histogram(lengths: NDArray[Any]) -> tuple[Bin, ...]:
+    """Count lengths in bins that double, or of equal width where they lie close together."""
+    low, high = int(lengths.min()), int(lengths.max())
+    if high < 8 * max(low, 1):
+        width = -(-(high - low + 1) // _BARS)
+        edges = list(range(low, high + 1, width))
+    else:
+        edges = [0] if low == 0 else []
+        edges += [1 << power for power in range(max(low, 1).bit_length() - 1, high.bit_length())]
+    stops = [*edges[1:], high + 1]
+    counts = np.diff(np.searchsorted(np.sort(lengths), [edges[0], *stops]))
+    return tuple(
+        Bin(first=first, last=stop - 1, count=int(count))
+        for first, stop, count in zip(edges, stops, counts, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchFigures:
+    """What each batch of a plan holds.
+
+    Attributes:
+        rows: int64 (batches,).
+        longest: int64 (batches,), timesteps of each batch's longest row.
+        timesteps: int64 (batches,), real ones.
+    """
+
+    rows: NDArray[np.int64]
+    longest: NDArray[np.int64]
+    timesteps: NDArray[np.int64]
+
+    @property
+    def padding(self) -> NDArray[np.float64]:
+        """Share of each batch that is padding, float64 (batches,), in [0, 1]."""
+        shares: NDArray[np.float64] = 1.0 - self.timesteps / np.maximum(self.rows * self.longest, 1)
+        return shares
+
+
+def batch_figures(plan: Plan) -> BatchFigures:
+    """Measure every batch of a plan: one pass over its spans."""
+    figures = np.zeros((3, len(plan)), dtype=np.int64)
+    for number in range(len(plan)):
+        spans, rows = plan.batch(number)
+        lengths = spans[:, 2] - spans[:, 1]
+        if rows is not None:
+            lengths = np.diff(np.concatenate([[0], np.cumsum(lengths)])[rows])
+        figures[:, number] = len(lengths), lengths.max(initial=0), lengths.sum()
+    return BatchFigures(*figures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldFigures:
+    """How a plan is dealt to a number of ranks.
+
+    Attributes:
+        size: Ranks.
+        steps: Of every rank.
+        filler: Batches that are filler, in the last step.
+        balance: sum(max)/sum(mean) over the steps of the longest row of each rank: 1.0 is even.
+    """
+
+    size: int
+    steps: int
+    filler: int
+    balance: float
+
+
+def world_figures(plan: Plan, batches: BatchFigures, sizes: Sequence[int]) -> list[WorldFigures]:
+    """Give steps and balance of a plan for several world sizes."""
+    figures = []
+    for count in sizes:
+        steps = steps_of(len(plan), World(0, count), "fill", plan.lanes)
+        whole = 0 if plan.lanes else len(plan) // count * count  # full steps
+        dealt = batches.longest[:whole].reshape(-1, count)
+        mean = float(dealt.mean(axis=1).sum())
+        figures.append(
+            WorldFigures(
+                size=count,
+                steps=steps,
+                filler=0 if plan.lanes else steps * count - len(plan),
+                balance=float(dealt.max(axis=1).sum()) / mean if mean else 1.0,
+            )
+        )
+    return figures

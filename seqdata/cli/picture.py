@@ -1,0 +1,99 @@
+"""One picture of a plan: how long sequences are, and what padding each way of batching costs.
+
+Place in the flow: index and plan -> a PNG. Needs matplotlib, imported when it draws.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqdata.cli.figures import BatchFigures, batch_figures
+from seqdata.errors import ConfigError
+from seqdata.index import SequenceIndex
+from seqdata.plan import Plan
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.token_budget import TokenBudget
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BINS = 60
+
+
+def draw_plan(
+    path: Path, index: SequenceIndex, plan: Plan, *, label: str, axis: str = "time", seed: int = 0
+) -> None:
+    """Draw a plan beside what random, bucketed and token-budget batches of its size would be.
+
+    Args:
+        path: The file to write, a PNG.
+        index: What is planned over.
+        plan: The plan of one epoch, dealt by batches.
+        label: What the plan is called in the picture.
+        axis: The axis that is planned on.
+        seed: Of the plans beside it.
+
+    Raises:
+        ConfigError: If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "plan: drawing needs matplotlib, which is not installed; "
+            "pip install 'lightning-seqdata[plot]'"
+        ) from error
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_lengths(left, index, axis)
+    own = batch_figures(plan)
+    curves = {label: own} | {
+        name: batch_figures(policy.plan(index, seed=seed, epoch=0))
+        for name, policy in _others(own, axis).items()
+        if name != label
+    }
+    _draw_padding(right, curves)
+    _save(figure, path)
+
+
+def _others(own: BatchFigures, axis: str) -> dict[str, Any]:
+    """Give the policies to compare with: as many rows, or timesteps, as the plan's batches have."""
+    rows = max(1, round(float(own.rows.mean()))) if len(own.rows) else 1
+    tokens = max(1, int((own.rows * own.longest).max(initial=1)))
+    most = max(1, int(own.longest.max(initial=1)))
+    return {
+        "fixed": Fixed(rows, axis=axis, max_length=most, too_long="split"),
+        "bucketed": Bucketed(rows, axis=axis, max_length=most, too_long="split"),
+        "token-budget": TokenBudget(tokens, axis=axis, max_length=most, too_long="split"),
+    }
+
+
+def _draw_lengths(axes: Any, index: SequenceIndex, axis: str) -> None:
+    lengths = index.run(axis, 0, len(index))
+    high = max(2, int(lengths.max(initial=1)))
+    axes.hist(np.maximum(lengths, 1), bins=np.geomspace(1, high, _BINS), color="tab:gray")
+    axes.set(xscale="log", xlabel=f"length along {axis!r}, timesteps", ylabel="sequences")
+    axes.set_title(f"{len(index):,} sequences")
+
+
+def _draw_padding(axes: Any, curves: dict[str, BatchFigures]) -> None:
+    names = {"fixed": "fixed (random)"}
+    for name, batches in curves.items():
+        shares = 100 * np.sort(batches.padding)[::-1]
+        padded = int((batches.rows * batches.longest).sum())
+        whole = 100 * (1 - int(batches.timesteps.sum()) / padded) if padded else 0.0
+        where = np.linspace(0, 100, num=len(shares))
+        axes.plot(where, shares, label=f"{names.get(name, name)}: {whole:.1f} % in all")
+    axes.set(xlabel="batches, % (most padded first)", ylabel="padding, % of the batch")
+    axes.set(ylim=(0, 100))
+    axes.set_title("Padding per batch")
+    axes.legend()
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120, format="png")

@@ -1,0 +1,149 @@
+"""``seqdata plan``: what an epoch will be, before it is trained.
+
+Place in the flow: store and policy -> a plan -> a report.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from seqdata.cli.console import console, examples, index_of, reporting
+from seqdata.cli.figures import BatchFigures, WorldFigures, batch_figures, world_figures
+from seqdata.cli.picture import draw_plan
+from seqdata.index import SequenceIndex
+from seqdata.opening import open_store, resolve_policy
+from seqdata.plan import Plan
+from seqdata.planning.making import describe
+
+_LISTED = 5  # sequences named per list
+
+
+def _sizes(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
+    """Give the numbers of ``1,2,8``, each at least 1."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"is {text!r}, must be numbers of ranks like 1,2,8")
+    return tuple(int(part) for part in parts)
+
+
+@click.command(
+    epilog=examples(
+        "seqdata plan store/ --batching token-budget --max-tokens 16384 --world 1,2,8",
+        "seqdata plan store/ --batching bucketed --batch-size 64 --plot plan.png",
+        "seqdata plan store/ --batching fixed --batch-size 32 --max-length 512 --too-long split",
+    )
+)
+@click.argument("store")
+@click.option("--batching", default="token-budget", show_default=True, help="Name of a policy.")
+@click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
+@click.option("--batch-size", type=int, help="Rows of a batch.")
+@click.option("--max-length", type=int, help="Most timesteps of a row.")
+@click.option("--too-long", help="error, split, truncate or drop.")
+@click.option("--axis", help="The axis to plan on.")
+@click.option("--no-shuffle", is_flag=True, help="As evaluation plans.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--epoch", type=int, default=0, show_default=True)
+@click.option("--world", callback=_sizes, default="1", show_default=True, help="Numbers of ranks.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="Draw lengths and padding: a PNG.")
+@reporting
+def plan(
+    store: str,
+    batching: str,
+    seed: int,
+    epoch: int,
+    world: tuple[int, ...],
+    no_shuffle: bool,
+    as_json: bool,
+    plot: str | None,
+    **options: Any,
+) -> None:
+    """Plan an epoch over STORE: steps per world size, padding, balance, the worst batch."""
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if no_shuffle:
+        chosen["shuffle"] = False
+    policy = resolve_policy(batching, chosen)
+    index = index_of(open_store(store))
+    made = policy.plan(index, seed=seed, epoch=epoch)
+    batches = batch_figures(made)
+    worlds = world_figures(made, batches, world)
+    facts = {"policy": describe(policy), "seed": seed, "epoch": epoch, **_facts(made, batches)}
+    lists = _lists(made, index)
+    if plot is not None:
+        draw_plan(Path(plot), index, made, label=batching, axis=policy.axis, seed=seed)
+    if as_json:
+        of_worlds = [asdict(one) for one in worlds]
+        click.echo(json.dumps({**facts, **lists, "worlds": of_worlds}, indent=2))
+        return
+    _print(facts, lists, worlds)
+    if plot is not None:
+        console().print(f"drawn: {plot}")
+
+
+def _facts(made: Plan, batches: BatchFigures) -> dict[str, Any]:
+    real, padded = int(batches.timesteps.sum()), int((batches.rows * batches.longest).sum())
+    worst = int(np.argmax(batches.rows * batches.longest)) if len(made) else None
+    return {
+        "fingerprint": made.fingerprint,
+        "batches": len(made),
+        "lanes": made.lanes,
+        "timesteps": real,
+        "padded": padded,
+        "waste": padded / real if real else 1.0,
+        "worst": None
+        if worst is None
+        else {
+            "batch": worst,
+            "rows": int(batches.rows[worst]),
+            "longest": int(batches.longest[worst]),
+        },
+    }
+
+
+def _lists(made: Plan, index: SequenceIndex) -> dict[str, dict[str, Any]]:
+    report = made.report
+
+    def of(numbers: NDArray[np.int64]) -> dict[str, Any]:
+        first = numbers[:_LISTED].tolist()
+        names = list(index.keys(first)) if index.keys is not None else first
+        return {"count": len(numbers), "first": names}
+
+    return {
+        "dropped": of(report.dropped),
+        "split": of(report.split),
+        "truncated": of(report.truncated),
+    }
+
+
+def _print(
+    facts: dict[str, Any], lists: dict[str, dict[str, Any]], worlds: list[WorldFigures]
+) -> None:
+    out = console()
+    out.print(f"{facts['policy']}, seed {facts['seed']}, epoch {facts['epoch']}")
+    out.print(
+        f"{facts['batches']:,} batches, {facts['timesteps']:,} timesteps, {facts['padded']:,} with "
+        f"padding: {100 * (1 - 1 / facts['waste']):.2f} % is padding (waste {facts['waste']:.4f})"
+    )
+    table = Table("ranks", "steps", "filler batches", "balance", title="Worlds")
+    for one in worlds:
+        table.add_row(str(one.size), f"{one.steps:,}", str(one.filler), f"{one.balance:.4f}")
+    out.print(table)
+    out.print("balance: sum(max)/sum(mean) of the ranks' longest rows over the steps; 1 is even")
+    worst = facts["worst"]
+    if worst is not None:
+        out.print(
+            f"most expensive: batch {worst['batch']:,}, {worst['rows']:,} rows of up to "
+            f"{worst['longest']:,} timesteps"
+        )
+    for name, found in lists.items():
+        if found["count"]:
+            more = ", ..." if found["count"] > _LISTED else ""
+            out.print(f"{name}: {found['count']:,} sequences: {', '.join(found['first'])}{more}")

@@ -1,0 +1,47 @@
+"""``seqdata plugins``: which plugins are installed, and what seqdata offers itself.
+
+Place in the flow: metadata -> a report; nothing is imported unless it is to be checked.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from seqdata.builtin import BACKENDS, COLLATORS, POLICIES, READERS
+from seqdata.cli.console import DATA, console, examples, reporting
+from seqdata.opening import default_host
+
+_OWN = {"backends": BACKENDS, "policies": POLICIES, "collators": COLLATORS, "readers": READERS}
+
+
+@click.command(epilog=examples("seqdata plugins", "seqdata plugins --check"))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--check", is_flag=True, help="Import every plugin and ask what it offers.")
+@reporting
+def plugins(as_json: bool, check: bool) -> None:
+    """List the installed plugins from their metadata; import none, unless with --check.
+
+    With --check the exit code is 1 if a plugin is broken.
+    """
+    host = default_host()
+    rows = host.check() if check else host.listing()
+    own = {kind: sorted(names) for kind, names in _OWN.items()}
+    if as_json:
+        click.echo(json.dumps({"plugins": [asdict(row) for row in rows], "core": own}, indent=2))
+    else:
+        out = console()
+        table = Table("name", "distribution", "version", "state", title="Plugins")
+        for row in rows:
+            table.add_row(row.name, row.distribution, row.version, row.state)
+        out.print(table)
+        for row in rows:
+            if row.cause:
+                out.print(f"{row.name}: {row.cause}")
+        for kind, names in own.items():
+            out.print(f"core {kind}: {', '.join(names)}")
+    if any(row.state == "broken" for row in rows):
+        raise SystemExit(DATA)

@@ -1,0 +1,95 @@
+"""``seqdata stats``: what a store holds.
+
+Place in the flow: a store -> a report.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from seqdata.cli.console import console, examples, reporting, size
+from seqdata.cli.figures import LengthFigures, length_figures
+from seqdata.opening import open_store
+from seqdata.protocols import Store
+
+_BAR = 40
+
+
+@click.command(epilog=examples("seqdata stats store/", "seqdata stats store/ --json"))
+@click.argument("store")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@reporting
+def stats(store: str, as_json: bool) -> None:
+    """Show the fields, shards and lengths of STORE."""
+    opened = open_store(store)
+    facts = describe_store(store, opened)
+    lengths = {axis: length_figures(one) for axis, one in opened.lengths_of.items()}
+    if as_json:
+        of_axes = {axis: asdict(figures) for axis, figures in lengths.items()}
+        click.echo(json.dumps({**facts, "lengths": of_axes}, indent=2))
+        return
+    out = console()
+    whole = sum(shard["bytes"] or 0 for shard in facts["shards"])
+    count = len(facts["shards"])
+    out.print(
+        f"{store}: {len(opened):,} sequences in {count} shard{'s' if count != 1 else ''}"
+        + (f", {size(whole)}" if whole else "")
+    )
+    out.print(_fields(opened))
+    for axis, figures in lengths.items():
+        _print_lengths(out, axis, figures)
+    out.print(f"fingerprint {opened.fingerprint}")
+
+
+def describe_store(location: str, store: Store) -> dict[str, Any]:
+    """Give what is known of a store without its lengths, as plain data."""
+    return {
+        "location": location,
+        "sequences": len(store),
+        "fingerprint": store.fingerprint,
+        "fields": {name: asdict(field) for name, field in store.fields.items()},
+        "shards": [{"name": name, "bytes": _bytes(Path(location) / name)} for name in store.shards],
+    }
+
+
+def _bytes(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _fields(store: Store) -> Table:
+    table = Table("field", "dtype", "shape", "axis", title="Fields", title_justify="left")
+    for name, field in store.fields.items():
+        steps = [] if field.axis is None else ["T"]
+        shape = ", ".join([*steps, *map(str, field.shape)])
+        table.add_row(name, field.dtype, f"[{shape}]", field.axis or "(per sequence)")
+    return table
+
+
+def _print_lengths(out: Console, axis: str, figures: LengthFigures) -> None:
+    out.print(f"Lengths along {axis!r}: {figures.total:,} timesteps")
+    table = Table("min", "median", "mean", "p95", "max", "empty")
+    table.add_row(
+        f"{figures.shortest:,}",
+        f"{figures.median:,.0f}",
+        f"{figures.mean:,.1f}",
+        f"{figures.p95:,.0f}",
+        f"{figures.longest:,}",
+        f"{figures.empty:,}",
+    )
+    out.print(table)
+    most = max(one.count for one in figures.histogram)
+    names = [
+        f"{one.first:,}" if one.first == one.last else f"{one.first:,}-{one.last:,}"
+        for one in figures.histogram
+    ]
+    wide = max(map(len, names))
+    for name, one in zip(names, figures.histogram, strict=True):
+        bar = "█" * -(-one.count * _BAR // most)
+        out.print(f"  {name:>{wide}}  {bar:<{_BAR}}  {one.count:,}")

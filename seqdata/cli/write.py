@@ -1,0 +1,153 @@
+"""``seqdata write``: files that people have -> a store.
+
+Place in the flow: source -> reader -> writer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from seqdata.cli.console import console, examples, reporting, size
+from seqdata.cli.stats import describe_store
+from seqdata.errors import ConfigError
+from seqdata.host import PluginHost
+from seqdata.opening import default_host, write_store
+from seqdata.protocols import Reader, Store
+from seqdata.readers.source import ReadOptions, SourceFile, endings, find_files
+from seqdata.storage.writer import SHARD_BYTES
+
+_BUDGET = 16_384  # timesteps, in the suggestion at the end
+
+
+@click.command(
+    epilog=examples(
+        "seqdata write 'logs/**/*.txt' store/            a sequence of bytes per file",
+        "seqdata write arrays/ store/ --field mel         .npy files, (timesteps, ...) each",
+        "seqdata write meters.csv store/ --group site     the rows of a site are a sequence",
+        "seqdata write rows.jsonl store/ --id name        a sequence per row, lists are fields",
+        "seqdata write rows.jsonl store/ --axes text=text --axes vector=none",
+    )
+)
+@click.argument("source")
+@click.argument("out", type=click.Path(file_okay=False))
+@click.option(
+    "--format",
+    "kind",
+    default="auto",
+    show_default=True,
+    help="bytes, text, npy, csv, jsonl, parquet, a plugin's; auto: by the files' ending.",
+)
+@click.option("--field", help="Name of the field, where a file is an array [default: x].")
+@click.option("--group", metavar="COLUMN", help="Rows of one value make a sequence.")
+@click.option("--id", "key", metavar="COLUMN", help="Column that names a row's sequence.")
+@click.option(
+    "--axes",
+    "axes",
+    metavar="FIELD=AXIS",
+    multiple=True,
+    help="Axis that a field runs along; none: a vector per sequence. May be given often.",
+)
+@click.option(
+    "--shard-bytes", type=click.IntRange(min=1), default=SHARD_BYTES, help="Size of a shard."
+)
+@click.option("--overwrite", is_flag=True, help="Replace a store that is there.")
+@reporting
+def write(
+    source: str,
+    out: str,
+    kind: str,
+    field: str | None,
+    group: str | None,
+    key: str | None,
+    axes: tuple[str, ...],
+    shard_bytes: int,
+    overwrite: bool,
+) -> None:
+    """Write the sequences of SOURCE, a file, folder or glob, as a store in the folder OUT.
+
+    Quote a glob, so that the shell leaves it alone; ** is any depth of folders.
+    """
+    begin = time.monotonic()
+    files = find_files(source, skip=out)
+    read = choose_reader(files, kind, default_host())
+    options = ReadOptions(field=field, group=group, id=key)
+    sequences = _Sequences(read, files, options)
+    store = write_store(
+        out, sequences, axes=parse_axes(axes), shard_bytes=shard_bytes, overwrite=overwrite
+    )
+    _report(store, out, time.monotonic() - begin)
+
+
+def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reader:
+    """Give the reader of a format, or the one that the files' endings mean.
+
+    Raises:
+        ConfigError: If the endings mean several.
+        PluginError: If there is no such format.
+    """
+    if kind != "auto":
+        return host.reader(kind)
+    plain = host.reader("bytes")
+    counts = endings(files)
+    found = {
+        ending: (host.find("reader", ending, everywhere=False) if ending else None) or plain
+        for ending in counts
+    }
+    if len(set(found.values())) > 1:
+        have = ", ".join(f"{count} {ending or '(none)'}" for ending, count in counts.items())
+        raise ConfigError(
+            f"source: holds files of several formats ({have}), must be of one; pass `--format` or "
+            "a narrower glob"
+        )
+    return next(iter(found.values()))
+
+
+def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
+    """Give field -> axis of texts like ``tokens=text``.
+
+    Raises:
+        ConfigError: If a text has no ``=``.
+    """
+    axes: dict[str, str | None] = {}
+    for text in texts:
+        name, separator, axis = text.partition("=")
+        if not (name and separator and axis):
+            raise ConfigError(f"`--axes` is {text!r}, must be FIELD=AXIS, or FIELD=none")
+        axes[name] = None if axis == "none" else axis
+    return axes or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """What a reader reads, again each time it is iterated."""
+
+    read: Callable[..., Iterable[Any]]
+    files: list[SourceFile]
+    options: ReadOptions
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.read(self.files, self.options))
+
+
+def _report(store: Store, out: str, seconds: float) -> None:
+    shards = describe_store(out, store)["shards"]
+    steps = {axis: int(one.sum(dtype="int64")) for axis, one in store.lengths_of.items()}
+    along = ", ".join(f"{count:,} timesteps along {axis!r}" for axis, count in steps.items())
+    whole = size(sum(shard["bytes"] or 0 for shard in shards))
+    to = console()
+    to.print(
+        f"wrote {len(store):,} sequences, {along}: {whole} in {len(shards)} "
+        f"shard{'s' if len(shards) != 1 else ''}, {seconds:.1f} s"
+    )
+    to.print(f"fields: {', '.join(store.fields)}")
+    split = " --too-long split" if int(store.lengths.max()) > _BUDGET else ""
+    to.print(f"next: seqdata stats {out}")
+    to.print(
+        f"      seqdata plan {out} --batching token-budget --max-tokens {_BUDGET}{split} "
+        "--world 1,2,8"
+    )
