@@ -1,0 +1,57 @@
+"""Plan in small blocks, so that a few hundred sequences exercise what 10^8 do.
+
+Place in the flow: stands where a Policy stands, in tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from seqdata.index import SequenceIndex
+from seqdata.plan import Plan
+from seqdata.planning.cutting import EveryFew
+from seqdata.planning.making import count_blocks, plan_blocks
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.sorted import Sorted
+from seqdata.policies.token_budget import Rungs, TokenBudget
+
+
+@dataclass(frozen=True, slots=True)
+class SmallBlocks:
+    """A policy of the core, planned in blocks of few sequences.
+
+    Args:
+        policy: The policy.
+        max_block: Most items that are planned as one block, instead of 2^18. Policies that cut
+            every few rows need at least 64 batches in a block all the same.
+        worst_first: Whether epoch 0 begins with the most expensive batch.
+    """
+
+    policy: Bucketed | Fixed | Sorted | TokenBudget
+    max_block: int
+    worst_first: bool = True
+
+    @property
+    def axis(self) -> str:
+        """The axis that is planned on."""
+        return self.policy.axis
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether epochs are shuffled."""
+        return self.policy.shuffle
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        """Make the epoch's plan."""
+        items, worst = self.policy._items(index), self.worst_first
+        return plan_blocks(self, items, self.cutter(), seed=seed, epoch=epoch, worst_first=worst)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Give the number of batches of every epoch."""
+        return count_blocks(self.policy._items(index), self.cutter())
+
+    def cutter(self) -> EveryFew | Rungs:
+        """Give the policy's cutter, made for small blocks."""
+        made: EveryFew | Rungs = self.policy._cutter()
+        return replace(made, max_block=self.max_block)

@@ -1,0 +1,65 @@
+"""What every policy promises of its plans: each timestep once, constant counts, pure, in budget."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.testing.generators import block_policies, cases, indexes, policies
+from seqdata.testing.lanes import FewLanes
+from seqdata.testing.plans import (
+    check_budget,
+    check_constant_count,
+    check_covers,
+    check_policy,
+    check_pure,
+    check_table,
+)
+
+CASES = settings().max_examples
+
+
+@pytest.mark.timeout(1800)
+@settings(max_examples=10 * CASES)
+@given(cases())
+def test_a_plan_scores_each_timestep_once_and_reports_what_it_leaves_out(case):
+    plan = case.policy.plan(case.index, seed=case.seed, epoch=case.epoch)
+    check_table(plan)
+    check_covers(plan, case.index)
+
+
+@pytest.mark.timeout(1800)
+@settings(max_examples=10 * CASES)
+@given(cases(most=600))
+def test_every_epoch_of_every_seed_has_the_declared_number_of_batches(case):
+    check_constant_count(case.policy, case.index, seeds=(case.seed, 1))
+
+
+@pytest.mark.timeout(1800)
+@settings(max_examples=5 * CASES)
+@given(cases(most=600))
+def test_equal_inputs_make_equal_plans_and_others_do_not(case):
+    shuffled = None if isinstance(case.policy, FewLanes) else case.policy.shuffle
+    check_pure(case.policy, case.index, seed=case.seed, epoch=case.epoch, shuffled=shuffled)
+
+
+@settings(max_examples=CASES)
+@given(st.one_of(policies(shuffle=False), block_policies()), indexes(most=300))
+def test_the_whole_kit_passes_for_the_policies_of_the_core(policy, index):
+    check_policy(policy, index, shuffled=policy.shuffle)
+
+
+@pytest.mark.timeout(1800)
+@settings(max_examples=5 * CASES)
+@given(
+    indexes(most=600),
+    st.integers(1, 200),
+    st.one_of(st.none(), st.integers(1, 20)),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_no_batch_exceeds_the_budget(index, budget, max_rows, least, shuffle):
+    policy = TokenBudget(
+        budget, max_rows=max_rows, min_batches=least, shuffle=shuffle, too_long="split"
+    )
+    check_budget(policy.plan(index, seed=1, epoch=1), budget, max_rows)
