@@ -1,0 +1,67 @@
+"""What a source means: files, folders, globs."""
+
+import pytest
+
+from seqdata.errors import ConfigError
+from seqdata.readers.source import ReadOptions, endings, find_files
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b.txt", "a.txt", "deep/er/c.TXT", "deep/d.npy", ".hidden", ".git/e.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    return tmp_path
+
+
+def keys(source, **options):
+    return [file.key for file in find_files(source, **options)]
+
+
+def test_a_folder_means_all_files_below_it_in_order_without_hidden_ones(tree):
+    assert keys(tree) == ["a.txt", "b.txt", "deep/d.npy", "deep/er/c.TXT"]
+
+
+def test_a_file_means_itself(tree):
+    (file,) = find_files(tree / "deep" / "d.npy")
+    assert (file.path, file.key) == (tree / "deep" / "d.npy", "d.npy")
+
+
+def test_a_glob_names_files_by_what_follows_its_fixed_part(tree):
+    assert keys(tree / "*.txt") == ["a.txt", "b.txt"]
+    assert keys(tree / "**" / "*.npy") == ["deep/d.npy"]
+    assert keys(tree / "deep" / "**" / "*") == ["d.npy", "er/c.TXT"]
+
+
+def test_a_relative_glob_looks_in_the_present_folder(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    assert keys("*.txt") == ["a.txt", "b.txt"]
+    assert keys("deep/*.npy") == ["d.npy"]
+    assert all(file.path.is_file() for file in find_files("**/*"))
+
+
+def test_a_folder_may_be_left_out(tree):
+    assert keys(tree, skip=tree / "deep") == ["a.txt", "b.txt"]
+
+
+def test_a_source_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"source '.*nowhere': is not there, must be a file"):
+        find_files(tmp_path / "nowhere")
+
+
+def test_a_source_without_files_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="holds no file, must hold at least one"):
+        find_files(tmp_path)
+    with pytest.raises(ConfigError, match="holds no file"):
+        find_files(tmp_path / "*.txt")
+
+
+def test_endings_are_counted_in_lower_case_most_common_first(tree):
+    assert endings(find_files(tree)) == {".txt": 3, ".npy": 1}
+
+
+@pytest.mark.parametrize("option", ["group", "id"])
+def test_an_option_of_tables_is_refused_for_files_of_one_array(option):
+    with pytest.raises(ConfigError, match=f"format 'npy': `{option}` is 'c', must be left out"):
+        ReadOptions(**{option: "c"}).one_field("npy")

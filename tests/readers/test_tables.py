@@ -1,0 +1,195 @@
+"""Formats ``csv``, ``jsonl`` and ``parquet``: a sequence per row or per group."""
+
+import json
+
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.readers.source import ReadOptions, find_files
+from seqdata.readers.tables import read_csv, read_jsonl, read_parquet
+
+ROW = ReadOptions()
+READERS = {"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
+
+
+def save(path, columns):
+    """Write a table as the file's ending says."""
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".csv":
+        lines = [",".join(columns)]
+        lines += [",".join(quoted(value) for value in row.values()) for row in rows]
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table(columns), path, row_group_size=2)
+
+
+def quoted(value):
+    return f'"{value}"' if isinstance(value, list) else str(value)
+
+
+def read(folder, options=ROW, kind="parquet"):
+    return list(READERS[kind](find_files(folder), options))
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_row_is_a_sequence_whose_lists_are_ragged(tmp_path, kind):
+    columns = {
+        "name": ["a", "b", "c"],
+        "x": [[1, 2], [3], [4, 5, 6]],
+        "y": [0.5, 1.5, 2.5],
+        "label": [7, 8, 9],
+    }
+    save(tmp_path / f"t.{kind}", columns)
+    rows = read(tmp_path, ReadOptions(id="name"), kind)
+    assert [row["id"] for row in rows] == ["a", "b", "c"]
+    assert [row["x"].tolist() for row in rows] == columns["x"]
+    assert [float(row["y"]) for row in rows] == columns["y"]
+    assert {row["label"].dtype for row in rows} == {np.dtype(np.int64)}
+    assert rows[0]["x"].dtype == np.int64
+    assert "name" not in rows[0]
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_group_is_a_sequence_of_its_rows_in_order(tmp_path, kind):
+    columns = {
+        "site": ["u", "v", "u", "u", "v"],
+        "load": [1.0, 10.0, 2.0, 3.0, 20.0],
+        "state": [1, 0, 1, 0, 0],
+        "country": ["de", "fr", "de", "de", "fr"],
+    }
+    save(tmp_path / f"t.{kind}", columns)
+    first, second = read(tmp_path, ReadOptions(group="site"), kind)
+    assert (first["id"], second["id"]) == ("u", "v")
+    assert first["load"].tolist() == [1.0, 2.0, 3.0]
+    assert second["load"].tolist() == [10.0, 20.0]
+    assert first["state"].tolist() == [1, 1, 0]
+    assert (first["country"], second["country"]) == ("de", "fr")
+    assert "site" not in first
+
+
+def test_groups_may_be_numbers_and_reach_over_files(tmp_path):
+    save(tmp_path / "a.csv", {"g": [2, 1], "x": [1.5, 2.5]})
+    save(tmp_path / "b.csv", {"g": [1, 2], "x": [3, 4]})
+    rows = read(tmp_path, ReadOptions(group="g"), "csv")
+    assert {row["id"]: row["x"].tolist() for row in rows} == {"2": [1.5, 4.0], "1": [2.5, 3.0]}
+
+
+def test_lists_of_equal_lists_are_vectors_per_timestep(tmp_path):
+    save(tmp_path / "t.jsonl", {"x": [[[1, 2], [3, 4]], [[5, 6]], []]})
+    rows = read(tmp_path, kind="jsonl")
+    assert [row["x"].shape for row in rows] == [(2, 2), (1, 2), (0, 2)]
+
+
+def test_lists_of_unequal_lists_are_refused(tmp_path):
+    save(tmp_path / "t.jsonl", {"x": [[[1, 2], [3]]]})
+    with pytest.raises(DecodeError, match="'x' holds vectors of 1 to 2 numbers, must be equally"):
+        read(tmp_path, kind="jsonl")
+
+
+def test_cells_of_csv_may_be_lists_of_whole_numbers_or_fractions(tmp_path):
+    save(tmp_path / "t.csv", {"x": [[1, 2], [], [0.5]]})
+    rows = read(tmp_path, kind="csv")
+    assert [row["x"].tolist() for row in rows] == [[1.0, 2.0], [], [0.5]]
+    assert {row["x"].dtype for row in rows} == {np.dtype(np.float64)}
+
+
+@pytest.mark.parametrize("cell", ["[1; 2]", "[[1], [2, 3]]", "['a']", '[""x""]', "[[1]]"])
+def test_a_cell_that_is_no_list_of_numbers_is_refused_with_its_place(tmp_path, cell):
+    (tmp_path / "t.csv").write_text(f'x\n"[1]"\n"{cell}"\n')
+    with pytest.raises(
+        DecodeError, match=r"row 1, column 'x' is .*, must be a list of numbers"
+    ) as e:
+        read(tmp_path, kind="csv")
+    assert e.value.facts == {"field": "x", "row": 1}
+
+
+def test_missing_values_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("g,x\na,1\na,\nb,2\n")
+    with pytest.raises(DecodeError, match="column 'x' has 1 missing values, must have none"):
+        read(tmp_path, ReadOptions(group="g"), "csv")
+
+
+def test_a_string_that_changes_within_a_group_is_left_out_with_a_warning(tmp_path):
+    save(tmp_path / "t.csv", {"g": ["a", "a"], "x": [1, 2], "note": ["n", "m"]})
+    with pytest.warns(SeqDataWarning, match="'note' is left out: a string that changes within"):
+        (row,) = read(tmp_path, ReadOptions(group="g"), "csv")
+    assert set(row) == {"id", "x"}
+
+
+def test_a_column_of_another_type_is_left_out_with_a_warning(tmp_path):
+    (tmp_path / "t.csv").write_text("g,when,x\na,2026-01-01 10:00:00,1\n")
+    with pytest.warns(
+        SeqDataWarning, match=r"column 'when' is left out: of type timestamp\[s\]; must"
+    ):
+        (row,) = read(tmp_path, ReadOptions(group="g"), "csv")
+    assert set(row) == {"id", "x"}
+
+
+def test_lists_of_text_are_left_out_with_a_warning(tmp_path):
+    save(tmp_path / "t.jsonl", {"x": [[1]], "words": [["a"]]})
+    with pytest.warns(SeqDataWarning, match="column 'words' is left out: of type list"):
+        (row,) = read(tmp_path, kind="jsonl")
+    assert set(row) == {"x"}
+
+
+def test_a_dictionary_column_is_its_values(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = pa.array(["a", "b", "a"]).dictionary_encode()
+    parquet.write_table(pa.table({"x": [[1], [2], [3]], "kind": kinds}), tmp_path / "t.parquet")
+    assert [row["kind"] for row in read(tmp_path)] == ["a", "b", "a"]
+
+
+def test_rows_without_lists_need_a_group(tmp_path):
+    save(tmp_path / "t.csv", {"x": [1, 2]})
+    with pytest.raises(ConfigError, match=r"no column holds lists of numbers.*`--group COLUMN`"):
+        read(tmp_path, kind="csv")
+
+
+def test_groups_without_numbers_are_refused(tmp_path):
+    save(tmp_path / "t.csv", {"g": ["a"], "s": ["b"]})
+    with pytest.raises(ConfigError, match="no column beside 'g' holds numbers"):
+        read(tmp_path, ReadOptions(group="g"), "csv")
+
+
+@pytest.mark.parametrize("option", ["group", "id"])
+def test_a_column_that_is_not_there_is_refused(tmp_path, option):
+    save(tmp_path / "t.csv", {"x": [[1]], "y": [2]})
+    with pytest.raises(ConfigError, match="no column 'z', must be one of x, y"):
+        read(tmp_path, ReadOptions(**{option: "z"}), "csv")
+
+
+def test_group_and_id_together_are_refused(tmp_path):
+    save(tmp_path / "t.csv", {"x": [1], "y": [2]})
+    with pytest.raises(ConfigError, match="`id` and `group` are both given"):
+        read(tmp_path, ReadOptions(group="x", id="y"), "csv")
+
+
+def test_a_field_name_is_refused_since_columns_have_names(tmp_path):
+    save(tmp_path / "t.csv", {"x": [[1]]})
+    with pytest.raises(ConfigError, match="table: `field` is 'mel', must be left out"):
+        read(tmp_path, ReadOptions(field="mel"), "csv")
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [("parquet", b"PAR1 no"), ("jsonl", b'{"x": [1}\n'), ("csv", b"a,b\n1\n"), ("csv", b"")],
+)
+def test_a_file_of_another_kind_is_refused_by_name(tmp_path, kind, content):
+    (tmp_path / f"t.{kind}").write_bytes(content)
+    with pytest.raises(DecodeError, match=rf"t\.{kind}': cannot be read as {kind} \("):
+        read(tmp_path, kind=kind)
+
+
+def test_files_whose_columns_do_not_go_together_are_refused(tmp_path):
+    save(tmp_path / "a.jsonl", {"x": [[1]]})
+    save(tmp_path / "b.jsonl", {"x": ["text"]})
+    with pytest.raises(DecodeError, match="jsonl: the files' columns do not go together"):
+        read(tmp_path, kind="jsonl")

@@ -1,0 +1,265 @@
+"""Locations and names become stores, policies and collators."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError, IncompleteDatasetError, PluginError
+from seqdata.hookspecs import hookimpl
+from seqdata.host import PluginHost
+from seqdata.opening import (
+    default_host,
+    form_of,
+    open_store,
+    resolve_collator,
+    resolve_policy,
+    store_of,
+    write_store,
+)
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.storage.memory import MemoryStore
+
+ROWS = [{"x": np.arange(3)}, {"x": np.arange(5)}]
+
+
+class Plugin:
+    """Offers whatever a test wants under the name 'mine'."""
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    @hookimpl
+    def seqdata_register_backends(self):
+        return {"mine": self.thing}
+
+    @hookimpl
+    def seqdata_register_policies(self):
+        return {"mine": self.thing}
+
+    @hookimpl
+    def seqdata_register_collators(self):
+        return {"mine": self.thing}
+
+
+def host_of(thing):
+    return PluginHost(plugins=[Plugin(thing)])
+
+
+def test_what_was_written_is_opened_again(tmp_path):
+    written = write_store(tmp_path / "store", ROWS)
+    opened = open_store(str(tmp_path / "store"))
+    assert opened.lengths.tolist() == [3, 5]
+    assert opened.fingerprint == written.fingerprint
+    assert len(open_store(tmp_path / "store", backend="arrow")) == 2
+
+
+def test_writing_hands_its_options_on(tmp_path):
+    rows = [{"name": f"n{i}", "x": np.arange(9), "v": np.zeros(2)} for i in range(4)]
+    store = write_store(
+        tmp_path / "s", rows, axes={"x": "text", "v": None}, shard_bytes=64, key="name"
+    )
+    assert store.fields["x"].axis == "text"
+    assert store.fields["v"].axis is None
+    assert len(store.shards) == 4
+    assert store.keys([2]) == ["n2"]
+    with pytest.raises(ConfigError, match="holds a store"):
+        write_store(tmp_path / "s", ROWS)
+    assert len(write_store(tmp_path / "s", ROWS, overwrite=True, progress=False)) == 2
+
+
+def test_another_format_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="`format` is 'hdf5', must be 'arrow'"):
+        write_store(tmp_path / "s", ROWS, format="hdf5")
+
+
+def test_an_executor_is_refused_in_this_release(tmp_path):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match=r"`executor` is <.*None"):
+        write_store(tmp_path / "s", ROWS, executor=pool)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_location_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="open_store: location is a list, must be a path; pass"):
+        open_store([1, 2])
+
+
+def test_a_location_without_a_store_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="is not there"):
+        open_store(tmp_path / "nowhere")
+    (tmp_path / "part-00000.arrow").write_bytes(b"half")
+    with pytest.raises(IncompleteDatasetError, match="writing was not finished"):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("location", "backend"),
+    [
+        ("data.tar", "webdataset"),
+        ("data/train-{000000..000017}.tar", "webdataset"),
+        ("data/{train,val}.tar", "webdataset"),
+        ("data.tar/", "arrow"),
+        ("data", "arrow"),
+        ("data/part-00000.arrow", "arrow"),
+        ("{data}", "arrow"),
+    ],
+)
+def test_the_form_of_a_location_names_its_backend(location, backend):
+    assert form_of(location) == backend
+
+
+def test_a_location_whose_backend_is_not_installed_names_the_package():
+    with pytest.raises(
+        PluginError,
+        match=r"'train\.tar' needs the backend 'webdataset', which is not installed; pip install "
+        "seqdata-webdataset",
+    ) as caught:
+        open_store("train.tar", host=PluginHost())
+    assert caught.value.facts == {"package": "seqdata-webdataset"}
+
+
+def test_a_location_of_that_form_is_opened_by_the_plugin_that_offers_it():
+    class WebDataset:
+        @hookimpl
+        def seqdata_register_backends(self):
+            return {"webdataset": lambda location, *, verify: MemoryStore.of([[1], [2, 3]])}
+
+    store = open_store("train.tar", host=PluginHost(plugins=[WebDataset()]))
+    assert store.lengths.tolist() == [1, 2]
+
+
+def test_a_backend_may_be_given_by_name_or_as_its_opener():
+    seen = []
+
+    def opener(location, *, verify):
+        seen.append((location, verify))
+        return MemoryStore.of([[1]])
+
+    open_store("there", backend="mine", host=host_of(opener))
+    open_store("there", backend=opener)
+    assert seen == [("there", "off")] * 2
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(PluginError, match="unknown backend 'arow'; did you mean 'arrow'"):
+        open_store("there", backend="arow", host=PluginHost())
+
+
+def test_a_backend_that_gives_no_store_is_refused():
+    with pytest.raises(
+        PluginError, match="backend 'mine': gave a dict without base_numbers, fields"
+    ):
+        open_store("there", backend="mine", host=host_of(lambda location, *, verify: {}))
+
+
+def test_data_may_be_a_location_a_store_or_sequences(tmp_path):
+    written = write_store(tmp_path / "store", ROWS)
+    assert store_of(tmp_path / "store").lengths.tolist() == [3, 5]
+    assert store_of(written) is written
+    assert store_of([np.arange(4)]).lengths.tolist() == [4]
+    assert store_of(ROWS).lengths.tolist() == [3, 5]
+
+
+def test_a_store_is_recognised_without_computing_its_fingerprint():
+    store = MemoryStore.of([[1]])
+    assert store_of(store) is store
+    assert store._fingerprint is None
+
+
+def test_what_is_no_data_is_refused():
+    with pytest.raises(ConfigError, match="`sequences` is a int, must be an iterable"):
+        store_of(3)
+
+
+def test_a_policy_may_be_named_with_its_options():
+    assert resolve_policy("token-budget", {"max_tokens": 9}) == TokenBudget(9)
+    policy = Bucketed(4)
+    assert resolve_policy(policy) is policy
+
+
+def test_a_policy_of_a_plugin_may_be_named():
+    @dataclass(frozen=True)
+    class Mine:
+        axis: str = "time"
+
+        def plan(self, index, *, seed, epoch): ...
+
+        def num_batches(self, index): ...
+
+    assert resolve_policy("mine", host=host_of(Mine)) == Mine()
+
+
+def test_options_that_a_policy_does_not_take_are_refused():
+    with pytest.raises(
+        ConfigError,
+        match="policy 'token-budget': missing a required argument: 'max_tokens', must have what "
+        "it needs and no more; it takes max_tokens, max_rows, ",
+    ):
+        resolve_policy("token-budget")
+    with pytest.raises(ConfigError, match="got an unexpected keyword argument 'rows'"):
+        resolve_policy("token-budget", {"max_tokens": 9, "rows": 2})
+    with pytest.raises(ConfigError, match=r"options {'max_tokens': 9} go with a name only"):
+        resolve_policy(Bucketed(4), {"max_tokens": 9})
+
+
+@pytest.mark.parametrize("wrong", [3, None, Bucketed, {"name": "bucketed"}])
+def test_what_is_no_policy_is_refused(wrong):
+    with pytest.raises(ConfigError, match=r"`batching` is .*, must be a policy or the name of one"):
+        resolve_policy(wrong)
+
+
+def test_a_factory_that_makes_no_policy_is_refused():
+    with pytest.raises(
+        PluginError, match="'mine': its factory gave a dict without axis, num_batch"
+    ):
+        resolve_policy("mine", host=host_of(lambda: {}))
+
+
+def test_a_collator_may_be_named_or_given():
+    from seqdata.collators.padded import Padded
+
+    assert resolve_collator("padded") == Padded()
+    collator = Padded(padding=1)
+    assert resolve_collator(collator) is collator
+
+
+@pytest.mark.parametrize("wrong", [3, None, dict])
+def test_what_is_no_collator_is_refused(wrong):
+    with pytest.raises(
+        ConfigError, match=r"`collator` is .*, must be a collator or the name of one"
+    ):
+        resolve_collator(wrong)
+
+
+def test_a_factory_that_makes_no_collator_is_refused():
+    with pytest.raises(PluginError, match="'mine': its factory gave a dict, must give a callable"):
+        resolve_collator("mine", host=host_of(lambda: {}))
+
+
+def test_a_collator_that_needs_arguments_cannot_be_named():
+    with pytest.raises(ConfigError, match="collator 'mine': missing a required argument: 'size'"):
+        resolve_collator("mine", host=host_of(lambda size: size))
+
+
+def test_a_process_has_one_host():
+    assert default_host() is default_host()
+
+
+def test_opening_and_reading_an_own_store_needs_neither_torch_nor_pyarrow(tmp_path):
+    write_store(tmp_path / "store", ROWS)
+    code = f"""
+import sys, numpy
+from seqdata.opening import open_store
+store = open_store({str(tmp_path / "store")!r})
+(column,) = store.read(numpy.array([[1, 1, 4]]), ["x"]).values()
+assert column[0].tolist() == [1, 2, 3]
+print(*[name for name in ("torch", "lightning", "pyarrow", "rich") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == ""
