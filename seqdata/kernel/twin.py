@@ -80,7 +80,7 @@ def fill(source: TwinSource, spans: Any, bounds: Any, out: Any, padding: bytes |
         raise ValueError("fill: `padding` must be one element of the field")
     target = _flat(out, np.uint8)
     if not target.flags.writeable:
-        raise BufferError("fill: `out` is not writable")
+        raise ValueError("fill: `out` is read-only")
     pieces: list[NDArray[np.uint8]] = []
     for piece in _pieces(source, table.reshape(-1, 3).tolist()):
         if piece is None:

@@ -84,7 +84,7 @@ class ArrowStore:
         self._manifest = manifest
         self._mappings = mappings
         self._lengths_of = lengths_of
-        self._fingerprint = manifest.fingerprint
+        self._fingerprint: str | None = None
         counts = [shard.sequences for shard in manifest.shards]
         starts = [0, *itertools.accumulate(counts)]
         self._names = [shard.file for shard in manifest.shards]
@@ -134,6 +134,8 @@ class ArrowStore:
     @property
     def fingerprint(self) -> str:
         """Digest of lengths, ids, schema and content (32 hex digits), from the manifest."""
+        if self._fingerprint is None:
+            self._fingerprint = self._manifest.fingerprint
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:

@@ -21,6 +21,7 @@ from seqdata.storage.manifest import MANIFEST
 
 ASIDE = ".seqdata-tmp-"
 OWN_FILES = re.compile(r"part-\d{5,}\.arrow|lengths-[A-Za-z0-9_-]+\.u(32|64)")
+_LOCK = "lock"  # held while a writer lives; the kernel lets go of it, however the writer ends
 
 
 @contextmanager
@@ -38,17 +39,19 @@ def aside(root: Path, *, overwrite: bool) -> Iterator[Path]:
         raise ConfigError(f"{root}: is a file, must be a folder or not there; choose another path")
     if not overwrite:
         _refuse_to_overwrite(root)
+    made = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
     _clear_unfinished(root)
     folder = root / f"{ASIDE}{uuid.uuid4().hex}"
     folder.mkdir()
-    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    lock = _lock(folder)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+        if made and not any(root.iterdir()):
+            root.rmdir()
 
 
 def commit(root: Path, folder: Path, files: Sequence[str]) -> None:
@@ -105,14 +108,22 @@ def _refuse_to_overwrite(root: Path) -> None:
 
 def _clear_unfinished(root: Path) -> None:
     for folder in unfinished(root):
-        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = _lock(folder)
         except BlockingIOError as error:
             raise ConfigError(
                 f"{root}: another process is writing here, must be one at a time; wait for it or "
                 "choose another folder"
             ) from error
-        finally:
-            os.close(lock)
         shutil.rmtree(folder)
+        os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -6,6 +6,7 @@ Place in the flow: below every store. Reads: locations. Makes: paths and open fi
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from seqdata.errors import ConfigError, DataError, MissingShardError
 
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 
 
@@ -43,8 +45,8 @@ def local_path(location: str | os.PathLike[str]) -> Path:
 
 
 def is_plain_name(name: str) -> bool:
-    """Tell whether a file name stays inside its folder: no separator, no parent, no NUL."""
-    return bool(name) and name not in (".", "..") and not set(name) & set("/\\\0")
+    """Tell whether a file name stays inside its folder, whatever reads it."""
+    return _PLAIN_NAME.fullmatch(name) is not None
 
 
 @contextmanager
@@ -60,21 +62,21 @@ def open_inside(root: Path, name: str, what: str) -> Iterator[tuple[int, int]]:
         MissingShardError: If it is not there.
         DataError: If it leads outside of the folder, or is no ordinary file.
     """
-    path = root / name
+    path = os.path.join(root, name)
     try:
         descriptor = os.open(path, _OPEN | os.O_NOFOLLOW)
     except FileNotFoundError as error:
         raise MissingShardError.at(
             f"{root}: {what} ({name!r}) is not there, must be as the manifest names it; restore it "
             "or write the store again",
-            file=str(path),
+            file=path,
         ) from error
     except OSError as error:
-        if not path.is_symlink():
+        if not os.path.islink(path):
             raise DataError.at(
                 f"{root}: {what} ({name!r}) cannot be opened ({error.strerror}), must be readable; "
                 "check its rights and `ulimit -n`",
-                file=str(path),
+                file=path,
             ) from error
         descriptor = _open_link(root, name, what)
     try:
@@ -83,7 +85,7 @@ def open_inside(root: Path, name: str, what: str) -> Iterator[tuple[int, int]]:
             raise DataError.at(
                 f"{root}: {what} ({name!r}) is no ordinary file, must be one; write the store "
                 "again",
-                file=str(path),
+                file=path,
             )
         yield descriptor, status.st_size
     finally:

@@ -22,6 +22,7 @@ MAX_MANIFEST = 256 << 20  # bytes
 MAX_SEQUENCES = 1 << 48
 MAX_DIMENSIONS = 32
 _LENGTHS = ("uint32", "uint64")
+_KINDS = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
 
 
 def load_manifest(root: Path) -> Manifest:
@@ -99,7 +100,7 @@ class _Reader:
         value = facts[name]
         if type(value) is not kind:
             raise self.error(
-                f"{place}, {name!r},", f"is a {type(value).__name__}", f"be a {kind.__name__}"
+                f"{place}, {name!r},", f"is a {type(value).__name__}", f"be {_KINDS[kind]}"
             )
         return value
 

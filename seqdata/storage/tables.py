@@ -37,12 +37,13 @@ def as_rows(sequences: Iterable[Any]) -> Iterator[Any]:
             "Arrow tables; put it in a list"
         )
     iterator = iter(sequences)
-    first = next(iterator, None)
-    if first is None:
+    try:
+        first = next(iterator)
+    except StopIteration:
         raise ConfigError(
             "`sequences` is empty, must hold at least one, which fixes the fields; check where "
             "they come from"
-        )
+        ) from None
     everything = itertools.chain([first], iterator)
     if _is_table(first):
         return _table_rows(everything)
