@@ -1,8 +1,8 @@
 """The public Loader: batches of sequences for plain PyTorch and Fabric loops.
 
-It is an iterable of its own, no torch DataLoader, and owns one position: the epoch, and the batches of
-its plan that were delivered. Place in the flow: a Player below, the user's loop above. Reads: a store.
-Makes: batches, and a state of a few primitives.
+It is an iterable of its own, no torch DataLoader, and owns one position: the epoch, and the batches
+of its plan that were delivered. Place in the flow: a Player below, the user's loop above. Reads: a
+store. Makes: batches, and a state of a few primitives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Loader:
     loaded, if one was, else the next epoch; leaving it early abandons its epoch.
 
     Args:
-        store: A store, the location of one, or sequences in memory (a list of arrays is field ``x``).
+        store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``).
         policy: How epochs are batched, or the name of a policy.
         world: Who we are; None: the default process group's rank, else ``World(0, 1)``.
         seed: Of the order and of transforms.
@@ -172,14 +172,15 @@ class Loader:
         batches = self._player.num_batches
         if place.position > batches:
             raise ResumeError(
-                f"loader: `position` of the state is {place.position}, must be at most {batches}, the "
-                f"batches of epoch {place.epoch}; the state is damaged"
+                f"loader: `position` of the state is {place.position}, must be at most {batches}, "
+                f"the batches of epoch {place.epoch}; the state is damaged"
             )
         made = self._player.fingerprint(place.epoch)
         if state.get("fingerprint") != made:
             raise ResumeError(
-                f"loader: `fingerprint` of the state is {state.get('fingerprint')!r}, must be {made!r} "
-                f"as of epoch {place.epoch}; another version of seqdata planned it, begin a new run"
+                f"loader: `fingerprint` of the state is {state.get('fingerprint')!r}, must be "
+                f"{made!r} as of epoch {place.epoch}; another version of seqdata planned it, begin "
+                "a new run"
             )
         self._turn += 1  # an iteration that is still held moves the state no more
         self._next = self._reached = place
@@ -224,8 +225,8 @@ def _checked(state: Mapping[str, Any]) -> _Place:
 def _refuse_what_is_missing(lengths: Any, num_workers: int) -> None:
     if num_workers:
         raise ConfigError(
-            f"loader: `num_workers` is {num_workers!r}, must be 0: worker processes are not available "
-            "in this version; `prefetch` reads ahead in a thread"
+            f"loader: `num_workers` is {num_workers!r}, must be 0: worker processes are not "
+            "available in this version; `prefetch` reads ahead in a thread"
         )
     if lengths is not None:
         raise ConfigError(

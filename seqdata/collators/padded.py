@@ -45,9 +45,9 @@ class Padded:
 
     padding: float | Mapping[str, float] = 0
     allocate: Allocate = field(default=np.empty, compare=False, repr=False)
-    _elements: dict[tuple[str, str], bytes | None] = field(
+    _elements: dict[str, tuple[np.dtype[Any], bytes | None]] = field(
         default_factory=dict, init=False, compare=False, repr=False
-    )  # (field, dtype) -> one element of padding
+    )  # field -> dtype, one element of padding
 
     def with_allocator(self, allocate: Allocate) -> Padded:
         """Give the same collator over another allocator."""
@@ -60,7 +60,7 @@ class Padded:
             ConfigError: If ``padding`` names an unknown field, or does not fit a field's dtype.
             DataError: If a column's recorded place is wrong, or its checksum.
         """
-        layout, data = batch.layout, batch.data
+        layout, data, rows = batch.layout, batch.data, len(batch)
         for name, column in columns.items():
             axis = layout.along(name)
             if isinstance(column, list):
@@ -72,7 +72,7 @@ class Padded:
             elif axis == layout.axis and batch.segments is None:
                 shift = layout.shift.get(name, 0)
                 width = batch.padded_length + shift
-                full = self._padded(name, columns, np.arange(len(batch) + 1) * width, width)
+                full = self._padded(name, columns, _steps(rows, width), width)
                 data[name] = full[:, :-shift] if shift else full
                 if shift:
                     data["targets"] = full[:, shift:]
@@ -107,17 +107,24 @@ class Padded:
 
     def _element(self, name: str, dtype: np.dtype[Any], columns: Columns) -> bytes | None:
         """Give one element of a field's padding, None for zeros; checked when first seen."""
-        key = (name, dtype.str)
-        if key not in self._elements:
-            value = self.padding
-            if isinstance(value, Mapping):
-                for wrong in value.keys() - columns.keys():
-                    raise ConfigError(
-                        f"collator 'padded': `padding` names {unknown_name(wrong, columns)}"
-                    )
-                value = value.get(name, 0)
-            self._elements[key] = _one_element(name, dtype, value)
-        return self._elements[key]
+        known = self._elements.get(name)
+        if known is not None and known[0] == dtype:
+            return known[1]
+        value = self.padding
+        if isinstance(value, Mapping):
+            for wrong in value.keys() - columns.keys():
+                raise ConfigError(
+                    f"collator 'padded': `padding` names {unknown_name(wrong, columns)}"
+                )
+            value = value.get(name, 0)
+        element = _one_element(name, dtype, value)
+        self._elements[name] = (dtype, element)
+        return element
+
+
+def _steps(rows: int, width: int) -> NDArray[np.int64]:
+    """Give 0, width, …, rows * width."""
+    return np.arange(0, rows * width + 1, width, dtype=np.int64)
 
 
 def _per_sequence(column: Column, batch: SequenceBatch) -> Tensor:

@@ -25,25 +25,22 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, layout: Layout) -> S
     """
     spans, rows = step.spans, step.rows
     count = len(step.weights)
-    base = np.empty((3, count), dtype=np.int64)  # one tensor over it: views of tensors are dear
-    lengths = base[0]
+    base = np.empty((3, count), dtype=np.int64)  # lengths, ids, start
     if rows is None:
-        np.subtract(spans[:, 2], spans[:, 1], out=lengths)
+        np.subtract(spans[:, 2], spans[:, 1], out=base[0])
         base[1], base[2] = ids, spans[:, 1]
     else:
         _of_rows(step, ids, rows, base)
-    of_lengths, of_ids, of_start = torch.from_numpy(base).unbind()
-    weight = torch.from_numpy(step.weights)
-    longest = int(lengths.max()) if count else 0
+    lengths = torch.from_numpy(base[0])  # a row of an array costs less than a view of a tensor
     head = SequenceBatch(
         data={},
-        lengths=of_lengths,
-        ids=of_ids,
-        weight=weight,
-        start=of_start,
+        lengths=lengths,
+        ids=torch.from_numpy(base[1]),
+        weight=torch.from_numpy(step.weights),
+        start=torch.from_numpy(base[2]),
         number=step.number,
-        lengths_of={layout.axis: of_lengths},
-        padded_length=longest or 1,
+        lengths_of={layout.axis: lengths},
+        padded_length=max(base[0].tolist(), default=1) or 1,
         layout=layout,
     )
     if rows is not None:
@@ -52,11 +49,12 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, layout: Layout) -> S
         head.lanes = torch.from_numpy(step.lanes)
         head.reset = torch.from_numpy(_resets(step, base, plan))
     if plan.overlap or step.lanes is not None:
-        context = np.where(base[2] > 0, np.minimum(lengths, plan.overlap), 0)
+        context = np.where(base[2] > 0, np.minimum(base[0], plan.overlap), 0)
         head.burn_in = torch.from_numpy(context)
-        lengths = lengths - context
-    whole = bool(step.weights.all())
-    head.num_tokens = int(lengths.sum() if whole else lengths[step.weights > 0].sum())
+        scored = base[0] - context
+        head.num_tokens = int(scored[step.weights > 0].sum())
+    elif count and step.weights[0]:  # a batch that is dealt whole has filler everywhere or nowhere
+        head.num_tokens = int(np.add.reduce(base[0]))
     return head
 
 

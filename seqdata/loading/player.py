@@ -126,10 +126,12 @@ class Player:
         steps = self.share(epoch, first)
         planned = len(steps) - steps.first_step
         delivered = 0
-        for batch in self._batches(steps, self._planned(epoch), update or Update()):
-            delivered += 1
-            yield batch
-        self._pool.clear()
+        try:
+            for batch in self._batches(steps, self._planned(epoch), update or Update()):
+                delivered += 1
+                yield batch
+        finally:
+            self._pool.clear()
         if delivered != planned:
             raise IncompleteEpochError(
                 f"loader: {delivered} batches of epoch {epoch} were delivered, {planned} were "

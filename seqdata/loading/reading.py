@@ -93,7 +93,7 @@ def reading_of(store: Store, axis: str, options: PlayOptions, output: Output | N
         raise ConfigError(
             f"loader: the policy plans on axis {axis!r}, must be one of {have}; pass `axis` to it"
         )
-    wanted = _wanted(store, options, output)
+    wanted = _wanted(store, axis, options, output)
     for name in wanted:
         if name not in store.fields:
             raise ConfigError(f"loader: `fields` names {unknown_name(name, store.fields)}")
@@ -107,14 +107,19 @@ def reading_of(store: Store, axis: str, options: PlayOptions, output: Output | N
     return Reading(store, axis, plain, shifted, shift, layout)
 
 
-def _wanted(store: Store, options: PlayOptions, output: Output | None) -> tuple[str, ...]:
+def _wanted(
+    store: Store, axis: str, options: PlayOptions, output: Output | None
+) -> tuple[str, ...]:
     if options.fields is not None:
         return tuple(dict.fromkeys(options.fields))
     if output is None or options.transform is not None or options.collator is not None:
         return tuple(store.fields)
-    if options.shift and TARGETS in output.names:
-        return tuple(store.fields)
-    return tuple(name for name in store.fields if name in output.names) or tuple(store.fields)
+    names = set(output.names)
+    if options.shift and TARGETS in names:
+        ragged = (name for name in store.fields if store.fields[name].axis == axis)
+        names.update(options.shift if isinstance(options.shift, Mapping) else ragged)
+    output.check((*store.fields, TARGETS) if options.shift else store.fields)
+    return tuple(name for name in store.fields if name in names)
 
 
 def _shift(
