@@ -104,7 +104,7 @@ def blocks_of(items: Items, cutter: Cutter) -> list[Block]:
 def counts_of(items: Items, cutter: Cutter) -> list[Count]:
     """Count the batches of every block, once per index."""
     blocks = blocks_of(items, cutter)
-    key = ("counts", items.axis, items.rule, cutter)
+    key = ("counts", items.axis, items.rule, items.cost, cutter)
     return items.index.remember(key, lambda: cutter.counts(items, blocks))
 
 
@@ -114,7 +114,7 @@ def histogram(items: Items, block: Block) -> tuple[NDArray[np.int64], NDArray[np
     Returns:
         Lengths, int64 (k,), falling; how many items have each, int64 (k,).
     """
-    lengths = items.lengths(block.first, block.stop)
+    lengths = items.sizes(items.spans(block.first, block.stop))
     if int(lengths.max(initial=0)) > 4 * MAX_BLOCK:  # a table of all lengths would be larger
         values, counts = np.unique(lengths, return_counts=True)
     else:
@@ -188,13 +188,12 @@ class BlockTable:
     def _make_block(self, number: int) -> ArrayTable:
         block = self.blocks[number]
         spans = self.items.spans(block.first, block.stop, self.draw)
-        lengths = spans[:, 2] - spans[:, 1]
-        cut = self.cutter.cut(lengths, self.draw if self.shuffle else None, number)
+        sizes = self.items.sizes(spans)
+        cut = self.cutter.cut(sizes, self.draw if self.shuffle else None, number)
         spans = spans[cut.members]
         if not (self.shuffle and self.cutter.arranged):
             return ArrayTable(spans, cut.rows, cut.offsets)
-        lengths = spans[:, 2] - spans[:, 1]
-        longest = np.maximum.reduceat(lengths, cut.offsets[:-1])
+        longest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
         lead = None
         if number == self.lead_block:
             lead = int(np.argmax(longest * np.diff(cut.offsets)))

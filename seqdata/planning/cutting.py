@@ -56,7 +56,7 @@ class EveryFew:
 
     def cost(self, items: Items, block: Block) -> int:
         """Give the cost of a full batch with the block's longest item."""
-        lengths = items.lengths(block.first, block.stop)
+        lengths = items.sizes(items.spans(block.first, block.stop))
         return int(lengths.max(initial=0)) * min(self.batch_size, len(lengths))
 
     def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:

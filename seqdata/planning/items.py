@@ -7,8 +7,8 @@ cost no memory. Place in the flow: index -> items -> blocks. Reads: runs of leng
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -106,11 +106,16 @@ class WholeSequences:
         return starts, np.minimum(starts + self.max_length, pieces.lengths)
 
 
+Cost = Callable[[Mapping[str, NDArray[np.int64]]], NDArray[np.int64]]
+"""``cost(lengths_of) -> sizes``: axis -> int64 (n,) lengths of n items; gives int64 (n,)."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Items:
     """The items of an index under a rule.
 
     Attributes:
+        cost: What a row costs, where that is not its length along the planned axis.
         starts: int64 (runs+1,), number of the first item of each run of ``RUN`` sequences.
         peaks: int64 (runs,), timesteps of the longest item of each run.
     """
@@ -120,6 +125,7 @@ class Items:
     rule: ItemRule
     starts: NDArray[np.int64]
     peaks: NDArray[np.int64]
+    cost: Cost | None = None
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -140,10 +146,18 @@ class Items:
             low += 1
         return np.concatenate(parts) if parts else np.empty((0, 3), dtype=np.int64)
 
-    def lengths(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Give the timesteps of items ``first:stop``, int64 (n,)."""
-        spans = self.spans(first, stop)
-        return spans[:, 2] - spans[:, 1]
+    def sizes(self, spans: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give what each of these items costs as a row, int64 (n,): its timesteps, or ``cost``."""
+        lengths = spans[:, 2] - spans[:, 1]
+        if self.cost is None or not len(spans):
+            return lengths
+        first, stop = int(spans[0, 0]), int(spans[-1, 0]) + 1  # items lie in the data's order
+        lengths_of = {self.axis: lengths}
+        for axis in self.index.lengths_of:
+            if axis != self.axis:  # other axes come whole
+                whole = np.asarray(self.index.run(axis, first, stop), dtype=np.int64)
+                lengths_of[axis] = whole[spans[:, 0] - first]
+        return self.cost(lengths_of)
 
     def peak(self, first: int, stop: int) -> int:
         """Give an upper bound of the timesteps of items ``first:stop``, exact at runs' edges."""
@@ -171,7 +185,13 @@ class Items:
 
 
 def select(
-    index: SequenceIndex, axis: str, rule: WholeSequences, *, policy: str, limit: str = "max_length"
+    index: SequenceIndex,
+    axis: str,
+    rule: WholeSequences,
+    *,
+    policy: str,
+    limit: str = "max_length",
+    cost: Cost | None = None,
 ) -> Items:
     """Number the items of an index: one pass over the lengths, remembered by the index.
 
@@ -181,6 +201,7 @@ def select(
         rule: What happens to the empty and the too long.
         policy: Name of the policy, for messages.
         limit: Name of the option that limits the length, for messages.
+        cost: What a row costs; None: its length along the axis.
 
     Raises:
         PlanError: If a sequence is too long or empty and the rule says ``error``; it names them.
@@ -190,7 +211,7 @@ def select(
         _refuse_too_long(index, axis, most, f"policy {policy!r}", limit)
     if rule.empty == "error":
         _refuse_empty(index, axis, f"policy {policy!r}")
-    return number_items(index, axis, rule)
+    return replace(number_items(index, axis, rule), cost=cost)
 
 
 def number_items(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:

@@ -8,18 +8,19 @@ number of batches though its rows are mixed anew.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, PlanError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut, histogram
 from seqdata.planning.cutting import check_count, longest_first
-from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.items import Cost, Empty, Items, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw, Purpose
 
@@ -31,6 +32,9 @@ class TokenBudget:
     Args:
         max_tokens: Most timesteps of a batch after padding: rows x longest row.
         max_rows: Most rows of a batch; None: no limit.
+        cost: What a row costs: None: its length along the axis; ``max``: its length along its
+            longest axis, so that no tensor exceeds the budget; or ``cost(lengths_of) -> int64
+            (n,)`` with lengths by axis.
         min_batches: Least batches of a rung (``m_min``): a larger one mixes more and wastes more.
         shuffle: Whether epochs are shuffled; else exact order, longest first.
         axis: The axis that is planned on.
@@ -52,6 +56,7 @@ class TokenBudget:
     too_long: TooLong = "error"
     empty: Empty = "drop"
     worst_first: bool = True
+    cost: Literal["max"] | Cost | None = None
 
     def __post_init__(self) -> None:
         check_count("token-budget", "max_tokens", self.max_tokens)
@@ -62,6 +67,10 @@ class TokenBudget:
             raise ConfigError(
                 f"policy 'token-budget': `max_length` is {self.max_length}, must not exceed "
                 f"`max_tokens`={self.max_tokens}; lower it or raise the budget"
+            )
+        if not (self.cost in (None, "max") or callable(self.cost)):
+            raise ConfigError(
+                f"policy 'token-budget': `cost` is {self.cost!r}, must be 'max', a function or None"
             )
         self._rule()
 
@@ -83,7 +92,35 @@ class TokenBudget:
 
     def _items(self, index: SequenceIndex) -> Items:
         limit = "max_length" if self.max_length else "max_tokens"
-        return select(index, self.axis, self._rule(), policy="token-budget", limit=limit)
+        where = "token-budget"
+        cost = _longest_axis if self.cost == "max" else self.cost
+        items = select(index, self.axis, self._rule(), policy=where, limit=limit, cost=cost)
+        if cost is not None:
+            index.remember(("costly", items.rule, cost), lambda: _refuse_costly(items, self))
+        return items
+
+
+def _longest_axis(lengths_of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    longest: NDArray[np.int64] = np.maximum.reduce(list(lengths_of.values()))
+    return longest
+
+
+def _refuse_costly(items: Items, policy: TokenBudget) -> None:
+    """Refuse what exceeds the budget along another axis, which nothing here could cut."""
+    for first in range(0, len(items), MAX_BLOCK):
+        spans = items.spans(first, first + MAX_BLOCK)
+        sizes = items.sizes(spans)
+        if len(sizes) and int(sizes.min()) < 1:
+            raise ConfigError(
+                "policy 'token-budget': `cost` gives a row less than 1, must be at least 1"
+            )
+        over = spans[sizes > policy.max_tokens, 0]
+        if len(over):
+            raise PlanError(
+                f"policy 'token-budget': sequence {items.index.names(over[:1])} costs "
+                f"{int(sizes.max())}, more than `max_tokens`={policy.max_tokens}; raise it, or "
+                "filter the data"
+            )
 
 
 @dataclass(frozen=True, slots=True)

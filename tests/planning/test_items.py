@@ -33,10 +33,6 @@ def test_any_run_of_items_equals_that_part_of_all(too_long):
     whole = items.spans(0, len(items))
     for first, stop in ((0, 7), (100, 100), (RUN - 20, RUN + 20), (len(items) - 3, len(items))):
         assert items.spans(first, stop).tolist() == whole[first:stop].tolist()
-        assert (
-            items.lengths(first, stop).tolist()
-            == (whole[first:stop, 2] - whole[first:stop, 1]).tolist()
-        )
 
 
 def test_a_virtual_billion_costs_no_memory():

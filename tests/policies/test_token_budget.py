@@ -1,5 +1,7 @@
 import numpy as np
+import pytest
 
+from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.policies.token_budget import Rungs, TokenBudget
 
@@ -49,3 +51,48 @@ def test_a_budget_of_longer_sequences_than_a_table_of_lengths_holds_counts_the_s
     index = SequenceIndex.from_lengths(lengths)
     policy = TokenBudget(10_000_000)
     assert policy.num_batches(index) == len(policy.plan(index, seed=0, epoch=0))
+
+
+def two_axes(count=2000):
+    random = np.random.default_rng(0)
+    return SequenceIndex(
+        {"time": random.integers(1, 100, count), "text": random.integers(1, 100, count)}
+    )
+
+
+def test_the_dearest_axis_counts_so_that_no_tensor_exceeds_the_budget():
+    index = two_axes()
+    policy = TokenBudget(500, cost="max")
+    plan = policy.plan(index, seed=0, epoch=1)
+    assert len(plan) == policy.num_batches(index)
+    assert sorted(plan.spans[:, 0].tolist()) == list(range(2000))
+    for number in range(len(plan)):
+        rows = plan.batch(number).spans[:, 0]
+        for axis in ("time", "text"):
+            assert len(rows) * index.lengths_of[axis][rows].max() <= 500
+
+
+def test_a_function_says_what_a_row_costs():
+    def both(lengths_of):
+        return lengths_of["time"] + 2 * lengths_of["text"]
+
+    index = two_axes()
+    plan = TokenBudget(900, cost=both).plan(index, seed=0, epoch=0)
+    for number in range(len(plan)):
+        rows = plan.batch(number).spans[:, 0]
+        costs = index.lengths_of["time"][rows] + 2 * index.lengths_of["text"][rows]
+        assert len(rows) * costs.max() <= 900
+
+
+def test_what_costs_more_than_the_budget_along_another_axis_is_named():
+    index = SequenceIndex({"time": np.array([3, 4]), "text": np.array([5, 50])})
+    with pytest.raises(PlanError, match="sequence 1 costs 50, more than `max_tokens`=10"):
+        TokenBudget(10, cost="max").plan(index, seed=0, epoch=0)
+
+
+def test_a_cost_that_cannot_be_meant_is_refused():
+    with pytest.raises(ConfigError, match="`cost` is 'sum', must be 'max', a function or None"):
+        TokenBudget(10, cost="sum")
+    free = TokenBudget(10, cost=lambda lengths_of: lengths_of["time"] * 0)
+    with pytest.raises(ConfigError, match="`cost` gives a row less than 1"):
+        free.plan(SequenceIndex.from_lengths([3]), seed=0, epoch=0)
