@@ -126,7 +126,7 @@ def waits_for_ever(call: ast.Call) -> bool:
         return True
     if owner == "select" and name == "select":
         return len(call.args) < 4
-    if name == "put":
+    if name == "put" and "queue" in owner:
         return len(call.args) == 1 and not given & {"block"}
     if name in WAITS and not call.args:
         return not given & {"block", "blocking"} or is_true(call)
@@ -157,7 +157,7 @@ def constant(node: ast.expr) -> object:
         ("table.get('x')", False),
         ("queue.put(item)", True),
         ("queue.put(item, timeout=1)", False),
-        ("lanes.put(batch, state)", False),
+        ("lanes.put(state)", False),
         ("lock.acquire()", True),
         ("lock.acquire(blocking=False)", False),
         ("future.result()", True),
