@@ -1,0 +1,158 @@
+"""A real third-party package: built as a wheel, installed in a clean environment, used by name."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+import seqdata
+
+SOURCE = Path(__file__).parent / "third_party" / "seqdata-tiny"
+USE = """
+from seqdata import Loader, PluginHost, open_store
+import sys
+
+store = open_store("numbers.txt", backend="tiny")
+loader = Loader(store, "tiny-singles", collator="tiny-flat")
+batches = [batch["x"].tolist() for batch in loader]
+assert batches == [[1.0, 2.0, 3.0], [4.0]], batches
+assert len(loader) == 2
+(row,) = [row for row in PluginHost.discover().listing() if row.name == "tiny"]
+print(row.distribution, row.version, row.state, sys.modules["seqdata_tiny"].__file__)
+"""
+BROKEN = """[project]
+name = "seqdata-broken"
+version = "1.2"
+[project.entry-points.seqdata]
+broken = "seqdata_broken"
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[tool.setuptools]
+py-modules = ["seqdata_broken"]
+"""
+
+
+def run(*command, cwd, check=True, **environment):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SEQDATA_")}
+    clean.pop("PYTHONPATH", None)
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=check,
+    )
+
+
+class Environment:
+    """An environment of its own that sees the packages of this one, and installs offline."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        venv.create(folder / "env", with_pip=False, symlinks=True)
+        self.python = folder / "env" / "bin" / "python"
+        (site,) = (folder / "env" / "lib").glob("python*/site-packages")
+        present = sysconfig.get_path("purelib")
+        root = Path(seqdata.__file__).parents[1]
+        (site / "present.pth").write_text(f"import site; site.addsitedir({present!r})\n{root}\n")
+
+    def install(self, source):
+        """Build a wheel of a copy of ``source`` and install it."""
+        copy = self.folder / "copies" / source.name
+        shutil.copytree(source, copy)
+        wheels = self.folder / "wheels" / source.name
+        run(
+            sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", wheels, copy,
+            cwd=self.folder,
+        )  # fmt: skip
+        (wheel,) = wheels.glob("*.whl")
+        run(
+            sys.executable, "-m", "pip", "--python", self.python, "install", "--no-index",
+            "--no-deps", "--quiet", "--disable-pip-version-check", wheel,
+            cwd=self.folder,
+        )  # fmt: skip
+
+    def run(self, *arguments, **options):
+        return run(self.python, *arguments, cwd=self.folder, **options)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("third-party")
+    made = Environment(folder)
+    made.install(SOURCE)
+    broken = folder / "seqdata-broken"
+    broken.mkdir()
+    (broken / "pyproject.toml").write_text(BROKEN)
+    (broken / "seqdata_broken.py").write_text("import a_module_that_is_not_there\n")
+    made.install(broken)
+    (folder / "numbers.txt").write_text("1 2 3\n4\n")
+    return made
+
+
+@pytest.mark.slow
+def test_a_third_party_wheel_is_used_by_name(environment):
+    done = environment.run("-c", USE)
+    assert done.stdout.startswith("seqdata-tiny 0.3.0 installed ")
+    assert str(environment.folder / "env") in done.stdout
+
+
+@pytest.mark.slow
+def test_plugins_are_listed_from_metadata_alone(environment):
+    code = (
+        "import sys\nfrom seqdata.cli.app import app\n"
+        "app(['plugins'], standalone_mode=False)\n"
+        "assert not {'seqdata_tiny', 'seqdata_broken'} & set(sys.modules)\n"
+    )
+    listed = environment.run("-c", code).stdout
+    assert "seqdata-tiny" in listed
+    assert "0.3.0" in listed
+    assert "installed" in listed
+
+
+@pytest.mark.slow
+def test_checking_the_plugins_says_what_is_broken(environment):
+    done = environment.run("-m", "seqdata", "plugins", "--check", "--json", check=False)
+    assert done.returncode == 1
+    rows = {row["name"]: row for row in json.loads(done.stdout)["plugins"]}
+    assert rows["tiny"]["state"] == "loaded"
+    assert rows["broken"]["state"] == "broken"
+    assert rows["broken"]["distribution"] == "seqdata-broken"
+    assert "No module named 'a_module_that_is_not_there'" in rows["broken"]["cause"]
+
+
+@pytest.mark.slow
+def test_the_command_plans_with_a_policy_of_a_plugin(environment):
+    (environment.folder / "texts").mkdir(exist_ok=True)
+    (environment.folder / "texts" / "a").write_bytes(b"abc")
+    environment.run("-m", "seqdata", "write", "texts", "store", "--overwrite")
+    done = environment.run("-m", "seqdata", "plan", "store", "--batching", "tiny-singles", "--json")
+    assert json.loads(done.stdout)["batches"] == 1
+
+
+@pytest.mark.slow
+def test_an_unknown_name_reports_the_broken_wheel(environment):
+    environment.run("-m", "seqdata", "write", "numbers.txt", "store2", "--overwrite")
+    done = environment.run(
+        "-m", "seqdata", "plan", "store2", "--batching", "tiny-single", check=False
+    )
+    assert done.returncode == 1
+    assert "unknown policy 'tiny-single'; did you mean 'tiny-singles'?" in done.stderr
+    assert "seqdata-broken 1.2 (ModuleNotFoundError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_environment_keeps_plugins_out(environment):
+    done = environment.run("-c", USE, check=False, SEQDATA_PLUGINS="broken")
+    assert "unknown backend 'tiny'" in done.stderr
+    assert "SEQDATA_PLUGINS keeps out: seqdata-tiny 0.3.0." in done.stderr
