@@ -1,0 +1,57 @@
+"""The command as a whole: help, version, plugins."""
+
+import json
+from importlib import metadata
+
+import pytest
+from click.testing import CliRunner
+
+from seqdata.builtin import POLICIES
+from seqdata.cli import main
+from seqdata.cli.app import app
+
+COMMANDS = ["plan", "plugins", "stats", "write"]
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_commands_of_this_release_are_listed():
+    assert sorted(app.commands) == COMMANDS
+    assert all(f"  {name} " in run("--help") for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_examples(name):
+    text = run(name, "-h")
+    assert f"Usage: app {name}" in text
+    assert f"Examples:\n    seqdata {name}" in text
+
+
+def test_the_version_is_shown():
+    assert metadata.version("lightning-seqdata") in run("--version")
+
+
+def test_the_program_is_installed_under_its_name():
+    (point,) = metadata.entry_points(group="console_scripts", name="seqdata")
+    assert point.load() is main
+
+
+def test_plugins_shows_what_the_core_offers():
+    text = run("plugins")
+    assert "lightning-seqdata" in text
+    assert f"core policies: {', '.join(sorted(POLICIES))}" in text
+
+
+def test_plugins_as_json():
+    facts = json.loads(run("plugins", "--json"))
+    assert facts["plugins"][0]["name"] == "core"
+    assert facts["plugins"][0]["state"] == "built in"
+    assert facts["core"]["backends"] == ["arrow"]
+
+
+def test_plugins_may_be_checked():
+    assert "built in" in run("plugins", "--check")

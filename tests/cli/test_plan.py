@@ -1,0 +1,116 @@
+"""``seqdata plan``: an epoch before it is trained."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from seqdata.cli.app import app
+from seqdata.index import SequenceIndex
+from seqdata.opening import write_store
+from seqdata.policies.token_budget import TokenBudget
+
+LENGTHS = [int(length) for length in np.random.Philox(1).random_raw(200) % 90]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plan") / "store"
+    rows = [{"id": f"s{i}", "x": np.zeros(n, dtype=np.int8)} for i, n in enumerate(LENGTHS)]
+    write_store(folder, rows)
+    return str(folder)
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(app, ["plan", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done.output if code == 0 else done.stderr
+
+
+def test_a_plan_is_reported_per_world(store):
+    text = run(store, "--max-tokens", 1000, "--world", "1,2,8")
+    plan = TokenBudget(1000).plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    table = {row[0]: row[1:3] for row in rows if len(row) == 4}
+    for size in (1, 2, 8):
+        steps = -(-len(plan) // size)
+        assert table[str(size)] == [str(steps), str(steps * size - len(plan))]
+    report = plan.report
+    assert (
+        f"{len(plan)} batches, {sum(LENGTHS):,} timesteps, {report.padded:,} with padding" in text
+    )
+    assert f"(waste {report.waste:.4f})" in text
+    assert f"most expensive: batch {report.worst}, {report.worst_rows} rows of up to" in text
+    empty = LENGTHS.count(0)
+    assert f"dropped: {empty} sequences: s{LENGTHS.index(0)}" in text
+
+
+def test_the_same_as_json(store):
+    facts = json.loads(run(store, "--max-tokens", 1000, "--world", "4", "--json", "--seed", 3))
+    index = SequenceIndex.from_lengths(LENGTHS)
+    plan = TokenBudget(1000).plan(index, seed=3, epoch=0)
+    assert facts["batches"] == len(plan)
+    assert facts["seed"] == 3
+    assert facts["waste"] == pytest.approx(plan.report.waste)
+    assert facts["worst"]["batch"] == plan.report.worst
+    assert facts["dropped"]["count"] == LENGTHS.count(0)
+    assert facts["dropped"]["first"][0] == f"s{LENGTHS.index(0)}"
+    assert facts["split"] == {"count": 0, "first": []}
+    (world,) = facts["worlds"]
+    assert (world["size"], world["steps"]) == (4, -(-len(plan) // 4))
+
+
+def test_options_of_the_policy_are_handed_on(store):
+    facts = json.loads(
+        run(
+            store, "--batching", "bucketed", "--batch-size", 16, "--max-length", 50,
+            "--too-long", "truncate", "--no-shuffle", "--axis", "time", "--epoch", 2, "--json",
+        )
+    )  # fmt: skip
+    assert "Bucketed(batch_size=16, shuffle=False, axis='time', max_length=50" in facts["policy"]
+    assert facts["truncated"]["count"] == sum(length > 50 for length in LENGTHS)
+    assert facts["epoch"] == 2
+    assert facts["worst"]["longest"] == 50
+
+
+def test_an_epoch_changes_the_plan_but_not_its_size(store):
+    one, two = (
+        json.loads(run(store, "--max-tokens", 500, "--epoch", epoch, "--json")) for epoch in (0, 1)
+    )
+    assert one["fingerprint"] != two["fingerprint"]
+    assert one["batches"] == two["batches"]
+
+
+def test_a_picture_is_drawn(store, tmp_path):
+    path = tmp_path / "new" / "plan.png"
+    assert f"drawn: {path}" in run(store, "--max-tokens", 500, "--plot", path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_without_matplotlib_names_the_extra(store, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    message = run(store, "--max-tokens", 500, "--plot", tmp_path / "p.png", code=2)
+    assert "matplotlib, which is not installed; pip install 'lightning-seqdata[plot]'" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "policy 'token-budget': missing a required argument: 'max_tokens'"),
+        (["--max-tokens", 0], 2, "policy 'token-budget': `max_tokens` is 0, must be"),
+        (["--max-tokens", 10], 1, "longer than `max_tokens`=10"),
+        (["--batching", "bucketd", "--batch-size", 2], 1, "did you mean 'bucketed'?"),
+        (["--max-tokens", 99, "--axis", "text"], 1, "no axis 'text', must be one of time"),
+        (
+            ["--max-tokens", 99, "--world", "1,0"],
+            2,
+            "is '1,0', must be numbers of ranks like 1,2,8",
+        ),
+        (["--max-tokens", 99, "--world", "two"], 2, "must be numbers of ranks"),
+        (["--max-tokens", 99, "--seed", -1], 2, "`seed`"),
+    ],
+)
+def test_bad_arguments_are_a_message_and_an_exit_code(store, arguments, code, message):
+    assert message in run(store, *arguments, code=code)

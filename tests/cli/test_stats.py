@@ -1,0 +1,59 @@
+"""``seqdata stats``: fields, shards and lengths of a store."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from seqdata.cli.app import app
+from seqdata.opening import write_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    rows = [
+        {"id": f"s{i}", "mel": np.zeros((n, 4), dtype=np.float32), "text": np.arange(2 * n), "y": i}
+        for i, n in enumerate([0, 1, 2, 4, 100])
+    ]
+    write_store(tmp_path / "store", rows, axes={"text": "text"}, shard_bytes=64)
+    return str(tmp_path / "store")
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, ["stats", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_report_shows_fields_lengths_and_shards(store):
+    text = run(store)
+    assert f"{store}: 5 sequences in 4 shards, " in text
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    assert ["mel", "float32", "[T, 4]", "time"] in rows
+    assert ["y", "int64", "[]", "(per sequence)"] in rows
+    assert ["0", "2", "21.4", "81", "100", "1"] in rows
+    assert "Lengths along 'time': 107 timesteps" in text
+    assert "Lengths along 'text': 214 timesteps" in text
+    bars = {line.split()[0]: line.split()[-1] for line in text.splitlines() if "█" in line}
+    assert bars["64-100"] == "1"
+
+
+def test_the_same_as_json(store):
+    facts = json.loads(run(store, "--json"))
+    assert facts["sequences"] == 5
+    assert facts["location"] == store
+    assert facts["fields"]["mel"] == {"dtype": "float32", "shape": [4], "axis": "time"}
+    assert len(facts["shards"]) == 4
+    assert all(shard["bytes"] > 0 for shard in facts["shards"])
+    time = facts["lengths"]["time"]
+    assert (time["shortest"], time["median"], time["longest"]) == (0, 2.0, 100)
+    assert (time["total"], time["empty"], time["p95"]) == (107, 1, pytest.approx(80.8))
+    assert time["mean"] == pytest.approx(21.4)
+    assert sum(one["count"] for one in time["histogram"]) == 5
+
+
+def test_a_folder_without_a_store_is_a_data_error(tmp_path):
+    done = CliRunner().invoke(app, ["stats", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "is empty, must hold a store" in done.stderr

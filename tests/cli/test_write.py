@@ -1,0 +1,180 @@
+"""``seqdata write``: people's files become stores; bad input is one line and an exit code."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from seqdata.cli.app import app
+from seqdata.opening import open_store
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(*arguments):
+    return CliRunner().invoke(app, ["write", *map(str, arguments)])
+
+
+def test_a_glob_of_files_becomes_a_store_of_bytes(folder):
+    (folder / "logs" / "deep").mkdir(parents=True)
+    (folder / "logs" / "a.txt").write_bytes(b"abc")
+    (folder / "logs" / "deep" / "b.txt").write_bytes(b"")
+    done = write("logs/**/*.txt", "store")
+    assert done.exit_code == 0, done.output
+    store = open_store("store")
+    assert store.keys([0, 1]) == ["a.txt", "deep/b.txt"]
+    assert store.lengths.tolist() == [3, 0]
+    assert store.fields["x"].dtype == "uint8"
+    assert "wrote 2 sequences, 3 timesteps along 'time': " in done.output
+    assert "fields: id, x\n" in done.output
+    assert "next: seqdata stats store\n" in done.output
+    assert "seqdata plan store --batching token-budget --max-tokens 16384 --world" in done.output
+
+
+def test_the_next_command_splits_where_sequences_are_long(folder):
+    (folder / "a").write_bytes(bytes(20_000))
+    done = write("a", "store")
+    assert "--max-tokens 16384 --too-long split --world 1,2,8" in done.output
+
+
+def test_a_folder_of_arrays_is_recognised_by_its_endings(folder):
+    (folder / "in").mkdir()
+    for name, length in (("a", 3), ("b", 1)):
+        np.save(folder / "in" / f"{name}.npy", np.zeros((length, 2), dtype=np.float32))
+    assert write("in", "store", "--field", "mel").exit_code == 0
+    store = open_store("store")
+    assert store.fields["mel"].shape == (2,)
+    assert store.lengths.tolist() == [3, 1]
+
+
+def test_a_csv_file_becomes_a_sequence_per_group(folder):
+    (folder / "m.csv").write_text("site,load,country\nu,1.5,de\nv,2.5,fr\nu,3.5,de\n")
+    assert write("m.csv", "store", "--group", "site").exit_code == 0
+    store = open_store("store")
+    assert store.keys([0, 1]) == ["u", "v"]
+    assert store.lengths.tolist() == [2, 1]
+    assert store.fields["country"].axis is None
+
+
+def test_rows_of_jsonl_may_be_named_and_have_axes(folder):
+    (folder / "r.jsonl").write_text(
+        '{"name": "p", "mel": [1, 2], "text": [1], "v": [1, 2]}\n'
+        '{"name": "q", "mel": [3], "text": [4, 5], "v": [3, 4]}\n'
+    )
+    done = write("r.jsonl", "store", "--id", "name", "--axes", "text=text", "--axes", "v=none")
+    assert done.exit_code == 0, done.output
+    store = open_store("store")
+    assert store.keys([1]) == ["q"]
+    assert store.lengths_of["text"].tolist() == [1, 2]
+    assert store.fields["v"].axis is None
+
+
+def test_a_format_may_be_named_against_the_endings(folder):
+    (folder / "a.csv").write_text("g,x\n")
+    assert write("a.csv", "store", "--format", "bytes").exit_code == 0
+    assert open_store("store").lengths.tolist() == [4]
+
+
+def test_shards_close_at_their_size(folder):
+    for name in "abc":
+        (folder / name).write_bytes(bytes(1000))
+    assert write(".", "store", "--shard-bytes", "1000").exit_code == 0
+    assert len(open_store("store").shards) == 3
+
+
+def test_what_lies_in_the_folder_that_is_written_is_no_input(folder):
+    (folder / "a").write_bytes(b"a")
+    assert write(".", "store").exit_code == 0
+    assert write(".", "store", "--overwrite").exit_code == 0
+    assert len(open_store("store")) == 1
+
+
+def test_a_column_that_is_left_out_is_a_note(folder):
+    (folder / "m.csv").write_text("g,x,note\na,1,n\na,2,m\n")
+    done = write("m.csv", "store", "--group", "g")
+    assert done.exit_code == 0
+    assert "note: table: column 'note' is left out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nowhere", "store"], 2, "error: source 'nowhere': is not there, must be a file"),
+        (["empty", "store"], 2, "error: source 'empty': holds no file"),
+        (["mixed", "store"], 2, "holds files of several formats (1 .csv, 1 .txt), must be of one"),
+        (["t.csv", "store"], 2, "error: table: no column holds lists of numbers"),
+        (["t.csv", "store", "--group", "h"], 2, "error: table: no column 'h', must be one of g, x"),
+        (["t.csv", "store", "--axes", "x"], 2, "error: `--axes` is 'x', must be FIELD=AXIS"),
+        (["t.csv", "store", "--format", "cvs"], 1, "unknown reader 'cvs'; did you mean 'csv'?"),
+        (["bad.npy", "store"], 1, "error: file 'bad.npy': cannot be read"),
+        (["arrays", "store"], 1, "sequence 1 ('b.npy'), field 'x': has shape (1,), must be (T, 1)"),
+        (["store1"], 2, "Missing argument 'OUT'"),
+        (["t.csv", "t.csv"], 2, "is a file"),
+        (["t.csv", "store", "--shard-bytes", "0"], 2, "'--shard-bytes'"),
+    ],
+)
+def test_bad_input_is_a_message_and_an_exit_code(folder, arguments, code, message):
+    (folder / "empty").mkdir()
+    (folder / "mixed").mkdir()
+    (folder / "mixed" / "a.csv").write_text("g\n")
+    (folder / "mixed" / "b.txt").write_text("g\n")
+    (folder / "t.csv").write_text("g,x\na,1\n")
+    (folder / "bad.npy").write_bytes(b"no array")
+    (folder / "arrays").mkdir()
+    np.save(folder / "arrays" / "a.npy", np.zeros((2, 1)))
+    np.save(folder / "arrays" / "b.npy", np.zeros(1))
+    done = write(*arguments)
+    assert done.exit_code == code, done.output
+    assert message in done.stderr
+    assert isinstance(done.exception, SystemExit)
+    assert not (folder / "store" / "seqdata.json").exists()
+
+
+def test_a_store_that_is_there_is_kept(folder):
+    (folder / "a").write_bytes(b"a")
+    assert write("a", "store").exit_code == 0
+    done = write("a", "store")
+    assert done.exit_code == 2
+    assert "holds a store, must be another folder" in done.stderr
+
+
+def test_a_folder_without_rights_is_one_line(folder):
+    if os.geteuid() == 0:
+        target = "/proc/store"
+    else:
+        (folder / "closed").mkdir(mode=0o500)
+        target = "closed/store"
+    (folder / "a").write_bytes(b"a")
+    done = write("a", target)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: ")
+
+
+def test_the_command_runs_as_a_program(folder):
+    (folder / "a.txt").write_bytes(b"abc")
+    done = subprocess.run(
+        [sys.executable, "-m", "seqdata", "write", "a.txt", "store"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("wrote 1 sequences, 3 timesteps along 'time': ")
+    assert done.stderr == ""
+    failed = subprocess.run(
+        [sys.executable, "-m", "seqdata", "stats", "nowhere"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("error: nowhere: is not there")
