@@ -125,6 +125,16 @@ def validates_every(trainer: Trainer) -> int | None:
     return every if isinstance(every, int) and trainer.enable_validation else None
 
 
+def align_logged_steps(trainer: Trainer) -> None:
+    """Let loggers go on at the right step after a resume.
+
+    Lightning saves their counter sometimes before and sometimes after it counts the latest update.
+    With automatic optimization it is the number of optimizer steps, which is saved exactly.
+    """
+    if trainer.lightning_module.automatic_optimization:
+        trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+
+
 def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
     """Find the counters in a checkpoint.
 

@@ -6,9 +6,10 @@ state by which a run goes on exactly.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from lightning.pytorch import LightningDataModule
 
@@ -100,6 +101,15 @@ class SequenceDataModule(LightningDataModule):
         )  # fmt: skip
         self._stock = Stock(self._options)
         self._run: TrainRun | None = None
+        if val is None and type(self).val_dataloader is SequenceDataModule.val_dataloader:
+            # Lightning validates wherever this method is not its own
+            absent = functools.partial(LightningDataModule.val_dataloader, None)
+            self.val_dataloader = absent  # type: ignore[method-assign, assignment, arg-type]
+
+    def __str__(self) -> str:
+        """Say what data there is, opening none; Lightning would play an epoch of each loader."""
+        given = [kind for kind in get_args(Kind) if self._options.locations(kind)]
+        return f"SequenceDataModule({', '.join(given)}; {self._options.batching})"
 
     def setup(self, stage: str) -> None:
         """Open the stage's data, the same on every rank; called again it changes nothing.
@@ -141,9 +151,7 @@ class SequenceDataModule(LightningDataModule):
         return TrainerLoader(players[0], _EpochAfterEpoch())
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
-        """Give the validation loaders: one, or a list in the order of the names; a fit needs none."""
-        if self._options.val is None and adapter.is_fitting(self.trainer):
-            return []
+        """Give the validation loaders: one, or a list in the order of the names."""
         return self._evaluation("val")
 
     def test_dataloader(self) -> TrainerLoader | list[TrainerLoader]:

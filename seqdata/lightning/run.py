@@ -59,6 +59,8 @@ class TrainRun:
             return Start(self.here(), self._update(counters))
         lanes = self.player.plan(self.here().epoch).lanes
         stride = 1 if lanes else self._world.size
+        if self._resume is not None and self._cursor.trained is None:
+            adapter.align_logged_steps(self.trainer)
         self._cursor = self._cursor.begun(counters, batches=self.player.num_batches, stride=stride)
         place = self._cursor.start
         self._guard(counters, place)

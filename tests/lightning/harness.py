@@ -2,6 +2,8 @@
 
 import random
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -149,8 +151,7 @@ def fit(
             )
         )
     options = {**QUIET, "enable_checkpointing": folder is not None, "callbacks": saved, **trainer}
-    with warnings.catch_warnings():
-        ignore_lightning()
+    with quietly():
         made = pl.Trainer(**options)
         run = Run(model, data, made)
         try:
@@ -160,13 +161,21 @@ def fit(
     return run
 
 
-def ignore_lightning() -> None:
-    """Silence what Lightning and torch say about tiny runs, and nothing else."""
-    for text in (
-        ".*isinstance.treespec, LeafSpec..*",
-        ".*does not have many workers.*",
-        ".*Checkpoint directory .* exists.*",
-        ".*callbacks used to create the checkpoint need to be provided.*",
-        ".*You defined a `validation_step` but have no `val_dataloader`.*",
-    ):
-        warnings.filterwarnings("ignore", message=text)
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Silence what Lightning says about tiny runs, and nothing else."""
+    with warnings.catch_warnings():
+        for text in LIGHTNING_SAYS:
+            warnings.filterwarnings("ignore", message=text)
+        yield
+
+
+LIGHTNING_SAYS = (
+    ".*isinstance.treespec, LeafSpec..*",
+    ".*does not have many workers.*",
+    ".*Checkpoint directory .* exists.*",
+    ".*callbacks used to create the checkpoint need to be provided.*",
+    ".*The dirpath has changed from.*",
+    ".*You defined a `validation_step` but have no `val_dataloader`.*",
+    ".*`max_epochs` was not set.*",
+)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from tests.lightning.harness import Log, Run, data_of, fit
+from tests.lightning.harness import Log, Recorder, Run, data_of, fit
 
 STEPS = 6  # of an epoch of data_of()
 
@@ -41,6 +41,8 @@ def assert_goes_on(whole: Run, rest: Run, done: int, *, per_epoch: int) -> None:
     assert rest.trainer.global_step == whole.trainer.global_step
     assert rest.model.parameters_of() == whole.model.parameters_of()
     assert later(rest.log, rest.first_step) == later(whole.log, rest.first_step)
+    logged = [run.trainer.fit_loop.epoch_loop._batches_that_stepped for run in (whole, rest)]
+    assert logged[0] == logged[1]
     rates = [run.trainer.optimizers[0].param_groups[0]["lr"] for run in (whole, rest)]
     assert rates[0] == rates[1]
 
@@ -60,3 +62,102 @@ def test_every_step_is_a_place_to_go_on(way, tmp_path):
         rest = fit(data_of(), ckpt=path, **WAYS[way])
         rest.first_step = int(path.stem.split("=")[1])
         assert_goes_on(whole, rest, saved_after(path), per_epoch=per_epoch)
+
+
+MID_UPDATE = "ignore:.*inside an update.*:seqdata.errors.SeqDataWarning"
+"""A resumed ModelCheckpoint saves once before its first update, as if it had not saved there before."""
+
+
+@pytest.mark.filterwarnings(MID_UPDATE)
+@pytest.mark.parametrize("way", ["max_epochs", "max_steps", "accumulate", "limit"])
+def test_a_run_may_stop_twice_anywhere(way, tmp_path):
+    options = WAYS[way]
+    whole = fit(data_of(), folder=tmp_path / "whole", every=1, **options)
+    per_epoch = whole.trainer.num_training_batches
+    for path in checkpoints(tmp_path / "whole")[:-1]:
+        folder = tmp_path / path.stem
+        fit(data_of(), ckpt=path, folder=folder, every=1, **options)
+        for again in checkpoints(folder)[:-1]:
+            if saved_after(again) % STEPS % options.get("accumulate_grad_batches", 1):
+                continue
+            rest = fit(data_of(), ckpt=again, **options)
+            rest.first_step = int(again.stem.split("=")[1])
+            assert_goes_on(whole, rest, saved_after(again), per_epoch=per_epoch)
+
+
+@pytest.mark.filterwarnings(MID_UPDATE)
+def test_last_batches_may_be_resumed_from_three_times_in_a_row(tmp_path):
+    options = {"max_epochs": 5, "accumulate_grad_batches": 4, "val_check_interval": 1.0}
+    whole = fit(data_of(), **options)
+    updates = 2  # of an epoch of 6 steps: 4 and 2
+    path = None
+    for epoch in range(3):
+        folder = tmp_path / str(epoch)
+        fit(
+            data_of(),
+            ckpt=path,
+            folder=folder,
+            every=updates,
+            **{**options, "max_epochs": epoch + 1},
+        )
+        (path,) = folder.glob(f"step={updates * (epoch + 1)}.ckpt")
+    rest = fit(data_of(), ckpt=path, **options)
+    rest.first_step = updates * 3
+    assert_goes_on(whole, rest, 3 * STEPS, per_epoch=STEPS)
+    assert rest.log.validations() == [8, 10]
+
+
+@pytest.mark.parametrize(
+    "saving",
+    [
+        {"save_on_train_epoch_end": True},
+        {"save_on_train_epoch_end": False},  # at the end of validation
+    ],
+)
+@pytest.mark.parametrize("way", ["max_epochs", "max_steps", "val_interval", "limit"])
+def test_checkpoints_of_epoch_and_validation_ends_go_on(way, saving, tmp_path):
+    def keeping(folder: Path) -> tuple[ModelCheckpoint]:
+        return (ModelCheckpoint(dirpath=folder, filename="{step}", save_top_k=-1, **saving),)
+
+    options = {**WAYS[way], "enable_checkpointing": True}
+    whole = fit(data_of(), callbacks=keeping(tmp_path / "whole"), **options)
+    per_epoch = whole.trainer.num_training_batches
+    saved = checkpoints(tmp_path / "whole")
+    assert len(saved) > 1
+    for path in saved[:-1]:
+        folder = tmp_path / path.stem
+        rest = fit(data_of(), ckpt=path, callbacks=keeping(folder), **options)
+        rest.first_step = int(path.stem.split("=")[1])
+        assert_goes_on(whole, rest, saved_after(path), per_epoch=per_epoch)
+        for again in checkpoints(folder)[:-1]:
+            last = fit(data_of(), ckpt=again, **options)
+            last.first_step = int(again.stem.split("=")[1])
+            assert_goes_on(whole, last, saved_after(again), per_epoch=per_epoch)
+
+
+@pytest.mark.parametrize("way", ["max_epochs", "max_steps", "limit"])
+def test_a_batch_whose_step_failed_is_trained_again(way, tmp_path):
+    options = WAYS[way]
+    whole = fit(data_of(), **options)
+    per_epoch = whole.trainer.num_training_batches
+    for failing in range(1, len(whole.log.train)):
+        folder = tmp_path / str(failing)
+        cut = fit(data_of(), model=Recorder(fail_at=failing), folder=folder, every=100, **options)
+        assert str(cut.error) == "told to fail"
+        (path,) = folder.glob(f"step={failing}.ckpt")
+        rest = fit(data_of(), ckpt=path, **options)
+        rest.first_step = failing
+        begun = [epoch for epoch in cut.log.epochs if epoch * per_epoch == failing]
+        rest.log.epochs[:0] = begun  # the failing batch was the epoch's first
+        assert_goes_on(whole, rest, failing, per_epoch=per_epoch)
+
+
+def test_a_validation_that_failed_is_run_again_as_a_whole(tmp_path):
+    options = {"max_epochs": 2, "val_check_interval": 2}
+    whole = fit(data_of(), **options)
+    cut = fit(data_of(), model=Recorder(fail_in_val=1), folder=tmp_path, every=100, **options)
+    assert "validation" in str(cut.error)
+    (path,) = tmp_path.glob("*.ckpt")
+    rest = fit(data_of(), ckpt=path, **options)
+    assert rest.log.val == whole.log.val
+    assert rest.log.train == whole.log.train[2:]
