@@ -51,20 +51,20 @@ def draw_plan(
     left, right = figure.subplots(1, 2)
     _draw_lengths(left, index, axis)
     own = batch_figures(plan)
-    curves = {label: own} | {
+    others = {
         name: batch_figures(policy.plan(index, seed=seed, epoch=0))
         for name, policy in _others(own, axis).items()
         if name != label
     }
-    _draw_padding(right, curves)
+    _draw_padding(right, dict(sorted((others | {label: own}).items())))
     _save(figure, path)
 
 
 def _others(own: BatchFigures, axis: str) -> dict[str, Any]:
     """Give the policies to compare with: as many rows, or timesteps, as the plan's batches have."""
     rows = max(1, round(float(own.rows.mean()))) if len(own.rows) else 1
-    tokens = max(1, int((own.rows * own.longest).max(initial=1)))
     most = max(1, int(own.longest.max(initial=1)))
+    tokens = max(most, int(np.median(own.rows * own.longest))) if len(own.rows) else most
     return {
         "fixed": Fixed(rows, axis=axis, max_length=most, too_long="split"),
         "bucketed": Bucketed(rows, axis=axis, max_length=most, too_long="split"),
@@ -74,10 +74,14 @@ def _others(own: BatchFigures, axis: str) -> dict[str, Any]:
 
 def _draw_lengths(axes: Any, index: SequenceIndex, axis: str) -> None:
     lengths = index.run(axis, 0, len(index))
-    high = max(2, int(lengths.max(initial=1)))
-    axes.hist(np.maximum(lengths, 1), bins=np.geomspace(1, high, _BINS), color="tab:gray")
+    real = lengths[lengths > 0]
+    edges = np.geomspace(
+        int(real.min()) if len(real) else 1, max(2, int(real.max(initial=2))), _BINS
+    )
+    axes.hist(real, bins=edges, color="tab:gray")
     axes.set(xscale="log", xlabel=f"length along {axis!r}, timesteps", ylabel="sequences")
-    axes.set_title(f"{len(index):,} sequences")
+    empty = f" and {len(lengths) - len(real):,} empty ones" if len(real) < len(lengths) else ""
+    axes.set_title(f"{len(real):,} sequences{empty}")
 
 
 def _draw_padding(axes: Any, curves: dict[str, BatchFigures]) -> None:

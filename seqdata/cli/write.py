@@ -6,11 +6,16 @@ Place in the flow: source -> reader -> writer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
 
 import click
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from seqdata.cli.console import console, examples, reporting, size
 from seqdata.cli.stats import describe_store
@@ -76,10 +81,16 @@ def write(
     files = find_files(source, skip=out)
     read = choose_reader(files, kind, default_host())
     options = ReadOptions(field=field, group=group, id=key)
-    sequences = _Sequences(read, files, options)
-    store = write_store(
-        out, sequences, axes=parse_axes(axes), shard_bytes=shard_bytes, overwrite=overwrite
-    )
+    along = parse_axes(axes)
+    with reading_bar() as bar:
+        store = write_store(
+            out,
+            read(bar.track(files, description=f"reading {source}"), options),
+            axes=along,
+            shard_bytes=shard_bytes,
+            progress=False,
+            overwrite=overwrite,
+        )
     _report(store, out, time.monotonic() - begin)
 
 
@@ -122,16 +133,16 @@ def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
     return axes or None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sequences:
-    """What a reader reads, again each time it is iterated."""
-
-    read: Callable[..., Iterable[Any]]
-    files: list[SourceFile]
-    options: ReadOptions
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.read(self.files, self.options))
+def reading_bar() -> Progress:
+    """Give a bar of the files that are read; shown where standard error is a terminal."""
+    err = console(stderr=True)
+    parts = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*parts, console=err, transient=True, disable=not err.is_terminal)
 
 
 def _report(store: Store, out: str, seconds: float) -> None:
