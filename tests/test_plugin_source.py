@@ -5,6 +5,7 @@ import pytest
 from seqdata.errors import PluginError
 from seqdata.hookspecs import hookimpl
 from seqdata.host import PluginHost
+from seqdata.plan import Plan
 from seqdata.policies.fixed import Fixed
 
 
@@ -74,3 +75,23 @@ def test_a_hook_that_raises_is_refused_with_its_cause():
 
     with pytest.raises(PluginError, match=r"plugin 'Raises' .*: KeyError: 'home'; repair"):
         PluginHost(plugins=[Raises()]).policy("Raises")
+
+
+def test_a_refused_plugin_leaves_no_hook_behind():
+    seen = []
+
+    class Half:
+        @hookimpl
+        def seqdata_plan_ready(self, plan):
+            seen.append(plan)
+
+        @hookimpl
+        def seqdata_register_polices(self):
+            return {}
+
+    host = PluginHost(plugins=[Half()])
+    with pytest.raises(PluginError, match="implements 'seqdata_register_polices'"):
+        host.policy("Half")
+    host.plan_ready(Plan([[0, 0, 3]], offsets=[0, 1]))
+    assert seen == []
+    assert [row.state for row in host.listing()] == ["built in", "broken"]

@@ -75,9 +75,8 @@ def _others(own: BatchFigures, axis: str) -> dict[str, Any]:
 def _draw_lengths(axes: Any, index: SequenceIndex, axis: str) -> None:
     lengths = index.run(axis, 0, len(index))
     real = lengths[lengths > 0]
-    edges = np.geomspace(
-        int(real.min()) if len(real) else 1, max(2, int(real.max(initial=2))), _BINS
-    )
+    low = int(real.min()) if len(real) else 1
+    edges = np.geomspace(low, max(low + 1, int(real.max(initial=1))), _BINS)
     axes.hist(real, bins=edges, color="tab:gray")
     axes.set(xscale="log", xlabel=f"length along {axis!r}, timesteps", ylabel="sequences")
     empty = f" and {len(lengths) - len(real):,} empty ones" if len(real) < len(lengths) else ""

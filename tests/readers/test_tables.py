@@ -80,6 +80,12 @@ def test_groups_may_be_numbers_and_reach_over_files(tmp_path):
     assert {row["id"]: row["x"].tolist() for row in rows} == {"2": [1.5, 4.0], "1": [2.5, 3.0]}
 
 
+def test_the_rows_of_large_groups_keep_their_order(tmp_path):
+    save(tmp_path / "t.parquet", {"g": [row % 3 for row in range(3000)], "x": list(range(3000))})
+    for row in read(tmp_path, ReadOptions(group="g")):
+        assert row["x"].tolist() == list(range(int(row["id"]), 3000, 3))
+
+
 def test_lists_of_equal_lists_are_vectors_per_timestep(tmp_path):
     save(tmp_path / "t.jsonl", {"x": [[[1, 2], [3, 4]], [[5, 6]], []]})
     rows = read(tmp_path, kind="jsonl")
