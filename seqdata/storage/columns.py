@@ -200,9 +200,14 @@ class SpanColumn:
         Raises:
             ConfigError: If a span asks for what is not there.
             CorruptSampleError: If a sequence's recorded place is wrong.
-            ValueError: If ``bounds`` do not fit ``out``.
+            ValueError: If ``bounds`` do not fit ``out``, or its dtype is another.
         """
         source = self._source
+        if out.dtype != source.dtype:
+            raise ValueError(
+                f"{source.layout.location}: field {source.name!r}: `out` is {out.dtype}, must be "
+                f"{source.dtype}; make it so"
+            )
         bad = source.engine.fill(source.handle, self._spans, bounds, out, padding)
         if bad >= 0:
             source.refuse(*self._spans[bad].tolist())

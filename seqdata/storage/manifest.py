@@ -17,6 +17,7 @@ from seqdata.protocols import Field
 MANIFEST = "seqdata.json"
 FORMAT = "seqdata"
 VERSION = 1
+_CONTENT = ("format", "version", "sequences", "key", "fields", "lengths", "shards")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +79,13 @@ class Manifest:
     @property
     def fingerprint(self) -> str:
         """Digest of schema, lengths, ids and content, through the digests of the files (32 hex)."""
-        content = _content(self)
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+        return fingerprint_of(_content(self))
+
+
+def fingerprint_of(content: Mapping[str, Any]) -> str:
+    """Give the digest of what a manifest says about the data (32 hex digits)."""
+    chosen = {name: content.get(name) for name in _CONTENT}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _content(manifest: Manifest) -> dict[str, Any]:

@@ -15,7 +15,15 @@ from typing import Any
 from seqdata.errors import DataError, FingerprintMismatch
 from seqdata.protocols import Field
 from seqdata.storage.location import is_plain_name, open_inside
-from seqdata.storage.manifest import FORMAT, MANIFEST, VERSION, LengthsFile, Manifest, Shard
+from seqdata.storage.manifest import (
+    FORMAT,
+    MANIFEST,
+    VERSION,
+    LengthsFile,
+    Manifest,
+    Shard,
+    fingerprint_of,
+)
 from seqdata.storage.schema import MAX_WIDTH, NUMBERS, TEXTS, axes_of, field_width
 
 MAX_MANIFEST = 256 << 20  # bytes
@@ -70,10 +78,11 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
         )
     manifest = reader.manifest(whole)
     said = reader.need(whole, "fingerprint", str, "manifest")
-    if said != manifest.fingerprint:
+    found = fingerprint_of(whole)
+    if said != found:
         raise FingerprintMismatch.at(
-            f"{where}: fingerprint is {said!r}, must be {manifest.fingerprint!r} by its content; "
-            "it was changed after writing, restore it or write the store again",
+            f"{where}: fingerprint is {said!r}, must be {found!r} by its content; it was changed "
+            "after writing, restore it or write the store again",
             file=where,
         )
     return manifest
@@ -208,21 +217,16 @@ class _Reader:
     def check_places(self, shard: Shard, name: str, field: Field, place: str) -> None:
         """Check that buffers lie in the file and are as long as the counts ask for."""
         places = shard.buffers[name]
-        text = field.dtype in TEXTS
-        ragged = text or field.axis is not None
-        must: list[int | None] = []
-        if text:
-            must.append(None)
+        offsets = (shard.sequences + 1) * 8
+        if field.dtype in TEXTS:
+            must: tuple[int, ...] = (places[0][1] if places else 0, offsets)
         elif field.axis is not None:
-            must.append(shard.timesteps[field.axis] * field_width(field))
+            must = (shard.timesteps[field.axis] * field_width(field), offsets)
         else:
-            must.append(shard.sequences * field_width(field))
-        if ragged:
-            must.append((shard.sequences + 1) * 8)
-        good = len(places) == len(must) and all(
-            position >= 0 and 0 <= size <= shard.bytes - position and want in (None, size)
-            for (position, size), want in zip(places, must, strict=True)
-        )
+            must = (shard.sequences * field_width(field),)
+        good = tuple(size for _, size in places) == must
+        for position, size in places:
+            good = good and position >= 0 and 0 <= size <= shard.bytes - position
         if not good:
             raise self.error(
                 place, f"are {places!r}", f"lie in {shard.bytes} bytes and take {must}"

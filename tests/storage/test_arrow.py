@@ -1,0 +1,501 @@
+"""Opening a store: what is checked, what is imported, and where it may be opened again."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from seqdata.errors import (
+    ConfigError,
+    CorruptSampleError,
+    CorruptShardError,
+    DataError,
+    DecodeError,
+    IncompleteDatasetError,
+    MissingShardError,
+)
+from seqdata.protocols import Store
+from seqdata.storage.arrow import open_arrow
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.writer import write_arrow
+
+
+def rows(count=6):
+    return [
+        {"id": f"u{i}", "x": np.full(i, i, dtype=np.int32), "y": float(i)} for i in range(count)
+    ]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Three shards of two sequences."""
+    store = write_arrow(tmp_path / "store", rows(), shard_bytes=50)
+    assert [shard.sequences for shard in store.manifest.shards] == [2, 2, 2]
+    return store
+
+
+@pytest.fixture
+def root(store):
+    return store._root
+
+
+def whole(store, number, name="x"):
+    return store.read(np.array([[number, 0, int(store.lengths[number])]]), [name])[name][0]
+
+
+def test_an_opened_store_is_a_store(store):
+    assert isinstance(store, Store)
+    assert len(store) == 6
+    assert repr(store) == f"ArrowStore({store.location!r}, 6 sequences)"
+    assert store.base_numbers(np.array([4])).tolist() == [4]
+
+
+@pytest.mark.parametrize("kernel", ["c", "numpy"])
+def test_a_store_is_read_with_either_kernel(root, monkeypatch, kernel):
+    if kernel == "c":
+        pytest.importorskip("seqdata.kernel._fill")
+    monkeypatch.setenv("SEQDATA_KERNEL", kernel)
+    store = open_arrow(root)
+    spans = np.array([[5, 1, 4], [0, 0, 0], [3, 0, 3]])
+    columns = store.read(spans, ["x", "y", "id"])
+    out = np.empty(9, dtype=np.int32)
+    columns["x"].fill(out, np.array([0, 4, 5, 9]), np.int32(-1).tobytes())
+    assert out.tolist() == [5, 5, 5, -1, -1, 3, 3, 3, -1]
+    assert columns["x"].lengths.tolist() == [3, 0, 3]
+    assert [columns["y"][i].tolist() for i in range(3)] == [[5.0], [0.0], [3.0]]
+    assert columns["y"].lengths.tolist() == [1, 1, 1]
+    assert columns["id"] == ["u5", "u0", "u3"]
+
+
+def test_pieces_are_views_of_the_mapped_file(store):
+    piece = whole(store, 5)
+    assert not piece.flags.writeable
+    assert not piece.flags.owndata
+
+
+def test_a_file_url_is_a_location(root):
+    assert open_arrow(root.as_uri()).location == str(root)
+
+
+def test_a_location_in_the_home_folder_is_found(root, monkeypatch):
+    monkeypatch.setenv("HOME", str(root.parent))
+    assert len(open_arrow("~/store")) == 6
+
+
+def test_opening_and_reading_import_neither_pyarrow_nor_torch(root):
+    code = (
+        "import sys\nimport numpy as np\nfrom seqdata.storage.arrow import open_arrow\n"
+        f"store = open_arrow({os.fspath(root)!r})\n"
+        "columns = store.read(np.array([[3, 0, 3]]), ['x', 'y', 'id'])\n"
+        "columns['x'].fill(np.empty(3, np.int32), np.array([0, 3]), None)\n"
+        "store.populate(0, 6)\n"
+        "print(columns['id'], sorted({'pyarrow', 'torch', 'lightning', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "['u3'] []", done.stderr
+
+
+def test_a_pickled_store_opens_itself_again(store):
+    text = pickle.dumps(store)
+    assert len(text) < 300
+    again = pickle.loads(text)
+    assert again.fingerprint == store.fingerprint
+    assert whole(again, 4).tolist() == [4] * 4
+
+
+def read_elsewhere(store, pipe):
+    pipe.send(whole(store, 5).tolist())
+    pipe.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_store_is_read_in_another_process(store, method):
+    context = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=read_elsewhere, args=(store, theirs))
+    process.start()
+    theirs.close()
+    assert ours.poll(60)
+    assert ours.recv() == [5] * 5
+    process.join(timeout=60)
+    assert process.exitcode == 0
+
+
+def test_many_shards_take_no_descriptors(tmp_path):
+    pytest.importorskip("seqdata.kernel._fill")
+    before = len(os.listdir("/dev/fd"))
+    store = write_arrow(tmp_path, [[i] for i in range(60)], shard_bytes=1)
+    assert len(store.shards) == 60
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_populate_takes_any_range_and_chosen_fields(store):
+    store.populate(0, 6)
+    store.populate(1, 3, ["x", "id"])
+    store.populate(-5, 99, ["y"])
+    store.populate(4, 2)
+    with pytest.raises(ConfigError, match="no field 'z', must be one of id, x, y; choose one"):
+        store.populate(0, 1, ["z"])
+
+
+# ---- what is not there, or is no store
+
+
+def test_a_path_that_is_not_there_is_an_error_that_shows_its_neighbours(root):
+    text = (
+        rf"stroe: is not there \({root.parent} holds store\), must be a store's folder; check the"
+    )
+    with pytest.raises(ConfigError, match=text):
+        open_arrow(root.parent / "stroe")
+    with pytest.raises(ConfigError, match=r"is not there \(nor is its parent\), must be a store's"):
+        open_arrow(root / "a" / "b")
+
+
+def test_an_empty_folder_is_an_error(tmp_path):
+    with pytest.raises(
+        DataError, match="is empty, must hold a store; write one with `seqdata writ"
+    ):
+        open_arrow(tmp_path)
+
+
+def test_a_folder_of_other_files_is_an_error(tmp_path):
+    (tmp_path / "a.txt").touch()
+    text = "holds a.txt but no 'seqdata.json', must be a store's folder; turn the files into one"
+    with pytest.raises(DataError, match=text):
+        open_arrow(tmp_path)
+
+
+def test_a_single_arrow_file_is_an_error(root):
+    with pytest.raises(DataError, match="is a single Arrow file, must be a store's folder with"):
+        open_arrow(root / "part-00000.arrow")
+
+
+def test_a_file_that_is_not_arrow_is_an_error(tmp_path):
+    (tmp_path / "notes").write_text("hello")
+    with pytest.raises(DataError, match="is a file, and no Arrow file, must be a store's folder"):
+        open_arrow(tmp_path / "notes")
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/store", "https://host/store", "file://host/st"])
+def test_a_remote_location_is_an_error(location):
+    with pytest.raises(
+        ConfigError, match=r"is remote \(.*\), must be a local path or a file:// URL"
+    ):
+        open_arrow(location)
+
+
+@pytest.mark.parametrize("location", ["", b"store"])
+def test_a_location_that_is_no_path_is_an_error(location):
+    with pytest.raises(ConfigError, match="location is .*, must be a path; give a folder"):
+        open_arrow(location)
+
+
+def test_checks_that_need_checksums_are_an_error(root):
+    with pytest.raises(
+        ConfigError, match="`verify` is 'always', must be 'off': the store has no c"
+    ):
+        open_arrow(root, verify="always")
+
+
+@pytest.mark.parametrize("left", ["part-00000.arrow", "lengths-time.u32", ".seqdata-tmp-abc"])
+def test_a_folder_without_manifest_is_an_unfinished_one(tmp_path, left):
+    (tmp_path / left).touch()
+    text = "but no 'seqdata.json', which is written last; writing was not finished or not all was"
+    with pytest.raises(IncompleteDatasetError, match=text):
+        open_arrow(tmp_path)
+
+
+# ---- what is damaged
+
+
+def test_a_missing_shard_is_an_error_that_names_it(root):
+    (root / "part-00001.arrow").unlink()
+    text = r"shard 1 \('part-00001.arrow'\) is not there, must be as the manifest names it; restore"
+    with pytest.raises(MissingShardError, match=text) as caught:
+        open_arrow(root)
+    assert caught.value.facts == {"file": str(root / "part-00001.arrow")}
+
+
+def test_a_missing_lengths_file_is_an_error(root):
+    (root / "lengths-time.u32").unlink()
+    with pytest.raises(
+        MissingShardError, match=r"lengths of axis 'time' \('lengths-time.u32'\) is"
+    ):
+        open_arrow(root)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, -1])
+def test_a_shard_of_another_size_is_an_error(root, size):
+    path = root / "part-00001.arrow"
+    full = path.stat().st_size
+    os.truncate(path, size if size >= 0 else full + 8)
+    text = rf"shard 1 \('part-00001.arrow'\) has \d+ bytes, must have {full}; restore it or write"
+    with pytest.raises(CorruptShardError, match=text) as caught:
+        open_arrow(root)
+    assert caught.value.facts == {"shard": 1, "file": "part-00001.arrow"}
+
+
+def test_a_shard_in_the_place_of_another_is_an_error(tmp_path):
+    write_arrow(tmp_path, [[1], [2]], shard_bytes=1)
+    content = (tmp_path / "part-00000.arrow").read_bytes()
+    assert len(content) == (tmp_path / "part-00001.arrow").stat().st_size
+    (tmp_path / "part-00001.arrow").write_bytes(content)
+    text = (
+        r"shard 1 .* has a footer of digest \w{16}, must be \w{16}; it is another file or damaged"
+    )
+    with pytest.raises(CorruptShardError, match=text):
+        open_arrow(tmp_path)
+
+
+def test_a_lengths_file_of_another_size_is_an_error(root):
+    os.truncate(root / "lengths-time.u32", 20)
+    text = (
+        r"lengths of axis 'time' \('lengths-time.u32'\) have 20 bytes, must have 24; restore them"
+    )
+    with pytest.raises(CorruptShardError, match=text):
+        open_arrow(root)
+
+
+def test_a_link_out_of_the_folder_is_an_error(root, tmp_path):
+    outside = tmp_path / "outside.arrow"
+    (root / "part-00001.arrow").rename(outside)
+    (root / "part-00001.arrow").symlink_to(outside)
+    with pytest.raises(DataError, match="is a link out of the folder, must stay inside of it; put"):
+        open_arrow(root)
+
+
+def test_a_link_inside_of_the_folder_is_followed(root):
+    (root / "part-00001.arrow").rename(root / "kept")
+    (root / "part-00001.arrow").symlink_to("kept")
+    assert whole(open_arrow(root), 3).tolist() == [3] * 3
+    (root / "kept").unlink()
+    with pytest.raises(
+        MissingShardError, match="is a link to nothing, must lead to a file; restor"
+    ):
+        open_arrow(root)
+
+
+def test_a_pipe_in_the_place_of_a_shard_is_an_error_and_not_a_wait(root):
+    (root / "part-00001.arrow").unlink()
+    os.mkfifo(root / "part-00001.arrow")
+    with pytest.raises(DataError, match="is no ordinary file, must be one; write the store again"):
+        open_arrow(root)
+
+
+def test_a_folder_in_the_place_of_a_shard_is_an_error(root):
+    (root / "part-00001.arrow").unlink()
+    (root / "part-00001.arrow").mkdir()
+    with pytest.raises(DataError, match="is no ordinary file, must be one"):
+        open_arrow(root)
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
+from seqdata.storage.arrow import open_arrow
+from seqdata.errors import DataError
+try:
+    open_arrow(sys.argv[1])
+except DataError as error:
+    print(error)
+"""
+
+
+def test_too_few_descriptors_are_an_error_that_says_so(tmp_path):
+    write_arrow(tmp_path, [[i] for i in range(40)], shard_bytes=1)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path), "24"],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "SEQDATA_KERNEL": "numpy"},
+    )  # fmt: skip
+    assert "raise `ulimit -n`, or write" in done.stdout or "and `ulimit -n`" in done.stdout, done
+
+
+def test_no_memory_to_map_is_an_error_that_says_so(root):
+    limited = LIMITED.replace("RLIMIT_NOFILE", "RLIMIT_AS")
+    code = (
+        limited.replace("open_arrow(sys.argv[1])", "open_limited(sys.argv[1])")
+        .replace(
+            "try:",
+            "def open_limited(path):\n"
+            "    resource.setrlimit(resource.RLIMIT_AS, (1, -1))\n    open_arrow(path)\ntry:",
+            1,
+        )
+        .replace("resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))", "")
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "cannot be mapped (Cannot allocate memory), must be; raise `sysctl vm.max" in done.stdout
+
+
+def place_of(store, number, name, buffer):
+    """Give shard, and where one buffer of a field lies in it."""
+    shard = store._sources.layout.shard_of(number)
+    return shard, store.manifest.shards[shard].buffers[name][buffer][0]
+
+
+def damage(root, store, number, name, value):
+    """Overwrite the recorded end of a sequence."""
+    shard, position = place_of(store, number, name, 1)
+    first = store._sources.layout.starts[shard]
+    with open(root / store.shards[shard], "r+b") as file:
+        file.seek(position + 8 * (number - first + 1))
+        file.write(np.int64(value).tobytes())
+
+
+@pytest.mark.parametrize("kernel", ["c", "numpy"])
+def test_a_damaged_offset_is_an_error_that_names_the_place(root, store, monkeypatch, kernel):
+    if kernel == "c":
+        pytest.importorskip("seqdata.kernel._fill")
+    monkeypatch.setenv("SEQDATA_KERNEL", kernel)
+    damage(root, store, 3, "x", 1 << 50)
+    column = open_arrow(root).read(np.array([[4, 0, 4], [3, 0, 3]]), ["x"])["x"]
+    text = (
+        r"shard 1 \('part-00001.arrow'\), sequence 3, field 'x': lies at timesteps 2..\d+ of 5, must
+        " "have 3; the shard is damaged, restore it or write the store again"
+    )
+    _, begin = place_of(store, 3, "x", 0)
+    facts = {
+        "shard": 1,
+        "file": "part-00001.arrow",
+        "sequence": 3,
+        "field": "x",
+        "offset": begin + 8,
+    }
+    for read in (
+        lambda: column.fill(np.empty(7, np.int32), np.array([0, 4, 7]), None),
+        lambda: column[1],
+    ):
+        with pytest.raises(CorruptSampleError, match=text) as caught:
+            read()
+        assert caught.value.facts == facts
+
+
+def test_a_damaged_place_of_text_is_an_error_that_names_the_place(root, store):
+    damage(root, store, 3, "id", -1)
+    text = (
+        r"sequence 3, field 'id': lies at bytes 2..-1 of 4, must lie inside; the shard is damaged"
+    )
+    with pytest.raises(CorruptSampleError, match=text) as caught:
+        open_arrow(root).keys([3])
+    assert caught.value.facts["shard"] == 1
+
+
+def test_text_that_is_no_text_is_an_error_that_names_the_place(root, store):
+    shard, position = place_of(store, 3, "id", 0)
+    with open(root / store.shards[shard], "r+b") as file:
+        file.seek(position + 2)
+        file.write(b"\xff\xff")
+    text = (
+        r"sequence 3, field 'id': is no UTF-8 text \(invalid start byte at byte 0\), must be; the"
+    )
+    with pytest.raises(DecodeError, match=text) as caught:
+        open_arrow(root).keys([3])
+    assert caught.value.facts["offset"] == position + 2
+
+
+def test_random_damage_of_a_shard_never_ends_the_process(root, store):
+    """Any byte may change: what is read is data or a DataError."""
+    random = np.random.default_rng(0)
+    whole_spans = np.array([[i, 0, i] for i in range(6)])
+    for _ in range(100):
+        path = root / store.shards[random.integers(3)]
+        good = path.read_bytes()
+        bad = bytearray(good)
+        for _ in range(4):
+            bad[random.integers(len(bad))] = random.integers(256)
+        path.write_bytes(bad)
+        try:
+            columns = open_arrow(root).read(whole_spans, ["x", "y", "id"])
+            columns["x"].fill(np.empty(15, np.int32), np.cumsum([0, 0, 1, 2, 3, 4, 5]), None)
+        except DataError:
+            pass
+        finally:
+            path.write_bytes(good)
+    assert whole(open_arrow(root), 5).tolist() == [5] * 5
+
+
+# ---- what cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        ([6, 0, 1], r"no sequence 6, must be in \[0, 6\); was the plan made for other data"),
+        ([-1, 0, 1], r"no sequence -1, must be in \[0, 6\)"),
+        ([3, 1, 4], r"sequence 3, field 'x': no timesteps 1..4, must lie in 0..3; was the plan"),
+        ([3, -1, 2], r"sequence 3, field 'x': no timesteps -1..2, must lie in 0..3"),
+        ([3, 2, 1], r"sequence 3, field 'x': no timesteps 2..1, must lie in 0..3"),
+    ],
+)
+def test_a_span_that_is_not_there_is_an_error(store, span, text):
+    column = store.read(np.array([[5, 0, 2], span]), ["x"])["x"]
+    with pytest.raises(ConfigError, match=text):
+        column.fill(np.empty(9, np.int32), np.array([0, 3, 9]), None)
+    with pytest.raises(ConfigError, match=text):
+        column[1]
+
+
+def test_a_number_that_is_not_there_is_an_error_for_whole_fields(store):
+    columns = store.read(np.array([[6, 0, 1]]), ["y"])
+    with pytest.raises(ConfigError, match="no sequence 6, must be in"):
+        columns["y"].fill(np.empty(1), np.array([0, 1]), None)
+    with pytest.raises(ConfigError, match="no sequence 6, must be in"):
+        store.read(np.array([[6, 0, 1]]), ["id"])
+    with pytest.raises(ConfigError, match="no sequence -1, must be in"):
+        store.keys([-1])
+
+
+def test_ids_of_numbers_that_are_not_there_are_an_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"no sequence 1, must be in \[0, 1\)"):
+        write_arrow(tmp_path, [[1]]).keys([0, 1])
+
+
+def test_a_field_or_axis_that_is_not_there_is_an_error_with_a_hint(store):
+    with pytest.raises(
+        ConfigError, match="no field 'xx', must be one of id, x, y; did you mean 'x'"
+    ):
+        store.read(np.array([[0, 0, 0]]), ["xx"])
+    with pytest.raises(
+        ConfigError, match="no axis 'tine', must be one of time; did you mean 'time'"
+    ):
+        store.read(np.array([[0, 0, 0]]), ["x"], axis="tine")
+
+
+def test_spans_of_another_shape_are_an_error(store):
+    with pytest.raises(
+        ConfigError, match=r"`spans` have shape \(3,\), must be \(n, 3\); give sequence"
+    ):
+        store.read(np.array([0, 0, 0]), ["x"])
+
+
+def test_an_output_of_another_dtype_is_an_error(store):
+    column = store.read(np.array([[3, 0, 3]]), ["x"])["x"]
+    with pytest.raises(ValueError, match="field 'x': `out` is int64, must be int32; make it so"):
+        column.fill(np.empty(3, dtype=np.int64), np.array([0, 3]), None)
+
+
+def test_a_foreign_reader_sees_the_same_values(root):
+    batch = pa.ipc.open_file(root / "part-00001.arrow").get_batch(0)
+    assert batch.column("x").to_pylist() == [[2, 2], [3, 3, 3]]
+
+
+def test_the_manifest_says_what_was_written(root):
+    text = json.loads((root / MANIFEST).read_text())
+    assert (text["format"], text["version"], text["sequences"], text["key"]) == (
+        "seqdata",
+        1,
+        6,
+        "id",
+    )

@@ -1,0 +1,25 @@
+"""Ids are looked at again where their hashes are equal, and only there."""
+
+import numpy as np
+import pytest
+
+from seqdata.errors import DecodeError
+from seqdata.storage.ids import check_ids
+
+
+def test_other_ids_with_one_hash_are_no_error():
+    looked = []
+    names = ["a", "b", "c"]
+    check_ids(np.array([5, 7, 5]), lambda i: looked.append(i) or names[i])
+    assert looked == [0, 2]
+
+
+def test_one_id_twice_is_an_error_that_names_both():
+    with pytest.raises(
+        DecodeError, match="sequence 12: has the id 'a', which sequence 10 has, must"
+    ):
+        check_ids(np.array([5, 7, 5, 5]), lambda i: "abac"[i], first=10)
+
+
+def test_no_ids_are_no_error():
+    check_ids(np.empty(0, dtype=np.int64), str)

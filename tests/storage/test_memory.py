@@ -1,0 +1,111 @@
+"""Sequences in memory, behind the same interface."""
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.protocols import Column, Field, Store
+from seqdata.storage.memory import MemoryStore
+
+
+def test_plain_arrays_are_a_store_with_the_field_x():
+    store = MemoryStore.of([np.arange(3), np.arange(2)])
+    assert isinstance(store, Store)
+    assert store.fields == {"x": Field("int64", (), "time")}
+    assert store.lengths.tolist() == [3, 2]
+    assert store.shards == ("memory",)
+    assert repr(store) == "MemoryStore(2 sequences, fields x)"
+    column = store.read(np.array([[1, 0, 2], [0, 2, 3]]), ["x"])["x"]
+    assert isinstance(column, Column)
+    assert [column[0].tolist(), column[1].tolist()] == [[0, 1], [2]]
+    assert (len(column), column.dtype, column.shape) == (2, np.int64, ())
+
+
+def test_dicts_have_ids_axes_and_fields_per_sequence():
+    rows = [
+        {"id": "a", "mel": np.ones((2, 3)), "text": b"xyz", "y": 1, "note": "p"},
+        {"id": "b", "mel": np.ones((4, 3)), "text": b"", "y": 2, "note": ""},
+    ]
+    store = MemoryStore.of(rows, axes={"mel": "audio", "text": "text"})
+    assert store.keys([1, 0]) == ["b", "a"]
+    assert store.lengths.tolist() == [2, 4]  # no `time`: the first axis
+    columns = store.read(np.array([[1, 1, 3], [0, 0, 0]]), store.fields, axis="audio")
+    assert columns["mel"].lengths.tolist() == [2, 0]
+    assert columns["text"].lengths.tolist() == [0, 3]
+    assert columns["text"][1].tobytes() == b"xyz"
+    assert columns["y"][0].tolist() == [2]
+    assert columns["note"] == ["", "p"]
+
+
+def test_given_arrays_are_copied():
+    given = np.zeros(3)
+    store = MemoryStore.of([given])
+    given[:] = 1
+    assert store.read(np.array([[0, 0, 3]]), ["x"])["x"][0].tolist() == [0, 0, 0]
+
+
+def test_an_arrow_table_is_a_store():
+    store = MemoryStore.of(pa.table({"id": ["a", "b"], "x": [[1], [2, 3]]}))
+    assert store.lengths.tolist() == [1, 2]
+    assert store.keys([0]) == ["a"]
+
+
+def test_a_pickled_store_carries_its_data():
+    store = MemoryStore.of([{"id": "a", "x": [1, 2], "ok": True}])
+    again = pickle.loads(pickle.dumps(store))
+    assert again.fingerprint == store.fingerprint
+    assert again.keys([0]) == ["a"]
+    assert again.read(np.array([[0, 1, 2]]), ["x"])["x"][0].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [{"id": "b", "x": [1, 2]}],
+        [{"id": "a", "x": [1, 3]}],
+        [{"id": "a", "x": [1]}],
+        [{"name": "a", "x": [1, 2]}],
+        [{"id": "a", "x": [1.0, 2.0]}],
+    ],
+)
+def test_the_fingerprint_is_of_ids_schema_and_content(other):
+    first = [{"id": "a", "x": [1, 2]}]
+    assert MemoryStore.of(first).fingerprint == MemoryStore.of(first).fingerprint
+    assert MemoryStore.of(other).fingerprint != MemoryStore.of(first).fingerprint
+    assert len(MemoryStore.of(first).fingerprint) == 32
+
+
+def test_an_empty_list_is_an_error():
+    with pytest.raises(ConfigError, match="`sequences` is empty, must hold at least one"):
+        MemoryStore.of([])
+
+
+def test_a_sequence_unlike_the_first_is_an_error_that_names_it():
+    with pytest.raises(
+        DecodeError, match="sequence 1, field 'x': has dtype float64, must be int64"
+    ):
+        MemoryStore.of([[1], [1.5]])
+
+
+def test_an_id_that_two_sequences_have_is_an_error_that_names_both():
+    with pytest.raises(
+        DecodeError, match="sequence 2: has the id 'a', which sequence 0 has, must be"
+    ):
+        MemoryStore.of([{"id": name, "x": [1]} for name in "aba"])
+
+
+def test_a_span_that_is_not_there_is_an_error():
+    column = MemoryStore.of([[1], [1, 2]]).read(np.array([[1, 0, 3]]), ["x"])["x"]
+    text = "memory: sequence 1, field 'x': no timesteps 0..3, must lie in 0..2"
+    with pytest.raises(ConfigError, match=text):
+        column[0]
+
+
+def test_sequences_without_a_timestep_are_kept():
+    store = MemoryStore.of([np.empty(0), np.empty(0)])
+    assert store.lengths.tolist() == [0, 0]
+    assert store.fingerprint
+    assert store.read(np.array([[1, 0, 0]]), ["x"])["x"][0].shape == (0,)

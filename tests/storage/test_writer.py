@@ -1,0 +1,400 @@
+"""Writing a store: what is kept, what is refused, and that it is all or nothing."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.protocols import Field
+from seqdata.storage.arrow import open_arrow
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.writer import write_arrow
+
+
+def numbers(*lengths):
+    return [{"x": np.arange(length, dtype=np.int32)} for length in lengths]
+
+
+def whole(store, number, name):
+    """Give one whole field of one sequence."""
+    along = store.fields[name].axis or "time"
+    axis = along if along in store.lengths_of else next(iter(store.lengths_of))
+    span = np.array([[number, 0, int(store.lengths_of[axis][number])]])
+    return store.read(span, [name], axis=axis)[name][0]
+
+
+def test_a_written_store_holds_what_was_given(tmp_path):
+    rows = [
+        {"id": "a", "mel": np.ones((2, 3), dtype=np.float32), "label": 7, "text": b"xyz"},
+        {"id": "b", "mel": np.zeros((0, 3), dtype=np.float32), "label": -1, "text": b""},
+    ]
+    store = write_arrow(tmp_path / "store", rows, axes={"text": "text"})
+    assert store.fields == {
+        "id": Field("str", (), None),
+        "mel": Field("float32", (3,), "time"),
+        "label": Field("int64", (), None),
+        "text": Field("uint8", (), "text"),
+    }
+    assert store.lengths.tolist() == [2, 0]
+    assert store.lengths_of["text"].tolist() == [3, 0]
+    assert whole(store, 0, "mel").tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert whole(store, 0, "text").tobytes() == b"xyz"
+    assert [whole(store, i, "label").tolist() for i in range(2)] == [[7], [-1]]
+    assert store.keys([1, 0]) == ["b", "a"]
+
+
+def test_a_shard_is_an_ordinary_arrow_file_of_one_batch_without_nulls(tmp_path):
+    rows = [
+        {"id": "a", "x": np.ones((2, 3), dtype=np.float16), "ok": True, "v": np.arange(4), "raw":
+        b"q"}, {"id": "b", "x": np.ones((1, 3), dtype=np.float16), "ok": False, "v": np.arange(4),
+    "raw": b""}, ]  # fmt: skip
+    write_arrow(tmp_path, rows, axes={"v": None})
+    reader = pa.ipc.open_file(tmp_path / "part-00000.arrow")
+    assert reader.num_record_batches == 1
+    batch = reader.get_batch(0)
+    batch.validate(full=True)
+    assert not any(field.nullable for field in batch.schema)
+    assert [str(field.type) for field in batch.schema] == [
+        "large_string",
+        "large_list<item: fixed_size_list<item: halffloat not null>[3] not null>",
+        "uint8",
+        "fixed_size_list<item: int64 not null>[4]",
+        "large_binary",
+    ]
+    assert batch.column("v").to_pylist() == [[0, 1, 2, 3]] * 2
+    assert batch.column("ok").to_pylist() == [1, 0]
+
+
+def test_a_generator_may_reuse_its_arrays(tmp_path):
+    def reused():
+        buffer = np.zeros(3, dtype=np.int32)
+        for value in range(4):
+            buffer[:] = value
+            yield {"x": buffer[: value + 1]}
+
+    store = write_arrow(tmp_path, reused())
+    assert [whole(store, i, "x").tolist() for i in range(4)] == [[0], [1] * 2, [2] * 3, [3] * 3]
+
+
+def test_shards_are_closed_by_their_size(tmp_path):
+    store = write_arrow(tmp_path, numbers(*[10] * 10), shard_bytes=100)
+    assert store.shards == [f"part-{i:05d}.arrow" for i in range(4)]
+    assert [shard.sequences for shard in store.manifest.shards] == [3, 3, 3, 1]
+
+
+def test_lists_tensors_bools_and_foreign_byte_orders_are_taken(tmp_path):
+    rows = [
+        {"i": [1, 2], "t": torch.tensor([1.5, 2.5]), "b": np.array([True, False]), "e": np.arange(2,
+        dtype=">i2")}, {"i": (3,), "t": torch.tensor([3.5]), "b": [True], "e": np.arange(1,
+        dtype="<i2")}, {"i": [], "t": np.empty(0, dtype=np.float32), "b": (), "e": []},
+    ]  # fmt: skip
+    store = write_arrow(tmp_path, rows)
+    assert [store.fields[name].dtype for name in "itbe"] == ["int64", "float32", "bool", "int16"]
+    assert [whole(store, 0, name).tolist() for name in "itbe"] == [
+        [1, 2], [1.5, 2.5], [True, False], [0, 1],
+    ]  # fmt: skip
+    assert whole(store, 0, "b").dtype == np.bool_
+
+
+def test_plain_arrays_become_the_field_x(tmp_path):
+    assert write_arrow(tmp_path, [np.arange(3), np.arange(2)]).fields == {"x": Field("int64")}
+
+
+def test_sequences_without_ids_are_named_by_number(tmp_path):
+    assert write_arrow(tmp_path, numbers(1, 2)).keys([1]) == ["1"]
+
+
+def test_another_field_may_hold_the_ids(tmp_path):
+    rows = [{"name": "u", "x": [1]}, {"name": "v", "x": [2]}]
+    assert write_arrow(tmp_path, rows, key="name").keys([1]) == ["v"]
+
+
+def test_arrow_tables_are_written_row_by_row(tmp_path):
+    table = pa.table(
+        {
+            "id": ["a", "b", "c"],
+            "x": pa.array([[1, 2], [], [3]], pa.list_(pa.int16())),
+            "f": pa.array(
+                [[[1.0, 2.0]] * 2, [], [[3.0, 4.0]]],
+                pa.large_list(pa.list_(pa.float32(), 2)),
+            ),
+            "y": pa.array([1.5, 2.5, 3.5]),
+            "ok": pa.array([True, False, True]),
+        }
+    )
+    store = write_arrow(tmp_path, table.slice(1))
+    assert store.keys([0, 1]) == ["b", "c"]
+    assert whole(store, 1, "x").tolist() == [3]
+    assert whole(store, 1, "f").tolist() == [[3, 4]]
+    assert store.fields["ok"] == Field("bool", (), None)
+    many = write_arrow(tmp_path / "many", iter([table, table.to_batches()[0].slice(0, 0)]))
+    assert len(many) == 3
+
+
+def test_the_same_input_gives_the_same_bytes_and_fingerprint(tmp_path):
+    for name in ("one", "two"):
+        write_arrow(tmp_path / name, numbers(3, 1, 4), shard_bytes=20)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("change", [{"value": 9}, {"id": "z"}, {"length": 4}, {"dtype": np.int64}])
+def test_other_values_ids_lengths_or_fields_give_another_fingerprint(tmp_path, change):
+    def rows(value=1, id="a", length=3, dtype=np.int32):
+        return [{"id": id, "x": np.full(length, value, dtype=dtype)}]
+
+    first = write_arrow(tmp_path / "one", rows())
+    assert write_arrow(tmp_path / "two", rows(**change)).fingerprint != first.fingerprint
+
+
+def test_shards_of_like_form_have_footers_of_their_own(tmp_path):
+    store = write_arrow(tmp_path, [{"x": [1]}, {"x": [2]}], shard_bytes=1)
+    assert len({shard.footer_sha256 for shard in store.manifest.shards}) == 2
+
+
+DEVIATIONS = [
+    ({"x": np.ones(2)}, "x", "has dtype float64, must be int32 as in sequence 0; convert it"),
+    ({"x": np.ones((2, 2), dtype=np.int32)}, "x", r"has shape \(2, 2\), must be \(T\) as in sequ"),
+    ({"x": np.int32(3)}, "x", r"has shape \(\), must be \(T\) as in sequence 0"),
+    ({"x": np.array([None, 1])}, "x", "has dtype object, must be one of bool, int8"),
+    ({"x": ["a", 1]}, "x", "has dtype str.*, must be one of bool"),
+    ({"x": [[1], [2, 3]]}, "x", "is a list that is no array .*; give one array of numbers"),
+    ({"x": None}, "x", "has dtype object, must be one of"),
+    ({"x": np.ma.masked_array([1, 2], [0, 1])}, "x", "is a masked array, whose mask would be lost"),
+    ({"x": torch.ones(1, requires_grad=True)}, "x", "is a Tensor that is no array .*grad"),
+    ({"x": torch.ones(1, dtype=torch.bfloat16)}, "x", "is a Tensor that is no array .*BFloat16"),
+    ({"y": 1.5}, "y", "has dtype float64, must be int64 as in sequence 0; convert it"),
+    ({"y": True}, "y", "has dtype bool, must be int64 as in sequence 0"),
+    ({"y": [1, 2]}, "y", r"has shape \(2,\), must be \(\) as in sequence 0"),
+    ({"y": 1 << 70}, "y", "is 1180591620717411303424, must fit int64; convert it"),
+    ({"s": b"a"}, "s", "is a bytes, must be str as in sequence 0; convert it"),
+    ({"s": "\ud800"}, "s", "is '.ud800', must be valid Unicode; clean it"),
+    ({"raw": "a"}, "raw", "is a str, must be bytes as in sequence 0; convert it"),
+    ({"v": np.ones(3)}, "v", r"has shape \(3,\), must be \(2,\) as in sequence 0"),
+    ({"id": "a" * 1025}, "id", "is an id of 1025 bytes that begins .*, must have at most 1024"),
+    ({"id": "a\0b"}, "id", "is an id of 3 bytes that begins .*, must have at most 1024 and no NUL"),
+]
+
+
+@pytest.mark.parametrize(("change", "field", "text"), DEVIATIONS)
+def test_a_sequence_unlike_the_first_is_an_error_that_names_it(tmp_path, change, field, text):
+    good = {
+        "id": "a", "x": np.arange(3, dtype=np.int32), "y": 1, "s": "t", "raw": b"r",
+        "v": np.ones(2),
+    }  # fmt: skip
+    bad = {**good, "id": "b", **change}
+    name = bad["id"]
+    where = rf"^sequence 1 \({name!r}\), field '{field}': " if "\0" not in name else ""
+    with pytest.raises(DecodeError, match=where + text) as caught:
+        write_arrow(tmp_path / "store", [good, bad], axes={"v": None})
+    assert caught.value.facts == {"sequence": 1, "field": field}
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("second", "text"),
+    [
+        (
+            {"x": [1]},
+            r"sequence 1: lacks fields \['y'\] and has fields \[\] too many, must have those",
+        ),
+        ({"x": [1], "y": 1, "z": 1}, r"lacks fields \[\] and has fields \['z'\] too many"),
+        ({"x": [1], "z": 1}, r"lacks fields \['y'\] and has fields \['z'\] too many"),
+        ([1, 2], "sequence 1: is a list, must be a dict of fields as sequence 0; give dicts"),
+        (None, "sequence 1: is a NoneType, must be a dict of fields as sequence 0"),
+    ],
+)
+def test_missing_and_extra_fields_are_an_error(tmp_path, second, text):
+    with pytest.raises(DecodeError, match=text):
+        write_arrow(tmp_path / "store", [{"x": [1], "y": 1}, second])
+
+
+def test_fields_of_one_axis_with_other_lengths_are_an_error(tmp_path):
+    rows = [{"id": "a", "x": [1, 2], "y": [1, 2]}, {"id": "b", "x": [1, 2], "y": [1]}]
+    text = (
+        r"sequence 1 \('b'\), field 'y': has 1 timesteps but field 'x' has 2, must be equal on axis
+        " "'time'; cut them alike, or give them different `axes`"
+    )
+    with pytest.raises(DecodeError, match=text):
+        write_arrow(tmp_path / "store", rows)
+    assert len(write_arrow(tmp_path / "store", rows, axes={"y": "other"})) == 2
+
+
+@pytest.mark.parametrize("shard_bytes", [1, 1 << 20])
+def test_an_id_that_two_sequences_have_is_an_error_that_names_both(tmp_path, shard_bytes):
+    rows = [{"id": name, "x": [1]} for name in ("a", "b", "c", "b")]
+    text = "sequence 3: has the id 'b', which sequence 1 has, must be its own; make ids unique"
+    with pytest.raises(DecodeError, match=text):
+        write_arrow(tmp_path / "store", rows, shard_bytes=shard_bytes)
+
+
+@pytest.mark.parametrize(
+    ("first", "axes", "kind", "text"),
+    [
+        ({"y": 1}, None, ConfigError, "no field of y runs along an axis, at least one must"),
+        ({}, None, ConfigError, "no field of none runs along an axis"),
+        ({"x": []}, None, DecodeError, "sequence 0, field 'x': is an empty list, whose dtype
+        nobody"), ({"x": 1j}, None, DecodeError, "field 'x': has dtype complex128, must be one of
+        bool"), ({"x": np.ones((3, 0))}, None, DecodeError, r"has shape \(3, 0\), must hold at least
+        one"), ({1: [1]}, None, DecodeError, "sequence 0: has a field named 1, must be non-empty
+        text"), ({"": [1]}, None, DecodeError, "sequence 0: has a field named '', must be non-empty
+        text"), ({"x": [1]}, {"mel": "t"}, ConfigError, "`axes`: no field 'mel', must be one of x;
+        choose"), ({"mal": [1]}, {"mel": "t"}, ConfigError, "no field 'mel', .*; did you mean
+        'mal'?"), ({"x": [1]}, {"x": "a b"}, ConfigError, "axis of field 'x' is 'a b', must be a
+        name of lett"), ({"x": [1]}, {"x": 3}, ConfigError, "axis of field 'x' is 3, must be a name
+        of letters"), ({"x": "s"}, {"x": "t"}, ConfigError, "field 'x' is text, which has no axis;
+        encode it"), ({"x": 3}, {"x": "t"}, ConfigError, "field 'x' is one number per sequence,
+    which has no axis"), ],
+)  # fmt: skip
+def test_a_first_sequence_that_fixes_no_schema_is_an_error(tmp_path, first, axes, kind, text):
+    with pytest.raises(kind, match=text):
+        write_arrow(tmp_path / "store", [first], axes=axes)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("sequences", "text"),
+    [
+        ([], "`sequences` is empty, must hold at least one, which fixes the fields"),
+        (iter(()), "`sequences` is empty, must hold at least one"),
+        ({"x": [1]}, "`sequences` is a dict, must be an iterable of dicts, arrays or Arrow tables"),
+        ("text", "`sequences` is a str, must be an iterable of dicts"),
+        (7, "`sequences` is a int, must be an iterable of dicts"),
+        (pa.table({"x": pa.array([], pa.list_(pa.int8()))}), "`sequences` is a table without rows"),
+        ([pa.table({"x": [[1]]}), {"x": [1]}], "`sequences` holds a dict after an Arrow table"),
+    ],
+)
+def test_what_holds_no_sequences_is_an_error(tmp_path, sequences, text):
+    with pytest.raises(ConfigError, match=text):
+        write_arrow(tmp_path / "store", sequences)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (pa.array([[1], None]), "column 'x' holds 1 nulls, must hold none; fill or drop them"),
+        (pa.array([[1], [None]]), "column 'x' holds nulls inside its lists, must hold none"),
+        (
+            pa.array([["a"], ["b"]]),
+            "column 'x' has type string, must be numbers, text, bytes, or l",
+        ),
+    ],
+)
+def test_a_table_column_that_cannot_be_stored_is_an_error(tmp_path, column, text):
+    with pytest.raises(DecodeError, match=text) as caught:
+        write_arrow(tmp_path / "store", pa.table({"x": column}))
+    assert caught.value.facts == {"field": "x"}
+
+
+def test_a_shard_size_of_nothing_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="`shard_bytes` is 0, must be at least 1; leave it out"):
+        write_arrow(tmp_path, numbers(1), shard_bytes=0)
+
+
+def test_a_store_that_is_there_is_replaced_only_when_asked(tmp_path):
+    write_arrow(tmp_path, numbers(*[9] * 9), shard_bytes=80)
+    with pytest.raises(ConfigError, match="holds a store, must be another folder; .*`overwrite`=T"):
+        write_arrow(tmp_path, numbers(1))
+    assert write_arrow(tmp_path, numbers(1), overwrite=True).lengths.tolist() == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "lengths-time.u32", "part-00000.arrow", MANIFEST,
+    ]  # fmt: skip
+
+
+def test_a_failed_overwrite_leaves_the_old_store_as_it_was(tmp_path):
+    before = write_arrow(tmp_path, numbers(1, 2)).fingerprint
+    with pytest.raises(DecodeError):
+        write_arrow(tmp_path, [*numbers(3), {"x": "text"}], shard_bytes=1, overwrite=True)
+    assert open_arrow(tmp_path).fingerprint == before
+    assert not list(tmp_path.glob(".seqdata-tmp-*"))
+
+
+def test_an_open_store_is_still_read_after_it_was_replaced(tmp_path):
+    old = write_arrow(tmp_path, numbers(5))
+    write_arrow(tmp_path, numbers(2), overwrite=True)
+    assert whole(old, 0, "x").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_files_that_no_manifest_names_are_not_replaced_unasked(tmp_path):
+    (tmp_path / "part-00000.arrow").write_bytes(b"somebody's")
+    with pytest.raises(
+        ConfigError, match="holds 'part-00000.arrow' but no manifest, must be empty"
+    ):
+        write_arrow(tmp_path, numbers(1))
+    assert len(write_arrow(tmp_path, numbers(1), overwrite=True)) == 1
+
+
+def test_a_file_in_the_way_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file: is a file, must be a folder or not there; choose"):
+        write_arrow(tmp_path / "file", numbers(1))
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from seqdata.storage.writer import write_arrow
+
+def rows():
+    for i in range(int(sys.argv[2])):
+        yield {"x": np.arange(9)}
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_arrow(sys.argv[1], rows(), shard_bytes=100)
+"""
+
+
+def test_a_killed_writer_leaves_an_unfinished_folder_that_is_written_again(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), "10"], timeout=60, check=False
+    )
+    assert done.returncode == -9
+    assert list(tmp_path.glob(".seqdata-tmp-*/part-00000.arrow"))
+    assert len(write_arrow(tmp_path, numbers(1))) == 1
+    assert not list(tmp_path.glob(".seqdata-tmp-*"))
+
+
+def test_two_writers_of_one_folder_are_refused(tmp_path):
+    def rows():
+        yield {"x": [1]}
+        write_arrow(tmp_path, numbers(1))
+
+    with pytest.raises(ConfigError, match="another process is writing here, must be one at a time"):
+        write_arrow(tmp_path, rows())
+
+
+def test_progress_is_told_to_a_function(tmp_path):
+    told = []
+    write_arrow(tmp_path, numbers(*[1] * 2100), progress=lambda *both: told.append(both))
+    assert told == [(1024, 1024 * 12), (2048, 2048 * 12), (2100, 2100 * 12)]
+
+
+def test_progress_is_a_bar_on_standard_error(tmp_path, capsys):
+    write_arrow(tmp_path / "store", numbers(1, 2), progress=True)
+    captured = capsys.readouterr()
+    assert "writing store" in captured.err
+    assert not captured.out
+
+
+def test_no_bar_is_shown_where_nobody_looks(tmp_path, capsys):
+    write_arrow(tmp_path, numbers(1))
+    assert capsys.readouterr().err == ""
+
+
+def test_writing_imports_neither_torch_nor_pandas(tmp_path):
+    code = (
+        "import sys\nfrom seqdata.storage.writer import write_arrow\n"
+        "if 'pyarrow' in sys.modules: raise SystemExit('pyarrow at import')\n"
+        f"write_arrow({os.fspath(tmp_path)!r}, [[1, 2]], overwrite=True)\n"
+        "print(sorted({'torch', 'pandas', 'lightning'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
