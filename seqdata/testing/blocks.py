@@ -13,6 +13,7 @@ from seqdata.planning.cutting import EveryFew
 from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.packed import Packed, Rows
 from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import Rungs, TokenBudget
 
@@ -28,7 +29,7 @@ class SmallBlocks:
         worst_first: Whether epoch 0 begins with the most expensive batch.
     """
 
-    policy: Bucketed | Fixed | Sorted | TokenBudget
+    policy: Bucketed | Fixed | Packed | Sorted | TokenBudget
     max_block: int
     worst_first: bool = True
 
@@ -51,7 +52,7 @@ class SmallBlocks:
         """Give the number of batches of every epoch."""
         return count_blocks(self.policy._items(index), self.cutter())
 
-    def cutter(self) -> EveryFew | Rungs:
+    def cutter(self) -> EveryFew | Rows | Rungs:
         """Give the policy's cutter, made for small blocks."""
-        made: EveryFew | Rungs = self.policy._cutter()
+        made: EveryFew | Rows | Rungs = self.policy._cutter()
         return replace(made, max_block=self.max_block)

@@ -17,8 +17,10 @@ from seqdata.index import SequenceIndex
 from seqdata.planning.items import TooLong
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.packed import Packed
 from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.policies.windows import Windows
 from seqdata.protocols import Policy
 from seqdata.testing.blocks import SmallBlocks
 from seqdata.testing.lanes import FewLanes
@@ -36,6 +38,7 @@ MOST_ROWS = 64
 MOST_SEQUENCES = 5_000
 PRIMES = (3, 5, 7, 13, 31, 61, 127, 257)
 SHAPES = ("even", "spread", "heavy", "gaps", "giant")
+FEW = st.integers(1, 100)
 TREATMENTS: tuple[TooLong, ...] = ("split", "truncate", "drop")
 
 
@@ -135,20 +138,52 @@ def block_policies(draw: DrawFn) -> Any:
     return SmallBlocks(made, draw(st.integers(1, 256)), draw(st.booleans()))
 
 
+@st.composite
+def packed_policies(draw: DrawFn) -> Any:
+    """Draw a policy whose rows hold several sequences, in one block or in small ones."""
+    packed = Packed(
+        draw(st.integers(1, 6)),
+        draw(st.integers(1, 80)),
+        draw(st.booleans()),
+        too_long=draw(st.sampled_from(TREATMENTS)),
+    )
+    return draw(st.one_of(st.just(packed), st.builds(SmallBlocks, st.just(packed), FEW)))
+
+
+@st.composite
+def window_policies(draw: DrawFn) -> Windows:
+    """Draw a policy of windows, on a grid or at random; its plans cover no sequence."""
+    random = draw(st.booleans())
+    return Windows(
+        draw(st.integers(1, 12)),
+        None if random else draw(st.one_of(st.none(), st.integers(1, 12))),
+        draw(batch_sizes()),
+        horizon=draw(st.integers(0, 4)),
+        random=random,
+        per_sequence=draw(st.integers(1, 3)) if random else 1,
+        shuffle=draw(st.booleans()),
+    )
+
+
 def lane_policies() -> SearchStrategy[FewLanes]:
     """Draw a policy that deals by rows, with 1 to 20 lanes."""
     return st.builds(FewLanes, st.integers(1, 20), st.integers(1, 12))
 
 
 @st.composite
-def cases(draw: DrawFn, most: int = MOST_SEQUENCES) -> Case:
-    """Draw a policy of any kind, lengths, a world, a seed and an epoch."""
+def cases(draw: DrawFn, most: int = MOST_SEQUENCES, *, windows: bool = False) -> Case:
+    """Draw a policy of any kind, lengths, a world, a seed and an epoch.
+
+    Args:
+        draw: Given by hypothesis.
+        most: Most sequences.
+        windows: Whether plans that do not cover the sequences are drawn, too.
+    """
     size = draw(world_sizes())
-    kind = draw(st.integers(0, 9))
-    made = policies() if kind < 6 else block_policies() if kind < 8 else lane_policies()
-    policy = draw(made)
-    if kind >= 6:
-        most = min(most, 400 if kind < 8 else 60)
+    kinds = (policies(), block_policies(), lane_policies(), packed_policies(), window_policies())
+    limits = (most, 400, 60, 200, 200)
+    kind = (0, 0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4)[draw(st.integers(0, 11 if windows else 10))]
+    policy, most = draw(kinds[kind]), min(most, limits[kind])
     index = draw(indexes(size, most))
     seed = draw(st.one_of(st.just(0), st.integers(0, (1 << 64) - 3)))
     return Case(policy, index, size, seed, draw(st.integers(0, 3)))

@@ -1,0 +1,132 @@
+"""Record what a loader delivers, row by row, here or in another process.
+
+Place in the flow: below the checks of ``loaders``. Reads: batches. Makes: rows that compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from seqdata.batch import SequenceBatch
+from seqdata.loader import Loader
+from seqdata.protocols import Policy, Store
+from seqdata.sharing import Tail
+from seqdata.world import World
+
+
+class Plays(Protocol):
+    """A loader: what ``seqdata.Loader`` is."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say what was delivered."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next iteration go on where a state was taken."""
+        ...
+
+    def shutdown(self) -> None:
+        """End threads."""
+        ...
+
+
+Make = Callable[[World], Plays]
+
+
+class Row(NamedTuple):
+    """A row of weight > 0, as it was delivered.
+
+    Attributes:
+        epoch: Of the batch.
+        number: Batch of the plan.
+        lane: Its lane; -1 without lanes.
+        id: Base number of its sequence.
+        start: First timestep.
+        length: Timesteps.
+        digest: Of the content of all fields.
+    """
+
+    epoch: int
+    number: int
+    lane: int
+    id: int
+    start: int
+    length: int
+    digest: str
+
+
+def rows_of(batch: SequenceBatch) -> list[Row]:
+    """Record the rows of a batch that count."""
+    return [
+        Row(
+            batch.epoch,
+            batch.number,
+            -1 if batch.lanes is None else int(batch.lanes[row]),
+            int(batch.ids[row]),
+            int(batch.start[row]),
+            int(batch.lengths[row]),
+            _digest(batch, row),
+        )
+        for row in range(len(batch))
+        if batch.weight[row] > 0
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOf:
+    """Make a loader per world; pickles, so that other processes can make one too.
+
+    Args:
+        store: What is read.
+        policy: How epochs are batched.
+        seed: Of the order.
+        tail: What a rank without a batch gets.
+        prefetch: How far a thread reads ahead; 0: no thread.
+    """
+
+    store: Store
+    policy: Policy
+    seed: int = 0
+    tail: Tail = "fill"
+    prefetch: int = 2
+
+    def __call__(self, world: World) -> Loader:
+        """Make the loader of a rank."""
+        return Loader(
+            self.store,
+            self.policy,
+            world=world,
+            seed=self.seed,
+            tail=self.tail,
+            prefetch=self.prefetch,
+        )
+
+
+def play_rank(make: Make, world: World, state: dict[str, Any] | None = None) -> list[Row]:
+    """Play one epoch of one rank and record it; for process pools."""
+    loader = make(world)
+    if state is not None:
+        loader.load_state_dict(state)
+    return [row for batch in loader for row in rows_of(batch)]
+
+
+def _digest(batch: SequenceBatch, row: int) -> str:
+    made = hashlib.sha256()
+    for name in sorted(batch.data):
+        value = batch.data[name]
+        if isinstance(value, list):
+            made.update(repr(value[row]).encode())
+            continue
+        along = batch.layout.along(name)
+        content = value[row]
+        if along is not None:
+            content = content[: int(batch.lengths_of[along][row])]
+        made.update(name.encode() + content.numpy().tobytes())
+    return made.hexdigest()[:16]

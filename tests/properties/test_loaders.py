@@ -1,0 +1,149 @@
+"""I1 to I5 and I7 with real loaders over real stores, in one process and in a pool of two."""
+
+import itertools
+import multiprocessing
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from seqdata.errors import SeqDataWarning
+from seqdata.index import SequenceIndex
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.writer import write_arrow
+from seqdata.testing.contract import sample_sequences
+from seqdata.testing.generators import lane_policies, lengths, policies
+from seqdata.testing.lanes import FewLanes
+from seqdata.testing.loaders import (
+    check_changing_worlds,
+    check_content,
+    check_no_short_epoch,
+    check_resumes,
+    check_steps,
+    check_totals,
+    check_worlds,
+)
+from seqdata.testing.recording import LoaderOf, play_rank
+from seqdata.world import World
+
+CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
+POLICIES = [Bucketed(4), TokenBudget(1_000), FewLanes(5, 16)]
+pytestmark = [
+    pytest.mark.timeout(1800),
+    pytest.mark.filterwarnings("ignore::seqdata.errors.SeqDataWarning"),  # uneven lanes
+]
+
+
+@st.composite
+def makers(draw, tails=("fill",)):
+    """Draw a loader over up to 60 sequences in memory, with at least one to play."""
+    sizes = draw(st.integers(1, 60).flatmap(lengths))
+    policy = draw(st.one_of(policies(), policies(), lane_policies()))
+    tail = draw(st.sampled_from(tails))
+    count = policy.num_batches(SequenceIndex.from_lengths(sizes))
+    assume(count >= (8 if tail == "drop" else 1))
+    store = MemoryStore.of([np.arange(size) + 1_000 * k for k, size in enumerate(sizes)])
+    seed, prefetch = draw(st.integers(0, 1 << 40)), draw(st.sampled_from((0, 1, 3)))
+    return LoaderOf(store, policy, seed=seed, tail=tail, prefetch=prefetch)
+
+
+@settings(max_examples=CASES)
+@given(makers(("fill", "drop", "repeat")), st.integers(1, 8))
+def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
+    check_steps(make, (1, size))
+    check_content(make, make.store, size=size)
+    check_totals(make, size)
+
+
+@settings(max_examples=CASES)
+@given(makers(), st.integers(2, 8), st.sampled_from((0, 1, 3)))
+def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, prefetch):
+    rows = [play_rank(made, World(0, 1)) for made in (make, replace(make, prefetch=prefetch))]
+    assert rows[0] == rows[1]
+    check_worlds(make, (size,), epochs=2)
+
+
+@settings(max_examples=CASES // 2)
+@given(
+    makers(("fill", "drop", "repeat")),
+    st.integers(1, 5),
+    st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    st.integers(0, 2),
+)
+def test_new_loaders_go_on_where_others_were_left(make, size, stops, epoch):
+    steps = len(make(World(0, size)))
+    check_resumes(make, size, sorted(int(stop * steps) for stop in stops), epoch=epoch)
+
+
+@settings(max_examples=CASES // 2)
+@given(makers(), st.lists(st.tuples(st.integers(1, 8), st.integers(0, 6)), min_size=2, max_size=4))
+def test_worlds_that_take_over_from_each_other_deliver_each_row_once(make, legs):
+    check_changing_worlds(make, legs)
+
+
+@settings(max_examples=CASES // 2)
+@given(makers())
+def test_an_epoch_cut_short_is_never_mistaken_for_a_whole_one(make):
+    check_no_short_epoch(make)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    sequences = sample_sequences(40)
+    return write_arrow(tmp_path_factory.mktemp("store") / "data", sequences, shard_bytes=4_000)
+
+
+@pytest.fixture(scope="module", params=["fork", "spawn"])
+def pool(request):
+    with ProcessPoolExecutor(2, multiprocessing.get_context(request.param)) as made:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads, on purpose
+            list(made.map(abs, range(8), timeout=60))  # both children are there before any test
+        yield made
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_loaders_of_a_store_on_disk_keep_every_promise(stored, policy):
+    make = LoaderOf(stored, policy, seed=5)
+    check_content(make, stored, size=3)
+    check_steps(make, (1, 2, 3, 16))
+    check_worlds(make, (2, 3, 16), epochs=2)
+    check_totals(make, 3)
+    check_resumes(make, 2, [0, 1, 2, 4], epoch=1)
+    check_changing_worlds(make, [(2, 2), (3, 1), (1, 1), (4, 0)])
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_other_processes_deliver_the_same_rows(pool, stored, policy):
+    for seed in range(10 * CASES // 100):
+        make = LoaderOf(stored, policy, seed=seed)
+        rank = World(1, 2)
+        told = [pool.submit(play_rank, make, World(0, 2)), pool.submit(play_rank, make, rank)]
+        rows = [one.result(timeout=60) for one in told]
+        assert rows == [play_rank(make, World(0, 2)), play_rank(make, rank)]
+        assert rows[0] != rows[1]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_other_processes_go_on_from_a_state_on_any_world(pool, stored, policy):
+    for cut, size in itertools.product((0, 1, 2, 3), (1, 3)):
+        make = LoaderOf(stored, policy, seed=cut)
+        whole = play_rank(make, World(0, 1))
+        loader = make(World(0, 1))
+        list(itertools.islice(loader, cut))
+        state = loader.state_dict()
+        worlds = [World(rank, size) for rank in range(size)]
+        told = [pool.submit(play_rank, make, world, state) for world in worlds]
+        rest = [row for one in told for row in one.result(timeout=60)]
+        assert sorted(rest) == sorted(row for row in whole if row.number >= cut)
+
+
+def test_uneven_lanes_are_said_once_per_share(stored):
+    with pytest.warns(SeqDataWarning, match=r"5 lanes on 2 ranks: the load is uneven"):
+        next(iter(LoaderOf(stored, FewLanes(5, 16))(World(0, 2))))
