@@ -81,13 +81,14 @@ mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 
 dist: env  ## build the wheels in dist/ and try them in an environment of their own
 	@echo "== dist: building wheels"
-	@rm -rf dist build models/build
-	@for package in $(PACKAGES); do $(BIN)/python -m build --wheel --outdir dist $$package > /dev/null || exit 1; done
+	@rm -rf dist $(patsubst %,%/build,$(PACKAGES))
+	@for package in $(PACKAGES); do $(BIN)/python -m build --wheel --outdir dist $$package > .venv/build.log 2>&1 || \
+		{ cat .venv/build.log; exit 1; }; done
 	@echo "== dist: installing them in a new environment"
 	@$(BIN)/python .ci/try_wheels.py dist
 
 clean:  ## remove what was made, except .venv
 	@echo "== clean: builds, caches and outputs; remove .venv by hand to start anew"
 	@rm -rf build dist site demo-output lightning_logs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
-	@rm -rf models/build *.egg-info models/*.egg-info seqdata/kernel/*.so $(STAMP)
+	@rm -rf $(patsubst %,%/build,$(PACKAGES)) $(patsubst %,%/*.egg-info,$(PACKAGES)) seqdata/kernel/*.so $(STAMP)
 	@find seqdata models plugins tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
