@@ -161,7 +161,7 @@ def _one_element(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:
         except (OverflowError, ValueError, TypeError) as error:
             raise wrong from error
     overflown = np.isfinite(value) and not np.isfinite(element)
-    if overflown or (dtype.kind not in "fc" and element != value):
+    if overflown or (dtype.kind != "f" and element != value):
         raise wrong
     given = element.tobytes()
     return given if any(given) else None

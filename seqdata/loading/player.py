@@ -156,10 +156,7 @@ class Player:
         recipe = Recipe(assembly.sized, numbers, _planner(steps))
         ahead = Ahead(recipe, self.options.prefetch)
         self._running.add(ahead)
-        try:
-            yield from ahead
-        finally:
-            ahead.close()
+        yield from ahead
 
     def _planned(self, epoch: int) -> int:
         return 0 if self.options.frozen_epoch else epoch

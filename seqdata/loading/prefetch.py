@@ -53,7 +53,7 @@ class Ahead(Generic[Item]):
         )
 
     def __iter__(self) -> Iterator[Item]:
-        """Give the items; starts the thread. Closed, it ends early.
+        """Give the items; starts the thread, which ends when the iteration is left.
 
         Raises:
             BaseException: What making an item raised, after all items before it were given.
@@ -61,16 +61,19 @@ class Ahead(Generic[Item]):
         self._thread.start()
         # A thread inside torch while the interpreter goes away aborts the process.
         weakref.finalize(self._thread, _end, self._channel, weakref.ref(self._thread))
-        while (group := self._channel.take(self._thread.is_alive)) is not None:
-            while group:
-                yield group.popleft()  # nothing here keeps a batch that the consumer let go
+        try:
+            while (group := self._channel.take(self._thread.is_alive)) is not None:
+                while group:
+                    yield group.popleft()  # nothing here keeps a batch that the consumer let go
+        finally:
+            self._channel.close()
         error = self._channel.error
         if error is not None:
             self._channel.error = None
             raise error
 
     def close(self) -> None:
-        """Let the thread end; it stops before the next item."""
+        """Let the thread end before its next item, and the iteration with it."""
         self._channel.close()
 
     def join(self, timeout: float) -> bool:

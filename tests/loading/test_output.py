@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from seqdata.batch import SequenceBatch
+from seqdata.errors import ConfigError
+from seqdata.loading.output import PARTS, Output, output_of
+
+
+def batch_of(**data):
+    lengths = torch.tensor([2, 1])
+    return SequenceBatch(
+        data=data or {"x": torch.ones(2, 2)},
+        lengths=lengths,
+        ids=lengths,
+        weight=torch.ones(2),
+        start=lengths,
+        number=5,
+    )
+
+
+def test_a_tuple_has_the_parts_in_the_order_they_are_named():
+    batch = batch_of()
+    lengths, x, number = Output(("lengths", "x", "number"))(batch)
+    assert (lengths is batch.lengths, x is batch["x"], number) == (True, True, 5)
+
+
+def test_a_dict_has_them_by_name():
+    made = Output(("x", "mask"), keyed=True)(batch_of())
+    assert list(made) == ["x", "mask"]
+    assert made["mask"].tolist() == [[True, True], [True, False]]
+
+
+def test_every_part_of_a_batch_can_be_named():
+    assert len(Output(PARTS)(batch_of())) == len(PARTS)
+
+
+def test_a_field_goes_before_a_part_of_the_same_name():
+    (weight,) = Output(("weight",))(batch_of(weight=torch.zeros(2, 3)))
+    assert weight.shape == (2, 3)
+
+
+def test_a_name_that_is_not_there_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="loader: no field 'lenghts'; did you mean 'lengths'"):
+        Output(("x", "lenghts"))(batch_of())
+    with pytest.raises(ConfigError, match=r"loader: no field 'z'; .*There are: x, lengths, ids"):
+        Output(("z",)).check(["x"])
+
+
+def test_names_are_checked_before_a_batch_is_there():
+    Output(("x", "mask")).check(["x"])
+
+
+@pytest.mark.parametrize("names", ["x", (), []])
+def test_a_bare_string_and_no_name_are_refused(names):
+    with pytest.raises(ConfigError, match=r"loader: `as_tuple` is .*, must be a tuple of names"):
+        output_of(names, None)
+    with pytest.raises(ConfigError, match=r"loader: `as_dict` is .*, must be a tuple of names"):
+        output_of(None, names)
+
+
+def test_a_tuple_and_a_dict_at_once_are_refused():
+    with pytest.raises(ConfigError, match="`as_tuple` and `as_dict` are both given, must be one"):
+        output_of(("x",), ("x",))
+
+
+def test_without_names_the_batch_itself_is_handed_out():
+    assert output_of(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "marks"), [(["x"], False), (["x", "weight"], True), (["score"], True)]
+)
+def test_weight_and_score_mark_filler(names, marks):
+    assert Output(names).marks_filler is marks

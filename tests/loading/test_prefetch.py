@@ -1,0 +1,163 @@
+"""The thread: order, groups, errors, and that it always ends."""
+
+import gc
+import threading
+import time
+import traceback
+from itertools import pairwise
+
+import pytest
+
+from seqdata.loading.prefetch import GROUP_BATCHES, GROUP_BYTES, Ahead, Recipe
+
+
+def recipe(make=lambda number: (number, 1), numbers=range(100), idle=lambda number: None):
+    return Recipe(make, numbers, idle)
+
+
+def workers():
+    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
+
+
+def ends(seconds=5.0):
+    """Say whether all threads end by themselves."""
+    for thread in workers():
+        thread.join(timeout=seconds)
+    return not workers()
+
+
+def wait_for(condition, seconds=5.0):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.001)
+    return condition()
+
+
+def test_items_come_in_order_and_the_thread_ends():
+    assert list(Ahead(recipe(), 2)) == list(range(100))
+    assert ends()
+
+
+def test_no_thread_begins_before_the_first_item_is_asked_for():
+    items = iter(Ahead(recipe(), 2))
+    assert not workers()
+    assert next(items) == 0
+    assert workers()
+    items.close()
+
+
+def test_it_makes_no_more_than_is_asked_ahead():
+    made = []
+    items = iter(Ahead(recipe(lambda number: made.append(number) or (number, GROUP_BYTES)), 3))
+    assert next(items) == 0
+    assert wait_for(lambda: len(made) == 5)  # one taken, three waiting, one in its hand
+    time.sleep(0.02)
+    assert len(made) == 5
+    items.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1, GROUP_BATCHES), (GROUP_BYTES // 4, 4), (GROUP_BYTES, 1)]
+)
+def test_a_group_is_full_by_bytes_or_by_number(size, expected):
+    handed = []
+    items = recipe(lambda number: (number, size), range(64), handed.append)
+    consumer = iter(Ahead(items, 100))
+    assert next(consumer) == 0
+    assert wait_for(lambda: len(handed) >= 64 // expected - 1)
+    assert {later - earlier for earlier, later in pairwise(handed[1:])} <= {expected}
+    consumer.close()
+
+
+def test_a_consumer_that_waits_gets_what_is_there():
+    release = threading.Event()
+
+    def make(number):
+        if number == 3:
+            time.sleep(0.01)
+        if number == 4:
+            release.wait(timeout=5.0)
+        return number, 1
+
+    items = iter(Ahead(recipe(make), 2))
+    assert [next(items) for _ in range(4)] == [0, 1, 2, 3]
+    release.set()
+    items.close()
+
+
+def test_an_error_comes_after_the_items_before_it_with_its_traceback():
+    def make(number):
+        if number == 21:
+            raise ValueError("number 21 is broken")
+        return number, 1
+
+    given = []
+    with pytest.raises(ValueError, match="number 21 is broken") as caught:
+        given.extend(Ahead(recipe(make), 2))
+    assert "in make" in "".join(traceback.format_exception(caught.value))
+    assert ends()
+
+
+def test_items_before_an_error_are_all_given():
+    def make(number):
+        if number == 21:
+            raise SystemExit("even this")
+        return number, 1
+
+    items = iter(Ahead(recipe(make), 2))
+    assert [next(items) for _ in range(21)] == list(range(21))
+    with pytest.raises(SystemExit, match="even this"):
+        next(items)
+
+
+def test_an_iteration_that_is_left_ends_its_thread():
+    for item in Ahead(recipe(numbers=range(10**9)), 2):
+        if item == 50:
+            break
+    assert ends()
+
+
+def test_an_iteration_that_is_forgotten_ends_its_thread():
+    items = iter(Ahead(recipe(numbers=range(10**9)), 2))
+    next(items)
+    del items
+    gc.collect()
+    assert ends()
+
+
+def test_closing_ends_an_iteration_that_waits():
+    ahead = Ahead(recipe(lambda number: (number, 1), range(10**9)), 2)
+    items = iter(ahead)
+    assert next(items) == 0
+    ahead.close()
+    assert len(list(items)) < GROUP_BATCHES
+    assert ahead.join(timeout=5.0)
+
+
+def test_an_ahead_that_never_began_is_joined_at_once():
+    assert Ahead(recipe(), 2).join(timeout=0.0)
+
+
+def test_what_the_consumer_let_go_is_kept_by_nobody():
+    class Item:
+        alive = 0
+
+        def __init__(self):
+            Item.alive += 1
+
+        def __del__(self):
+            Item.alive -= 1
+
+    items = iter(Ahead(recipe(lambda number: (Item(), GROUP_BYTES), range(3)), 5))
+    first = next(items)
+    assert wait_for(lambda: Item.alive == 3)
+    del first
+    assert Item.alive == 2
+    assert len(list(items)) == 2
+
+
+def test_idle_is_called_between_hand_overs():
+    seen = []
+    list(Ahead(recipe(numbers=range(5, 40), idle=seen.append), 100))
+    assert seen[-1] <= 40
+    assert all(6 <= number <= 40 for number in seen)

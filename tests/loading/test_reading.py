@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError
+from seqdata.loading.options import PlayOptions
+from seqdata.loading.output import Output
+from seqdata.loading.reading import index_of, reading_of
+from seqdata.storage.memory import MemoryStore
+
+STORE = MemoryStore.of(
+    [
+        {"x": np.arange(n), "f": np.ones((n, 2)), "text": np.arange(3), "y": n, "id": f"s{n}"}
+        for n in (4, 2, 7)
+    ],
+    axes={"text": "text"},
+)
+
+
+def reading(output=None, store=STORE, axis="time", **options):
+    return reading_of(store, axis, PlayOptions(**options), output)
+
+
+def test_all_fields_are_read_unless_some_are_chosen():
+    assert reading().names == ("x", "f", "text", "y", "id")
+    assert reading(fields=["y", "x", "y"]).names == ("y", "x")
+
+
+def test_what_the_output_does_not_name_is_not_read():
+    assert reading(Output(("y", "lengths", "x"))).names == ("x", "y")
+    assert reading(Output(("lengths", "ids"))).names == ()
+
+
+def test_a_transform_or_a_collator_may_need_any_field():
+    assert len(reading(Output(("x",)), transform=dict).names) == 5
+    assert len(reading(Output(("x",)), collator=dict).names) == 5
+
+
+def test_targets_need_the_field_that_is_shifted():
+    assert reading(Output(("targets",)), shift={"x": 1}).names == ("x", "targets")
+    assert reading(Output(("text", "targets")), axis="text", shift=1).names == ("text", "targets")
+
+
+def test_the_layout_knows_every_axis():
+    layout = reading(shift={"x": 2}).layout
+    assert layout.axis == "time"
+    assert layout.axis_of == {"x": "time", "f": "time", "text": "text", "y": None, "id": None}
+    assert layout.shift == {"x": 2}
+
+
+def test_a_shifted_field_is_read_further_and_the_others_are_not():
+    columns = reading(shift={"x": 2}).columns(np.array([[2, 1, 4], [0, 0, 2]]), whole_rows=True)
+    assert [piece.tolist() for piece in columns["x"]] == [[1, 2, 3, 4, 5], [0, 1, 2, 3]]
+    assert columns["f"].lengths.tolist() == [3, 2]
+
+
+def test_an_idle_span_is_not_read_further():
+    columns = reading(shift={"x": 1}).columns(np.array([[1, 2, 2]]), whole_rows=True)
+    assert columns["x"].lengths.tolist() == [0]
+
+
+def test_targets_of_rows_of_several_spans_are_read_apart():
+    spans = np.array([[2, 1, 4], [0, 0, 2], [1, 1, 1]])
+    columns = reading(shift={"x": 1}).columns(spans, whole_rows=False)
+    assert [piece.tolist() for piece in columns["x"]] == [[1, 2, 3], [0, 1], []]
+    assert [piece.tolist() for piece in columns["targets"]] == [[2, 3, 4], [1, 2], []]
+
+
+def test_the_index_is_of_targets():
+    assert reading(fields=["x"], shift=1).index().lengths.tolist() == [3, 1, 6]
+    assert reading().index().lengths.tolist() == [4, 2, 7]
+
+
+def test_the_index_names_sequences_through_a_view():
+    index = index_of(STORE.take([2, 0]))
+    assert index.names([0, 1]) == "'s7', 's4'"
+    assert index.fingerprint != index_of(STORE).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"axis": "frames"}, "the policy plans on axis 'frames', must be one of time, text"),
+        ({"fields": ["xx"]}, "`fields` names no field 'xx'; did you mean 'x'"),
+        ({"shift": 1}, r"`shift` is 1 with 2 fields on axis 'time' \(x, f\), must say which"),
+        ({"shift": 1, "fields": ["y"]}, r"`shift` is 1 with 0 fields on axis 'time' \(none\)"),
+        ({"shift": {"x": 1, "f": 1}}, "`shift` is {'x': 1, 'f': 1}, must name one field"),
+        ({"shift": {"y": 1}}, "`shift` names no field 'y'; .*There are: x, f"),
+        ({"shift": {"x": -1}}, "`shift` is -1, must be a whole number of timesteps"),
+        ({"shift": "x"}, "`shift` is 'x' with 2 fields"),
+        ({"output": Output(("lenghts",))}, "no field 'lenghts'; did you mean 'lengths'"),
+        ({"output": Output(("targets",))}, "no field 'targets'"),
+    ],
+)
+def test_what_does_not_fit_the_store_is_refused(options, message):
+    with pytest.raises(ConfigError, match=f"loader: {message}"):
+        reading(**options)
+
+
+def test_a_field_named_targets_and_a_shift_clash():
+    store = MemoryStore.of([{"x": [1, 2], "targets": [1, 2]}])
+    with pytest.raises(ConfigError, match="the data has a field 'targets', must not have one with"):
+        reading(store=store, shift={"x": 1})

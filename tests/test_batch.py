@@ -1,0 +1,233 @@
+"""The batch: masks, packing, cutting, moving; whatever lies in the padding."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from lightning.pytorch.plugins.precision import HalfPrecision
+from lightning.pytorch.utilities.data import extract_batch_size, warning_cache
+from torch.nn.utils.rnn import pad_packed_sequence
+
+from seqdata.batch import Layout, SequenceBatch, batch_size_fn, length_fn, unknown_name
+from seqdata.errors import ConfigError
+
+
+def batch_of(lengths=(3, 1, 2), weight=None, fill=0.0, **more):
+    """Rows of ones with ``fill`` in their padding, a field per sequence and one of text."""
+    rows, width = len(lengths), max(1, *lengths)
+    x = torch.full((rows, width, 2), fill)
+    for row, length in enumerate(lengths):
+        x[row, :length] = 1.0
+    weight = torch.ones(rows) if weight is None else torch.tensor(weight)
+    counted = sum(
+        max(0, length - int(more["burn_in"][row] if "burn_in" in more else 0))
+        for row, length in enumerate(lengths)
+        if weight[row] > 0
+    )
+    data = {"x": x, "y": torch.arange(rows), "id": [f"s{row}" for row in range(rows)]}
+    axis_of = {"x": "time", "y": None, "id": None}
+    return SequenceBatch(
+        data=data,
+        lengths=torch.tensor(lengths),
+        ids=torch.arange(rows) + 10,
+        weight=weight,
+        start=torch.zeros(rows, dtype=torch.int64),
+        num_tokens=counted,
+        padded_length=width,
+        layout=Layout("time", axis_of),
+        **more,
+    )
+
+
+def test_the_mask_says_which_timesteps_are_real():
+    assert batch_of().mask.tolist() == [[True] * 3, [True, False, False], [True, True, False]]
+
+
+def test_the_score_leaves_out_filler_and_burn_in_and_the_mask_does_not():
+    batch = batch_of((2, 2, 1), weight=[1.0, 0.0, 0.5], burn_in=torch.tensor([1, 0, 0]))
+    assert batch.mask.tolist() == [[True, True], [True, True], [True, False]]
+    assert batch.score.tolist() == [[False, True], [False, False], [True, False]]
+
+
+@pytest.mark.parametrize("fill", [float("nan"), 1e9, float("inf")])
+def test_what_lies_in_the_padding_changes_no_masked_sum(fill):
+    plain, odd = batch_of(), batch_of(fill=fill)
+    assert torch.equal(plain.score, odd.score)
+    assert plain["x"][plain.score].sum() == odd["x"][odd.score].sum() == 2 * 6
+    unpacked, lengths = pad_packed_sequence(odd.packed("x"), batch_first=True)
+    assert torch.equal(unpacked, plain["x"])
+    assert lengths.tolist() == [3, 1, 2]
+
+
+def test_packing_takes_rows_in_any_order_and_hidden_states_come_back_in_it():
+    torch.manual_seed(0)
+    lstm = torch.nn.LSTM(2, 4, batch_first=True)
+    batch = batch_of((1, 3, 2), fill=float("nan"))
+    _, (last, _) = lstm(batch.packed("x"))
+    for row, length in enumerate(batch.lengths.tolist()):
+        _, (alone, _) = lstm(batch["x"][row : row + 1, :length])
+        torch.testing.assert_close(last[0, row], alone[0, 0])
+
+
+def test_a_field_of_another_axis_is_packed_by_its_own_lengths():
+    batch = batch_of((3, 1))
+    batch.data["text"] = torch.ones(2, 4)
+    batch.layout = Layout("time", {"x": "time", "text": "text"})
+    batch.lengths_of = {"time": batch.lengths, "text": torch.tensor([2, 4])}
+    assert batch.packed("text").data.shape == (6,)
+    assert batch.packed("x").data.shape == (4, 2)
+
+
+def test_rows_of_length_0_cannot_be_packed():
+    with pytest.raises(ConfigError, match=r"rows \[1\] of batch 7 have length 0, .* `LaneStates`"):
+        batch_of((3, 0), number=7).packed("x")
+
+
+def test_a_field_without_an_axis_cannot_be_packed():
+    with pytest.raises(ConfigError, match="field 'y' has one value per sequence, must run along"):
+        batch_of().packed("y")
+    with pytest.raises(ConfigError, match="field 'id' has one value per sequence"):
+        batch_of().packed("id")
+
+
+def test_a_field_that_is_not_there_is_named_with_its_neighbours():
+    with pytest.raises(
+        ConfigError, match=r"batch: no field 'xx'; did you mean 'x'. There are: x, y"
+    ):
+        batch_of()["xx"]
+    assert unknown_name("a", ()) == "no field 'a'; There are: none"
+
+
+def test_fields_are_looked_up_and_rows_are_counted():
+    batch = batch_of()
+    assert "x" in batch
+    assert "z" not in batch
+    assert len(batch) == 3
+    assert batch["y"] is batch.data["y"]
+    assert repr(batch) == ("SequenceBatch(3 rows: x (3, 3, 2), y (3,), id (3,); epoch 0, batch 0)")
+
+
+def test_real_cuts_all_that_has_a_row():
+    batch = batch_of(
+        (3, 1, 2),
+        weight=[1.0, 0.0, 2.0],
+        lanes=torch.tensor([4, 5, 6]),
+        reset=torch.tensor([True, False, True]),
+        burn_in=torch.tensor([0, 0, 1]),
+        lengths_of={"time": torch.tensor([3, 1, 2])},
+        segments=torch.tensor([[0, 10, 0, 3], [1, 11, 0, 1], [2, 12, 0, 1], [2, 15, 0, 1]]),
+    )
+    real = batch.real()
+    assert real.data["x"].shape == (2, 3, 2)
+    assert real.data["id"] == ["s0", "s2"]
+    assert real.ids.tolist() == [10, 12]
+    assert real.lengths.tolist() == real.lengths_of["time"].tolist() == [3, 2]
+    assert real.lanes.tolist() == [4, 6]
+    assert real.reset.tolist() == [True, True]
+    assert real.segments.tolist() == [[0, 10, 0, 3], [1, 12, 0, 1], [1, 15, 0, 1]]
+    assert real.score.sum() == batch.score.sum() == batch.num_tokens
+    assert len(batch) == 3
+    real.validate()
+
+
+def test_a_batch_of_real_rows_is_its_own_real_part():
+    batch = batch_of()
+    assert batch.real() is batch
+
+
+def test_moving_leaves_lengths_ids_and_start_on_the_cpu():
+    moved = batch_of(lanes=torch.tensor([0, 1, 2]), reset=torch.ones(3, dtype=torch.bool)).to(
+        "meta"
+    )
+    on_device = (moved["x"], moved["y"], moved.weight, moved.lanes, moved.reset)
+    assert all(value.device.type == "meta" for value in on_device)
+    assert all(value.device.type == "cpu" for value in (moved.lengths, moved.ids, moved.start))
+    assert moved["id"] == ["s0", "s1", "s2"]
+    assert moved.score.device.type == "meta"
+
+
+def test_lightning_moves_and_casts_it():
+    batch = batch_of()
+    moved = move_data_to_device(batch, torch.device("meta"))
+    assert moved["x"].device.type == "meta"
+    assert moved.lengths.device.type == "cpu"
+    half = HalfPrecision("bf16-true").convert_input(batch)
+    assert half["x"].dtype == half.weight.dtype == torch.bfloat16
+    assert half["y"].dtype == half.lengths.dtype == torch.int64
+    assert half.layout is batch.layout
+    assert torch.equal(half.score, batch.score)
+    assert batch["x"].dtype == torch.float32
+
+
+def test_lightning_finds_its_rows_but_wants_to_be_told():
+    warning_cache.clear()
+    with pytest.warns(UserWarning, match="The batch size we found is 3.* use `self.log"):
+        assert extract_batch_size(batch_of()) == 3
+
+
+def test_it_can_be_copied_and_pickled():
+    for again in (copy.deepcopy(batch_of()), pickle.loads(pickle.dumps(batch_of()))):
+        assert torch.equal(again["x"], batch_of()["x"])
+        assert again.layout.along("y") is None
+        again.validate()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinning needs an accelerator")
+def test_pinning_pins_what_moves():
+    pinned = batch_of().pin_memory()
+    assert pinned["x"].is_pinned()
+    assert pinned.weight.is_pinned()
+    assert not pinned.lengths.is_pinned()
+
+
+def test_the_throughput_functions_count_what_counts():
+    batch = batch_of((3, 1, 2), weight=[1.0, 0.0, 1.0])
+    assert batch_size_fn(batch) == 2
+    assert length_fn(batch) == 5
+
+
+def test_a_batch_without_rows_has_empty_masks():
+    empty = batch_of((1,)).real()
+    empty.weight = torch.zeros(1)
+    cut = empty.real()
+    assert cut.mask.shape == (0, 1)
+    assert len(cut) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lengths": torch.tensor([3, 1, 2], dtype=torch.int32)}, "`lengths` is torch.int32"),
+        ({"ids": torch.tensor([3])}, r"`ids` is torch.int64 \(1,\), must be int64 \(3,\)"),
+        ({"weight": torch.ones(2)}, r"`weight` has shape \(2,\), must be \(3,\)"),
+        ({"lengths": torch.tensor([9, 1, 2])}, "`lengths` go up to 9, must be at most 3"),
+        ({"data": {"x": torch.ones(2, 3)}}, "field 'x' has 2 rows, must have 3"),
+        ({"data": {"x": torch.ones(3, 4)}}, r"field 'x' has shape \(3, 4\), must have 3 timesteps"),
+        ({"segments": torch.ones(3, 2)}, r"`segments` has shape \(3, 2\), must be \(spans, 4\)"),
+        ({"num_tokens": 5}, r"`num_tokens` is 5, must be score.sum\(\) = 6"),
+    ],
+)
+def test_validate_names_what_does_not_fit(change, message):
+    batch = batch_of()
+    for name, value in change.items():
+        setattr(batch, name, value)
+    with pytest.raises(ConfigError, match=f"batch: {message}.*; check the collator"):
+        batch.validate()
+
+
+def test_validate_looks_at_every_axis():
+    batch = batch_of()
+    batch.data["text"] = torch.ones(3, 5)
+    batch.layout = Layout("time", {"text": "text", "y": None, "id": None})
+    batch.lengths_of = {"text": torch.tensor([1, 4, 2])}
+    with pytest.raises(ConfigError, match=r"field 'text' has shape .*, must have 4 timesteps"):
+        batch.validate()
+    assert batch_of().validate()
+
+
+def test_a_layout_says_what_it_knows():
+    layout = Layout("frames", {"y": None}, {"x": 1})
+    assert layout.along("x") == "frames"
+    assert repr(layout) == "Layout('frames', {'y': None}, shift={'x': 1})"
