@@ -229,6 +229,24 @@ def test_an_ending_imports_the_entry_point_of_its_name(install):
     assert PluginHost.discover(environ={}).reader(".acme") is list
 
 
+def test_a_name_that_comes_from_data_imports_no_other_plugin(install):
+    install("seqdata-acme", "0.2", {"acme": "acme_one"}, acme_one=offering("odd"))
+    host = PluginHost.discover(environ={})
+    assert host.find("reader", ".log", everywhere=False) is None
+    assert "acme_one" not in sys.modules
+    assert host.find("reader", ".log") is None
+    assert "acme_one" in sys.modules
+
+
+def test_checking_imports_every_plugin_and_finds_what_is_broken(install):
+    install("seqdata-acme", "0.2", {"acme": "acme_one"}, acme_one=offering("acme"))
+    install("seqdata-bad", "0.1", {"bad": "acme_two"}, acme_two=offering("Bad Name"))
+    rows = {row.name: row for row in PluginHost.discover(environ={}).check()}
+    assert rows["acme"].state == "loaded"
+    assert rows["bad"].state == "broken"
+    assert "offers policy 'Bad Name', must match" in rows["bad"].cause
+
+
 def test_the_environment_may_limit_which_plugins_are_loaded(install):
     install("seqdata-acme", "0.2", {"acme": "acme_one"}, acme_one=offering("one"))
     install("seqdata-other", "0.1", {"other": "acme_two"}, acme_two=offering("two"))
