@@ -142,7 +142,7 @@ def test_what_cannot_be_true_is_an_error_that_names_the_place(whole, path, value
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 10_000])
 def test_what_is_no_json_is_an_error(text):
     with pytest.raises(
-        DataError, match="text is no JSON .*, must be a manifest; restore the manif"
+        DataError, match=r"text is no JSON .*, must be a manifest; restore the manif"
     ):
         parse_manifest(text, "seqdata.json")
 

@@ -11,8 +11,6 @@ import torch
 
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.arrow import open_arrow
-from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.writer import write_arrow
 
 
@@ -217,8 +215,8 @@ def test_missing_and_extra_fields_are_an_error(tmp_path, second, text):
 def test_fields_of_one_axis_with_other_lengths_are_an_error(tmp_path):
     rows = [{"id": "a", "x": [1, 2], "y": [1, 2]}, {"id": "b", "x": [1, 2], "y": [1]}]
     text = (
-        r"sequence 1 \('b'\), field 'y': has 1 timesteps but field 'x' has 2, must be equal on axis
-        " "'time'; cut them alike, or give them different `axes`"
+        r"sequence 1 \('b'\), field 'y': has 1 timesteps but field 'x' has 2, must be equal on "
+        "axis 'time'; cut them alike, or give them different `axes`"
     )
     with pytest.raises(DecodeError, match=text):
         write_arrow(tmp_path / "store", rows)
@@ -238,19 +236,19 @@ def test_an_id_that_two_sequences_have_is_an_error_that_names_both(tmp_path, sha
     [
         ({"y": 1}, None, ConfigError, "no field of y runs along an axis, at least one must"),
         ({}, None, ConfigError, "no field of none runs along an axis"),
-        ({"x": []}, None, DecodeError, "sequence 0, field 'x': is an empty list, whose dtype
-        nobody"), ({"x": 1j}, None, DecodeError, "field 'x': has dtype complex128, must be one of
-        bool"), ({"x": np.ones((3, 0))}, None, DecodeError, r"has shape \(3, 0\), must hold at least
-        one"), ({1: [1]}, None, DecodeError, "sequence 0: has a field named 1, must be non-empty
-        text"), ({"": [1]}, None, DecodeError, "sequence 0: has a field named '', must be non-empty
-        text"), ({"x": [1]}, {"mel": "t"}, ConfigError, "`axes`: no field 'mel', must be one of x;
-        choose"), ({"mal": [1]}, {"mel": "t"}, ConfigError, "no field 'mel', .*; did you mean
-        'mal'?"), ({"x": [1]}, {"x": "a b"}, ConfigError, "axis of field 'x' is 'a b', must be a
-        name of lett"), ({"x": [1]}, {"x": 3}, ConfigError, "axis of field 'x' is 3, must be a name
-        of letters"), ({"x": "s"}, {"x": "t"}, ConfigError, "field 'x' is text, which has no axis;
-        encode it"), ({"x": 3}, {"x": "t"}, ConfigError, "field 'x' is one number per sequence,
-    which has no axis"), ],
-)  # fmt: skip
+        ({"x": []}, None, DecodeError, "field 'x': is an empty list, whose dtype nobody knows"),
+        ({"x": 1j}, None, DecodeError, "field 'x': has dtype complex128, must be one of bool"),
+        ({"x": np.ones((3, 0))}, None, DecodeError, r"has shape \(3, 0\), must hold at least one"),
+        ({1: [1]}, None, DecodeError, "sequence 0: has a field named 1, must be non-empty text"),
+        ({"": [1]}, None, DecodeError, "sequence 0: has a field named '', must be non-empty text"),
+        ({"x": [1]}, {"mel": "t"}, ConfigError, "`axes`: no field 'mel', must be one of x; choose"),
+        ({"mal": [1]}, {"mel": "t"}, ConfigError, r"no field 'mel', .*; did you mean 'mal'\?"),
+        ({"x": [1]}, {"x": "a b"}, ConfigError, "axis of field 'x' is 'a b', must be a name of le"),
+        ({"x": [1]}, {"x": 3}, ConfigError, "axis of field 'x' is 3, must be a name of letters"),
+        ({"x": "s"}, {"x": "t"}, ConfigError, "field 'x' is text, which has no axis; encode it"),
+        ({"x": 3}, {"x": "t"}, ConfigError, "field 'x' is one number per sequence, which has no"),
+    ],
+)
 def test_a_first_sequence_that_fixes_no_schema_is_an_error(tmp_path, first, axes, kind, text):
     with pytest.raises(kind, match=text):
         write_arrow(tmp_path / "store", [first], axes=axes)
@@ -295,78 +293,6 @@ def test_a_table_column_that_cannot_be_stored_is_an_error(tmp_path, column, text
 def test_a_shard_size_of_nothing_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="`shard_bytes` is 0, must be at least 1; leave it out"):
         write_arrow(tmp_path, numbers(1), shard_bytes=0)
-
-
-def test_a_store_that_is_there_is_replaced_only_when_asked(tmp_path):
-    write_arrow(tmp_path, numbers(*[9] * 9), shard_bytes=80)
-    with pytest.raises(ConfigError, match="holds a store, must be another folder; .*`overwrite`=T"):
-        write_arrow(tmp_path, numbers(1))
-    assert write_arrow(tmp_path, numbers(1), overwrite=True).lengths.tolist() == [1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "lengths-time.u32", "part-00000.arrow", MANIFEST,
-    ]  # fmt: skip
-
-
-def test_a_failed_overwrite_leaves_the_old_store_as_it_was(tmp_path):
-    before = write_arrow(tmp_path, numbers(1, 2)).fingerprint
-    with pytest.raises(DecodeError):
-        write_arrow(tmp_path, [*numbers(3), {"x": "text"}], shard_bytes=1, overwrite=True)
-    assert open_arrow(tmp_path).fingerprint == before
-    assert not list(tmp_path.glob(".seqdata-tmp-*"))
-
-
-def test_an_open_store_is_still_read_after_it_was_replaced(tmp_path):
-    old = write_arrow(tmp_path, numbers(5))
-    write_arrow(tmp_path, numbers(2), overwrite=True)
-    assert whole(old, 0, "x").tolist() == [0, 1, 2, 3, 4]
-
-
-def test_files_that_no_manifest_names_are_not_replaced_unasked(tmp_path):
-    (tmp_path / "part-00000.arrow").write_bytes(b"somebody's")
-    with pytest.raises(
-        ConfigError, match="holds 'part-00000.arrow' but no manifest, must be empty"
-    ):
-        write_arrow(tmp_path, numbers(1))
-    assert len(write_arrow(tmp_path, numbers(1), overwrite=True)) == 1
-
-
-def test_a_file_in_the_way_is_an_error(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="file: is a file, must be a folder or not there; choose"):
-        write_arrow(tmp_path / "file", numbers(1))
-
-
-KILLED = """
-import os, signal, sys
-import numpy as np
-from seqdata.storage.writer import write_arrow
-
-def rows():
-    for i in range(int(sys.argv[2])):
-        yield {"x": np.arange(9)}
-    os.kill(os.getpid(), signal.SIGKILL)
-
-write_arrow(sys.argv[1], rows(), shard_bytes=100)
-"""
-
-
-def test_a_killed_writer_leaves_an_unfinished_folder_that_is_written_again(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), "10"], timeout=60, check=False
-    )
-    assert done.returncode == -9
-    assert list(tmp_path.glob(".seqdata-tmp-*/part-00000.arrow"))
-    assert len(write_arrow(tmp_path, numbers(1))) == 1
-    assert not list(tmp_path.glob(".seqdata-tmp-*"))
-
-
-def test_two_writers_of_one_folder_are_refused(tmp_path):
-    def rows():
-        yield {"x": [1]}
-        write_arrow(tmp_path, numbers(1))
-
-    with pytest.raises(ConfigError, match="another process is writing here, must be one at a time"):
-        write_arrow(tmp_path, rows())
 
 
 def test_progress_is_told_to_a_function(tmp_path):

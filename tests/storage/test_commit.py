@@ -1,0 +1,89 @@
+"""A store is there as a whole or not at all, whoever fails, is killed or writes beside."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.storage.arrow import open_arrow
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.writer import write_arrow
+
+
+def numbers(*lengths):
+    return [{"x": np.arange(length, dtype=np.int32)} for length in lengths]
+
+
+def test_a_store_that_is_there_is_replaced_only_when_asked(tmp_path):
+    write_arrow(tmp_path, numbers(*[9] * 9), shard_bytes=80)
+    with pytest.raises(ConfigError, match=r"holds a store, must be another folder; .*`overwr"):
+        write_arrow(tmp_path, numbers(1))
+    assert write_arrow(tmp_path, numbers(1), overwrite=True).lengths.tolist() == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "lengths-time.u32", "part-00000.arrow", MANIFEST,
+    ]  # fmt: skip
+
+
+def test_a_failed_overwrite_leaves_the_old_store_as_it_was(tmp_path):
+    before = write_arrow(tmp_path, numbers(1, 2)).fingerprint
+    with pytest.raises(DecodeError):
+        write_arrow(tmp_path, [*numbers(3), {"x": "text"}], shard_bytes=1, overwrite=True)
+    assert open_arrow(tmp_path).fingerprint == before
+    assert not list(tmp_path.glob(".seqdata-tmp-*"))
+
+
+def test_an_open_store_is_still_read_after_it_was_replaced(tmp_path):
+    old = write_arrow(tmp_path, numbers(5))
+    write_arrow(tmp_path, numbers(2), overwrite=True)
+    piece = old.read(np.array([[0, 0, 5]]), ["x"])["x"][0]
+    assert piece.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_files_that_no_manifest_names_are_not_replaced_unasked(tmp_path):
+    (tmp_path / "part-00000.arrow").write_bytes(b"somebody's")
+    with pytest.raises(
+        ConfigError, match=r"holds 'part-00000.arrow' but no manifest, must be empty"
+    ):
+        write_arrow(tmp_path, numbers(1))
+    assert len(write_arrow(tmp_path, numbers(1), overwrite=True)) == 1
+
+
+def test_a_file_in_the_way_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file: is a file, must be a folder or not there; choose"):
+        write_arrow(tmp_path / "file", numbers(1))
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from seqdata.storage.writer import write_arrow
+
+def rows():
+    for i in range(int(sys.argv[2])):
+        yield {"x": np.arange(9)}
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_arrow(sys.argv[1], rows(), shard_bytes=100)
+"""
+
+
+def test_a_killed_writer_leaves_an_unfinished_folder_that_is_written_again(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), "10"], timeout=60, check=False
+    )
+    assert done.returncode == -9
+    assert list(tmp_path.glob(".seqdata-tmp-*/part-00000.arrow"))
+    assert len(write_arrow(tmp_path, numbers(1))) == 1
+    assert not list(tmp_path.glob(".seqdata-tmp-*"))
+
+
+def test_two_writers_of_one_folder_are_refused(tmp_path):
+    def rows():
+        yield {"x": [1]}
+        write_arrow(tmp_path, numbers(1))
+
+    with pytest.raises(ConfigError, match="another process is writing here, must be one at a time"):
+        write_arrow(tmp_path, rows())

@@ -1,0 +1,243 @@
+"""Whatever is damaged is an error that names the place; nothing ends the process."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from seqdata.errors import (
+    CorruptSampleError,
+    CorruptShardError,
+    DataError,
+    DecodeError,
+    MissingShardError,
+)
+from seqdata.storage.arrow import open_arrow
+from seqdata.storage.writer import write_arrow
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Three shards of two sequences: sequence i holds i times i."""
+    rows = [{"id": f"u{i}", "x": np.full(i, i, dtype=np.int32), "y": float(i)} for i in range(6)]
+    return write_arrow(tmp_path / "store", rows, shard_bytes=50)
+
+
+@pytest.fixture
+def root(store, tmp_path):
+    return tmp_path / "store"
+
+
+def whole(store, number):
+    return store.read(np.array([[number, 0, int(store.lengths[number])]]), ["x"])["x"][0]
+
+
+def test_a_missing_shard_is_an_error_that_names_it(root):
+    (root / "part-00001.arrow").unlink()
+    text = r"shard 1 \('part-00001.arrow'\) is not there, must be as the manifest names it; restore"
+    with pytest.raises(MissingShardError, match=text) as caught:
+        open_arrow(root)
+    assert caught.value.facts == {"file": str(root / "part-00001.arrow")}
+
+
+def test_a_missing_lengths_file_is_an_error(root):
+    (root / "lengths-time.u32").unlink()
+    with pytest.raises(
+        MissingShardError, match=r"lengths of axis 'time' \('lengths-time.u32'\) is"
+    ):
+        open_arrow(root)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, -1])
+def test_a_shard_of_another_size_is_an_error(root, size):
+    path = root / "part-00001.arrow"
+    full = path.stat().st_size
+    os.truncate(path, size if size >= 0 else full + 8)
+    text = rf"shard 1 \('part-00001.arrow'\) has \d+ bytes, must have {full}; restore it or write"
+    with pytest.raises(CorruptShardError, match=text) as caught:
+        open_arrow(root)
+    assert caught.value.facts == {"shard": 1, "file": "part-00001.arrow"}
+
+
+def test_a_shard_in_the_place_of_another_is_an_error(tmp_path):
+    write_arrow(tmp_path, [[1], [2]], shard_bytes=1)
+    content = (tmp_path / "part-00000.arrow").read_bytes()
+    assert len(content) == (tmp_path / "part-00001.arrow").stat().st_size
+    (tmp_path / "part-00001.arrow").write_bytes(content)
+    text = (
+        r"shard 1 .* has a footer of digest \w{16}, must be \w{16}; it is another file or damaged"
+    )
+    with pytest.raises(CorruptShardError, match=text):
+        open_arrow(tmp_path)
+
+
+def test_a_lengths_file_of_another_size_is_an_error(root):
+    os.truncate(root / "lengths-time.u32", 20)
+    text = (
+        r"lengths of axis 'time' \('lengths-time.u32'\) have 20 bytes, must have 24; restore them"
+    )
+    with pytest.raises(CorruptShardError, match=text):
+        open_arrow(root)
+
+
+def test_a_link_out_of_the_folder_is_an_error(root, tmp_path):
+    outside = tmp_path / "outside.arrow"
+    (root / "part-00001.arrow").rename(outside)
+    (root / "part-00001.arrow").symlink_to(outside)
+    with pytest.raises(DataError, match="is a link out of the folder, must stay inside of it; put"):
+        open_arrow(root)
+
+
+def test_a_link_inside_of_the_folder_is_followed(root):
+    (root / "part-00001.arrow").rename(root / "kept")
+    (root / "part-00001.arrow").symlink_to("kept")
+    assert whole(open_arrow(root), 3).tolist() == [3] * 3
+    (root / "kept").unlink()
+    with pytest.raises(
+        MissingShardError, match="is a link to nothing, must lead to a file; restor"
+    ):
+        open_arrow(root)
+
+
+def test_a_pipe_in_the_place_of_a_shard_is_an_error_and_not_a_wait(root):
+    (root / "part-00001.arrow").unlink()
+    os.mkfifo(root / "part-00001.arrow")
+    with pytest.raises(DataError, match="is no ordinary file, must be one; write the store again"):
+        open_arrow(root)
+
+
+def test_a_folder_in_the_place_of_a_shard_is_an_error(root):
+    (root / "part-00001.arrow").unlink()
+    (root / "part-00001.arrow").mkdir()
+    with pytest.raises(DataError, match="is no ordinary file, must be one"):
+        open_arrow(root)
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
+from seqdata.storage.arrow import open_arrow
+from seqdata.errors import DataError
+try:
+    open_arrow(sys.argv[1])
+except DataError as error:
+    print(error)
+"""
+
+
+def test_too_few_descriptors_are_an_error_that_says_so(tmp_path):
+    write_arrow(tmp_path, [[i] for i in range(40)], shard_bytes=1)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path), "24"],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "SEQDATA_KERNEL": "numpy"},
+    )  # fmt: skip
+    assert "raise `ulimit -n`, or write" in done.stdout or "and `ulimit -n`" in done.stdout, done
+
+
+def test_no_memory_to_map_is_an_error_that_says_so(root):
+    limited = LIMITED.replace("RLIMIT_NOFILE", "RLIMIT_AS")
+    code = (
+        limited.replace("open_arrow(sys.argv[1])", "open_limited(sys.argv[1])")
+        .replace(
+            "try:",
+            "def open_limited(path):\n"
+            "    resource.setrlimit(resource.RLIMIT_AS, (1, -1))\n    open_arrow(path)\ntry:",
+            1,
+        )
+        .replace("resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))", "")
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "cannot be mapped (Cannot allocate memory), must be; raise `sysctl vm.max" in done.stdout
+
+
+def place_of(store, number, name, buffer):
+    """Give shard, and where one buffer of a field lies in it."""
+    shard = store._sources.layout.shard_of(number)
+    return shard, store.manifest.shards[shard].buffers[name][buffer][0]
+
+
+def damage(root, store, number, name, value):
+    """Overwrite the recorded end of a sequence."""
+    shard, position = place_of(store, number, name, 1)
+    first = store._sources.layout.starts[shard]
+    with open(root / store.shards[shard], "r+b") as file:
+        file.seek(position + 8 * (number - first + 1))
+        file.write(np.int64(value).tobytes())
+
+
+@pytest.mark.parametrize("kernel", ["c", "numpy"])
+def test_a_damaged_offset_is_an_error_that_names_the_place(root, store, monkeypatch, kernel):
+    if kernel == "c":
+        pytest.importorskip("seqdata.kernel._fill")
+    monkeypatch.setenv("SEQDATA_KERNEL", kernel)
+    damage(root, store, 3, "x", 1 << 50)
+    column = open_arrow(root).read(np.array([[4, 0, 4], [3, 0, 3]]), ["x"])["x"]
+    text = (
+        r"shard 1 \('part-00001.arrow'\), sequence 3, field 'x': lies at timesteps 2..\d+ of 5, "
+        "must have 3; the shard is damaged, restore it or write the store again"
+    )
+    _, begin = place_of(store, 3, "x", 0)
+    facts = {
+        "shard": 1,
+        "file": "part-00001.arrow",
+        "sequence": 3,
+        "field": "x",
+        "offset": begin + 8,
+    }
+    for read in (
+        lambda: column.fill(np.empty(7, np.int32), np.array([0, 4, 7]), None),
+        lambda: column[1],
+    ):
+        with pytest.raises(CorruptSampleError, match=text) as caught:
+            read()
+        assert caught.value.facts == facts
+
+
+def test_a_damaged_place_of_text_is_an_error_that_names_the_place(root, store):
+    damage(root, store, 3, "id", -1)
+    text = (
+        r"sequence 3, field 'id': lies at bytes 2..-1 of 4, must lie inside; the shard is damaged"
+    )
+    with pytest.raises(CorruptSampleError, match=text) as caught:
+        open_arrow(root).keys([3])
+    assert caught.value.facts["shard"] == 1
+
+
+def test_text_that_is_no_text_is_an_error_that_names_the_place(root, store):
+    shard, position = place_of(store, 3, "id", 0)
+    with open(root / store.shards[shard], "r+b") as file:
+        file.seek(position + 2)
+        file.write(b"\xff\xff")
+    text = (
+        r"sequence 3, field 'id': is no UTF-8 text \(invalid start byte at byte 0\), must be; the"
+    )
+    with pytest.raises(DecodeError, match=text) as caught:
+        open_arrow(root).keys([3])
+    assert caught.value.facts["offset"] == position + 2
+
+
+def test_random_damage_of_a_shard_never_ends_the_process(root, store):
+    """Any byte may change: what is read is data or a DataError."""
+    random = np.random.default_rng(0)
+    whole_spans = np.array([[i, 0, i] for i in range(6)])
+    for _ in range(100):
+        path = root / store.shards[random.integers(3)]
+        good = path.read_bytes()
+        bad = bytearray(good)
+        for _ in range(4):
+            bad[random.integers(len(bad))] = random.integers(256)
+        path.write_bytes(bad)
+        try:
+            columns = open_arrow(root).read(whole_spans, ["x", "y", "id"])
+            columns["x"].fill(np.empty(15, np.int32), np.cumsum([0, 0, 1, 2, 3, 4, 5]), None)
+        except DataError:
+            pass
+        finally:
+            path.write_bytes(good)
+    assert whole(open_arrow(root), 5).tolist() == [5] * 5
