@@ -1,0 +1,384 @@
+"""The Player: whole epochs over real stores, by rank, position, update and failure."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from seqdata.errors import ConfigError, CorruptSampleError, IncompleteEpochError, PlanError
+from seqdata.loading.options import PlayOptions, Update
+from seqdata.loading.player import Player
+from seqdata.loading.pool import SMALLEST
+from seqdata.plan import Plan
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.storage.memory import MemoryStore
+from seqdata.world import World
+
+LENGTHS = np.random.default_rng(0).integers(1, 30, size=103)
+STORE = MemoryStore.of(
+    [
+        {"x": np.arange(n, dtype=np.int32) + 1000 * number, "y": number}
+        for number, n in enumerate(LENGTHS)
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A policy whose plan is given."""
+
+    made: Plan
+    batches: int | None = None
+    axis: str = "time"
+
+    def plan(self, index, *, seed, epoch):
+        return self.made
+
+    def num_batches(self, index):
+        return len(self.made) if self.batches is None else self.batches
+
+
+def player(policy=Bucketed(8), store=STORE, **options):  # noqa: B008
+    return Player(store, policy, PlayOptions(**options))
+
+
+def play(policy=Bucketed(8), epoch=0, first=0, update=None, **options):  # noqa: B008
+    return list(player(policy, **options).play(epoch, first, update))
+
+
+def order(batches):
+    return [batch.ids.tolist() for batch in batches]
+
+
+def workers():
+    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
+
+
+def ends():
+    for thread in workers():
+        thread.join(timeout=5.0)
+    return not workers()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
+def test_every_sequence_is_delivered_once_over_all_ranks(size, prefetch):
+    seen, tokens = Counter(), []
+    for rank in range(size):
+        mine = player(world=World(rank, size), prefetch=prefetch)
+        batches = list(mine.play(0, 0))
+        assert len(batches) == mine.steps == -(-13 // size)
+        tokens.append([batch.num_tokens for batch in batches])
+        for batch in batches:
+            batch.validate()
+            seen.update(batch.real().ids.tolist())
+        steps = [batch.global_num_tokens for batch in batches]
+    assert seen == Counter(range(103))
+    assert [sum(step) for step in zip(*tokens, strict=True)] == steps
+    assert sum(steps) == LENGTHS.sum()
+
+
+def test_the_data_is_that_of_the_rows():
+    for batch in play(TokenBudget(100)):
+        for row, number in enumerate(batch.ids.tolist()):
+            length = LENGTHS[number]
+            assert batch.lengths[row] == length
+            expected = 1000 * number + torch.arange(length)
+            assert torch.equal(batch["x"][row, :length].long(), expected)
+            assert not batch["x"][row, length:].any()
+        assert torch.equal(batch["y"], batch.ids)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 7])
+def test_the_order_does_not_depend_on_prefetch(prefetch):
+    assert order(play(prefetch=prefetch)) == order(play(prefetch=0))
+
+
+@pytest.mark.parametrize("first", range(14))
+def test_an_epoch_goes_on_anywhere(first):
+    assert order(play(first=first)) == order(play())[first:]
+
+
+def test_batches_say_which_they_are():
+    batches = play(epoch=3, world=World(1, 2))
+    assert [batch.epoch for batch in batches] == [3] * 7
+    assert [batch.number for batch in batches] == [1, 3, 5, 7, 9, 11, 12]
+    assert batches[-1].weight.tolist() == [0.0]
+
+
+def test_epochs_differ_unless_frozen():
+    assert order(play(epoch=1)) != order(play(epoch=0))
+    frozen = play(epoch=1, frozen_epoch=True)
+    assert order(frozen) == order(play(epoch=0))
+    assert {batch.epoch for batch in frozen} == {0}
+
+
+def test_the_last_two_plans_are_kept_and_each_is_shown_once():
+    shown = []
+    mine = player(plan_ready=shown.append)
+    plans = [mine.plan(epoch) for epoch in (0, 1, 0, 1)]
+    assert plans[0] is plans[2]
+    assert plans[1] is plans[3]
+    mine.plan(2)
+    assert mine.plan(0) is not plans[0]
+    assert len(shown) == 4
+
+
+def test_shift_gives_targets_and_counts_them():
+    batches = play(shift=1, fields=["x"])
+    assert sum(batch.num_tokens for batch in batches) == (LENGTHS - 1).sum()
+    for batch in batches:
+        batch.validate()
+        assert torch.equal(batch["targets"][batch.mask], batch["x"][batch.mask] + 1)
+
+
+def test_rows_of_several_spans_are_laid_one_behind_another():
+    plan = Plan([[0, 0, 2], [1, 1, 3], [2, 0, 1]], rows=[0, 2, 3], offsets=[0, 2])
+    (batch,) = play(Given(plan))
+    assert batch["x"].tolist() == [[0, 1, 1001, 1002], [2000, 0, 0, 0]]
+    assert batch.segments.tolist() == [[0, 0, 0, 2], [0, 1, 1, 3], [1, 2, 0, 1]]
+    (shifted,) = play(Given(plan), shift=1)
+    assert shifted["targets"].tolist() == [[1, 2, 1002, 1003], [2001, 0, 0, 0]]
+    assert shifted.validate()
+
+
+def test_lanes_are_dealt_to_ranks_and_go_on_where_they_were():
+    spans = [[lane, 2 * step, 2 * step + 2] for step in range(3) for lane in range(4)]
+    store = MemoryStore.of([np.arange(6) + 10 * lane for lane in range(4)])
+    policy = Given(Plan(spans, offsets=[0, 4, 8, 12], lanes=4))
+    for rank in range(2):
+        options = PlayOptions(world=World(rank, 2))
+        batches = list(Player(store, policy, options).play(0, 0))
+        assert [batch.lanes.tolist() for batch in batches] == [[2 * rank, 2 * rank + 1]] * 3
+        assert [batch.reset.tolist() for batch in batches] == [[True] * 2] + [[False] * 2] * 2
+        rows = torch.cat([batch["x"] for batch in batches], dim=1)
+        assert rows.tolist() == [
+            [20 * rank + i for i in range(6)],
+            [20 * rank + 10 + i for i in range(6)],
+        ]
+        assert all(batch.global_num_tokens == 8 for batch in batches)
+
+
+@pytest.mark.filterwarnings("ignore:share. 2 lanes on 3 ranks")
+def test_a_rank_without_lanes_gets_lane_0_as_filler():
+    policy = Given(Plan([[0, 0, 2], [1, 0, 2]], offsets=[0, 2], lanes=2))
+    (batch,) = play(policy, world=World(1, 3))
+    weights = [play(policy, world=World(rank, 3))[0].weight.tolist() for rank in range(3)]
+    assert sorted(weights) == [[0.0], [1.0], [1.0]]
+    assert batch.validate()
+
+
+def sums(batches, scale):
+    return sum(batch.num_tokens * getattr(batch, scale) for batch in batches)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 3])
+def test_loss_scale_makes_each_update_an_exact_mean(size, accumulate, divided):
+    update = Update(accumulate, divided=divided)
+    ranks = [play(world=World(rank, size), update=update) for rank in range(size)]
+    for first in range(0, len(ranks[0]), accumulate):
+        parts = [batch for rank in ranks for batch in rank[first : first + accumulate]]
+        by = size * (accumulate if divided else 1)  # what DDP and the Trainer divide by
+        assert sums(parts, "loss_scale") / by == pytest.approx(1.0)
+        rows = sum(int((batch.weight > 0).sum()) * batch.sequence_scale for batch in parts)
+        assert rows / by == pytest.approx(1.0)
+        assert {batch.update_num_tokens for batch in parts} == {sum(b.num_tokens for b in parts)}
+
+
+def test_the_last_update_ends_where_training_ends():
+    batches = play(update=Update(4, steps=6))
+    last = [batches[step].num_tokens for step in (4, 5)]
+    assert [batch.update_num_tokens for batch in batches[4:6]] == [sum(last)] * 2
+    assert [batch.loss_scale for batch in batches[8:]] == [0.0] * 5
+    assert [batch.loss_scale for batch in play(update=Update(steps=6))[6:]] == [0.0] * 7
+
+
+def test_an_update_without_tokens_has_scale_0():
+    policy = Given(Plan([[0, 0, 0], [1, 0, 0]], offsets=[0, 2], lanes=2))
+    (batch,) = play(policy)
+    assert (batch.loss_scale, batch.sequence_scale, batch.update_num_tokens) == (0.0, 0.0, 0)
+    assert not batch.mask.any()
+
+
+def test_tuples_and_dicts_of_parts():
+    x, lengths = play(as_tuple=("x", "lengths"))[0]
+    assert x.shape[0] == len(lengths)
+    made = play(as_dict=("y", "mask"))[0]
+    assert list(made) == ["y", "mask"]
+
+
+def test_a_name_that_is_not_there_is_refused_before_anything_is_read():
+    with pytest.raises(ConfigError, match="loader: no field 'z'"):
+        player(as_tuple=("x", "z"))
+    with pytest.raises(ConfigError, match=r"loader: no field 'y'.*There are: x, lengths"):
+        player(fields=["x"], as_tuple=("x", "y"))
+
+
+def test_parts_that_cannot_tell_filler_are_refused_where_there_is_some():
+    match = (
+        r"13 batches on 4 ranks leave 3 without one in the last step, and \('x',\) has no 'weight' "
+        "to tell filler rows by; add 'weight', or pass tail='drop'"
+    )
+    with pytest.raises(ConfigError, match=match):
+        player(as_tuple=("x",), world=World(0, 4))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"world": World(0, 4), "tail": "drop"},
+        {"world": World(0, 4), "tail": "repeat"},
+        {"world": World(0, 13)},
+        {"world": World(0, 1)},
+        {"world": World(0, 4), "as_tuple": ("x", "weight")},
+        {"world": World(0, 4), "as_tuple": ("x", "score")},
+    ],
+)
+def test_parts_are_fine_without_unmarked_filler(options):
+    assert player(**{"as_tuple": ("x",), **options}).steps
+
+
+def test_drop_leaves_the_uneven_step_out_and_repeat_fills_it_again():
+    assert [batch.number for batch in play(world=World(1, 4), tail="drop")] == [1, 5, 9]
+    assert [batch.number for batch in play(world=World(1, 4), tail="repeat")] == [1, 5, 9, 0]
+
+
+def test_no_sequence_left_is_an_error():
+    empty = MemoryStore.of([np.zeros(0), np.zeros(0)])
+    with pytest.raises(PlanError, match="no sequence of 2 is left to play, must be at least one"):
+        player(store=empty)
+
+
+def test_three_sequences_on_four_ranks():
+    store = MemoryStore.of([[1, 2], [3], [4, 5, 6]])
+    ranks = [list(player(Fixed(1), store, world=World(rank, 4)).play(0, 0)) for rank in range(4)]
+    assert [len(rank) for rank in ranks] == [1] * 4
+    seen = [number for (batch,) in ranks for number in batch.real().ids.tolist()]
+    assert sorted(seen) == [0, 1, 2]
+
+
+def test_a_policy_whose_count_is_not_kept_is_refused():
+    policy = Given(Plan([[0, 0, 1]], offsets=[0, 1]), batches=2)
+    with pytest.raises(PlanError, match="epoch 0 has 1 batches, must have 2 as `num_batches` says"):
+        play(policy)
+
+
+def test_a_collator_of_ones_own():
+    def lengths_only(columns, batch):
+        batch.data = {"n": torch.from_numpy(columns["x"].lengths.copy())}
+        return batch
+
+    batch = play(collator=lengths_only)[0]
+    assert torch.equal(batch["n"], batch.lengths)
+
+
+def test_a_read_error_says_where_and_comes_after_the_batches_before_it(tmp_path):
+    broken = Damaged(STORE, order(play())[7][0])
+    given = []
+    with pytest.raises(CorruptSampleError) as caught:
+        given.extend(player(store=broken).play(0, 0))
+    assert str(caught.value) == "sequence is damaged\n  epoch 0, batch 7 (step 7, rank 0 of 1)"
+    assert caught.value.facts == {"sequence": 5, "epoch": 0, "batch": 7, "step": 7, "rank": 0}
+    assert isinstance(caught.value.__cause__, CorruptSampleError)
+    items = player(store=broken).play(0, 0)
+    assert order([next(items) for _ in range(7)]) == order(play())[:7]
+    with pytest.raises(CorruptSampleError):
+        next(items)
+    assert ends()
+
+
+class Damaged:
+    """A store that cannot read one sequence."""
+
+    def __init__(self, store, number):
+        self.store, self.number = store, number
+        self.fields, self.lengths_of = store.fields, store.lengths_of
+        self.fingerprint = store.fingerprint
+
+    def __len__(self):
+        return len(self.store)
+
+    def base_numbers(self, numbers):
+        return numbers
+
+    def keys(self, numbers):
+        return self.store.keys(numbers)
+
+    def read(self, spans, fields, *, axis):
+        if self.number in spans[:, 0]:
+            raise CorruptSampleError.at("sequence is damaged", sequence=5)
+        return self.store.read(spans, fields, axis=axis)
+
+
+def test_nothing_happens_before_the_first_next():
+    shown = []
+    items = player(plan_ready=shown.append, store=Damaged(STORE, 0)).play(0, 10**9)
+    assert not shown
+    assert not workers()
+    items.close()
+
+
+def test_an_iteration_that_is_left_ends_its_thread():
+    for _ in player(Fixed(1)).play(0, 0):
+        break
+    assert ends()
+
+
+def test_shutdown_ends_what_runs_and_the_epoch_is_not_taken_for_whole():
+    mine = player(Fixed(1))
+    items = mine.play(0, 0)
+    next(items)
+    mine.shutdown()
+    assert not workers()
+    with pytest.raises(IncompleteEpochError, match=r"1?\d batches of epoch 0 were delivered, 103"):
+        list(items)
+    assert len(list(mine.play(0, 0))) == 103
+
+
+def test_large_outputs_come_from_recycled_memory_and_stay_whole():
+    length = SMALLEST // 8
+    store = MemoryStore.of([np.full(length, number, dtype=np.float64) for number in range(12)])
+    mine = player(Fixed(2, shuffle=False), store)
+    kept, places = [], set()
+    for step, batch in enumerate(mine.play(0, 0)):
+        places.add(batch["x"].data_ptr())
+        if step % 2:
+            kept.append(batch["x"][1, ::1000])
+        del batch
+    assert len(places) < 6 + 1
+    assert [row.unique().tolist() for row in kept] == [[3.0], [7.0], [11.0]]
+    del kept
+    mine.shutdown()
+    assert mine._pool.held == 0
+
+
+def test_a_process_ends_while_an_epoch_is_played():
+    code = """
+        import numpy as np
+        from seqdata.loading.options import PlayOptions
+        from seqdata.loading.player import Player
+        from seqdata.policies.fixed import Fixed
+        from seqdata.storage.memory import MemoryStore
+
+        store = MemoryStore.of([np.zeros(50_000, np.float32) for _ in range(400)])
+        items = Player(store, Fixed(2), PlayOptions()).play(0, 0)
+        next(items)
+        print("done")
+    """
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert time.monotonic() - began < 30
