@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError, PlanError
+from seqdata.protocols import Store
 
 RUN = 1 << 16  # sequences looked at together in a pass over all lengths
 DEFAULT_AXIS = "time"
@@ -73,6 +74,15 @@ class SequenceIndex:
         if keys is None:
             return cls({axis: array})
         return cls({axis: array}, keys=lambda numbers: [keys[number] for number in numbers])
+
+    @classmethod
+    def of_store(cls, store: Store) -> Self:
+        """Make the index of a store, its sequences named by their ids."""
+
+        def names(numbers: Sequence[int]) -> Sequence[str]:
+            return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
+
+        return cls(store.lengths_of, keys=names, digest=lambda: store.fingerprint)
 
     def __len__(self) -> int:
         return len(next(iter(self.lengths_of.values())))

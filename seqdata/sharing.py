@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, SeqDataWarning
-from seqdata.plan import Plan, PlanBatch, running
+from seqdata.plan import Plan
+from seqdata.tables import PlanBatch, running
 from seqdata.world import World
 
 Tail = Literal["fill", "drop", "repeat"]

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ParamSpec, TextIO
 
 import click
-import numpy as np
 from rich.console import Console
 
 from seqdata.errors import ConfigError, SeqDataError, SeqDataWarning
-from seqdata.index import SequenceIndex
-from seqdata.protocols import Store
 
 Parameters = ParamSpec("Parameters")
 USAGE, DATA = 2, 1  # exit codes
@@ -42,15 +39,6 @@ def reporting(command: Callable[Parameters, None]) -> Callable[Parameters, None]
             raise SystemExit(USAGE if isinstance(error, ConfigError) else DATA) from error
 
     return run
-
-
-def index_of(store: Store) -> SequenceIndex:
-    """Give the lengths of a store as an index that names its sequences."""
-
-    def names(numbers: Sequence[int]) -> Sequence[str]:
-        return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
-
-    return SequenceIndex(store.lengths_of, keys=names, digest=store.fingerprint)
 
 
 def size(count: float) -> str:

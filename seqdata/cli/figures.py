@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.plan import Plan
+from seqdata.report import Measures
 from seqdata.sharing import steps_of
 from seqdata.world import World
 
@@ -73,39 +74,6 @@ def histogram(lengths: NDArray[Any]) -> tuple[Bin, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchFigures:
-    """What each batch of a plan holds.
-
-    Attributes:
-        rows: int64 (batches,).
-        longest: int64 (batches,), timesteps of each batch's longest row.
-        timesteps: int64 (batches,), real ones.
-    """
-
-    rows: NDArray[np.int64]
-    longest: NDArray[np.int64]
-    timesteps: NDArray[np.int64]
-
-    @property
-    def padding(self) -> NDArray[np.float64]:
-        """Share of each batch that is padding, float64 (batches,), in [0, 1]."""
-        shares: NDArray[np.float64] = 1.0 - self.timesteps / np.maximum(self.rows * self.longest, 1)
-        return shares
-
-
-def batch_figures(plan: Plan) -> BatchFigures:
-    """Measure every batch of a plan: one pass over its spans."""
-    figures = np.zeros((3, len(plan)), dtype=np.int64)
-    for number in range(len(plan)):
-        spans, rows = plan.batch(number)
-        lengths = spans[:, 2] - spans[:, 1]
-        if rows is not None:
-            lengths = np.diff(np.concatenate([[0], np.cumsum(lengths)])[rows])
-        figures[:, number] = len(lengths), lengths.max(initial=0), lengths.sum()
-    return BatchFigures(*figures)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldFigures:
     """How a plan is dealt to a number of ranks.
@@ -123,7 +91,7 @@ class WorldFigures:
     balance: float
 
 
-def world_figures(plan: Plan, batches: BatchFigures, sizes: Sequence[int]) -> list[WorldFigures]:
+def world_figures(plan: Plan, batches: Measures, sizes: Sequence[int]) -> list[WorldFigures]:
     """Give steps and balance of a plan for several world sizes."""
     figures = []
     for count in sizes:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqdata.cli.figures import BatchFigures, batch_figures
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.report import Measures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,9 +50,9 @@ def draw_plan(
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_lengths(left, index, axis)
-    own = batch_figures(plan)
+    own = plan.measures
     others = {
-        name: batch_figures(policy.plan(index, seed=seed, epoch=0))
+        name: policy.plan(index, seed=seed, epoch=0).measures
         for name, policy in _others(own, axis).items()
         if name != label
     }
@@ -60,7 +60,7 @@ def draw_plan(
     _save(figure, path)
 
 
-def _others(own: BatchFigures, axis: str) -> dict[str, Any]:
+def _others(own: Measures, axis: str) -> dict[str, Any]:
     """Give the policies to compare with: as many rows, or timesteps, as the plan's batches have."""
     rows = max(1, round(float(own.rows.mean()))) if len(own.rows) else 1
     most = max(1, int(own.longest.max(initial=1)))
@@ -83,7 +83,7 @@ def _draw_lengths(axes: Any, index: SequenceIndex, axis: str) -> None:
     axes.set_title(f"{len(real):,} sequences{empty}")
 
 
-def _draw_padding(axes: Any, curves: dict[str, BatchFigures]) -> None:
+def _draw_padding(axes: Any, curves: dict[str, Measures]) -> None:
     names = {"fixed": "fixed (random)"}
     for name, batches in curves.items():
         shares = 100 * np.sort(batches.padding)[::-1]

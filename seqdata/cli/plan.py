@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from seqdata.cli.console import console, examples, index_of, reporting
-from seqdata.cli.figures import BatchFigures, WorldFigures, batch_figures, world_figures
+from seqdata.cli.console import console, examples, reporting
+from seqdata.cli.figures import WorldFigures, world_figures
 from seqdata.cli.picture import draw_plan
 from seqdata.index import SequenceIndex
 from seqdata.opening import open_store, resolve_policy
 from seqdata.plan import Plan
 from seqdata.planning.making import describe
+from seqdata.report import Measures
 
 _LISTED = 5  # sequences named per list
 
@@ -71,9 +72,9 @@ def plan(
     if no_shuffle:
         chosen["shuffle"] = False
     policy = resolve_policy(batching, chosen)
-    index = index_of(open_store(store))
+    index = SequenceIndex.of_store(open_store(store))
     made = policy.plan(index, seed=seed, epoch=epoch)
-    batches = batch_figures(made)
+    batches = made.measures
     worlds = world_figures(made, batches, world)
     facts = {"policy": describe(policy), "seed": seed, "epoch": epoch, **_facts(made, batches)}
     lists = _lists(made, index)
@@ -88,7 +89,7 @@ def plan(
         console().print(f"drawn: {plot}")
 
 
-def _facts(made: Plan, batches: BatchFigures) -> dict[str, Any]:
+def _facts(made: Plan, batches: Measures) -> dict[str, Any]:
     real, padded = int(batches.timesteps.sum()), int((batches.rows * batches.longest).sum())
     worst = int(np.argmax(batches.rows * batches.longest)) if len(made) else None
     return {

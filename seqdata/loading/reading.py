@@ -6,7 +6,7 @@ planned over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ class Reading:
 
     def index(self) -> SequenceIndex:
         """Give the lengths that are planned over."""
-        index = index_of(self.store)
+        index = SequenceIndex.of_store(self.store)
         return index.shifted(self.axis, self.shift) if self.shift else index
 
     def columns(self, spans: NDArray[np.int64], whole_rows: bool) -> dict[str, Any]:
@@ -71,15 +71,6 @@ class Reading:
         further[:, 1] += further[:, 2] - spans[:, 2]
         targets = self.store.read(further, (self.shifted,), axis=self.axis)
         return columns | {TARGETS: targets[self.shifted]}
-
-
-def index_of(store: Store) -> SequenceIndex:
-    """Give the lengths of a store as an index that names its sequences."""
-
-    def names(numbers: Sequence[int]) -> Sequence[str]:
-        return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
-
-    return SequenceIndex(store.lengths_of, keys=names, digest=lambda: store.fingerprint)
 
 
 def reading_of(store: Store, axis: str, options: PlayOptions, output: Output | None) -> Reading:

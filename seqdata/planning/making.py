@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from seqdata.index import SequenceIndex
-from seqdata.plan import PLAN_VERSION, BatchTable, Origin, Plan, Report, report_of
+from seqdata.plan import PLAN_VERSION, Origin, Plan
 from seqdata.planning.blocks import Cutter, block_table, counts_of
 from seqdata.planning.items import Items, WholeSequences, find
 from seqdata.planning.randomness import Draw
+from seqdata.report import Report, report_of
+from seqdata.tables import BatchTable
 
 
 def plan_blocks(

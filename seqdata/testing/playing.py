@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import SeqDataWarning
-from seqdata.plan import Plan, PlanBatch
+from seqdata.plan import Plan
+from seqdata.tables import PlanBatch
 from seqdata.sharing import RankPlan, Step, Tail, share
 from seqdata.testing.verdict import ConformanceError
 from seqdata.world import World

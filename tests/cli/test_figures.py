@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqdata.cli.console import size
-from seqdata.cli.figures import Bin, batch_figures, histogram, world_figures
+from seqdata.cli.figures import Bin, histogram, world_figures
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
@@ -39,7 +39,7 @@ def test_bins_are_of_equal_width_where_lengths_lie_close():
 
 def test_batches_are_measured_with_their_padding():
     plan = Plan([[0, 0, 4], [1, 0, 2], [2, 5, 6]], offsets=[0, 2, 3])
-    figures = batch_figures(plan)
+    figures = plan.measures
     assert figures.rows.tolist() == [2, 1]
     assert figures.longest.tolist() == [4, 1]
     assert figures.timesteps.tolist() == [6, 1]
@@ -48,14 +48,14 @@ def test_batches_are_measured_with_their_padding():
 
 def test_rows_of_several_spans_are_measured_whole():
     plan = Plan([[0, 0, 4], [1, 0, 2], [2, 0, 3]], rows=[0, 2, 3], offsets=[0, 2])
-    figures = batch_figures(plan)
+    figures = plan.measures
     assert (figures.rows.tolist(), figures.longest.tolist()) == ([2], [6])
 
 
 def test_worlds_count_steps_filler_and_balance():
     spans = [[0, 0, 4], [1, 0, 2], [2, 0, 9]]
     plan = Plan(spans, offsets=[0, 1, 2, 3])
-    one, two, four = world_figures(plan, batch_figures(plan), [1, 2, 4])
+    one, two, four = world_figures(plan, plan.measures, [1, 2, 4])
     assert (one.steps, one.filler, one.balance) == (3, 0, 1.0)
     assert (two.steps, two.filler) == (2, 1)
     assert two.balance == pytest.approx(4 / 3)
@@ -64,7 +64,7 @@ def test_worlds_count_steps_filler_and_balance():
 
 def test_lanes_take_as_many_steps_as_batches_on_every_world():
     plan = Plan([[0, 0, 4], [1, 0, 2]], offsets=[0, 2], lanes=2)
-    (two,) = world_figures(plan, batch_figures(plan), [2])
+    (two,) = world_figures(plan, plan.measures, [2])
     assert (two.steps, two.filler, two.balance) == (1, 0, 1.0)
 
 
@@ -72,7 +72,7 @@ def test_balance_is_near_one_for_batches_of_like_length():
     lengths = np.random.Philox(3).random_raw(4000) % 900 + 1
     index = SequenceIndex.from_lengths(lengths.astype(np.int64))
     plan = Bucketed(8).plan(index, seed=0, epoch=0)
-    for one in world_figures(plan, batch_figures(plan), [2, 4, 8]):
+    for one in world_figures(plan, plan.measures, [2, 4, 8]):
         assert 1.0 < one.balance < 1.05
 
 

@@ -1,0 +1,110 @@
+"""What a plan does to the data: figures per batch, and what is dropped, split or truncated.
+
+Place in the flow: beside a plan's tables. Reads: batches, a run of them at a time. Makes: figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.tables import BatchTable
+
+_NO_NUMBERS = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """What a plan does to the data, known before the epoch starts.
+
+    Attributes:
+        sequences: Sequences that are planned, each counted once.
+        timesteps: Real timesteps that are planned.
+        padded: Timesteps after padding each batch to its longest row.
+        dropped: int64, numbers of the sequences that are left out (too long, or empty).
+        split: int64, numbers of the sequences that are cut into several spans.
+        truncated: int64, numbers of the sequences whose end is left out.
+        worst: Number of the most expensive batch; -1 without batches.
+        worst_rows: Its rows.
+        worst_length: Timesteps of its longest row.
+    """
+
+    sequences: int
+    timesteps: int
+    padded: int
+    dropped: NDArray[np.int64] = field(default_factory=lambda: _NO_NUMBERS)
+    split: NDArray[np.int64] = field(default_factory=lambda: _NO_NUMBERS)
+    truncated: NDArray[np.int64] = field(default_factory=lambda: _NO_NUMBERS)
+    worst: int = -1
+    worst_rows: int = 0
+    worst_length: int = 0
+
+    @property
+    def waste(self) -> float:
+        """Timesteps after padding per real timestep; 1.0 is none."""
+        return self.padded / self.timesteps if self.timesteps else 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measures:
+    """What each batch holds, int64 (batches,) each.
+
+    Attributes:
+        rows: Rows.
+        longest: Timesteps of the longest row.
+        timesteps: Real timesteps.
+    """
+
+    rows: NDArray[np.int64]
+    longest: NDArray[np.int64]
+    timesteps: NDArray[np.int64]
+
+    @property
+    def padded(self) -> NDArray[np.int64]:
+        """Timesteps after padding, int64 (batches,)."""
+        return self.rows * self.longest
+
+    @property
+    def padding(self) -> NDArray[np.float64]:
+        """Share of each batch that is padding, float64 (batches,), in [0, 1]."""
+        shares: NDArray[np.float64] = 1.0 - self.timesteps / np.maximum(self.padded, 1)
+        return shares
+
+
+def measure(table: BatchTable) -> Measures:
+    """Measure every batch: one pass over the table."""
+    parts = [np.empty((3, 0), dtype=np.int64)]
+    for part in table.tables():
+        lengths, first = part.row_lengths(), part.offsets[:-1]
+        longest, timesteps = np.maximum.reduceat(lengths, first), np.add.reduceat(lengths, first)
+        parts.append(np.stack([np.diff(part.offsets), longest, timesteps]))
+    return Measures(*np.concatenate(parts, axis=1))
+
+
+def report_of(table: BatchTable) -> Report:
+    """Add up a table."""
+    measures = measure(table)
+    padded = measures.padded
+    worst = int(np.argmax(padded)) if len(padded) else -1
+    return Report(
+        sequences=_distinct(table),
+        timesteps=int(measures.timesteps.sum()),
+        padded=int(padded.sum()),
+        worst=worst,
+        worst_rows=int(measures.rows[worst]) if worst >= 0 else 0,
+        worst_length=int(measures.longest[worst]) if worst >= 0 else 0,
+    )
+
+
+def _distinct(table: BatchTable) -> int:
+    """Count the sequences that a table names; idle lanes name none."""
+    seen = np.zeros(0, dtype=np.bool_)
+    for part in table.tables():
+        numbers = part.spans[part.spans[:, 1] < part.spans[:, 2], 0]
+        missing = int(numbers.max(initial=-1)) + 1 - len(seen)
+        if missing > 0:
+            seen = np.concatenate([seen, np.zeros(missing, dtype=np.bool_)])
+        seen[numbers] = True
+    return int(seen.sum())
