@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError
+from seqdata.index import SequenceIndex
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.output import Output
-from seqdata.loading.reading import index_of, reading_of
+from seqdata.loading.reading import reading_of
 from seqdata.storage.memory import MemoryStore
 
 STORE = MemoryStore.of(
@@ -71,9 +72,9 @@ def test_the_index_is_of_targets():
 
 
 def test_the_index_names_sequences_through_a_view():
-    index = index_of(STORE.take([2, 0]))
+    index = SequenceIndex.of_store(STORE.take([2, 0]))
     assert index.names([0, 1]) == "'s7', 's4'"
-    assert index.fingerprint != index_of(STORE).fingerprint
+    assert index.fingerprint != SequenceIndex.of_store(STORE).fingerprint
 
 
 @pytest.mark.parametrize(
