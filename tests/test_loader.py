@@ -1,0 +1,420 @@
+"""The public Loader: positions, states, resumes and worlds, as plain PyTorch loops use it."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqdata import write_store
+from seqdata.collators.padded import Padded
+from seqdata.errors import ConfigError, DecodeError, PlanError, PluginError, ResumeError
+from seqdata.loader import Loader
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.storage.memory import MemoryStore
+from seqdata.world import World
+
+LENGTHS = np.random.default_rng(1).integers(1, 40, size=101)
+STORE = MemoryStore.of(
+    [
+        {"x": np.arange(n, dtype=np.int32) + 100 * number, "y": number % 2, "id": f"s{number}"}
+        for number, n in enumerate(LENGTHS)
+    ]
+)
+POLICY = Bucketed(8)  # 13 batches
+
+
+def loader(policy=POLICY, store=STORE, **options):
+    return Loader(store, policy, **{"prefetch": 0, **options})
+
+
+def ids(batches):
+    return [batch.real().ids.tolist() for batch in batches]
+
+
+def epochs(count, **options):
+    made = loader(**options)
+    return [ids(made) for _ in range(count)]
+
+
+def through_json(state):
+    return json.loads(json.dumps(state))
+
+
+def resumed(state, **options):
+    made = loader(**options)
+    made.load_state_dict(through_json(state))
+    return made
+
+
+def after(count, **options):
+    """A loader, and the iteration it has delivered ``count`` batches of."""
+    made = loader(**options)
+    items = iter(made)
+    for _ in range(count):
+        next(items)
+    return made, items
+
+
+def test_iter_alone_does_nothing():
+    made = loader()
+    iter(made), iter(made)
+    assert made.epoch == 0
+    assert ids(made) == epochs(1)[0]
+
+
+def test_epochs_follow_one_another():
+    made = loader()
+    seen = []
+    for epoch in range(made.epoch, 3):
+        assert made.epoch == epoch
+        seen.append(ids(made))
+    assert seen == epochs(3)
+    assert seen[0] != seen[1] != seen[2]
+    assert ids(loader(epoch=2)) == seen[2]
+
+
+def test_the_length_is_known_and_kept():
+    assert len(loader()) == len(epochs(1)[0]) == 13
+    assert len(after(5)[0]) == 13
+    assert len(loader(world=World(1, 4))) == 4
+
+
+def test_breaking_abandons_the_epoch():
+    made = loader()
+    for _ in made:
+        break
+    assert made.epoch == 1
+    assert ids(made) == epochs(2)[1]
+
+
+def test_a_state_taken_before_the_break_goes_on_with_the_rest():
+    made = loader()
+    for number, _ in enumerate(made):
+        if number == 4:
+            break
+    again = resumed(made.state_dict())
+    assert again.epoch == 0
+    assert ids(again) == epochs(1)[0][5:]
+    assert ids(again) == epochs(2)[1]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("count", range(14))
+def test_a_resume_at_any_batch_is_the_rest_and_all_that_follows(count, prefetch):
+    made, _ = after(count, prefetch=prefetch)
+    again = resumed(made.state_dict(), prefetch=prefetch)
+    whole = epochs(2)
+    expected = [whole[0][count:], whole[1]] if count < 13 else [whole[1]]
+    assert [ids(again) for _ in expected] == expected
+
+
+def test_a_state_counts_what_was_delivered_and_not_what_was_made_ahead():
+    made, _ = after(3, prefetch=7)
+    state = made.state_dict()
+    assert (state["epoch"], state["position"]) == (0, 3)
+
+
+def test_after_the_last_batch_the_state_is_the_next_epoch():
+    made, items = after(13)
+    for _ in range(2):
+        state = made.state_dict()
+        assert (state["epoch"], state["position"]) == (1, 0)
+        assert made.epoch == 1
+        assert next(items, None) is None
+
+
+def test_a_state_is_small_plain_and_the_same_on_every_rank():
+    states = [after(2, world=World(rank, 3))[0].state_dict() for rank in range(3)]
+    assert states[0] == states[1] == states[2]
+    assert len(json.dumps(states[0])) < 1000
+    assert all(type(value) in (int, str) for value in states[0].values())
+    assert states[0]["position"] == 6
+    assert states[0]["world_size"] == 3
+
+
+@dataclass(frozen=True)
+class Wordy:
+    """A policy with much to say."""
+
+    batch_size: int
+    words: str
+    axis: str = "time"
+
+    def plan(self, index, *, seed, epoch):
+        return Fixed(self.batch_size).plan(index, seed=seed, epoch=epoch)
+
+    def num_batches(self, index):
+        return Fixed(self.batch_size).num_batches(index)
+
+
+def test_a_state_is_small_whatever_the_policy_says():
+    state = loader(Wordy(8, "a" * 5000)).state_dict()
+    assert len(json.dumps(state)) < 1000
+    again = resumed(state, policy=Wordy(8, "a" * 5000))
+    assert again.epoch == 0
+    with pytest.raises(ResumeError, match=r"`policy` was .Wordy"):
+        resumed(state, policy=Wordy(8, "a" * 4999 + "b"))
+
+
+@given(
+    worlds=st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    cuts=st.lists(st.integers(0, 13), min_size=3, max_size=3),
+    budget=st.booleans(),
+)
+def test_the_world_may_change_in_the_middle_of_an_epoch(worlds, cuts, budget):
+    policy = TokenBudget(200) if budget else POLICY
+    state, seen = loader(policy).state_dict(), []
+    for number, size in enumerate(worlds):
+        ranks = [resumed(state, policy=policy, world=World(rank, size)) for rank in range(size)]
+        cut = cuts[number] if number + 1 < len(worlds) else None
+        for step, batches in enumerate(zip(*ranks, strict=True)):
+            seen += [sequence for batch in batches for sequence in batch.real().ids.tolist()]
+            if step == cut:
+                break
+        states = [rank.state_dict() for rank in ranks]
+        assert all(state == states[0] for state in states)
+        state = states[0]
+        if state["epoch"] == 1:
+            break
+    assert (state["epoch"], state["position"]) == (1, 0)
+    assert seen == [sequence for batch in ids(loader(policy)) for sequence in batch]
+
+
+def test_the_newest_iteration_moves_the_state():
+    made, old = after(5)
+    new = iter(made)
+    next(new)
+    assert (made.state_dict()["epoch"], made.state_dict()["position"]) == (1, 1)
+    next(old)
+    assert (made.state_dict()["epoch"], made.state_dict()["position"]) == (1, 1)
+
+
+def test_an_iteration_that_is_still_held_does_not_move_a_loaded_state():
+    made, old = after(5)
+    made.load_state_dict(loader(epoch=3).state_dict())
+    next(old)
+    assert made.epoch == 3
+    assert made.state_dict()["epoch"] == 3
+
+
+def test_a_state_can_be_loaded_again_and_again():
+    state = after(4)[0].state_dict()
+    made = resumed(state)
+    first = ids(made)
+    made.load_state_dict(state)
+    assert ids(made) == first
+
+
+def test_a_position_at_the_end_of_the_plan_is_an_epoch_without_steps():
+    state = {**loader().state_dict(), "position": 13}
+    made = resumed(state)
+    assert ids(made) == []
+    assert (made.epoch, made.state_dict()["epoch"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"store": STORE.take(range(100))}, "`data` was '.*', is '.*'"),
+        (
+            {"policy": Bucketed(9)},
+            r"`policy` was \"Bucketed\(batch_size=8.*, is \"Bucketed\(batch_size=9.*",
+        ),
+        ({"seed": 1}, "`seed` was 0, is 1"),
+        ({"shift": 1}, "`data` was .*; `shift` was 0, is 1"),
+    ],
+)
+def test_a_state_of_something_else_is_refused_with_the_reason(options, message):
+    state = after(4)[0].state_dict()
+    made = loader(**options)
+    with pytest.raises(
+        ResumeError, match=f"loader: {message}; restore what changed, or begin a new run"
+    ):
+        made.load_state_dict(state)
+    assert made.epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "the state has version 2, must be 1; go on with the version of seqdata"),
+        ({"version": None}, "the state has version None, must be 1"),
+        ({"epoch": -1}, "`epoch` of the state is -1, must be a whole number from 0"),
+        ({"epoch": True}, "`epoch` of the state is True, must be a whole number"),
+        (
+            {"position": "3"},
+            "`position` of the state is '3', must be a whole number from 0; the state is",
+        ),
+        (
+            {"position": 14},
+            "`position` of the state is 14, must be at most 13, the batches of epoch 0",
+        ),
+        (
+            {"fingerprint": "f"},
+            "`fingerprint` of the state is 'f', must be '.*' as of epoch 0; another",
+        ),
+        ({"data": None}, "`data` was None, is"),
+    ],
+)
+def test_a_damaged_state_is_refused(change, message):
+    with pytest.raises(ResumeError, match=f"loader: {message}"):
+        loader().load_state_dict({**loader().state_dict(), **change})
+
+
+def test_what_is_no_state_is_refused():
+    with pytest.raises(ResumeError, match="the state has version 'x', must be 1"):
+        loader().load_state_dict("x")
+
+
+def test_an_error_leaves_the_state_before_the_batch():
+    def broken(sequence, rng):
+        return {"x": sequence["x"][:2]} if sequence["id"] == "s50" else {"x": sequence["x"]}
+
+    made = loader(transform=broken)
+    with pytest.raises(DecodeError, match=r"'s50'.*(.|\n)*epoch 0, batch \d+"):
+        list(made)
+    state = made.state_dict()
+    assert 50 in epochs(1)[0][state["position"]]
+    assert made.epoch == 1
+    again = resumed(state)
+    assert ids(again) == epochs(1)[0][state["position"] :]
+
+
+def test_the_store_may_be_a_location_a_store_or_sequences(tmp_path):
+    arrays = [np.arange(n, dtype=np.int32) for n in LENGTHS]
+    write_store(tmp_path / "store", [{"x": array} for array in arrays])
+    made = [loader(store=store) for store in (tmp_path / "store", str(tmp_path / "store"), arrays)]
+    assert ids(made[0]) == ids(made[1]) == ids(made[2]) == epochs(1)[0]
+    assert made[0].store.keys([3]) == ["3"]
+    for batch in made[0]:
+        for row, number in enumerate(batch.ids.tolist()):
+            assert batch["x"][row, : batch.lengths[row]].tolist() == arrays[number].tolist()
+
+
+def test_policy_and_collator_may_be_given_by_name():
+    with pytest.raises(ConfigError, match=r"policy 'bucketed': missing .* 'batch_size'"):
+        loader("bucketed")
+    with pytest.raises(PluginError, match="unknown policy 'bucketd'; did you mean 'bucketed'"):
+        loader("bucketd")
+    assert ids(loader(collator="padded")) == ids(loader(collator=Padded(7))) == epochs(1)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"num_workers": 2},
+            "`num_workers` is 2, must be 0: worker processes are not available",
+        ),
+        ({"lengths": [1]}, "`lengths` goes with a torch Dataset, which is not available"),
+        ({"epoch": -1}, "`epoch` is -1, must be a whole number from 0"),
+        ({"epoch": 0.5}, "`epoch` is 0.5, must be a whole number"),
+        ({"accumulate": 0}, "`accumulate` is 0, must be a whole number of at least 1"),
+        ({"fields": ("z",)}, "`fields` names no field 'z'"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused(options, message):
+    with pytest.raises(ConfigError, match=f"loader: {message}"):
+        loader(**options)
+
+
+def test_an_empty_data_set_is_an_error():
+    with pytest.raises(PlanError, match="no sequence of 1 is left to play"):
+        loader(store=[np.zeros(0)])
+    with pytest.raises(PlanError, match="no sequence of 100 is left to play"):
+        loader(Fixed(2, max_length=1, too_long="drop"), store=STORE.where(STORE.lengths > 1))
+
+
+def test_a_shutdown_leaves_a_loader_that_can_be_used():
+    made, _ = after(2, prefetch=2)
+    made.shutdown()
+    assert ids(made) == epochs(2)[1]
+
+
+def train(world_sizes, accumulate=1, stop=None):
+    """Train a linear model by hand over simulated ranks, as DDP would: the mean of the gradients."""
+    torch.manual_seed(0)
+    weight = torch.zeros(40, dtype=torch.float64, requires_grad=True)
+    state = None
+    for size in world_sizes:
+        per_rank = accumulate // size
+        ranks = [
+            loader(world=World(rank, size), accumulate=per_rank, fields=["x"], shift=1)
+            for rank in range(size)
+        ]
+        if state is not None:
+            for rank in ranks:
+                rank.load_state_dict(state)
+        updates = 0
+        steps = -(-(13 - ranks[0].state_dict()["position"]) // size)
+        for step, batches in enumerate(zip(*ranks, strict=True)):
+            for batch in batches:
+                inputs = (batch["x"] % 100).long()
+                nll = (weight[inputs] - (batch["targets"] % 7)).square()
+                loss = (nll * batch.score).sum() * batch.loss_scale
+                (loss / size).backward()  # DDP takes the mean over ranks
+            if (step + 1) % per_rank == 0 or step + 1 == steps:
+                with torch.no_grad():
+                    weight -= 0.1 * weight.grad
+                weight.grad = None
+                updates += 1
+            if updates == stop and size is not world_sizes[-1]:
+                break
+        state = ranks[0].state_dict()
+    return weight.detach()
+
+
+def test_a_plain_loop_trains_the_same_on_any_number_of_ranks():
+    one = train([1], accumulate=4)
+    assert one.abs().sum() > 1
+    for worlds in ([2], [4], [4, 1], [1, 4, 2]):
+        torch.testing.assert_close(train(worlds, 4, stop=1), one, rtol=1e-12, atol=1e-12)
+
+
+def test_a_fabric_loop_trains():
+    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    torch.manual_seed(0)
+    embedding = torch.nn.Embedding(10_200, 2)
+    model, optimizer = fabric.setup(embedding, torch.optim.SGD(embedding.parameters(), lr=1.0))
+    made = loader(TokenBudget(200), world=World(fabric.global_rank, fabric.world_size))
+    losses = []
+    for _ in range(made.epoch, 2):
+        for batch in made:
+            batch = fabric.to_device(batch)
+            loss = (model(batch["x"]).sum(-1).square() * batch.score).sum() * batch.loss_scale
+            fabric.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    assert len(losses) == 2 * len(made)
+    assert sum(losses[-len(made) :]) < sum(losses[: len(made)])
+
+
+def test_evaluation_with_score_is_exact_on_any_number_of_ranks():
+    def total(size):
+        ranks = [loader(world=World(rank, size)) for rank in range(size)]
+        sums = [
+            (batch["x"].double()[batch.score].sum().item(), int(batch.score.sum()))
+            for rank in ranks
+            for batch in rank
+        ]
+        return sum(part for part, _ in sums), sum(count for _, count in sums)
+
+    assert total(1) == total(3) == total(8)
+    assert total(3)[1] == LENGTHS.sum()
+
+
+def test_exact_on_any_world_with_weight_in_a_tuple():
+    seen = Counter()
+    for rank in range(4):
+        for _, numbers, weight in loader(world=World(rank, 4), as_tuple=("x", "ids", "weight")):
+            seen.update(numbers[weight > 0].tolist())
+    assert seen == Counter(range(101))
