@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
+from seqdata.index import SequenceIndex
 from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 
 
@@ -92,6 +94,34 @@ class Recorder(pl.LightningModule):
         return [value for one in self.parameters() for value in one.detach().flatten().tolist()]
 
 
+@dataclass(frozen=True)
+class Lanes:
+    """Sequences dealt to lanes in turn, each in chunks of three timesteps; lanes run dry idle."""
+
+    lanes: int
+    chunk: int = 3
+    axis: str = "time"
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        spans = []
+        for lane in self._chunks(index, epoch):
+            idle = self.num_batches(index) - len(lane)
+            spans.append(lane + [(lane[-1][0], lane[-1][2], lane[-1][2])] * idle)
+        steps = np.array(spans).transpose(1, 0, 2).reshape(-1, 3)
+        return Plan(steps, offsets=np.arange(0, len(steps) + 1, self.lanes), lanes=self.lanes)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        return max(map(len, self._chunks(index, 0)))
+
+    def _chunks(self, index: SequenceIndex, epoch: int) -> list[list[tuple[int, int, int]]]:
+        dealt: list[list[tuple[int, int, int]]] = [[] for _ in range(self.lanes)]
+        for number, length in enumerate(index.lengths.tolist()):
+            for start in range(0, length, self.chunk):
+                stop = min(length, start + self.chunk)
+                dealt[(number + epoch) % self.lanes].append((number, start, stop))
+        return dealt[::-1] if epoch % 2 else dealt
+
+
 QUIET = {
     "accelerator": "cpu",
     "devices": 1,
@@ -117,14 +147,13 @@ class Run:
         return self.model.log_of
 
 
-def data_of(count: int = 23, *, val: int | None = 5, **options: Any) -> SequenceDataModule:
+def data_of(count: int = 23, *, val: Any = 5, **options: Any) -> SequenceDataModule:
     """Make a DataModule over sequences in memory."""
     options.setdefault("batching", Bucketed(4))
     options.setdefault("seed", 3)
-    if val is not None:
-        options.setdefault("val", sequences(val, 1))
-        options.setdefault("eval_batching", Bucketed(2))
-    return SequenceDataModule(train=sequences(count), **options)
+    options.setdefault("eval_batching", Bucketed(2))
+    given = sequences(val, 1) if isinstance(val, int) else val
+    return SequenceDataModule(train=sequences(count), val=given, **options)
 
 
 def fit(

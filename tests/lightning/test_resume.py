@@ -1,4 +1,4 @@
-"""A run that stops and goes on is the run that did not stop: with the real Trainer, at every step."""
+"""A run that stops and goes on is the run that did not stop: the real Trainer, at every step."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_every_step_is_a_place_to_go_on(way, tmp_path):
 
 
 MID_UPDATE = "ignore:.*inside an update.*:seqdata.errors.SeqDataWarning"
-"""A resumed ModelCheckpoint saves once before its first update, as if it had not saved there before."""
+"""A resumed ModelCheckpoint saves once before its first update, as if it had not done so before."""
 
 
 @pytest.mark.filterwarnings(MID_UPDATE)

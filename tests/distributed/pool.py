@@ -1,0 +1,88 @@
+"""A process that has imported everything once and forks ranks on demand.
+
+Run as a program: reads one job per line from stdin (task, world, specs, seconds, folder), forks
+``world`` ranks that call ``tasks.TASKS[task](specs[rank])``, and answers one line with what became
+of each. Importing torch and lightning takes seconds, forking milliseconds.
+"""
+
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+
+def serve() -> None:
+    """Answer jobs until stdin ends."""
+    from tests.distributed import tasks
+
+    for line in sys.stdin:
+        job = json.loads(line)
+        answer = play(tasks.TASKS[job["task"]], job)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def play(task, job: dict) -> dict:
+    """Fork the ranks, wait for them, and end those that overrun."""
+    ranks = {fork(task, job, rank): rank for rank in range(job["world"])}
+    ends: dict[int, int] = {}
+    limit = time.monotonic() + job["seconds"]
+    while ranks and time.monotonic() < limit:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            ends[ranks.pop(pid)] = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.002)
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return {"exits": ends, "overran": sorted(ranks.values())}
+
+
+def fork(task, job: dict, rank: int) -> int:
+    """Start one rank; gives its process id, in the parent only."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        folder = Path(job["folder"])
+        os.dup2(os.open(folder / f"log-{rank}.txt", os.O_CREAT | os.O_WRONLY), 2)
+        os.dup2(2, 1)
+        enter(rank, job["world"], folder)
+        made = task(job["specs"][rank])
+        (folder / f"made-{rank}.pickle").write_bytes(pickle.dumps(made))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def enter(rank: int, world: int, folder: Path) -> None:
+    """Make this process a rank: what a launcher sets, and a process group over a file."""
+    import datetime
+
+    import torch
+
+    torch.set_num_threads(1)
+    known = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
+    sizes = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    os.environ.update({key: str(value) for key, value in {**known, **sizes}.items()})
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=20),
+    )
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,144 @@
+"""What a rank does in a test: one function per task, from plain values to plain values."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+
+from seqdata.errors import DecodeError, SeqDataError
+from seqdata.lightning import adapter
+from seqdata.lightning.agreement import agree
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.policies.bucketed import Bucketed
+from seqdata.world import World
+from tests.lightning.harness import QUIET, Lanes, Recorder, Run, data_of, fit, quietly
+
+
+def under_ddp(world: int) -> dict[str, Any]:
+    """Give what a Trainer needs to be one of ``world`` ranks that were started from outside."""
+    return {
+        "devices": world,
+        "strategy": DDPStrategy(process_group_backend="gloo"),
+        "plugins": [TorchElasticEnvironment()],
+    }
+
+
+def told(run: Run) -> dict[str, Any]:
+    """Give what a run did, as plain values."""
+    return {
+        "train": run.log.train,
+        "steps": run.log.steps,
+        "val": run.log.val,
+        "epochs": run.log.epochs,
+        "global_step": run.trainer.global_step,
+        "parameters": run.model.parameters_of(),
+        "error": None if run.error is None else str(run.error),
+        "rate": run.trainer.optimizers[0].param_groups[0]["lr"],
+    }
+
+
+def run_fit(spec: dict[str, Any]) -> dict[str, Any]:
+    """Fit as ``spec`` says; an error of ours is told, not raised."""
+    states = States()
+    with strictly():
+        if "batches_per_update" in spec.get("data", {}):
+            # a resumed ModelCheckpoint saves once before its first update
+            warnings.filterwarnings("ignore", message=".*inside an update.*")
+        try:
+            run = fit(
+                data_in(spec),
+                model=Recorder(**spec.get("model", {})),
+                folder=Path(spec["folder"]) if "folder" in spec else None,
+                every=spec.get("every"),
+                ckpt=spec.get("ckpt"),
+                callbacks=(states,) if spec.get("states") else (),
+                **spec.get("trainer", {}),
+                **under_ddp(spec["world"]),
+            )
+        except SeqDataError as error:
+            return {"refused": type(error).__name__, "text": str(error), "facts": error.facts}
+    return {**told(run), "states": states.seen}
+
+
+def data_in(spec: dict[str, Any]) -> SequenceDataModule:
+    """Make the DataModule that a task is told of."""
+    options = dict(spec.get("data", {}))
+    batch, lanes = options.pop("batch", 4), options.pop("lanes", 0)
+    return data_of(batching=Lanes(lanes) if lanes else Bucketed(batch), **options)
+
+
+@contextmanager
+def strictly() -> Iterator[None]:
+    """Make every warning an error, as pytest does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+        yield
+
+
+class States(Callback):
+    """Takes the DataModule's state after each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.seen.append(trainer.datamodule.state_dict())
+
+
+def evaluate(spec: dict[str, Any]) -> list[tuple[int, ...]]:
+    """Test a model; gives the real ids of each batch of this rank."""
+    model, data = Recorder(), data_in(spec)
+    with strictly(), quietly():
+        pl.Trainer(**{**QUIET, **under_ddp(spec["world"])}).test(model, datamodule=data)
+    return [ids for _, ids in model.log_of.val]
+
+
+def predict(spec: dict[str, Any]) -> list[list[int]]:
+    """Predict; gives the real ids of each batch of this rank."""
+    data = data_in(spec)
+    with strictly(), quietly():
+        trainer = pl.Trainer(**{**QUIET, **under_ddp(spec["world"])})
+        return trainer.predict(Recorder(), datamodule=data)
+
+
+def compare(spec: dict[str, Any]) -> str:
+    """Say what ranks that differ are told."""
+    rank = torch.distributed.get_rank()
+    error = DecodeError.at("field 'x' is bad", shard=7) if spec.get("failing") == rank else None
+    try:
+        agree(World(rank, spec["world"]), {"data": "a", "position": spec["position"]}, error)
+    except SeqDataError as different:
+        return f"{type(different).__name__}: {different} {different.facts}"
+    return "equal"
+
+
+def parallel_world(spec: dict[str, Any]) -> tuple[int, int]:
+    """Give rank and size as a Trainer of two by two data- and tensor-parallel ranks tells them."""
+    strategy = ModelParallelStrategy(
+        data_parallel_size=2, tensor_parallel_size=2, process_group_backend="gloo"
+    )
+    trainer = pl.Trainer(
+        **{**QUIET, "devices": 4, "strategy": strategy, "plugins": [TorchElasticEnvironment()]},
+        max_epochs=1,
+    )
+    trainer.strategy.connect(Recorder())
+    trainer.strategy.setup_environment()
+    world = adapter.world_of(trainer)
+    return world.rank, world.size
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "fit": run_fit,
+    "test": evaluate,
+    "predict": predict,
+    "compare": compare,
+    "parallel_world": parallel_world,
+}

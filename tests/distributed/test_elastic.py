@@ -1,0 +1,180 @@
+"""A run that goes on with another number of ranks is the same run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lightning.harness import Run, data_of, fit
+
+pytestmark = pytest.mark.distributed
+
+COUNT, EPOCHS = 27, 3  # 7 batches of 4: an odd number, so that the last update is short
+BATCHES = 7
+
+
+def alone(**trainer: Any) -> Run:
+    return fit(data_of(COUNT), max_epochs=EPOCHS, **trainer)
+
+
+def dealt(told: list[dict[str, Any]]) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Give the batches of all ranks in the order of the plan, without filler."""
+    return [
+        entry
+        for step in zip(*(one["train"] for one in told), strict=True)
+        for entry in step
+        if entry[2]
+    ]
+
+
+def validated(told: list[dict[str, Any]]) -> dict[int, list[int]]:
+    """Give the ids that were validated, by global step."""
+    found: dict[int, list[int]] = {}
+    for one in told:
+        for step, ids in one["val"]:
+            found.setdefault(step, []).extend(ids)
+    return {step: sorted(ids) for step, ids in found.items()}
+
+
+def saved(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.ckpt"), key=lambda path: int(path.stem.split("=")[1]))
+
+
+def batches_behind(path: Path) -> int:
+    """Give the plan batches, over all epochs, that a checkpoint's state says are trained."""
+    import torch
+
+    state = torch.load(path)["SequenceDataModule"]
+    return state["epoch"] * BATCHES + state["position"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 2)])
+def test_every_step_is_a_place_to_go_on_with_other_ranks(ranks, tmp_path, before, after):
+    whole = alone()
+    spec = {"data": {"count": COUNT}, "trainer": {"max_epochs": EPOCHS}}
+    ranks.play("fit", before, {**spec, "folder": str(tmp_path), "every": 1})
+    for path in saved(tmp_path)[:-1]:
+        done = batches_behind(path)
+        told = ranks.play("fit", after, {**spec, "ckpt": str(path)})
+        assert dealt(told) == whole.log.train[done:]
+        epochs = [epoch for epoch in range(EPOCHS) if epoch * BATCHES >= done]
+        assert [one["epochs"] for one in told] == [epochs] * after
+        assert len(validated(told)) == EPOCHS - done // BATCHES
+        assert all(ids == [0, 1, 2, 3, 4] for ids in validated(told).values())
+
+
+def same_run(
+    ranks, folder: Path, worlds: tuple[int, ...], cuts: tuple[int, ...], group: int
+) -> None:
+    """Assert that a run over ``worlds``, cut at these global steps, is the run of one process.
+
+    Every part but the first goes on from a checkpoint of the part before, and is played to the end.
+    """
+    data = {"count": COUNT, "batches_per_update": group}
+    whole = fit(data_of(COUNT, batches_per_update=group), max_epochs=EPOCHS)
+    updates = -(-BATCHES // group)
+    spec: dict[str, Any] = {"data": data, "trainer": {"max_epochs": EPOCHS}}
+    path, done, cut = None, 0, 0
+    for number, world in enumerate(worlds):
+        at = folder / str(number)
+        part = {**spec, "folder": str(at), "every": 1, **({"ckpt": str(path)} if path else {})}
+        told = ranks.play("fit", world, part)
+        assert dealt(told) == whole.log.train[done:]
+        epochs = [epoch for epoch in range(EPOCHS) if epoch * updates >= cut]
+        for one in told:
+            assert one["epochs"] == epochs
+            assert one["global_step"] == whole.trainer.global_step == updates * EPOCHS
+            assert one["rate"] == whole.trainer.optimizers[0].param_groups[0]["lr"]
+            assert one["parameters"] == pytest.approx(whole.model.parameters_of(), rel=0, abs=1e-12)
+        ends = [updates * (epoch + 1) for epoch in range(EPOCHS)]
+        assert validated(told) == {end: [0, 1, 2, 3, 4] for end in ends if end > cut}
+        if number < len(cuts):
+            cut = cuts[number]
+            path = at / f"step={cut}.ckpt"
+            done = batches_behind(path)
+
+
+@pytest.mark.filterwarnings("ignore:.*inside an update.*:seqdata.errors.SeqDataWarning")
+@pytest.mark.parametrize(
+    ("worlds", "cuts"),
+    [
+        ((1, 1, 1), (2, 6)),
+        ((2, 1, 2), (2, 6)),  # in mid-epoch, twice
+        ((2, 1, 2), (4, 8)),  # on the last batch, twice
+        ((1, 2, 1), (4, 6)),
+        ((2, 2, 2), (3, 8)),
+        ((1, 2), (1,)),
+        ((2, 1), (5,)),
+    ],
+)
+def test_batches_per_update_makes_any_chain_of_worlds_one_run(ranks, tmp_path, worlds, cuts):
+    same_run(ranks, tmp_path, worlds, cuts, group=2)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("cuts", [(1, 3), (2, 4), (2, 3), (1, 4), (4, 5)])
+@pytest.mark.parametrize(
+    "worlds", [(4, 2, 1), (1, 4, 2), (2, 1, 4), (1, 1, 1), (2, 2, 2), (4, 4, 1)]
+)
+def test_longer_chains_of_up_to_four_ranks_are_one_run(ranks, tmp_path, worlds, cuts):
+    same_run(ranks, tmp_path, worlds, cuts, group=4)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_failed_step_is_trained_again_by_other_ranks(ranks, tmp_path, before, after):
+    whole = alone()
+    spec = {"data": {"count": COUNT}, "trainer": {"max_epochs": EPOCHS}}
+    for failing in (1, 3, 5):
+        folder = tmp_path / str(failing)
+        cut = {**spec, "model": {"fail_at": failing}, "folder": str(folder), "every": 100}
+        assert {one["error"] for one in ranks.play("fit", before, cut)} == {"told to fail"}
+        (path,) = saved(folder)
+        told = ranks.play("fit", after, {**spec, "ckpt": str(path)})
+        assert dealt(told) == whole.log.train[batches_behind(path) :]
+        assert len(validated(told)) == EPOCHS - batches_behind(path) // BATCHES
+
+
+def test_a_limit_in_steps_is_refused_on_another_world(ranks, tmp_path):
+    fit(data_of(COUNT), folder=tmp_path, every=1, max_epochs=1, limit_train_batches=4)
+    trainer = {"max_epochs": 1, "limit_train_batches": 4}
+    spec = {"data": {"count": COUNT}, "trainer": trainer, "ckpt": str(tmp_path / "step=2.ckpt")}
+    told = ranks.play("fit", 2, spec)
+    assert {one["refused"] for one in told} == {"ResumeError"}
+    assert (
+        "`limit_train_batches` is 4 steps, which hold other batches on 2 ranks" in told[0]["text"]
+    )
+
+
+@pytest.mark.parametrize(("cut", "begins"), [(2, (0, 2)), (4, (1, 0))])
+def test_a_fraction_of_an_epoch_goes_on_or_ends_by_the_new_worlds_count(
+    ranks, tmp_path, cut, begins
+):
+    """Half of 10 batches: 5 steps alone, 2 steps of 2 ranks, which hold 4 batches."""
+    trainer = {"max_epochs": 3, "limit_train_batches": 0.5}
+    fit(data_of(40), folder=tmp_path, every=1, **trainer)
+    spec = {"data": {"count": 40}, "trainer": trainer, "ckpt": str(tmp_path / f"step={cut}.ckpt")}
+    told = ranks.play("fit", 2, spec)
+    places = [entry[:2] for entry in dealt(told)]
+    assert places[0] == begins
+    rest = [(0, 2), (0, 3)] if begins == (0, 2) else []
+    assert places == rest + [(epoch, number) for epoch in (1, 2) for number in range(4)]
+    assert told[0]["epochs"] == [1, 2]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_lanes_go_on_with_other_ranks(ranks, tmp_path, before, after):
+    trainer = {"max_epochs": 2}
+    data = {"count": 9, "lanes": 4, "val": None, "batches_per_update": 3}
+    spec = {"data": data, "trainer": trainer}
+    whole = ranks.play("fit", 1, spec)[0]
+    ranks.play("fit", before, {**spec, "folder": str(tmp_path), "every": 1})
+    for path in saved(tmp_path)[:-1]:
+        told = ranks.play("fit", after, {**spec, "ckpt": str(path)})
+        rest = whole["train"][-len(told[0]["train"]) :]
+        joined = [
+            (*step[0][:2], sum((entry[2] for entry in step), ()))
+            for step in zip(*(one["train"] for one in told), strict=True)
+        ]
+        assert joined == rest
+        for one in told:
+            assert one["parameters"] == pytest.approx(whole["parameters"], rel=0, abs=1e-12)

@@ -1,0 +1,85 @@
+"""Lightning's private counters are where we read them; the first test to fail when they move."""
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from seqdata.lightning import adapter
+from seqdata.lightning.adapter import Counters, Tracker
+from seqdata.world import World
+from tests.lightning.harness import QUIET, data_of, fit
+
+
+class Reading(Callback):
+    """Reads the counters at three hooks of each step."""
+
+    def __init__(self):
+        self.read = []
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.read.append(("start", adapter.counters_of(trainer)))
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.read.append(("end", adapter.counters_of(trainer)))
+
+    def on_validation_start(self, trainer, module):
+        self.read.append(("validation", adapter.counters_of(trainer)))
+
+
+def test_lightnings_counters_mean_what_they_meant():
+    reading = Reading()
+    fit(data_of(8), max_epochs=2, callbacks=(reading,))
+    of_epoch = [
+        ("start", Counters(ready=1, processed=0, total=2, last=False, steps=2)),
+        ("end", Counters(ready=1, processed=1, total=3, last=False, steps=2)),
+        ("start", Counters(ready=2, processed=1, total=3, last=True, steps=2)),
+        ("end", Counters(ready=2, processed=2, total=4, last=True, steps=2)),
+        ("validation", Counters(ready=2, processed=2, total=4, last=True, steps=2)),
+    ]
+    assert reading.read[5:] == of_epoch
+
+
+def test_the_loop_states_of_a_checkpoint_are_where_they_were(tmp_path):
+    fit(data_of(), folder=tmp_path, every=1, max_epochs=1)
+    states = adapter.loop_states(torch.load(tmp_path / "step=2.ckpt"))
+    assert states.epochs["current"] == tracker(1, 1, 0, 0)
+    assert states.batches["current"] == states.batches["total"] == tracker(2, 2, 2, 1)
+    assert states.batches["is_last_batch"] is False
+    assert states.validation["current"] == tracker(0, 0, 0, 0)
+
+
+def tracker(ready: int, started: int, processed: int, completed: int) -> Tracker:
+    return {"ready": ready, "started": started, "processed": processed, "completed": completed}
+
+
+def test_only_the_loader_of_the_fit_loop_feeds_it():
+    run = fit(data_of(), max_epochs=1)
+    assert adapter.feeds(run.trainer, run.trainer.train_dataloader)
+    assert not adapter.feeds(run.trainer, run.data.train_dataloader())
+    assert not adapter.feeds(pl.Trainer(**QUIET, max_epochs=1), run.data.train_dataloader())
+
+
+def test_one_device_is_a_world_of_one():
+    assert adapter.world_of(pl.Trainer(**QUIET, max_epochs=1)) == World(0, 1)
+
+
+def test_without_a_trainer_the_process_group_tells_the_world():
+    assert adapter.world_of(None) == World.current() == World(0, 1)
+
+
+def test_limits_are_counted_as_lightning_counts_them():
+    for limit in (1.0, 0.7, 0.34, 3, 99):
+        run = fit(data_of(), max_epochs=1, limit_train_batches=limit)
+        assert adapter.trained_steps(run.trainer, 6) == run.trainer.num_training_batches
+
+
+def test_our_callback_is_attached_once_and_taken_off():
+    data = data_of()
+    run = fit(data, max_epochs=1)
+    assert not [one for one in run.trainer.callbacks if type(one).__name__ == "CounterRepair"]
+    callback = Reading()
+    adapter.attach(run.trainer, callback)
+    adapter.attach(run.trainer, callback)
+    assert run.trainer.callbacks.count(callback) == 1
+    adapter.detach(run.trainer, callback)
+    assert callback not in run.trainer.callbacks

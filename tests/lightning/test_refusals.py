@@ -1,0 +1,140 @@
+"""States that do not fit: each is refused, with the reason."""
+
+import pytest
+import torch
+
+from seqdata.errors import ResumeError
+from seqdata.lightning.adapter import loop_states
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.lightning.state import RunState
+from seqdata.policies.bucketed import Bucketed
+from tests.lightning.harness import data_of, fit, sequences
+
+SAVED = {
+    "version": 1, "epoch": 1, "position": 2, "fingerprint": "f", "data": "d", "policy": "p",
+    "seed": 0, "shift": "0", "tail": "fill", "world_size": 2, "accumulate": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    fit(data_of(), folder=folder, every=1, max_epochs=2)
+    return folder / "step=8.ckpt"
+
+
+def edited(path, folder, change):
+    saved = torch.load(path)
+    change(saved)
+    torch.save(saved, folder / "edited.ckpt")
+    return folder / "edited.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"count": 24}, "`data` was .*, is .*pass on_changed='next_epoch'"),
+        (
+            {"batching": Bucketed(5)},
+            '`policy` was "Bucketed.batch_size=4.*, is "Bucketed.batch_size=5',
+        ),
+        ({"seed": 4}, "`seed` was 3, is 4; a state goes on only over the same plan"),
+        ({"shift": 1}, "resume: `shift` was '0', is '1'; a state goes on"),
+        ({"seed": 4, "batching": Bucketed(5)}, "`policy` was .*; `seed` was 3, is 4"),
+    ],
+)
+def test_a_state_of_another_plan_is_refused_with_the_reason(checkpoint, options, reason):
+    with pytest.raises(ResumeError, match=reason):
+        fit(data_of(**options), ckpt=checkpoint, max_epochs=2)
+
+
+def test_changed_data_may_begin_the_next_epoch(checkpoint):
+    grown = {"count": 30, "on_changed": "next_epoch"}
+    rest = fit(data_of(**grown), ckpt=checkpoint, max_epochs=3)
+    assert rest.log.train == fit(data_of(**grown), max_epochs=3).log.train[-8:]
+    assert rest.log.epochs == [2]
+
+
+def test_a_plan_that_another_release_made_is_refused(checkpoint, tmp_path):
+    def forge(saved):
+        saved["SequenceDataModule"]["fingerprint"] = "0" * 32
+
+    with pytest.raises(ResumeError, match=r"the plan of epoch 1 has fingerprint '.*', must be the"):
+        fit(data_of(), ckpt=edited(checkpoint, tmp_path, forge), max_epochs=2)
+
+
+def test_a_missing_state_is_noticed_before_the_first_batch(checkpoint, tmp_path):
+    def rename(saved):
+        saved["SomeOtherDataModule"] = saved.pop("SequenceDataModule")
+
+    with pytest.raises(
+        ResumeError, match=r"stands at step 2, the data at step 0.*brought no state"
+    ):
+        fit(data_of(), ckpt=edited(checkpoint, tmp_path, rename), max_epochs=2)
+
+
+def test_a_renamed_subclass_is_noticed(checkpoint):
+    class Renamed(SequenceDataModule):
+        pass
+
+    data = Renamed(train=sequences(23), batching=Bucketed(4), seed=3)
+    with pytest.raises(ResumeError, match="resume with the class that saved it, not renamed"):
+        fit(data, ckpt=checkpoint, max_epochs=2)
+
+
+def test_a_state_of_another_run_than_the_loops_is_noticed(checkpoint, tmp_path):
+    def move(saved):
+        saved["SequenceDataModule"]["position"] = 3
+
+    with pytest.raises(ResumeError, match=r"at step 2, the data at step 3.*are of two runs"):
+        fit(data_of(), ckpt=edited(checkpoint, tmp_path, move), max_epochs=2)
+
+
+def test_a_checkpoint_without_loops_is_refused(checkpoint, tmp_path):
+    def cut(saved):
+        del saved["loops"]
+
+    with pytest.raises(ResumeError, match="has no 'loops', must hold the fit loop's counters"):
+        fit(data_of(), ckpt=edited(checkpoint, tmp_path, cut), max_epochs=2)
+
+
+def test_a_checkpoint_of_an_unknown_lightning_is_refused():
+    with pytest.raises(ResumeError, match="has no 'epoch_progress'"):
+        loop_states({"loops": {"fit_loop": {}}})
+
+
+def test_a_state_comes_back_from_its_dict():
+    assert RunState.of_dict(SAVED).as_dict() == SAVED
+
+
+@pytest.mark.parametrize("version", [0, 2, None, "1"])
+def test_another_version_is_refused(version):
+    with pytest.raises(ResumeError, match=f"has version {version!r}, must be 1"):
+        RunState.of_dict({**SAVED, "version": version})
+
+
+@pytest.mark.parametrize("name", [name for name in SAVED if name != "version"])
+def test_a_state_without_one_of_its_parts_is_damaged(name):
+    with pytest.raises(ResumeError, match=rf"`{name}` of the state is None, must be .*damaged"):
+        RunState.of_dict({key: value for key, value in SAVED.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("epoch", -1), ("position", 1.0), ("seed", True), ("policy", 3)]
+)
+def test_a_state_with_a_part_of_another_kind_is_damaged(name, value):
+    with pytest.raises(ResumeError, match=f"`{name}` of the state is {value!r}, must be"):
+        RunState.of_dict({**SAVED, name: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("limit_train_batches", 4), ("val_check_interval", 3)]
+)
+def test_limits_in_steps_are_refused_when_the_world_changed(checkpoint, tmp_path, option, value):
+    def of_two_ranks(saved):
+        saved["SequenceDataModule"]["world_size"] = 2
+
+    path = edited(checkpoint, tmp_path, of_two_ranks)
+    reason = f"`{option}` is {value} steps, which hold other batches on 1 ranks than on the 2"
+    with pytest.raises(ResumeError, match=reason):
+        fit(data_of(), ckpt=path, max_epochs=2, **{option: value})

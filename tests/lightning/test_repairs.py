@@ -1,0 +1,89 @@
+"""Repairs of a checkpoint's counters, as Lightning writes them at each of its hooks."""
+
+import copy
+
+import pytest
+
+from seqdata.lightning.adapter import LoopStates
+from seqdata.lightning.cursor import Place
+from seqdata.lightning.repairs import Resume, repair
+
+
+def tracker(ready: int, started: int, processed: int, completed: int) -> dict[str, int]:
+    return {"ready": ready, "started": started, "processed": processed, "completed": completed}
+
+
+def states(*, epochs: tuple, current: tuple, total: tuple, last: bool = False) -> LoopStates:
+    return LoopStates(
+        epochs={"current": tracker(*epochs), "total": tracker(*epochs)},
+        batches={
+            "current": tracker(*current),
+            "total": tracker(*total),
+            "is_last_batch": last,
+        },
+        validation={"current": tracker(2, 2, 1, 1), "total": tracker(5, 5, 4, 4)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("current", "moved"),
+    [
+        ((4, 4, 4, 3), (8, 8, 8, 7)),  # saved in on_train_batch_end
+        ((4, 4, 4, 4), (8, 8, 8, 8)),  # saved after validation
+        ((5, 5, 4, 4), (9, 9, 8, 8)),  # a training step failed
+        ((5, 4, 4, 4), (9, 8, 8, 8)),  # a hook before it failed
+    ],
+)
+def test_another_world_moves_all_counters_by_one_amount(current, moved):
+    saved = states(epochs=(2, 2, 1, 1), current=current, total=(10, 10, 10, 9), last=True)
+    repair(saved, Resume(Place(1, 8), step=8, shifted=True))
+    assert saved.batches["current"] == tracker(*moved)
+    assert saved.batches["total"] == tracker(10, 10, 10, 9)
+    assert saved.batches["is_last_batch"] is False
+    assert saved.epochs["current"] == tracker(2, 2, 1, 1)
+
+
+def test_the_same_world_changes_no_counter_of_training():
+    saved = states(epochs=(2, 2, 1, 1), current=(4, 4, 4, 3), total=(10, 10, 10, 9))
+    before = copy.deepcopy((saved.epochs, saved.batches))
+    repair(saved, Resume(Place(1, 9), step=9, shifted=False))
+    assert (saved.epochs, saved.batches) == before
+
+
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        (2, 2, 1, 1),  # saved in the last batch
+        (2, 2, 2, 1),  # saved in on_train_epoch_end
+        (2, 2, 2, 2),  # saved after the fit
+        (3, 2, 2, 2),  # saved while the next epoch was being prepared
+    ],
+)
+def test_an_epochs_last_batch_makes_it_a_finished_epoch(epochs):
+    saved = states(epochs=epochs, current=(6, 6, 6, 5), total=(12, 12, 12, 11), last=True)
+    repair(saved, Resume(Place(2, 0), step=0, shifted=True))
+    assert saved.epochs == {"current": tracker(2, 2, 2, 2), "total": tracker(2, 2, 2, 2)}
+    assert saved.batches["current"] == tracker(0, 0, 0, 0)
+    assert saved.batches["total"] == tracker(12, 12, 12, 12)
+    assert saved.batches["is_last_batch"] is False
+
+
+def test_an_epoch_whose_first_batch_failed_stays_open():
+    saved = states(epochs=(3, 3, 2, 2), current=(1, 1, 0, 0), total=(13, 13, 12, 12))
+    before = copy.deepcopy((saved.epochs, saved.batches))
+    repair(saved, Resume(Place(2, 0), step=0, shifted=True))
+    assert (saved.epochs, saved.batches) == before
+
+
+def test_an_epoch_that_an_unrepaired_run_took_for_completed_is_opened_again():
+    saved = states(epochs=(1, 1, 1, 1), current=(2, 2, 2, 1), total=(8, 8, 8, 7))
+    repair(saved, Resume(Place(1, 2), step=2, shifted=False))
+    assert saved.epochs["current"] == tracker(2, 2, 1, 1)
+    assert saved.epochs["total"] == tracker(2, 2, 1, 1)
+
+
+def test_a_validation_that_was_cut_off_begins_again():
+    saved = states(epochs=(1, 1, 0, 0), current=(2, 2, 2, 2), total=(2, 2, 2, 2))
+    repair(saved, Resume(Place(0, 2), step=2, shifted=False))
+    assert saved.validation["current"] == tracker(0, 0, 0, 0)
+    assert saved.validation["total"] == tracker(5, 5, 4, 4)
