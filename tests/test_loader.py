@@ -1,12 +1,10 @@
 """The public Loader: positions, states, resumes and worlds, as plain PyTorch loops use it."""
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -336,85 +334,3 @@ def test_a_shutdown_leaves_a_loader_that_can_be_used():
     made, _ = after(2, prefetch=2)
     made.shutdown()
     assert ids(made) == epochs(2)[1]
-
-
-def train(world_sizes, accumulate=1, stop=None):
-    """Train a linear model by hand over simulated ranks, as DDP would: the mean of the gradients."""
-    torch.manual_seed(0)
-    weight = torch.zeros(40, dtype=torch.float64, requires_grad=True)
-    state = None
-    for size in world_sizes:
-        per_rank = accumulate // size
-        ranks = [
-            loader(world=World(rank, size), accumulate=per_rank, fields=["x"], shift=1)
-            for rank in range(size)
-        ]
-        if state is not None:
-            for rank in ranks:
-                rank.load_state_dict(state)
-        updates = 0
-        steps = -(-(13 - ranks[0].state_dict()["position"]) // size)
-        for step, batches in enumerate(zip(*ranks, strict=True)):
-            for batch in batches:
-                inputs = (batch["x"] % 100).long()
-                nll = (weight[inputs] - (batch["targets"] % 7)).square()
-                loss = (nll * batch.score).sum() * batch.loss_scale
-                (loss / size).backward()  # DDP takes the mean over ranks
-            if (step + 1) % per_rank == 0 or step + 1 == steps:
-                with torch.no_grad():
-                    weight -= 0.1 * weight.grad
-                weight.grad = None
-                updates += 1
-            if updates == stop and size is not world_sizes[-1]:
-                break
-        state = ranks[0].state_dict()
-    return weight.detach()
-
-
-def test_a_plain_loop_trains_the_same_on_any_number_of_ranks():
-    one = train([1], accumulate=4)
-    assert one.abs().sum() > 1
-    for worlds in ([2], [4], [4, 1], [1, 4, 2]):
-        torch.testing.assert_close(train(worlds, 4, stop=1), one, rtol=1e-12, atol=1e-12)
-
-
-def test_a_fabric_loop_trains():
-    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
-    fabric.launch()
-    torch.manual_seed(0)
-    embedding = torch.nn.Embedding(10_200, 2)
-    model, optimizer = fabric.setup(embedding, torch.optim.SGD(embedding.parameters(), lr=1.0))
-    made = loader(TokenBudget(200), world=World(fabric.global_rank, fabric.world_size))
-    losses = []
-    for _ in range(made.epoch, 2):
-        for batch in made:
-            batch = fabric.to_device(batch)
-            loss = (model(batch["x"]).sum(-1).square() * batch.score).sum() * batch.loss_scale
-            fabric.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-    assert len(losses) == 2 * len(made)
-    assert sum(losses[-len(made) :]) < sum(losses[: len(made)])
-
-
-def test_evaluation_with_score_is_exact_on_any_number_of_ranks():
-    def total(size):
-        ranks = [loader(world=World(rank, size)) for rank in range(size)]
-        sums = [
-            (batch["x"].double()[batch.score].sum().item(), int(batch.score.sum()))
-            for rank in ranks
-            for batch in rank
-        ]
-        return sum(part for part, _ in sums), sum(count for _, count in sums)
-
-    assert total(1) == total(3) == total(8)
-    assert total(3)[1] == LENGTHS.sum()
-
-
-def test_exact_on_any_world_with_weight_in_a_tuple():
-    seen = Counter()
-    for rank in range(4):
-        for _, numbers, weight in loader(world=World(rank, 4), as_tuple=("x", "ids", "weight")):
-            seen.update(numbers[weight > 0].tolist())
-    assert seen == Counter(range(101))
