@@ -91,6 +91,34 @@ def check_totals(make: Make, size: int) -> None:
             )
 
 
+def check_lane_flags(make: Make, size: int) -> None:
+    """Check that lanes say where a sequence begins, and where a row is idle or filler (I6).
+
+    Args:
+        make: Makes the loader of a rank, over a plan with lanes that carries no state over ends.
+        size: World size.
+
+    Raises:
+        ConformanceError: If ``reset`` or ``weight`` is wrong, or a batch has no lanes.
+    """
+    for number, step in enumerate(_steps(_loaders(make, size))):
+        for rank, batch in enumerate(step):
+            where = f"loader: rank {rank} of {size}, step {number}"
+            if batch.lanes is None or batch.reset is None:
+                raise ConformanceError(f"{where} has no lanes, must have")
+            due = ((batch.start == 0) & (batch.lengths > 0)).tolist()
+            if batch.reset.tolist() != due:
+                raise ConformanceError(
+                    f"{where} has `reset` {batch.reset.tolist()}, must be {due}: at timestep 0 of "
+                    "a sequence, never where a lane is idle"
+                )
+            if bool(((batch.weight > 0) & (batch.lengths == 0)).any()):
+                raise ConformanceError(
+                    f"{where} has weights {batch.weight.tolist()} for lengths "
+                    f"{batch.lengths.tolist()}, must be 0 where a lane is idle"
+                )
+
+
 def check_resumes(make: Make, size: int, cuts: Sequence[int], *, epoch: int = 0) -> None:
     """Check that new loaders go on exactly where others were left (I4).
 

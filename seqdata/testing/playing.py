@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import SeqDataWarning
 from seqdata.plan import Plan
-from seqdata.tables import PlanBatch
 from seqdata.sharing import RankPlan, Step, Tail, share
+from seqdata.tables import PlanBatch
 from seqdata.testing.verdict import ConformanceError
 from seqdata.world import World
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from seqdata.errors import SeqDataWarning
+from seqdata.errors import ResumeError, SeqDataWarning
 from seqdata.index import SequenceIndex
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
+from seqdata.storage.views import View
 from seqdata.storage.writer import write_arrow
 from seqdata.testing.contract import sample_sequences
 from seqdata.testing.generators import lane_policies, lengths, policies
@@ -23,6 +24,7 @@ from seqdata.testing.lanes import FewLanes
 from seqdata.testing.loaders import (
     check_changing_worlds,
     check_content,
+    check_lane_flags,
     check_no_short_epoch,
     check_resumes,
     check_steps,
@@ -42,13 +44,16 @@ pytestmark = [
 
 @st.composite
 def makers(draw, tails=("fill",)):
-    """Draw a loader over up to 60 sequences in memory, with at least one to play."""
+    """Draw a loader over up to 60 sequences in memory, or a view of them, not all dropped."""
     sizes = draw(st.integers(1, 60).flatmap(lengths))
+    store = MemoryStore.of([np.arange(size) + 1_000 * k for k, size in enumerate(sizes)])
+    if draw(st.booleans()):
+        numbers = draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=30))
+        store = store.take(np.arange(len(sizes))[::-1]).take(numbers)
     policy = draw(st.one_of(policies(), policies(), lane_policies()))
     tail = draw(st.sampled_from(tails))
-    count = policy.num_batches(SequenceIndex.from_lengths(sizes))
+    count = policy.num_batches(SequenceIndex.from_lengths(store.lengths))
     assume(count >= (8 if tail == "drop" else 1))
-    store = MemoryStore.of([np.arange(size) + 1_000 * k for k, size in enumerate(sizes)])
     seed, prefetch = draw(st.integers(0, 1 << 40)), draw(st.sampled_from((0, 1, 3)))
     return LoaderOf(store, policy, seed=seed, tail=tail, prefetch=prefetch)
 
@@ -57,7 +62,7 @@ def makers(draw, tails=("fill",)):
 @given(makers(("fill", "drop", "repeat")), st.integers(1, 8))
 def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
     check_steps(make, (1, size))
-    check_content(make, make.store, size=size)
+    check_content(make, make.store.base if isinstance(make.store, View) else make.store, size=size)
     check_totals(make, size)
 
 
@@ -142,6 +147,24 @@ def test_other_processes_go_on_from_a_state_on_any_world(pool, stored, policy):
         told = [pool.submit(play_rank, make, world, state) for world in worlds]
         rest = [row for one in told for row in one.result(timeout=60)]
         assert sorted(rest) == sorted(row for row in whole if row.number >= cut)
+
+
+def test_lanes_say_where_sequences_begin_and_which_are_idle(stored):
+    for size in (1, 2, 3, 7):
+        check_lane_flags(LoaderOf(stored, FewLanes(5, 16)), size)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"seed": 6}, "seed"), ({"policy": Bucketed(5)}, "policy"), ({"store": [[1, 2]]}, "data")],
+    ids=["seed", "policy", "data"],
+)
+def test_a_state_of_another_run_is_refused(stored, change, named):
+    make = LoaderOf(stored, Bucketed(4), seed=5)
+    loader = make(World(0, 1))
+    next(iter(loader))
+    with pytest.raises(ResumeError, match=f"`{named}` was .*, is "):
+        replace(make, **change)(World(0, 1)).load_state_dict(loader.state_dict())
 
 
 def test_uneven_lanes_are_said_once_per_share(stored):

@@ -144,3 +144,13 @@ def test_remainders_of_blocks_follow_in_the_order_of_their_groups(budget, count,
     due = [number for number in seen for _ in range(groups[number])]
     due += [number for number in seen for _ in range(batches[number] - groups[number])]
     assert order == due
+
+
+@pytest.mark.parametrize("kind", [Fixed, Bucketed])
+def test_blocks_of_the_same_lengths_are_not_shuffled_alike(kind):
+    index = SequenceIndex.from_lengths(np.tile(np.arange(100, 164), 3))
+    plan = SmallBlocks(kind(1), 1).plan(index, seed=3, epoch=2)
+    numbers = plan.spans[:, 0]
+    orders = [(numbers[numbers // 64 == block] % 64).tolist() for block in range(3)]
+    assert all(sorted(order) == list(range(64)) for order in orders)
+    assert orders[0] != orders[1] != orders[2] != orders[0]
