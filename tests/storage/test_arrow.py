@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -141,6 +142,31 @@ def test_populate_takes_any_range_and_chosen_fields(store):
     store.populate(4, 2)
     with pytest.raises(ConfigError, match="no field 'z', must be one of id, x, y; choose one"):
         store.populate(0, 1, ["z"])
+
+
+def resident(path):
+    """Give the bytes of a mapped file that this process has in memory."""
+    found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.split(" ")[-1].endswith(".arrow"):
+            found = line.endswith(str(path))
+        elif found and line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_populate_reads_what_was_asked_for_and_little_more(tmp_path):
+    store = write_arrow(tmp_path, [{"x": np.zeros(1 << 18, np.uint8)} for _ in range(64)])
+    path = tmp_path / "part-00000.arrow"
+    before = resident(path)
+    assert before < 4 << 20
+    store.populate(48, 64)
+    if resident(path) == before:
+        pytest.skip("this system reads ahead without mapping")
+    assert 4 << 20 <= resident(path) < 9 << 20
+    store.populate(0, 64, ["x"])
+    assert resident(path) >= 16 << 20
 
 
 # ---- what is not there, or is no store

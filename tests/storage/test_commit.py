@@ -1,12 +1,13 @@
 """A store is there as a whole or not at all, whoever fails, is killed or writes beside."""
 
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from seqdata.errors import ConfigError, DecodeError
+from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.writer import write_arrow
@@ -54,6 +55,23 @@ def test_a_file_in_the_way_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file: is a file, must be a folder or not there; choose"):
         write_arrow(tmp_path / "file", numbers(1))
+
+
+def test_an_overwrite_that_stops_among_its_renames_leaves_no_store(tmp_path, monkeypatch):
+    """Half of the old and half of the new must never be read as one."""
+    write_arrow(tmp_path, numbers(*[9] * 9), shard_bytes=80)
+    rename = os.replace
+
+    def fails(source, target):
+        if str(target).endswith("part-00001.arrow"):
+            raise OSError("disk is gone")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="disk is gone"):
+        write_arrow(tmp_path, numbers(*[8] * 9), shard_bytes=80, overwrite=True)
+    with pytest.raises(IncompleteDatasetError, match="writing was not finished"):
+        open_arrow(tmp_path)
 
 
 KILLED = """

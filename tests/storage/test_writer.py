@@ -151,8 +151,10 @@ def test_other_values_ids_lengths_or_fields_give_another_fingerprint(tmp_path, c
 
 
 def test_shards_of_like_form_have_footers_of_their_own(tmp_path):
-    store = write_arrow(tmp_path, [{"x": [1]}, {"x": [2]}], shard_bytes=1)
-    assert len({shard.footer_sha256 for shard in store.manifest.shards}) == 2
+    store = write_arrow(tmp_path / "a", [{"x": [1]}, {"x": [1]}], shard_bytes=1)
+    other = write_arrow(tmp_path / "b", [{"x": [2]}, {"x": [2]}], shard_bytes=1)
+    shards = store.manifest.shards + other.manifest.shards
+    assert len({shard.footer_sha256 for shard in shards}) == 4
 
 
 DEVIATIONS = [

@@ -1,0 +1,44 @@
+"""Sequences are copied into one growing buffer per field."""
+
+import numpy as np
+import pytest
+
+from seqdata.protocols import Field
+from seqdata.storage.packing import make_packer
+
+
+@pytest.mark.parametrize("length", [1, 3, 1023, 1024, 1025, 5000])
+def test_ragged_values_follow_each_other_whatever_the_buffer_held(length):
+    packer = make_packer(Field("int32"))
+    given = [np.arange(i, i + length, dtype=np.int32) for i in range(2100 // length + 3)]
+    sizes = [packer.add(one) for one in given]
+    values, offsets = packer.take()
+    assert sizes == [4 * length + 8] * len(given)
+    assert np.array_equal(values, np.concatenate(given))
+    assert np.array_equal(offsets, np.arange(len(given) + 1) * length)
+
+
+def test_numbers_per_sequence_follow_each_other():
+    packer = make_packer(Field("int16", (2,), None))
+    for i in range(3000):
+        packer.add(np.array([i, -i], dtype=np.int16))
+    values, offsets = packer.take()
+    assert np.array_equal(values[:, 0], np.arange(3000))
+    assert offsets is None
+
+
+@pytest.mark.parametrize(
+    "field", [Field("int32"), Field("int64", (), None), Field("str", (), None)]
+)
+def test_what_was_taken_is_not_touched_by_what_is_added_later(field):
+    packer = make_packer(field)
+    first, later = {"int32": ([1], [2]), "int64": (1, 2), "str": ("a", "b")}[field.dtype]
+    if field.dtype == "int32":
+        first, later = np.array(first, dtype=np.int32), np.array(later, dtype=np.int32)
+    packer.add(first)
+    values, offsets = packer.take()
+    before = values.tolist()
+    packer.add(later)
+    assert values.tolist() == before
+    assert len(packer.take()[0]) == 1
+    assert offsets is None or offsets.tolist() == [0, 1]
