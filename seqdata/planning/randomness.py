@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
+from seqdata.planning.ranking import stable_order
 
 
 class Purpose(IntEnum):
@@ -63,7 +64,7 @@ class Draw:
 
     def permutation(self, purpose: Purpose, count: int, block: int = 0) -> NDArray[np.int64]:
         """Draw a permutation of ``range(count)``, int64 (count,)."""
-        return np.argsort(self.raw(purpose, count, block), kind="stable")
+        return stable_order(self.raw(purpose, count, block))
 
     def each(
         self, purpose: Purpose, occurrences: NDArray[np.int64], sequences: NDArray[np.int64]

@@ -18,6 +18,7 @@ from seqdata.planning.cutting import EveryFew, check_count, longest_first
 from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw, Purpose
+from seqdata.planning.ranking import stable_order
 
 _ONE = 1 << 30  # lengths are scaled by this, in integers: `log` differs between CPUs
 _NOISE = _ONE // 100
@@ -83,4 +84,4 @@ def _noisy(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray
         )
     raw = draw.raw(Purpose.NOISE, len(lengths), block) % np.uint64(2 * _NOISE)
     noise = raw.astype(np.int64) - _NOISE
-    return np.argsort(-(lengths * (_ONE + noise)), kind="stable")
+    return stable_order(-(lengths * (_ONE + noise)))
