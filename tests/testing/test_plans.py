@@ -1,0 +1,213 @@
+"""The checks of plans find plans and policies that break a promise, and say which."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from seqdata.index import SequenceIndex
+from seqdata.plan import Origin, Plan, Report
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.tables import ArrayTable
+from seqdata.testing.blocks import SmallBlocks
+from seqdata.testing.plans import (
+    check_budget,
+    check_constant_count,
+    check_covers,
+    check_policy,
+    check_pure,
+    check_table,
+)
+from seqdata.testing.verdict import ConformanceError
+
+INDEX = SequenceIndex.from_lengths([3, 0, 2, 5])
+SPANS = [[0, 0, 3], [2, 0, 2], [3, 0, 5]]
+GOOD = Report(sequences=3, timesteps=10, padded=11, worst=0, worst_rows=2, worst_length=3)
+
+
+@dataclass(frozen=True, eq=False)
+class Bent:
+    """A table of a policy's own that says the wrong thing in one place."""
+
+    table: ArrayTable
+    told: dict = field(default_factory=dict)
+
+    def __len__(self):
+        return self.told.get("len", len(self.table))
+
+    def batch(self, number):
+        return self.table.batch(self.told.get("batch", number))
+
+    def totals(self, first, stop, overlap):
+        return self.told.get("totals", self.table.totals(first, stop, overlap))
+
+    def tables(self):
+        return self.table.tables()
+
+    def prepare(self, number):
+        return self.told.get("prepare", len(self))
+
+
+def plan_of(report=GOOD, **told):
+    table = ArrayTable.checked(SPANS, None, [0, 2, 3], 0)
+    return Plan.lazy(Bent(table, told), Origin(lambda: "f" * 32, lambda made: report))
+
+
+def test_a_good_plan_passes():
+    check_table(plan_of())
+    check_covers(plan_of(), INDEX)
+    check_budget(plan_of(), 6, 2)
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (plan_of(len=3), r"`offsets` names 2 batches, must be len\(plan\) = 3"),
+        (Plan(SPANS, offsets=[0, 1, 1, 3]), "batch 1 has no rows, must have at least one"),
+        (Plan([[0, 2, 2]], offsets=[0, 1]), r"span 0 is \[0, 2, 2\], must hold a timestep"),
+        (plan_of(batch=0), r"batch\(1\) differs from its place in `spans`, must be the same"),
+        (plan_of(totals=(5, 2)), r"totals of batch 1 are \(5, 2\), must be \(5, 1\) scored"),
+        (plan_of(prepare=1), r"prepare\(1\) is 1, must be a later batch, at most 2"),
+        (
+            plan_of(replace(GOOD, padded=10)),
+            r"the report has \(3, 10, 10\) sequences, .*, must have \(3, 10, 11\)",
+        ),
+        (
+            plan_of(replace(GOOD, worst=1)),
+            "dearest batch is 1 with 2 rows of 3, must be one of 6 timesteps after padding",
+        ),
+    ],
+)
+def test_a_table_that_contradicts_itself_is_found(plan, message):
+    with pytest.raises(ConformanceError, match=message):
+        check_table(plan)
+
+
+def test_rows_that_differ_from_the_whole_are_found():
+    table = ArrayTable.checked([[0, 0, 1]] * 4, [0, 2, 3, 4], [0, 1, 3], 0)
+    report = Report(sequences=1, timesteps=4, padded=4, worst=0, worst_rows=1, worst_length=2)
+    check_table(Plan.lazy(Bent(table), Origin(str, lambda made: report)))
+    with pytest.raises(ConformanceError, match=r"batch\(0\) differs from its place in `spans`"):
+        check_table(Plan.lazy(Bent(table, {"batch": 1}), Origin(str, lambda made: report)))
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        (
+            [[0, 0, 3], [2, 1, 2], [3, 0, 5]],
+            "sequence 2 goes from timestep 0 on at 1, must have each timestep scored once",
+        ),
+        ([[0, 0, 3], [2, 0, 2], [3, 0, 3], [3, 2, 5]], "sequence 3 goes from timestep 3 on at 2"),
+        ([*SPANS, [0, 0, 3]], "sequence 0 goes from timestep 3 on at 0"),
+        (
+            SPANS[1:],
+            "sequence 0 of 3 timesteps is planned up to 0, must be whole, or in the report",
+        ),
+        ([[0, 0, 2], *SPANS[1:]], "sequence 0 of 3 timesteps is planned up to 2"),
+    ],
+    ids=["late", "overlapping", "twice", "missing", "short"],
+)
+def test_timesteps_that_are_lost_or_repeated_are_found(spans, message):
+    with pytest.raises(ConformanceError, match=message):
+        check_covers(Plan(spans, offsets=[0, len(spans)]), INDEX)
+
+
+def test_context_is_not_scored_twice():
+    index = SequenceIndex.from_lengths([6])
+    check_covers(Plan([[0, 0, 4], [0, 2, 6]], offsets=[0, 1, 2], overlap=2), index)
+    with pytest.raises(ConformanceError, match="sequence 0 goes from timestep 4 on at 3"):
+        check_covers(Plan([[0, 0, 4], [0, 2, 6]], offsets=[0, 1, 2], overlap=1), index)
+
+
+def test_what_the_report_declares_is_missed_by_nobody():
+    dropped = replace(GOOD, dropped=np.array([1, 2]))
+    table = ArrayTable.checked([SPANS[0], SPANS[2]], None, [0, 2], 0)
+    check_covers(Plan.lazy(table, Origin(str, lambda made: dropped)), INDEX)
+    cut = replace(GOOD, truncated=np.array([3]))
+    table = ArrayTable.checked([*SPANS[:2], [3, 0, 4]], None, [0, 3], 0)
+    check_covers(Plan.lazy(table, Origin(str, lambda made: cut)), INDEX)
+    with pytest.raises(ConformanceError, match="sequence 3 of 5 timesteps is planned up to 5"):
+        check_covers(Plan.lazy(plan_of()._table, Origin(str, lambda made: cut)), INDEX)
+
+
+def test_batches_over_budget_are_found():
+    with pytest.raises(ConformanceError, match=r"batch 0 has 6 timesteps .*, must be at most 5"):
+        check_budget(plan_of(), 5)
+    with pytest.raises(ConformanceError, match="batch 0 has 2 rows, must be at most 1"):
+        check_budget(plan_of(), 6, 1)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A policy that breaks one promise."""
+
+    what: str
+    axis: str = "time"
+    calls: list = field(default_factory=list, compare=False)
+
+    def num_batches(self, index):
+        return 2 if self.what == "count" else len(index)
+
+    def plan(self, index, *, seed, epoch):
+        self.calls.append(epoch)
+        plan = Fixed(1, shuffle=self.what != "order").plan(index, seed=seed, epoch=epoch)
+        if self.what == "state":
+            return Fixed(1).plan(index, seed=seed, epoch=len(self.calls))
+        if self.what in ("print", "one print"):
+            text = str(len(self.calls)) if self.what == "print" else "same"
+            return Plan.lazy(plan._table, Origin(lambda: text, lambda made: plan.report))
+        return plan
+
+
+TWENTY = SequenceIndex.from_lengths(range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("state", "epoch 1 of seed 0 was planned twice and differs, must be the same"),
+        ("print", "equal plans have fingerprints 1 and 2, must have one"),
+        ("one print", r"\(0, 1\) and \(1, 1\) have unequal plans and one fingerprint"),
+        ("order", r"\(0, 1\) and \(1, 1\) have one order, must differ; draw from both"),
+    ],
+)
+def test_impure_policies_are_found(what, message):
+    with pytest.raises(ConformanceError, match=message):
+        check_pure(Wrong(what), TWENTY)
+
+
+def test_an_order_that_should_not_be_random_is_found():
+    check_pure(Fixed(1, shuffle=False), TWENTY, shuffled=False)
+    with pytest.raises(ConformanceError, match="differ in order, must not: it is not shuffled"):
+        check_pure(Fixed(1), TWENTY, shuffled=False)
+
+
+def test_a_count_that_is_not_what_was_declared_is_found():
+    message = r"epoch 0 of seed 0 has 20 batches, must be num_batches\(index\) = 2"
+    with pytest.raises(ConformanceError, match=message):
+        check_constant_count(Wrong("count"), TWENTY)
+    with pytest.raises(ConformanceError, match=message):
+        check_policy(Wrong("count"), TWENTY)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Bucketed(4),
+        TokenBudget(16),
+        TokenBudget(64),
+        SmallBlocks(Bucketed(1), 64),
+        SmallBlocks(TokenBudget(64), 7),
+    ],
+)
+def test_the_policies_of_the_core_pass(policy):
+    index = SequenceIndex.from_lengths(np.arange(300) % 17)
+    check_policy(policy, index)
+
+
+def test_a_verdict_is_an_assertion_error():
+    with pytest.raises(AssertionError, match="batch 0 has 6 timesteps"):
+        check_budget(plan_of(), 5)

@@ -1,0 +1,243 @@
+"""The contract of a backend passes for the stores of the core, and finds stores that break it."""
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.writer import write_arrow
+from seqdata.testing.contract import StoreContract, sample_sequences
+from seqdata.testing.stores import (
+    check_description,
+    check_pickling,
+    check_processes,
+    check_reads,
+    check_refusals,
+    check_store,
+)
+from seqdata.testing.verdict import ConformanceError
+
+
+class TestMemoryStore(StoreContract):
+    def make(self, folder, sequences):
+        return MemoryStore.of(sequences)
+
+
+class TestArrowStore(StoreContract):
+    def make(self, folder, sequences):
+        return write_arrow(folder / "data", sequences)
+
+
+class TestArrowStoreOfManyShards(StoreContract):
+    sequences = sample_sequences(40)
+
+    def make(self, folder, sequences):
+        store = write_arrow(folder / "data", sequences, shard_bytes=2_000)
+        assert len(store.shards) > 3
+        return store
+
+
+class TestArrowStoreOfTwoAxes(StoreContract):
+    sequences = tuple(
+        {"mel": np.ones((length, 2), np.float16), "text": np.arange(length // 3), "raw": b"\0\xff"}
+        for length in (7, 0, 30, 2)
+    )
+    methods = ()
+
+    def make(self, folder, sequences):
+        axes = {"mel": "time", "text": "text"}
+        return write_arrow(folder / "data", sequences, axes=axes)
+
+
+SEQUENCES = [
+    {"x": np.arange(4), "name": "a"},
+    {"x": np.arange(1), "name": "b"},
+    {"x": np.arange(0), "name": "c"},
+]
+STORE = MemoryStore.of(SEQUENCES)
+
+
+def untouched(columns):
+    return columns
+
+
+@dataclass
+class Wrong:
+    """A store that says or reads the wrong thing in one place."""
+
+    told: dict[str, Any] = field(default_factory=dict)
+    columns: Any = untouched
+
+    def __len__(self):
+        return self.told.get("len", len(STORE))
+
+    @property
+    def fields(self):
+        return self.told.get("fields", STORE.fields)
+
+    @property
+    def lengths(self):
+        return self.told.get("lengths", STORE.lengths)
+
+    @property
+    def lengths_of(self):
+        return self.told.get("lengths_of", STORE.lengths_of)
+
+    @property
+    def shards(self):
+        return STORE.shards
+
+    @property
+    def fingerprint(self):
+        return self.told.get("fingerprint", STORE.fingerprint)
+
+    def keys(self, numbers):
+        return self.told.get("keys", STORE.keys(numbers))
+
+    def base_numbers(self, numbers):
+        return numbers
+
+    def read(self, spans, fields, *, axis="time"):
+        return self.columns(STORE.read(spans, fields, axis=axis))
+
+
+def test_a_store_that_keeps_its_promises_passes():
+    check_store(Wrong(), SEQUENCES, methods=())
+    check_store(STORE, SEQUENCES, methods=("fork",))
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"len": 2}, "has 2 sequences, must have 3"),
+        ({"fields": {}}, r"has fields \[\], must have \['name', 'x'\]"),
+        (
+            {"lengths_of": {"time": np.array([4, 1, 1])}},
+            r"lengths along 'time' are \[4, 1, 1\] \(int64\), must be those of field 'x', integers",
+        ),
+        (
+            {"lengths_of": {"time": np.array([4.0, 1.0, 0.0])}},
+            r"are \[4.0, 1.0, 0.0\] \(float64\), must be those of field 'x', integers",
+        ),
+        ({"lengths": np.array([1])}, r"`lengths` must be `lengths_of\['time'\]`, but differ"),
+        ({"keys": ["a", "a", "b"]}, r"`keys` gives \['a', 'a', 'b'\], must give different texts"),
+        ({"keys": [1, 2, 3]}, r"`keys` gives \[1, 2, 3\], must give different texts"),
+        ({"fingerprint": "x"}, "`fingerprint` is 'x', must be 32 hex digits"),
+    ],
+)
+def test_wrong_descriptions_are_found(told, message):
+    with pytest.raises(ConformanceError, match=message):
+        check_description(Wrong(told), SEQUENCES)
+
+
+class Piece:
+    """A column that is wrong in one place."""
+
+    def __init__(self, column, **told):
+        self.column, self.told = column, told
+        self.dtype = told.get("dtype", column.dtype)
+        self.shape, self.lengths = column.shape, column.lengths
+
+    def __len__(self):
+        return len(self.column)
+
+    def __getitem__(self, number):
+        return self.column[number] + self.told.get("piece", 0)
+
+    def fill(self, out, bounds, padding):
+        self.column.fill(out, bounds, None if "fill" in self.told else padding)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (lambda c: c | {"name": ["?"] * len(c["name"])}, r"field 'name' reads \['\?', .*'a'"),
+        (lambda c: c | {"x": list(c["x"])}, "field 'x' reads a list, must read a Column"),
+        (
+            lambda c: c | {"x": Piece(c["x"], dtype=np.dtype("float32"))},
+            r"reads a column of \(pieces, dtype, shape, lengths\) \(3, dtype\('float32'\).*must be",
+        ),
+        (
+            lambda c: c | {"x": Piece(c["x"], piece=1)},
+            "field 'x': piece 0 differs from what was written",
+        ),
+        (
+            lambda c: c | {"x": Piece(c["x"], fill=0)},
+            "field 'x': `fill` with padding .* differs from pieces and padding in their places",
+        ),
+    ],
+)
+def test_wrong_reads_are_found(columns, message):
+    with pytest.raises(ConformanceError, match=message):
+        check_reads(Wrong(columns=columns), SEQUENCES)
+
+
+class Padding:
+    """A column that invents what is not there."""
+
+    lengths = np.array([1])
+    dtype = np.dtype("int64")
+    shape = ()
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, number):
+        return np.zeros(1)
+
+    def fill(self, out, bounds, padding):
+        out[:] = 0
+
+
+def test_a_store_that_reads_what_is_not_there_is_found():
+    class Inventing(Wrong):
+        def read(self, spans, fields, *, axis="time"):
+            return {name: Padding() for name in fields}
+
+    with pytest.raises(ConformanceError, match="reads an unknown field, must raise an error of"):
+        check_refusals(Inventing())
+
+
+def test_a_store_that_fills_past_an_end_is_found():
+    class Careless(Wrong):
+        def read(self, spans, fields, *, axis="time"):
+            spans = np.clip(spans, 0, [len(STORE) - 1, 4, 4])
+            return STORE.read(spans, fields, axis=axis)
+
+    with pytest.raises(ConformanceError, match="reads sequence -1, must raise an error of seqdata"):
+        check_refusals(Careless())
+
+
+def test_a_store_without_ragged_fields_is_found():
+    with pytest.raises(ConformanceError, match="has no field with an axis, must have one"):
+        check_refusals(Wrong({"fields": {}}))
+
+
+class Forgetful(Wrong):
+    def __reduce__(self):
+        return Wrong, ({"fingerprint": "0" * 32},)
+
+
+def test_a_store_that_pickles_as_another_one_is_found():
+    pickle.loads(pickle.dumps(Wrong()))
+    with pytest.raises(ConformanceError, match=r"has fingerprint 0{32} after pickling, must have"):
+        check_pickling(Forgetful(), SEQUENCES)
+
+
+class Unstable(Wrong):
+    """Reads once, then nothing more: what a handle that does not survive a fork does."""
+
+    def read(self, spans, fields, *, axis="time"):
+        if self.told.get("read"):
+            raise SystemExit(3)
+        self.told["read"] = True
+        return STORE.read(spans, fields, axis=axis)
+
+
+def test_a_child_that_dies_is_found():
+    message = "child process started by fork reads nothing: it died, must read [0-9a-f]{32}"
+    with pytest.raises(ConformanceError, match=message):
+        check_processes(Unstable(), ("fork",))
