@@ -157,7 +157,7 @@ def resident(path):
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
 def test_populate_reads_what_was_asked_for_and_little_more(tmp_path):
-    store = write_arrow(tmp_path, [{"x": np.zeros(1 << 18, np.uint8)} for _ in range(64)])
+    store = write_arrow(tmp_path, [{"x": np.zeros(1 << 16, np.int32)} for _ in range(64)])
     path = tmp_path / "part-00000.arrow"
     before = resident(path)
     assert before < 4 << 20

@@ -112,6 +112,13 @@ def test_another_field_may_hold_the_ids(tmp_path):
     assert write_arrow(tmp_path, rows, key="name").keys([1]) == ["v"]
 
 
+def test_a_key_that_is_no_text_is_an_ordinary_field(tmp_path):
+    rows = [{"id": b"u", "x": [1]}, {"id": b"u", "x": [2]}]
+    store = write_arrow(tmp_path, rows)
+    assert store.keys([1]) == ["1"]
+    assert store.read(np.array([[1, 0, 1]]), ["id"])["id"] == [b"u"]
+
+
 def test_arrow_tables_are_written_row_by_row(tmp_path):
     table = pa.table(
         {
