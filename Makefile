@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.made-by-make
+PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist loadfile
 PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
 SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.c) \
 	$(patsubst %,%/pyproject.toml,$(PACKAGES))
@@ -48,11 +49,11 @@ demo: env  ## the main job on real input: write, plan, train, stop, go on, prove
 
 test: env  ## all tests but the nightly ones
 	@echo "== test: pytest, without what is marked nightly"
-	@$(BIN)/python -m pytest -q -m "not nightly"
+	@$(PYTEST) -m "not nightly"
 
 test-nightly: env  ## all tests
 	@echo "== test-nightly: pytest, everything"
-	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q
+	@HYPOTHESIS_PROFILE=nightly $(PYTEST)
 
 lint: types  ## ruff, mypy and the layer contracts
 	@echo "== lint: ruff"

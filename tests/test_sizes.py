@@ -1,6 +1,7 @@
 """Small files, small functions, few parameters; no asserts, swallowed errors or endless waits."""
 
 import ast
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +95,23 @@ def test_nothing_is_left_over():
         for path in library()
         for word in LEFTOVERS
         if word in path.read_text("utf-8")
+    ]
+
+
+def test_nothing_names_a_machine():
+    """Paths and hosts of the machine that something was written on have no place here."""
+    names = [
+        "".join(parts) for parts in (("/wo", "rk/"), ("/ro", "ot/"), ("/ho", "me/"), ("pyp", "i."))
+    ]
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
+    paths = [ROOT / name for name in done.stdout.split("\0") if name]
+    texts = {path: path.read_bytes() for path in paths if path.is_file()}
+    assert not [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, text in texts.items()
+        for name in names
+        if name.encode() in text
     ]
 
 
