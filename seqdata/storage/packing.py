@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.schema import TEXTS, Deviation, as_array
+from seqdata.storage.schema import TEXTS, Deviation, as_array, field_width
 
-_SMALLEST = 1024  # timesteps that a buffer has room for at first
+_SMALLEST = 1 << 16  # bytes that a buffer has room for at first
 MAX_KEY = 1024  # bytes of an id
 Packed = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
 """Field -> what its packer gave: values, and offsets where it has any."""
@@ -39,17 +39,17 @@ class Packer(Protocol):
 class RaggedPacker:
     """Collects arrays (length, *shape) of a field that runs along an axis."""
 
-    __slots__ = ("_buffer", "_dtype", "_ends", "_field", "_shape", "_used", "_width")
+    __slots__ = ("_buffer", "_dtype", "_ends", "_shape", "_used", "_width")
 
     def __init__(self, field: Field) -> None:
-        self._field = field
         self._dtype = np.dtype(field.dtype)
         self._shape = field.shape
-        self._width = self._dtype.itemsize * int(np.prod(field.shape, dtype=np.int64))
+        self._width = field_width(field)
         self._restart()
 
     def _restart(self) -> None:
-        self._buffer = np.empty((_SMALLEST, *self._shape), dtype=self._dtype)
+        rows = max(1, _SMALLEST // self._width)
+        self._buffer = np.empty((rows, *self._shape), dtype=self._dtype)
         self._ends = array("q", [0])
         self._used = 0
 
@@ -110,13 +110,14 @@ class FixedPacker:
     def __init__(self, field: Field) -> None:
         self._dtype = np.dtype(field.dtype)
         self._shape = field.shape
-        self._width = self._dtype.itemsize * int(np.prod(field.shape, dtype=np.int64))
+        self._width = field_width(field)
         plain = {"int64": int, "float64": float, "bool": bool}
         self._kind = plain.get(field.dtype, self._dtype.type) if not field.shape else None
         self._restart()
 
     def _restart(self) -> None:
-        self._buffer = np.empty((_SMALLEST, *self._shape), dtype=self._dtype)
+        rows = max(1, _SMALLEST // self._width)
+        self._buffer = np.empty((rows, *self._shape), dtype=self._dtype)
         self._used = 0
 
     def add(self, value: Any) -> int:

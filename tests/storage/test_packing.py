@@ -7,10 +7,10 @@ from seqdata.protocols import Field
 from seqdata.storage.packing import make_packer
 
 
-@pytest.mark.parametrize("length", [1, 3, 1023, 1024, 1025, 5000])
+@pytest.mark.parametrize("length", [1, 3, 1024, 16383, 16384, 16385, 70000])
 def test_ragged_values_follow_each_other_whatever_the_buffer_held(length):
     packer = make_packer(Field("int32"))
-    given = [np.arange(i, i + length, dtype=np.int32) for i in range(2100 // length + 3)]
+    given = [np.arange(i, i + length, dtype=np.int32) for i in range(40_000 // length + 3)]
     sizes = [packer.add(one) for one in given]
     values, offsets = packer.take()
     assert sizes == [4 * length + 8] * len(given)
@@ -20,10 +20,10 @@ def test_ragged_values_follow_each_other_whatever_the_buffer_held(length):
 
 def test_numbers_per_sequence_follow_each_other():
     packer = make_packer(Field("int16", (2,), None))
-    for i in range(3000):
-        packer.add(np.array([i, -i], dtype=np.int16))
+    for i in range(40_000):
+        packer.add(np.array([i, -i]).astype(np.int16))
     values, offsets = packer.take()
-    assert np.array_equal(values[:, 0], np.arange(3000))
+    assert np.array_equal(values[:, 0], np.arange(40_000).astype(np.int16))
     assert offsets is None
 
 
