@@ -78,6 +78,7 @@ def surroundings(tree: Path) -> dict[str, str]:
         **known,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",  # several mutants run beside each other
     }
 
 
