@@ -1,0 +1,127 @@
+"""Each example does what it says, at a small size."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+LABELS = ["b", "a", "ten"]
+
+
+def run_example(name: str, *arguments: object) -> list[str]:
+    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert not found.stderr
+    return found.stdout.splitlines()
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def records(out: Path, name: str) -> list[list]:
+    return [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> tuple[Path, list[str]]:
+    out = tmp_path_factory.mktemp("demo")
+    return out, run_example("first_run.py", "--smoke", "--out", out)
+
+
+@pytest.mark.slow
+def test_the_demo_goes_on_in_mid_epoch_exactly_where_it_was_stopped(demo):
+    out, lines = demo
+    whole, stopped, resumed = (records(out, name) for name in ("whole", "stopped", "resumed"))
+    assert stopped + resumed == whole
+    assert stopped[-1][0] == resumed[0][0] == 1  # both in the second epoch
+    ids = [row[0] for step in whole for row in step[2:]]
+    assert sorted(ids) == sorted(2 * list(range(150)))
+    assert "  The parameters they end with differ by at most 0.0." in lines
+
+
+@pytest.mark.slow
+def test_the_demo_shows_lengths_plan_picture_and_falling_loss(demo):
+    out, lines = demo
+    text = "\n".join(lines)
+    assert (out / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert "Lengths along 'time'" in text
+    assert "truncated: " in text
+    bits = [float(found) for found in re.findall(r"([\d.]+) bits per byte", text)]
+    assert bits[0] > bits[1] > bits[2] > bits[3]
+    assert "What to try next" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["a batch", "a byte", "the order"])
+def test_the_demo_would_notice_what_is_lost(demo, tmp_path, loss):
+    out, _ = demo
+    for name in ("whole", "stopped", "resumed"):
+        (tmp_path / f"{name}.jsonl").write_bytes((out / f"{name}.jsonl").read_bytes())
+    resumed = records(out, "resumed")
+    if loss == "a batch":
+        resumed.pop()
+    elif loss == "a byte":
+        resumed[0][2][1] = "0" * 32
+    else:
+        resumed.reverse()
+    (tmp_path / "resumed.jsonl").write_text("\n".join(map(json.dumps, resumed)))
+    with pytest.raises(SystemExit, match="NOT PROVED"):
+        example("first_run").prove(tmp_path, len(records(out, "stopped")))
+
+
+@pytest.fixture
+def speakers(tmp_path) -> tuple[Path, list[str]]:
+    """A folder with .ts files of three speakers who are easy to tell apart."""
+    random = np.random.default_rng(0)
+    for part in ("TRAIN", "TEST"):
+        lines, labels = ["# made up", "@problemName Three", "@data"], []
+        for _ in range(60):
+            label = int(random.integers(3))
+            frames = random.normal(2.0 * label, 1.0, (int(random.integers(7, 30)), 4))
+            channels = [",".join(f"{value:.4f}" for value in channel) for channel in frames.T]
+            lines.append(":".join([*channels, LABELS[label]]))
+            labels.append(LABELS[label])
+        (tmp_path / f"Three_{part}.ts").write_text("\n".join(lines) + "\n\n")
+    return tmp_path, labels
+
+
+def test_japanese_vowels_gives_labels_in_the_files_order(speakers):
+    folder, labels = speakers
+    written = folder / "predictions.json"
+    lines = run_example(
+        "japanese_vowels.py", folder, "--epochs", 40, "--seeds", 2, "--predictions", written
+    )
+    assert lines[0] == "60 sequences to train, 60 to test, 3 speakers"
+    predictions = json.loads(written.read_text())
+    assert [len(found) for found in predictions] == [60, 60]
+    shares = [np.mean(np.array(found) == labels) for found in predictions]
+    assert min(shares) >= 0.95
+    assert lines[-1] == f"mean test accuracy {100 * np.mean(shares):.1f} % over 2 seeds"
+
+
+def test_japanese_vowels_has_a_short_form(speakers):
+    lines = run_example("japanese_vowels.py", speakers[0], "--smoke")
+    assert re.fullmatch(r"mean test accuracy \d+\.\d % over 2 seeds", lines[-1])
+    differences = [float(line.split()[-1]) for line in lines if "logits differ" in line]
+    assert len(differences) == 2
+    assert max(differences) <= 1e-6
+
+
+def test_japanese_vowels_says_which_files_are_missing(tmp_path):
+    with pytest.raises(SystemExit, match=r"has 0 files \*_TRAIN.ts, must have one"):
+        example("japanese_vowels").read_split(tmp_path, "TRAIN")
