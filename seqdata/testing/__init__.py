@@ -1,6 +1,7 @@
 """The conformance kit: what every policy, store and loader must keep, as checks to call.
 
-``plans`` and ``shares`` check policies, ``lanes`` those that deal by rows, ``stores`` backends and
-``loaders`` whole loaders; ``generators`` makes hypothesis strategies of the inputs worth trying.
-Nothing here needs pytest.
+``plans`` and ``shares`` check policies, ``lanes`` those that deal by rows; ``stores`` checks
+backends, with a ready test class in ``contract``; ``loaders`` checks whole loaders over what
+``recording`` records. ``generators`` draws the inputs worth trying and needs hypothesis; nothing
+else here needs more than seqdata itself, and nothing needs pytest.
 """
