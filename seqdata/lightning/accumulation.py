@@ -28,8 +28,8 @@ def set_steps(trainer: Trainer, batches: int, lanes: int, *, again: bool) -> Non
     size = adapter.world_of(trainer).size
     if not lanes and batches % size:
         raise ConfigError(
-            f"datamodule: `batches_per_update` is {batches}, must be a multiple of the {size} ranks;"
-            f" pass {-(-batches // size) * size}, or use another number of ranks"
+            f"datamodule: `batches_per_update` is {batches}, must be a multiple of the {size} "
+            f"ranks; pass {-(-batches // size) * size}, or use another number of ranks"
         )
     steps = batches if lanes else batches // size
     if not adapter.divides_loss(trainer):
@@ -39,13 +39,13 @@ def set_steps(trainer: Trainer, batches: int, lanes: int, *, again: bool) -> Non
         )
     if any(isinstance(one, GradientAccumulationScheduler) for one in adapter.callbacks_of(trainer)):
         raise ConfigError(
-            "datamodule: `batches_per_update` is given but a GradientAccumulationScheduler sets the "
-            "Trainer's accumulation, must be one of them; leave the other out"
+            "datamodule: `batches_per_update` is given but a GradientAccumulationScheduler sets "
+            "the Trainer's accumulation, must be one of them; leave the other out"
         )
     if trainer.accumulate_grad_batches not in (1, steps if again else 1):
         raise ConfigError(
             f"datamodule: `accumulate_grad_batches` of the Trainer is "
-            f"{trainer.accumulate_grad_batches}, must be 1 with `batches_per_update`, which sets it; "
-            "leave it out"
+            f"{trainer.accumulate_grad_batches}, must be 1 with `batches_per_update`, which sets "
+            "it; leave it out"
         )
     trainer.accumulate_grad_batches = steps

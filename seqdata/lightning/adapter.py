@@ -150,6 +150,6 @@ def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
         )
     except KeyError as missing:
         raise ResumeError(
-            f"resume: the checkpoint has no {missing}, must hold the fit loop's counters; resume from "
-            "one that a Lightning Trainer of version 2.5 or 2.6 saved"
+            f"resume: the checkpoint has no {missing}, must hold the fit loop's counters; resume "
+            "from one that a Lightning Trainer of version 2.5 or 2.6 saved"
         ) from missing

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from lightning.pytorch import LightningDataModule
 
@@ -52,7 +52,7 @@ class SequenceDataModule(LightningDataModule):
         as_tuple: Hand out these parts of a batch as a tuple, for models that know nothing of us.
         as_dict: The same as a dict.
         transform: Applied to each sequence between reading and collating.
-        collator: How batches are laid out: an object, or its registered name.
+        collator: How batches are laid out: an object, or its registered name; None: padded.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
         tail: What a rank without a batch in the last step gets: ``fill`` (a row of weight 0),
             ``drop`` (the last uneven step is left out), ``repeat`` (in training an earlier batch).
@@ -81,7 +81,7 @@ class SequenceDataModule(LightningDataModule):
         as_tuple: Sequence[str] | None = None,
         as_dict: Sequence[str] | None = None,
         transform: Transform | None = None,
-        collator: Collator | str = "padded",
+        collator: Collator | str | None = None,
         shift: int | Mapping[str, int] = 0,
         tail: Tail = "fill",
         on_error: str = "raise",
@@ -103,8 +103,8 @@ class SequenceDataModule(LightningDataModule):
         self._run: TrainRun | None = None
         if val is None and type(self).val_dataloader is SequenceDataModule.val_dataloader:
             # Lightning validates wherever this method is not its own
-            absent = functools.partial(LightningDataModule.val_dataloader, None)
-            self.val_dataloader = absent  # type: ignore[method-assign, assignment, arg-type]
+            absent: Any = functools.partial(LightningDataModule.val_dataloader, cast(Any, None))
+            self.val_dataloader = absent  # type: ignore[method-assign]
 
     def __str__(self) -> str:
         """Say what data there is, opening none; Lightning would play an epoch of each loader."""
@@ -134,7 +134,7 @@ class SequenceDataModule(LightningDataModule):
             self._run.load(RunState.of_dict(state_dict))
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the place in the plan and what that is made from: under 1 kB, the same on all ranks."""
+        """Give the place in the plan and what that is made from: under 1 kB, equal on all ranks."""
         return {} if self._run is None else self._run.state().as_dict()
 
     def train_dataloader(self) -> TrainerLoader:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from seqdata.errors import ConfigError
 from seqdata.loading.options import PlayOptions
@@ -48,7 +48,7 @@ class DataOptions:
     as_tuple: Sequence[str] | None
     as_dict: Sequence[str] | None
     transform: Transform | None
-    collator: Collator | str
+    collator: Collator | str | None
     shift: Shift
     tail: Tail
     on_error: str
@@ -132,5 +132,4 @@ def unshuffled(policy: Policy) -> Policy:
         return policy
     if "shuffle" not in {field.name for field in dataclasses.fields(given) if field.init}:
         return policy
-    changed: Policy = dataclasses.replace(given, shuffle=False)
-    return changed
+    return cast(Policy, dataclasses.replace(cast(Any, given), shuffle=False))

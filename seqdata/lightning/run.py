@@ -11,15 +11,16 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import ResumeError, SeqDataError, SeqDataWarning
+from seqdata.errors import ConfigError, ResumeError, SeqDataError, SeqDataWarning
 from seqdata.lightning import adapter
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Cursor, Place
 from seqdata.lightning.loader import Start, TrainerLoader
 from seqdata.lightning.options import DataOptions
 from seqdata.lightning.repairs import CounterRepair, Resume
-from seqdata.lightning.state import RunState
+from seqdata.lightning.state import RunState, shortened
 from seqdata.loading.options import Update
+from seqdata.loading.output import output_of
 from seqdata.loading.player import Player
 from seqdata.world import World
 
@@ -64,6 +65,7 @@ class TrainRun:
         self._cursor = self._cursor.begun(counters, batches=self.player.num_batches, stride=stride)
         place = self._cursor.start
         self._guard(counters, place)
+        self._resume = None
         return Start(place, self._update(counters))
 
     def here(self) -> Place:
@@ -95,6 +97,7 @@ class TrainRun:
                 f"resume: step {step} lies inside an update of {accumulate} steps, whose gradients "
                 "are not in checkpoints: this update differs; save at its end (every_n_train_steps)"
             )
+        self._refuse_unmarked_filler(place)
         self._cursor = Cursor(place)
         self._resume = Resume(place, step, shifted)
 
@@ -114,9 +117,9 @@ class TrainRun:
             position=place.position,
             fingerprint=self.player.fingerprint(place.epoch),
             data=str(described["data"]),
-            policy=str(described["policy"]),
+            policy=shortened(str(described["policy"])),
             seed=int(described["seed"]),
-            shift=repr(self._options.shift),
+            shift=int(described["shift"]),
             tail=self._options.tail,
             world_size=self._world.size,
             accumulate=self._accumulate(),
@@ -145,7 +148,8 @@ class TrainRun:
                 "resume with the class that saved it, not renamed, passed as `datamodule`"
             )
         raise ResumeError(
-            f"{where}, must be the same; the checkpoint's loops and DataModule state are of two runs"
+            f"{where}, must be the same; the checkpoint's loops and DataModule state are of two "
+            "runs: resume from one as a Trainer saved it"
         )
 
     def _started(self) -> None:
@@ -165,8 +169,8 @@ class TrainRun:
         every, accumulate = adapter.validates_every(self.trainer), self._accumulate()
         if every and every < self.player.steps and every % accumulate:
             _warn(
-                f"datamodule: validation every {every} steps, must be a multiple of the {accumulate}"
-                " steps of an update to fall on the same place in every world; change "
+                f"datamodule: validation every {every} steps, must be a multiple of the "
+                f"{accumulate} steps of an update to fall on the same place in every world; change "
                 "`val_check_interval`"
             )
 
@@ -176,9 +180,26 @@ class TrainRun:
             if isinstance(value, int):
                 raise ResumeError(
                     f"resume: `{name}` is {value!r} steps, which hold other batches on "
-                    f"{self._world.size} ranks than on the {world_size} that saved the state, must be "
-                    "a fraction; pass a float"
+                    f"{self._world.size} ranks than on the {world_size} that saved the state, must "
+                    "be a fraction; pass a float"
                 )
+
+    def _refuse_unmarked_filler(self, place: Place) -> None:
+        """Refuse parts that cannot tell filler rows where this world's rest of an epoch has some.
+
+        The player refuses them where a whole epoch has.
+        """
+        options, size = self._options, self._world.size
+        rest = self.player.num_batches - place.position
+        output = output_of(options.as_tuple, options.as_dict)
+        if output is None or output.marks_filler or options.tail != "fill" or not rest % size:
+            return
+        if not self.player.plan(place.epoch).lanes:
+            raise ConfigError(
+                f"resume: {rest} batches are left for {size} ranks, and {output.names} has no "
+                "'weight' to tell the filler rows of the last step, must have it; add 'weight', or "
+                "resume on a number of ranks that divides them"
+            )
 
     def _warn_in_mid_update(self, here: Place) -> None:
         accumulate = self._accumulate()
@@ -186,9 +207,9 @@ class TrainRun:
         if here.position and step % accumulate and not self._warned:
             self._warned = True
             _warn(
-                f"datamodule: saved after step {step}, inside an update of {accumulate} steps, whose"
-                " gradients are not in checkpoints: resuming here will differ; save at an update's end"
-                " (every_n_train_steps)"
+                f"datamodule: saved after step {step}, inside an update of {accumulate} steps, "
+                "whose gradients are not in checkpoints: resuming here will differ; save at an "
+                "update's end (every_n_train_steps)"
             )
 
 

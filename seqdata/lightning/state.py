@@ -7,6 +7,7 @@ Makes: a state, or the reason why it does not fit.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
@@ -16,6 +17,7 @@ from seqdata.lightning.cursor import Place
 
 VERSION = 1
 Value = str | int | None
+_MOST_TEXT = 300
 _ORIGINS = ("data", "policy", "seed", "shift")
 
 
@@ -30,7 +32,7 @@ class RunState:
         data: Fingerprint of the data.
         policy: The policy, as text.
         seed: Of the order.
-        shift: Timesteps between inputs and targets, as text.
+        shift: Timesteps between inputs and targets.
         tail: What happens in the last uneven step.
         world_size: Data-parallel ranks of the run that saved it.
         accumulate: Steps of one optimizer update in that run.
@@ -42,7 +44,7 @@ class RunState:
     data: str
     policy: str
     seed: int
-    shift: str
+    shift: int
     tail: str
     world_size: int
     accumulate: int
@@ -93,7 +95,7 @@ class RunState:
         if not changed:
             return ResumeError(
                 f"resume: the plan of epoch {self.epoch} has fingerprint {now.fingerprint!r}, must "
-                f"be the saved {self.fingerprint!r}; go on with the release of seqdata that saved it"
+                f"be the saved {self.fingerprint!r}; go on with the seqdata release that saved it"
             )
         what = "; ".join(
             f"`{name}` was {getattr(self, name)!r}, is {getattr(now, name)!r}" for name in changed
@@ -103,3 +105,10 @@ class RunState:
             f"resume: {what}; a state goes on only over the same plan: restore what changed"
             f"{hint if changed == ['data'] else ''}, or fit without `ckpt_path`"
         )
+
+
+def shortened(text: str) -> str:
+    """Give a text that may be long as one that still tells itself from others."""
+    if len(text) <= _MOST_TEXT:
+        return text
+    return f"{text[:_MOST_TEXT]}... {hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -67,7 +67,7 @@ class Stock:
             policy = unshuffled(policy)
         play = replace(
             options.playing(circumstances.world, circumstances.seed),
-            collator=resolve_collator(options.collator),
+            collator=None if options.collator is None else resolve_collator(options.collator),
             frozen_epoch=circumstances.frozen,
             plan_ready=default_host().plan_ready,
         )

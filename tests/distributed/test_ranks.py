@@ -2,8 +2,6 @@
 
 import pytest
 
-from seqdata.lightning.adapter import world_of
-from seqdata.world import World
 from tests.lightning.harness import data_of, fit
 
 pytestmark = pytest.mark.distributed
@@ -143,5 +141,10 @@ def test_the_world_is_the_data_parallel_one(ranks):
     assert ranks.play("parallel_world", 4, {}) == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
 
-def test_a_process_group_is_a_world_without_a_trainer():
-    assert world_of(None) == World(0, 1)
+def test_a_tuple_without_weight_is_refused_where_the_rest_of_an_epoch_is_uneven(ranks, tmp_path):
+    data = {"count": 32, "as_tuple": ["x", "lengths"], "val": None}
+    fit(data_of(32), folder=tmp_path, every=1, max_epochs=1)
+    spec = {"data": data, "trainer": {"max_epochs": 1}, "ckpt": str(tmp_path / "step=3.ckpt")}
+    told = ranks.play("fit", 2, spec)
+    assert [one["refused"] for one in told] == ["ConfigError"] * 2
+    assert "5 batches are left for 2 ranks, and ['x', 'lengths'] has no 'weight'" in told[0]["text"]

@@ -1,5 +1,7 @@
 """The DataModule's arguments: what they give, and what is refused."""
 
+import copy
+import pickle
 import typing
 from dataclasses import dataclass
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, PluginError, SeqDataWarning
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.loader import TrainerLoader
 from seqdata.policies.bucketed import Bucketed
@@ -275,3 +277,20 @@ def test_changed_accumulation_in_later_epochs_is_followed():
     scheduler = GradientAccumulationScheduler({0: 1, 1: 3})
     fit(data_of(), model=Counting(), max_epochs=2, callbacks=(scheduler,))
     assert counted == [(0, False)] * 6 + [(1, True)] * 6
+
+
+def test_it_travels_to_other_processes_before_setup():
+    data = pickle.loads(pickle.dumps(copy.deepcopy(data_of(val=None))))
+    assert fit(data, max_epochs=1).log.train == fit(data_of(val=None), max_epochs=1).log.train
+    assert fit(data, max_epochs=1).log.val == []
+
+
+def test_a_quick_run_for_development_plays_a_few_batches():
+    assert len(fit(data_of(), fast_dev_run=2).log.train) == 2
+
+
+def test_a_registered_name_is_a_policy_or_a_collator():
+    data = SequenceDataModule(train=sequences(4), batching=Fixed(2), collator="padded")
+    assert len(data.train_dataloader()) == 2
+    with pytest.raises(PluginError, match="unknown policy 'pairs'"):
+        SequenceDataModule(train=sequences(4), batching="pairs").setup("fit")

@@ -6,13 +6,13 @@ import torch
 from seqdata.errors import ResumeError
 from seqdata.lightning.adapter import loop_states
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.state import RunState
+from seqdata.lightning.state import RunState, shortened
 from seqdata.policies.bucketed import Bucketed
 from tests.lightning.harness import data_of, fit, sequences
 
 SAVED = {
     "version": 1, "epoch": 1, "position": 2, "fingerprint": "f", "data": "d", "policy": "p",
-    "seed": 0, "shift": "0", "tail": "fill", "world_size": 2, "accumulate": 1,
+    "seed": 0, "shift": 0, "tail": "fill", "world_size": 2, "accumulate": 1,
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def edited(path, folder, change):
             '`policy` was "Bucketed.batch_size=4.*, is "Bucketed.batch_size=5',
         ),
         ({"seed": 4}, "`seed` was 3, is 4; a state goes on only over the same plan"),
-        ({"shift": 1}, "resume: `shift` was '0', is '1'; a state goes on"),
+        ({"shift": 1}, "resume: `shift` was 0, is 1; a state goes on"),
         ({"seed": 4, "batching": Bucketed(5)}, "`policy` was .*; `seed` was 3, is 4"),
     ],
 )
@@ -138,3 +138,9 @@ def test_limits_in_steps_are_refused_when_the_world_changed(checkpoint, tmp_path
     reason = f"`{option}` is {value} steps, which hold other batches on 1 ranks than on the 2"
     with pytest.raises(ResumeError, match=reason):
         fit(data_of(), ckpt=path, max_epochs=2, **{option: value})
+
+
+def test_a_long_policy_is_told_by_its_beginning_and_a_digest():
+    texts = {shortened("x" * 299 + "y" * count) for count in range(1, 50)}
+    assert len(texts) == 49
+    assert max(map(len, texts)) < 350

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from tests.lightning.harness import Log, Recorder, Run, data_of, fit
+from tests.lightning.harness import Log, Recorder, Run, data_of, fit, sequences
 
 STEPS = 6  # of an epoch of data_of()
 
@@ -74,7 +74,10 @@ def test_a_run_may_stop_twice_anywhere(way, tmp_path):
     options = WAYS[way]
     whole = fit(data_of(), folder=tmp_path / "whole", every=1, **options)
     per_epoch = whole.trainer.num_training_batches
+    around = {step for end in (per_epoch, 2 * per_epoch) for step in range(end - 1, end + 2)}
     for path in checkpoints(tmp_path / "whole")[:-1]:
+        if saved_after(path) not in {1, *around}:
+            continue
         folder = tmp_path / path.stem
         fit(data_of(), ckpt=path, folder=folder, every=1, **options)
         for again in checkpoints(folder)[:-1]:
@@ -161,3 +164,27 @@ def test_a_validation_that_failed_is_run_again_as_a_whole(tmp_path):
     rest = fit(data_of(), ckpt=path, **options)
     assert rest.log.val == whole.log.val
     assert rest.log.train == whole.log.train[2:]
+
+
+class Failing:
+    """A transform that fails once, at the sequence with this first value."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self, sequence, rng):
+        if sequence["x"][0, 0] == self.value:
+            raise OSError("told to fail")
+        return sequence
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_batch_that_could_not_be_read_is_the_one_to_go_on_with(prefetch, tmp_path):
+    whole = fit(data_of(prefetch=prefetch), max_epochs=2)
+    cut = {"transform": Failing(sequences(23)[12][0, 0]), "prefetch": prefetch}
+    failed = fit(data_of(**cut), folder=tmp_path, every=100, max_epochs=2)
+    assert "told to fail" in str(failed.error)
+    (path,) = tmp_path.glob("*.ckpt")
+    rest = fit(data_of(prefetch=prefetch), ckpt=path, max_epochs=2)
+    assert failed.log.train + rest.log.train == whole.log.train
+    assert 12 in rest.log.train[0][2]
