@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from seqdata.errors import ConfigError, ResumeError
@@ -17,7 +18,7 @@ from seqdata.loading.player import Player
 from seqdata.opening import default_host, resolve_collator, resolve_policy, store_of
 from seqdata.plan import Plan
 from seqdata.protocols import Collator, Policy, Store, Transform
-from seqdata.sharing import Tail
+from seqdata.sharing import RankPlan, Tail
 from seqdata.world import World
 
 STATE_VERSION = 1
@@ -102,8 +103,7 @@ class Loader:
         self._update = Update(accumulate)
         self._player = Player(store_of(store), resolve_policy(policy), options)
         self._next = _Place(epoch, 0)  # what the next iteration plays
-        self._reached = self._next  # what the state says
-        self._turn = 0  # the newest iteration alone moves the state
+        self._playing: _Playing | None = None  # what the newest iteration plays; it moves the state
 
     def __len__(self) -> int:
         """Steps of every epoch, the same on all ranks."""
@@ -118,19 +118,11 @@ class Loader:
         """
         place = self._next  # a generator: nothing runs before the first next()
         share = self._player.share(*place)
-        self._turn += 1
-        turn = self._turn
-        self._next, self._reached = _Place(place.epoch + 1, 0), place
-        step, last = share.first_step, len(share)
+        playing = _Playing(place.epoch, share, share.first_step)
+        self._playing, self._next = playing, _Place(place.epoch + 1, 0)
         for batch in self._player.play(*place, self._update):
-            step += 1
-            if turn == self._turn:
-                done = step == last
-                here = _Place(place.epoch, share.position(step))
-                self._reached = _Place(place.epoch + 1, 0) if done else here
+            playing.step += 1
             yield batch
-        if turn == self._turn:
-            self._reached = _Place(place.epoch + 1, 0)
 
     @property
     def epoch(self) -> int:
@@ -144,7 +136,7 @@ class Loader:
 
     def state_dict(self) -> dict[str, int | str]:
         """Say what was delivered: a few primitives, the same on every rank, less than 1 kB."""
-        epoch, position = self._reached
+        epoch, position = self._next if self._playing is None else self._playing.place
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
@@ -182,8 +174,7 @@ class Loader:
                 f"{made!r} as of epoch {place.epoch}; another version of seqdata planned it, begin "
                 "a new run"
             )
-        self._turn += 1  # an iteration that is still held moves the state no more
-        self._next = self._reached = place
+        self._next, self._playing = place, None
 
     def shutdown(self) -> None:
         """End threads and free memory; an iteration that runs ends with an error."""
@@ -203,6 +194,22 @@ class _Place(NamedTuple):
 
     epoch: int
     position: int
+
+
+@dataclass(slots=True)
+class _Playing:
+    """An epoch, this rank's share of it, and the step that is delivered next."""
+
+    epoch: int
+    share: RankPlan
+    step: int
+
+    @property
+    def place(self) -> _Place:
+        """What the state says: after the last step, the next epoch."""
+        if self.step == len(self.share):
+            return _Place(self.epoch + 1, 0)
+        return _Place(self.epoch, self.share.position(self.step))
 
 
 def _checked(state: Mapping[str, Any]) -> _Place:

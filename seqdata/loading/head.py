@@ -31,6 +31,7 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, layout: Layout) -> S
         base[1], base[2] = ids, spans[:, 1]
     else:
         _of_rows(step, ids, rows, base)
+    known = base[0].tolist()  # 64 numbers are added up faster in Python
     lengths = torch.from_numpy(base[0])  # a row of an array costs less than a view of a tensor
     head = SequenceBatch(
         data={},
@@ -40,7 +41,7 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, layout: Layout) -> S
         start=torch.from_numpy(base[2]),
         number=step.number,
         lengths_of={layout.axis: lengths},
-        padded_length=max(base[0].tolist(), default=1) or 1,
+        padded_length=max(known, default=1) or 1,
         layout=layout,
     )
     if rows is not None:
@@ -54,7 +55,7 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, layout: Layout) -> S
         scored = base[0] - context
         head.num_tokens = int(scored[step.weights > 0].sum())
     elif count and step.weights[0]:  # a batch that is dealt whole has filler everywhere or nowhere
-        head.num_tokens = int(np.add.reduce(base[0]))
+        head.num_tokens = sum(known)
     return head
 
 
