@@ -44,7 +44,7 @@ class SequenceDataModule(LightningDataModule):
         val: One such location, or name -> location: then there is one loader for each.
         test: Likewise.
         predict: Likewise.
-        batching: How epochs are batched: a policy, or its registered name.
+        batching: How epochs are batched: a policy, or its registered name; None: ``Bucketed(32)``.
         eval_batching: The same for val, test and predict, never shuffled; None: as ``batching``.
         batches_per_update: Batches of the plan, over all ranks, that one optimizer update holds;
             sets the Trainer's accumulation, so that any number of ranks gives the same run.
@@ -74,7 +74,7 @@ class SequenceDataModule(LightningDataModule):
         val: Locations | None = None,
         test: Locations | None = None,
         predict: Locations | None = None,
-        batching: Policy | str = Bucketed(32),  # noqa: B008 - it is frozen
+        batching: Policy | str | None = None,
         eval_batching: Policy | str | None = None,
         batches_per_update: int | None = None,
         fields: Sequence[str] | None = None,
@@ -93,7 +93,8 @@ class SequenceDataModule(LightningDataModule):
         super().__init__()
         self._options = DataOptions(
             train=train, val=val, test=test, predict=predict,
-            batching=batching, eval_batching=eval_batching, batches_per_update=batches_per_update,
+            batching=Bucketed(32) if batching is None else batching,
+            eval_batching=eval_batching, batches_per_update=batches_per_update,
             fields=fields, as_tuple=as_tuple, as_dict=as_dict,
             transform=transform, collator=collator, shift=shift,
             tail=tail, on_error=on_error, on_changed=on_changed,
