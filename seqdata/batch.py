@@ -24,7 +24,7 @@ _ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
 _ON_CPU = ("lengths", "ids", "start")
 
 
-class Layout:
+class Axes:
     """Which field runs along which axis: one object for all batches of a loader, never changed.
 
     Not a dataclass: Lightning walks through those inside a batch.
@@ -49,14 +49,14 @@ class Layout:
         self.shift = shift or {}
 
     def __repr__(self) -> str:
-        return f"Layout({self.axis!r}, {dict(self.axis_of)}, shift={dict(self.shift)})"
+        return f"Axes({self.axis!r}, {dict(self.axis_of)}, shift={dict(self.shift)})"
 
     def along(self, name: str) -> str | None:
         """Give the axis of a field; None where it has one value per sequence."""
         return self.axis_of.get(name, self.axis)
 
 
-_PLAIN = Layout()
+_PLAIN = Axes()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -85,7 +85,7 @@ class SequenceBatch:
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
         segments: int64 (n, 4), row, id, start, stop of every span, on the CPU; None: a row is one.
         padded_length: T; 0: the longest length.
-        layout: Which field runs along which axis.
+        axes: Which field runs along which axis.
     """
 
     data: dict[str, Any]
@@ -106,7 +106,7 @@ class SequenceBatch:
     lengths_of: dict[str, Tensor] = field(default_factory=dict)
     segments: Tensor | None = None
     padded_length: int = 0
-    layout: Layout = _PLAIN
+    axes: Axes = _PLAIN
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -143,7 +143,7 @@ class SequenceBatch:
             ConfigError: If there is no such field, it is not padded, or a row has length 0.
         """
         values = self[name]
-        axis = self.layout.along(name)
+        axis = self.axes.along(name)
         if axis is None or not isinstance(values, Tensor):
             raise ConfigError(
                 f"batch: field {name!r} has one value per sequence, must run along an axis to be "
@@ -269,9 +269,9 @@ def _faults(batch: SequenceBatch) -> Iterator[str]:
     for name, value in batch.data.items():
         if len(value) != rows:
             yield f"field {name!r} has {len(value)} rows, must have {rows}"
-        axis = batch.layout.along(name)
+        axis = batch.axes.along(name)
         longest = width
-        if axis is not None and axis != batch.layout.axis:
+        if axis is not None and axis != batch.axes.axis:
             longest = max(1, int(batch.lengths_of[axis].max()) if rows else 0)
         if isinstance(value, Tensor) and axis is not None and value.shape[1] != longest:
             yield f"field {name!r} has shape {_shape(value)}, must have {longest} timesteps"

@@ -10,7 +10,7 @@ from lightning.pytorch.plugins.precision import HalfPrecision
 from lightning.pytorch.utilities.data import extract_batch_size, warning_cache
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from seqdata.batch import Layout, SequenceBatch, batch_size_fn, length_fn, unknown_name
+from seqdata.batch import Axes, SequenceBatch, batch_size_fn, length_fn, unknown_name
 from seqdata.errors import ConfigError
 
 
@@ -36,7 +36,7 @@ def batch_of(lengths=(3, 1, 2), weight=None, fill=0.0, **more):
         start=torch.zeros(rows, dtype=torch.int64),
         num_tokens=counted,
         padded_length=width,
-        layout=Layout("time", axis_of),
+        axes=Axes("time", axis_of),
         **more,
     )
 
@@ -74,7 +74,7 @@ def test_packing_takes_rows_in_any_order_and_hidden_states_come_back_in_it():
 def test_a_field_of_another_axis_is_packed_by_its_own_lengths():
     batch = batch_of((3, 1))
     batch.data["text"] = torch.ones(2, 4)
-    batch.layout = Layout("time", {"x": "time", "text": "text"})
+    batch.axes = Axes("time", {"x": "time", "text": "text"})
     batch.lengths_of = {"time": batch.lengths, "text": torch.tensor([2, 4])}
     assert batch.packed("text").data.shape == (6,)
     assert batch.packed("x").data.shape == (4, 2)
@@ -156,7 +156,7 @@ def test_lightning_moves_and_casts_it():
     half = HalfPrecision("bf16-true").convert_input(batch)
     assert half["x"].dtype == half.weight.dtype == torch.bfloat16
     assert half["y"].dtype == half.lengths.dtype == torch.int64
-    assert half.layout is batch.layout
+    assert half.axes is batch.axes
     assert torch.equal(half.score, batch.score)
     assert batch["x"].dtype == torch.float32
 
@@ -170,7 +170,7 @@ def test_lightning_finds_its_rows_but_wants_to_be_told():
 def test_it_can_be_copied_and_pickled():
     for again in (copy.deepcopy(batch_of()), pickle.loads(pickle.dumps(batch_of()))):
         assert torch.equal(again["x"], batch_of()["x"])
-        assert again.layout.along("y") is None
+        assert again.axes.along("y") is None
         again.validate()
 
 
@@ -220,7 +220,7 @@ def test_validate_names_what_does_not_fit(change, message):
 def test_validate_looks_at_every_axis():
     batch = batch_of()
     batch.data["text"] = torch.ones(3, 5)
-    batch.layout = Layout("time", {"text": "text", "y": None, "id": None})
+    batch.axes = Axes("time", {"text": "text", "y": None, "id": None})
     batch.lengths_of = {"text": torch.tensor([1, 4, 2])}
     with pytest.raises(ConfigError, match=r"field 'text' has shape .*, must have 4 timesteps"):
         batch.validate()
@@ -228,6 +228,6 @@ def test_validate_looks_at_every_axis():
 
 
 def test_a_layout_says_what_it_knows():
-    layout = Layout("frames", {"y": None}, {"x": 1})
-    assert layout.along("x") == "frames"
-    assert repr(layout) == "Layout('frames', {'y': None}, shift={'x': 1})"
+    axes = Axes("frames", {"y": None}, {"x": 1})
+    assert axes.along("x") == "frames"
+    assert repr(axes) == "Axes('frames', {'y': None}, shift={'x': 1})"

@@ -60,17 +60,17 @@ class Padded:
             ConfigError: If ``padding`` names an unknown field, or does not fit a field's dtype.
             DataError: If a column's recorded place is wrong, or its checksum.
         """
-        layout, data, rows = batch.layout, batch.data, len(batch)
+        axes, data, rows = batch.axes, batch.data, len(batch)
         for name, column in columns.items():
-            axis = layout.along(name)
+            axis = axes.along(name)
             if isinstance(column, list):
                 data[name] = column if batch.segments is None else _of_firsts(column, batch)
                 continue
             numbers = cast("Column", column)
             if axis is None:
                 data[name] = _per_sequence(numbers, batch)
-            elif axis == layout.axis and batch.segments is None:
-                shift = layout.shift.get(name, 0)
+            elif axis == axes.axis and batch.segments is None:
+                shift = axes.shift.get(name, 0)
                 width = batch.padded_length + shift
                 full = self._padded(name, columns, _steps(rows, width), width)
                 data[name] = full[:, :-shift] if shift else full
@@ -86,7 +86,7 @@ class Padded:
         rows = np.arange(len(batch)) if batch.segments is None else _rows_of(batch.segments)
         per_row = np.bincount(rows, weights=lengths, minlength=len(batch)).astype(np.int64)
         width = batch.padded_length
-        if axis != batch.layout.axis:
+        if axis != batch.axes.axis:
             batch.lengths_of[axis] = torch.from_numpy(per_row)
             width = max(1, int(per_row.max(initial=0)))
         before = np.cumsum(lengths) - lengths

@@ -80,12 +80,12 @@ class Assembly:
         reading = tools.reading
         numbers: NDArray[np.int64] = step.spans[:, 0]
         ids = reading.store.base_numbers(numbers)
-        batch = head_of(step, ids, self.share.plan, reading.layout)
+        batch = head_of(step, ids, self.share.plan, reading.axes)
         self._count(batch, number)
         columns: Columns = reading.columns(step.spans, step.rows is None)
         if tools.transforming is not None:
-            columns, batch.layout = tools.transforming.columns(
-                columns, numbers, ids, self.epoch, batch.layout
+            columns, batch.axes = tools.transforming.columns(
+                columns, numbers, ids, self.epoch, batch.axes
             )
         return tools.collator(columns, batch)
 

@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqdata.batch import Layout, SequenceBatch
+from seqdata.batch import Axes, SequenceBatch
 from seqdata.plan import Plan
 from seqdata.sharing import Step
 
 
-def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, layout: Layout) -> SequenceBatch:
+def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> SequenceBatch:
     """Describe the rows of a step.
 
     Args:
         step: Its spans, rows and weights.
         ids: int64 (n,), base number of each span's sequence.
         plan: Where the step is from.
-        layout: Which field runs along which axis.
+        axes: Which field runs along which axis.
     """
     spans, rows = step.spans, step.rows
     count = len(step.weights)
@@ -40,9 +40,9 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, layout: Layout) -> S
         weight=torch.from_numpy(step.weights),
         start=torch.from_numpy(base[2]),
         number=step.number,
-        lengths_of={layout.axis: lengths},
+        lengths_of={axes.axis: lengths},
         padded_length=max(known, default=1) or 1,
-        layout=layout,
+        axes=axes,
     )
     if rows is not None:
         head.segments = _segments(spans, ids, rows)

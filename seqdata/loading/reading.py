@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.batch import Layout, unknown_name
+from seqdata.batch import Axes, unknown_name
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.loading.options import PlayOptions
@@ -33,7 +33,7 @@ class Reading:
         plain: Fields that are read as spans say.
         shifted: The field that is read ``shift`` timesteps further; None without a shift.
         shift: Timesteps between inputs and targets.
-        layout: Which field runs along which axis.
+        axes: Which field runs along which axis.
     """
 
     store: Store
@@ -41,7 +41,7 @@ class Reading:
     plain: tuple[str, ...]
     shifted: str | None
     shift: int
-    layout: Layout
+    axes: Axes
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,13 +89,13 @@ def reading_of(store: Store, axis: str, options: PlayOptions, output: Output | N
         if name not in store.fields:
             raise ConfigError(f"loader: `fields` names {unknown_name(name, store.fields)}")
     shifted, shift = _shift(store, axis, options.shift, wanted)
-    layout = Layout(
+    axes = Axes(
         axis,
         {name: store.fields[name].axis for name in wanted},
         {} if shifted is None else {shifted: shift},
     )
     plain = tuple(name for name in wanted if name != shifted)
-    return Reading(store, axis, plain, shifted, shift, layout)
+    return Reading(store, axis, plain, shifted, shift, axes)
 
 
 def _wanted(

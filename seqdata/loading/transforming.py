@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.batch import Layout
+from seqdata.batch import Axes
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.planning.randomness import Purpose
 from seqdata.protocols import Columns, Store, Transform
@@ -74,8 +74,8 @@ class Transforming:
 
     def columns(
         self, columns: Columns, numbers: NDArray[np.int64], ids: NDArray[np.int64],
-        epoch: int, layout: Layout,
-    ) -> tuple[Columns, Layout]:  # fmt: skip
+        epoch: int, axes: Axes,
+    ) -> tuple[Columns, Axes]:  # fmt: skip
         """Transform the columns of a read.
 
         Args:
@@ -83,7 +83,7 @@ class Transforming:
             numbers: int64 (n,), the store's number of each piece.
             ids: int64 (n,), the base number of each piece.
             epoch: Of the plan.
-            layout: Which field runs along which axis.
+            axes: Which field runs along which axis.
 
         Returns:
             The new columns, and which of their fields runs along which axis.
@@ -93,13 +93,11 @@ class Transforming:
         """
         made = []
         for piece in range(len(numbers)):
-            sequence = {
-                name: _piece(column, piece, layout, name) for name, column in columns.items()
-            }
-            lengths = {name: len(sequence[name]) for name in sequence if _ragged(layout, name)}
+            sequence = {name: _piece(column, piece, axes, name) for name, column in columns.items()}
+            lengths = {name: len(sequence[name]) for name in sequence if _ragged(axes, name)}
             result = self._one(sequence, int(numbers[piece]), int(ids[piece]), epoch)
-            made.append(self._checked(result, lengths, layout, int(ids[piece])))
-        return self._gathered(made, ids, layout)
+            made.append(self._checked(result, lengths, axes, int(ids[piece])))
+        return self._gathered(made, ids, axes)
 
     def _one(self, sequence: dict[str, Any], number: int, base: int, epoch: int) -> dict[str, Any]:
         occurrence = 0 if self.occurrences is None else int(self.occurrences[number])
@@ -113,23 +111,23 @@ class Transforming:
             raise
 
     def _checked(
-        self, result: Any, lengths: dict[str, int], layout: Layout, base: int
+        self, result: Any, lengths: dict[str, int], axes: Axes, base: int
     ) -> dict[str, Any]:
         if not isinstance(result, Mapping):
             raise self._wrong(base, f"gave {type(result).__name__}, must give a dict of arrays")
         made: dict[str, Any] = {}
         planned = max(
-            (lengths[name] for name in lengths if layout.along(name) == layout.axis), default=0
+            (lengths[name] for name in lengths if axes.along(name) == axes.axis), default=0
         )
         for name, value in result.items():
             if isinstance(value, str | bytes):
                 made[name] = value
                 continue
             array = np.asarray(value)
-            axis = layout.axis_of.get(name, layout.axis if array.ndim else None)
+            axis = axes.axis_of.get(name, axes.axis if array.ndim else None)
             if axis is not None and (not array.ndim or array.dtype == object):
                 raise self._wrong(base, f"gave field {name!r} as {value!r:.60}, must be an array")
-            if axis == layout.axis and len(array) != lengths.get(name, planned):
+            if axis == axes.axis and len(array) != lengths.get(name, planned):
                 raise self._wrong(
                     base,
                     f"gave field {name!r} {len(array)} timesteps, must keep the planned "
@@ -139,15 +137,15 @@ class Transforming:
         return made
 
     def _gathered(
-        self, made: list[dict[str, Any]], ids: NDArray[np.int64], layout: Layout
-    ) -> tuple[Columns, Layout]:
+        self, made: list[dict[str, Any]], ids: NDArray[np.int64], axes: Axes
+    ) -> tuple[Columns, Axes]:
         columns: dict[str, Any] = {}
         axis_of: dict[str, str | None] = {}
         for name, first in made[0].items():
             values: list[Any] = []
             for piece, result in enumerate(made):
                 value = result.get(name)
-                if not _alike(first, value, layout.along(name)) or len(result) != len(made[0]):
+                if not _alike(first, value, axes.along(name)) or len(result) != len(made[0]):
                     raise self._wrong(
                         int(ids[piece]),
                         f"gave {_shown(result)}, must be like {_shown(made[0])} of sequence "
@@ -157,10 +155,10 @@ class Transforming:
             if isinstance(first, str | bytes):
                 columns[name], axis_of[name] = values, None
                 continue
-            axis = layout.axis_of.get(name, layout.axis if first.ndim else None)
+            axis = axes.axis_of.get(name, axes.axis if first.ndim else None)
             columns[name] = Pieces(values if axis is not None else [one[None] for one in values])
             axis_of[name] = axis
-        return columns, Layout(layout.axis, axis_of, layout.shift)
+        return columns, Axes(axes.axis, axis_of, axes.shift)
 
     def _wrong(self, base: int, what: str) -> DecodeError:
         return DecodeError.at(
@@ -203,15 +201,15 @@ def occurrences_of(store: Store) -> NDArray[np.int64] | None:
     return counted
 
 
-def _piece(column: Any, number: int, layout: Layout, name: str) -> Any:
+def _piece(column: Any, number: int, axes: Axes, name: str) -> Any:
     if isinstance(column, list):
         return column[number]
     piece = np.array(column[number])  # a copy: what is mapped is not for writing
-    return piece if layout.along(name) is not None else piece[0]
+    return piece if axes.along(name) is not None else piece[0]
 
 
-def _ragged(layout: Layout, name: str) -> bool:
-    return layout.along(name) is not None
+def _ragged(axes: Axes, name: str) -> bool:
+    return axes.along(name) is not None
 
 
 def _alike(first: Any, value: Any, axis: str | None) -> bool:

@@ -251,7 +251,7 @@ def _check_field(where: str, batch: SequenceBatch, name: str, values: Any, colum
             same = values[row] == column[row]
         else:
             here, there = values[row].numpy(), column[row]
-            if batch.layout.along(name) is None:
+            if batch.axes.along(name) is None:
                 there = there[0]
                 same = here.tobytes() == there.tobytes()
             else:

@@ -124,7 +124,7 @@ def _digest(batch: SequenceBatch, row: int) -> str:
         if isinstance(value, list):
             made.update(repr(value[row]).encode())
             continue
-        along = batch.layout.along(name)
+        along = batch.axes.along(name)
         content = value[row]
         if along is not None:
             content = content[: int(batch.lengths_of[along][row])]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.batch import Layout, SequenceBatch
+from seqdata.batch import Axes, SequenceBatch
 from seqdata.collators.padded import Allocating, Padded
 from seqdata.errors import ConfigError
 from seqdata.storage.memory import MemoryStore
@@ -23,10 +23,10 @@ SEQUENCES = [
     for n in range(1, 5)
 ]
 STORE = MemoryStore.of(SEQUENCES, axes={"text": "text", "v": None})
-LAYOUT = Layout("time", {name: field.axis for name, field in STORE.fields.items()})
+LAYOUT = Axes("time", {name: field.axis for name, field in STORE.fields.items()})
 
 
-def head(spans, rows=None, layout=LAYOUT):
+def head(spans, rows=None, axes=LAYOUT):
     """Describe rows as the loader does, by plain Python."""
     spans = np.asarray(spans, dtype=np.int64).reshape(-1, 3)
     lengths = spans[:, 2] - spans[:, 1]
@@ -46,14 +46,14 @@ def head(spans, rows=None, layout=LAYOUT):
         lengths_of={"time": per_row},
         padded_length=max(1, int(per_row.max())),
         segments=segments,
-        layout=layout,
+        axes=axes,
     )
 
 
-def collate(spans, rows=None, fields=tuple(STORE.fields), padding=0, layout=LAYOUT, further=0):
+def collate(spans, rows=None, fields=tuple(STORE.fields), padding=0, axes=LAYOUT, further=0):
     spans = np.asarray(spans, dtype=np.int64).reshape(-1, 3)
     columns = STORE.read(spans + np.array([0, 0, further]), fields)
-    return Padded(padding)(columns, head(spans, rows, layout)).validate()
+    return Padded(padding)(columns, head(spans, rows, axes)).validate()
 
 
 def test_rows_are_padded_to_the_longest_and_keep_their_dtype():
@@ -84,9 +84,9 @@ def test_another_axis_comes_whole_with_lengths_of_its_own():
 
 def test_an_axis_that_is_empty_in_the_whole_batch_is_one_timestep_wide():
     store = MemoryStore.of([{"x": [1, 2], "text": np.zeros(0, np.uint8)}], axes={"text": "text"})
-    layout = Layout("time", {"x": "time", "text": "text"})
+    axes = Axes("time", {"x": "time", "text": "text"})
     batch = Padded(7)(
-        store.read(np.array([[0, 0, 2]]), ["x", "text"]), head([[0, 0, 2]], layout=layout)
+        store.read(np.array([[0, 0, 2]]), ["x", "text"]), head([[0, 0, 2]], axes=axes)
     )
     assert batch["text"].tolist() == [[7]]
     assert batch.lengths_of["text"].tolist() == [0]
@@ -113,8 +113,8 @@ def test_idle_rows_are_one_timestep_of_padding():
 
 
 def test_a_shifted_field_gives_two_views_of_one_tensor():
-    layout = Layout("time", {"x": "time"}, {"x": 1})
-    batch = collate([[3, 0, 3], [1, 0, 1]], fields=["x"], layout=layout, further=1)
+    axes = Axes("time", {"x": "time"}, {"x": 1})
+    batch = collate([[3, 0, 3], [1, 0, 1]], fields=["x"], axes=axes, further=1)
     assert batch["x"].tolist() == [[40, 41, 42], [20, 21, 0]]
     assert batch["targets"].tolist() == [[41, 42, 43], [21, 0, 0]]
     assert batch["x"].untyped_storage().data_ptr() == batch["targets"].untyped_storage().data_ptr()
@@ -124,7 +124,7 @@ def test_a_shifted_field_gives_two_views_of_one_tensor():
 def test_padding_is_one_element_of_the_dtype(dtype):
     store = MemoryStore.of([np.ones(1, dtype), np.ones(3, dtype)])
     columns = store.read(np.array([[0, 0, 1], [1, 0, 3]]), ["x"])
-    batch = Padded(1)(columns, head([[0, 0, 1], [1, 0, 3]], layout=Layout()))
+    batch = Padded(1)(columns, head([[0, 0, 1], [1, 0, 3]], axes=Axes()))
     assert batch["x"].tolist() == np.ones((2, 3), dtype).tolist()
 
 

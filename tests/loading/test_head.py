@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.batch import Layout
+from seqdata.batch import Axes
 from seqdata.loading.head import head_of
 from seqdata.plan import Plan
 from seqdata.sharing import share
@@ -13,7 +13,7 @@ ALONE = World()
 
 def head(plan, step=0, world=ALONE, ids=lambda numbers: numbers):
     mine = share(plan, world)[step]
-    return head_of(mine, ids(mine.spans[:, 0]), plan, Layout())
+    return head_of(mine, ids(mine.spans[:, 0]), plan, Axes())
 
 
 def test_each_span_is_a_row():

@@ -42,10 +42,10 @@ def test_targets_need_the_field_that_is_shifted():
 
 
 def test_the_layout_knows_every_axis():
-    layout = reading(shift={"x": 2}).layout
-    assert layout.axis == "time"
-    assert layout.axis_of == {"x": "time", "f": "time", "text": "text", "y": None, "id": None}
-    assert layout.shift == {"x": 2}
+    axes = reading(shift={"x": 2}).axes
+    assert axes.axis == "time"
+    assert axes.axis_of == {"x": "time", "f": "time", "text": "text", "y": None, "id": None}
+    assert axes.shift == {"x": 2}
 
 
 def test_a_shifted_field_is_read_further_and_the_others_are_not():
