@@ -81,8 +81,7 @@ def contents(batch: SequenceBatch) -> list[tuple[int, str]]:
     """Give the id and a hash of the real bytes, inputs and targets, of each row."""
     rows = []
     for row, length in enumerate(batch.lengths.tolist()):
-        made = hashlib.blake2b(digest_size=16)
-        made.update(batch["x"][row, :length].numpy())
+        made = hashlib.blake2b(batch["x"][row, :length].numpy(), digest_size=16)
         made.update(batch["targets"][row, :length].numpy())
         rows.append((int(batch.ids[row]), made.hexdigest()))
     return rows
@@ -125,23 +124,18 @@ def in_a_new_process(*arguments: object, ends_with: int) -> None:
 
 def prove(out: Path, stop_at: int) -> None:
     """Compare what the runs recorded, and the parameters they ended with."""
-    whole, stopped, resumed = (
-        [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("whole", "stopped", "resumed")
-    )
+    texts = [(out / f"{name}.jsonl").read_text() for name in ("whole", "stopped", "resumed")]
+    whole, stopped, resumed = ([json.loads(line) for line in text.splitlines()] for text in texts)
     rows = sum(len(step) - 2 for step in whole)
     in_mid_epoch = len(stopped) == stop_at and stopped[-1][0] == resumed[0][0]
     if not in_mid_epoch or stopped + resumed != whole:
         raise SystemExit("NOT PROVED: the stopped and the resumed run trained something else")
     one, other = (torch.load(out / f"{name}.ckpt")["state_dict"] for name in ("whole", "resumed"))
     difference = max(float((one[key] - other[key]).abs().max()) for key in one)
-    print(
-        f"  One run trained {len(whole)} batches ({rows:,} sequences) in one go. The other trained"
-    )
-    print(
-        f"  {len(stopped)}, stopped, and trained {len(resumed)} in a new process: the same batches in the"
-    )
-    print("  same order, none lost, none twice, every id and every byte equal (by hash).")
+    before, after = len(stopped), len(resumed)
+    print(f"  One run trained {len(whole)} batches, {rows:,} sequences, in one go. The other")
+    print(f"  trained {before}, stopped, and trained {after} in a new process: the same batches in")
+    print("  the same order, none lost, none twice, every id and every byte equal (by hash).")
     print(f"  The parameters they end with differ by at most {difference}.")
 
 
