@@ -67,6 +67,15 @@ class Batches:
         return iter(self.batches)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small models on several threads are slow wherever something else wants the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def batch_of() -> Callable[..., SequenceBatch]:
     return make_batch
