@@ -58,7 +58,7 @@ def makers(draw, tails=("fill",)):
     return LoaderOf(store, policy, seed=seed, tail=tail, prefetch=prefetch)
 
 
-@settings(max_examples=CASES)
+@settings(max_examples=CASES * 6 // 10)
 @given(makers(("fill", "drop", "repeat")), st.integers(1, 8))
 def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
     check_steps(make, (1, size))
@@ -66,7 +66,7 @@ def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
     check_totals(make, size)
 
 
-@settings(max_examples=CASES)
+@settings(max_examples=CASES * 6 // 10)
 @given(makers(), st.integers(2, 8), st.sampled_from((0, 1, 3)))
 def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, prefetch):
     rows = [play_rank(made, World(0, 1)) for made in (make, replace(make, prefetch=prefetch))]
@@ -74,7 +74,7 @@ def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, p
     check_worlds(make, (size,), epochs=2)
 
 
-@settings(max_examples=CASES // 2)
+@settings(max_examples=CASES * 4 // 10)
 @given(
     makers(("fill", "drop", "repeat")),
     st.integers(1, 5),
@@ -86,13 +86,13 @@ def test_new_loaders_go_on_where_others_were_left(make, size, stops, epoch):
     check_resumes(make, size, sorted(int(stop * steps) for stop in stops), epoch=epoch)
 
 
-@settings(max_examples=CASES // 2)
+@settings(max_examples=CASES // 4)
 @given(makers(), st.lists(st.tuples(st.integers(1, 8), st.integers(0, 6)), min_size=2, max_size=4))
 def test_worlds_that_take_over_from_each_other_deliver_each_row_once(make, legs):
     check_changing_worlds(make, legs)
 
 
-@settings(max_examples=CASES // 2)
+@settings(max_examples=CASES // 4)
 @given(makers())
 def test_an_epoch_cut_short_is_never_mistaken_for_a_whole_one(make):
     check_no_short_epoch(make)
