@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from seqdata import ConfigError
+
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the order that `torch.lstm` takes
 
 
@@ -136,7 +138,15 @@ def run_dense(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
 
     Returns:
         (B, T, H * directions) float; what lies at padded steps means nothing.
+
+    Raises:
+        ConfigError: If the LSTM is another kind.
     """
+    if not (lstm.batch_first and lstm.bias) or lstm.proj_size:
+        raise ConfigError(
+            f"run_dense: `lstm` is {lstm!r}, must have batch_first=True, biases and no projection; "
+            "make it so, or run it on a PackedSequence"
+        )
     mask = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]  # (B, T)
     x = torch.where(mask[..., None], x, 0.0)
     if not lstm.bidirectional:  # a forward pass meets the padding after the valid steps

@@ -17,6 +17,8 @@ from seqdata_models.functional import (
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from seqdata import ConfigError
+
 LENGTHS = [5, 1, 9, 9, 3]
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-15}
 
@@ -171,6 +173,15 @@ def test_dense_gradients_equal_packed_gradients_whatever_the_padding(bidirection
     assert found[0].abs().max() > 0
     assert (found[0] - found[1]).abs().max() <= 1e-13
     assert torch.equal(found[1], found[2])
+
+
+@pytest.mark.parametrize(
+    "kind", [{"batch_first": False}, {"bias": False}, {"proj_size": 2}], ids=str
+)
+def test_another_kind_of_lstm_is_refused(kind):
+    lstm = nn.LSTM(4, 6, **{"batch_first": True, **kind})
+    with pytest.raises(ConfigError, match="run_dense: `lstm` is LSTM.* must have batch_first=True"):
+        run_dense(lstm, rows_of(LENGTHS), torch.tensor(LENGTHS))
 
 
 def test_dropout_between_dense_layers_acts_in_training_only():
