@@ -100,6 +100,11 @@ def is_fitting(trainer: Trainer | None) -> bool:
     return trainer is not None and trainer.state.fn == TrainerFn.FITTING
 
 
+def is_resuming(trainer: Trainer) -> bool:
+    """Tell whether the fit goes on from a checkpoint, up to the end of its first epoch."""
+    return trainer.fit_loop.is_resuming
+
+
 def world_of(trainer: Trainer | None) -> World:
     """Give rank and size along the data-parallel dimension, which need not be the global rank."""
     if trainer is None:

@@ -70,8 +70,7 @@ def repair(states: LoopStates, resume: Resume) -> None:
         return
     if resume.shifted:
         shift_steps(states, resume.step)
-    if states.epochs["current"]["ready"] == states.epochs["current"]["completed"]:
-        reopen_epoch(states)
+    open_epoch(states, resume.place.epoch)
 
 
 def finish_epoch(states: LoopStates) -> None:
@@ -100,11 +99,17 @@ def shift_steps(states: LoopStates, step: int) -> None:
     states.batches["is_last_batch"] = False
 
 
-def reopen_epoch(states: LoopStates) -> None:
-    """Count the epoch as begun that a run without these repairs took for completed."""
-    for tracker in states.epochs.values():
-        tracker["ready"] += 1
-        tracker["started"] += 1
+def open_epoch(states: LoopStates, epoch: int) -> None:
+    """Count the epoch that goes on as begun and not as done.
+
+    A Trainer that stops in mid-epoch (``max_steps``, ``max_time``) closes the epoch, and one that
+    resumed without these repairs may never have opened it.
+    """
+    current = states.epochs["current"]
+    unopened = current["started"] == current["completed"] <= epoch
+    for kind, tracker in states.epochs.items():
+        started = tracker["started"] + unopened
+        states.epochs[kind] = {**_tracker(started - 1), "ready": started, "started": started}
 
 
 def _tracker(count: int) -> Tracker:

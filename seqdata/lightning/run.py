@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import ConfigError, ResumeError, SeqDataError, SeqDataWarning
+from seqdata.errors import ResumeError, SeqDataError, SeqDataWarning
 from seqdata.lightning import adapter
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Cursor, Place
@@ -20,7 +20,6 @@ from seqdata.lightning.options import DataOptions
 from seqdata.lightning.repairs import CounterRepair, Resume
 from seqdata.lightning.state import RunState, shortened
 from seqdata.loading.options import Update
-from seqdata.loading.output import output_of
 from seqdata.loading.player import Player
 from seqdata.world import World
 
@@ -60,11 +59,17 @@ class TrainRun:
             return Start(self.here(), self._update(counters))
         lanes = self.player.plan(self.here().epoch).lanes
         stride = 1 if lanes else self._world.size
-        if self._resume is not None and self._cursor.trained is None:
-            adapter.align_logged_steps(self.trainer)
+        first = self._cursor.trained is None
         self._cursor = self._cursor.begun(counters, batches=self.player.num_batches, stride=stride)
         place = self._cursor.start
         self._guard(counters, place)
+        if first and self._resume is not None:
+            adapter.align_logged_steps(self.trainer)
+        elif first and counters.total and adapter.is_resuming(self.trainer):
+            _warn(
+                "resume: the checkpoint brought no state of this DataModule, the data begins at "
+                "epoch 0; resume with the class that saved it, not renamed"
+            )
         self._resume = None
         return Start(place, self._update(counters))
 
@@ -83,6 +88,7 @@ class TrainRun:
 
         Raises:
             ResumeError: If the plan there is another one, or the Trainer's limits count otherwise.
+            ConfigError: If this world's rest of the epoch has filler that the output cannot tell.
         """
         place = self._fitting(state)
         shifted = (state.world_size, state.tail) != (self._world.size, self._options.tail)
@@ -97,7 +103,6 @@ class TrainRun:
                 f"resume: step {step} lies inside an update of {accumulate} steps, whose gradients "
                 "are not in checkpoints: this update differs; save at its end (every_n_train_steps)"
             )
-        self._refuse_unmarked_filler(place)
         self._cursor = Cursor(place)
         self._resume = Resume(place, step, shifted)
 
@@ -183,23 +188,6 @@ class TrainRun:
                     f"{self._world.size} ranks than on the {world_size} that saved the state, must "
                     "be a fraction; pass a float"
                 )
-
-    def _refuse_unmarked_filler(self, place: Place) -> None:
-        """Refuse parts that cannot tell filler rows where this world's rest of an epoch has some.
-
-        The player refuses them where a whole epoch has.
-        """
-        options, size = self._options, self._world.size
-        rest = self.player.num_batches - place.position
-        output = output_of(options.as_tuple, options.as_dict)
-        if output is None or output.marks_filler or options.tail != "fill" or not rest % size:
-            return
-        if not self.player.plan(place.epoch).lanes:
-            raise ConfigError(
-                f"resume: {rest} batches are left for {size} ranks, and {output.names} has no "
-                "'weight' to tell the filler rows of the last step, must have it; add 'weight', or "
-                "resume on a number of ranks that divides them"
-            )
 
     def _warn_in_mid_update(self, here: Place) -> None:
         accumulate = self._accumulate()

@@ -147,4 +147,4 @@ def test_a_tuple_without_weight_is_refused_where_the_rest_of_an_epoch_is_uneven(
     spec = {"data": data, "trainer": {"max_epochs": 1}, "ckpt": str(tmp_path / "step=3.ckpt")}
     told = ranks.play("fit", 2, spec)
     assert [one["refused"] for one in told] == ["ConfigError"] * 2
-    assert "5 batches are left for 2 ranks, and ['x', 'lengths'] has no 'weight'" in told[0]["text"]
+    assert "5 batches on 2 ranks leave 1 without one, and ('x', 'lengths') has" in told[0]["text"]

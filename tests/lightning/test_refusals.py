@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from seqdata.errors import ResumeError
+from seqdata.errors import ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import loop_states
+from seqdata.lightning.cursor import Place
 from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.lightning.repairs import Resume, repair
 from seqdata.lightning.state import RunState, shortened
 from seqdata.policies.bucketed import Bucketed
 from tests.lightning.harness import data_of, fit, sequences
@@ -80,6 +82,20 @@ def test_a_renamed_subclass_is_noticed(checkpoint):
     data = Renamed(train=sequences(23), batching=Bucketed(4), seed=3)
     with pytest.raises(ResumeError, match="resume with the class that saved it, not renamed"):
         fit(data, ckpt=checkpoint, max_epochs=2)
+
+
+def test_a_missing_state_at_an_epochs_end_warns(tmp_path):
+    fit(data_of(), folder=tmp_path, every=6, max_epochs=1)
+
+    def rename(saved):
+        saved["SomeOtherDataModule"] = saved.pop("SequenceDataModule")
+        loops = loop_states(saved)
+        repair(loops, Resume(Place(1, 0), step=0, shifted=False))
+
+    path = edited(tmp_path / "step=6.ckpt", tmp_path, rename)
+    with pytest.warns(SeqDataWarning, match="brought no state of this DataModule, the data begins"):
+        rest = fit(data_of(), ckpt=path, max_epochs=2)
+    assert rest.log.train[0][:2] == (0, 0)
 
 
 def test_a_state_of_another_run_than_the_loops_is_noticed(checkpoint, tmp_path):

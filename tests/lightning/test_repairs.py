@@ -82,6 +82,20 @@ def test_an_epoch_that_an_unrepaired_run_took_for_completed_is_opened_again():
     assert saved.epochs["total"] == tracker(2, 2, 1, 1)
 
 
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        (2, 2, 2, 1),  # saved in on_train_epoch_end
+        (2, 2, 2, 2),  # saved after the fit
+    ],
+)
+def test_an_epoch_that_a_limit_closed_in_the_middle_is_open_again(epochs):
+    saved = states(epochs=epochs, current=(2, 2, 2, 2), total=(8, 8, 8, 8))
+    repair(saved, Resume(Place(1, 2), step=2, shifted=False))
+    assert saved.epochs == {"current": tracker(2, 2, 1, 1), "total": tracker(2, 2, 1, 1)}
+    assert saved.batches["current"] == tracker(2, 2, 2, 2)
+
+
 def test_a_validation_that_was_cut_off_begins_again():
     saved = states(epochs=(1, 1, 0, 0), current=(2, 2, 2, 2), total=(2, 2, 2, 2))
     repair(saved, Resume(Place(0, 2), step=2, shifted=False))

@@ -166,6 +166,23 @@ def test_a_validation_that_failed_is_run_again_as_a_whole(tmp_path):
     assert rest.log.train == whole.log.train[2:]
 
 
+@pytest.mark.parametrize("way", ["max_epochs", "max_steps", "val_interval"])
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("stop", [4, 6, 8, 12])
+def test_a_run_that_reached_its_steps_may_be_given_more(way, late, stop, tmp_path):
+    """Lightning closes the epoch in which it stops; it is opened again."""
+    whole = fit(data_of(), **WAYS[way])
+    saving = () if late else (ModelCheckpoint(dirpath=tmp_path, save_on_train_epoch_end=True),)
+    short = {**WAYS[way], "max_epochs": -1, "max_steps": stop, "enable_checkpointing": True}
+    cut = fit(data_of(), callbacks=saving, **short)
+    if late:
+        cut.trainer.save_checkpoint(tmp_path / "after.ckpt")
+    (path,) = tmp_path.glob("*.ckpt")
+    rest = fit(data_of(), ckpt=path, **WAYS[way])
+    rest.first_step = stop
+    assert_goes_on(whole, rest, stop, per_epoch=STEPS)
+
+
 class Failing:
     """A transform that fails once, at the sequence with this first value."""
 
