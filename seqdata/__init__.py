@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from seqdata.plan import Plan
     from seqdata.policies.bucketed import Bucketed
     from seqdata.policies.fixed import Fixed
+    from seqdata.policies.packed import Packed
     from seqdata.policies.sorted import Sorted
     from seqdata.policies.token_budget import TokenBudget
+    from seqdata.policies.windows import Windows
     from seqdata.sharing import share
     from seqdata.storage.views import folds, split
     from seqdata.world import World
@@ -57,6 +59,7 @@ __all__ = [
     "IncompleteEpochError",
     "Loader",
     "MissingShardError",
+    "Packed",
     "Plan",
     "PlanError",
     "PluginError",
@@ -69,6 +72,7 @@ __all__ = [
     "SequenceIndex",
     "Sorted",
     "TokenBudget",
+    "Windows",
     "World",
     "__version__",
     "folds",
@@ -83,6 +87,7 @@ _DEFINED_IN = {
     "Bucketed": "policies.bucketed",
     "Fixed": "policies.fixed",
     "Loader": "loader",
+    "Packed": "policies.packed",
     "Plan": "plan",
     "PluginHost": "host",
     "SequenceBatch": "batch",
@@ -90,6 +95,7 @@ _DEFINED_IN = {
     "SequenceIndex": "index",
     "Sorted": "policies.sorted",
     "TokenBudget": "policies.token_budget",
+    "Windows": "policies.windows",
     "World": "world",
     "folds": "storage.views",
     "hookimpl": "hookspecs",

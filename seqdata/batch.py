@@ -1,4 +1,4 @@
-"""The one batch type: padded tensors by field name, and what is known of their rows.
+"""The one batch type: tensors by field name, and what is known of their rows.
 
 Lengths, ids and starts stay on the CPU, where ``pack_padded_sequence`` and bookkeeping want them;
 masks are computed when asked. Place in the flow: a Loader makes the head, a Collator fills
@@ -8,52 +8,20 @@ masks are computed when asked. Place in the flow: a Loader makes the head, a Col
 from __future__ import annotations
 
 import copy
-import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence
 
+from seqdata.axes import Axes, unknown_name
 from seqdata.errors import ConfigError
-from seqdata.index import DEFAULT_AXIS
+from seqdata.ragged import LayoutName, check_layout, edges, flat_of, laid_out, packed
 
 _ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
 _ON_CPU = ("lengths", "ids", "start")
-
-
-class Axes:
-    """Which field runs along which axis: one object for all batches of a loader, never changed.
-
-    Not a dataclass: Lightning walks through those inside a batch.
-
-    Args:
-        axis: The axis that is planned on: ``batch.lengths`` and ``batch.mask`` are about it.
-        axis_of: Field -> its axis; None: one value per sequence. A field that is not here, and is
-            not a list, runs along ``axis``.
-        shift: Field -> timesteps between an input and its target.
-    """
-
-    __slots__ = ("axis", "axis_of", "shift")
-
-    def __init__(
-        self,
-        axis: str = DEFAULT_AXIS,
-        axis_of: Mapping[str, str | None] | None = None,
-        shift: Mapping[str, int] | None = None,
-    ) -> None:
-        self.axis = axis
-        self.axis_of = axis_of or {}
-        self.shift = shift or {}
-
-    def __repr__(self) -> str:
-        return f"Axes({self.axis!r}, {dict(self.axis_of)}, shift={dict(self.shift)})"
-
-    def along(self, name: str) -> str | None:
-        """Give the axis of a field; None where it has one value per sequence."""
-        return self.axis_of.get(name, self.axis)
 
 
 _PLAIN = Axes()
@@ -61,13 +29,13 @@ _PLAIN = Axes()
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SequenceBatch:
-    """One batch of sequences, padded to its longest row. Axis order: batch, time, feature.
+    """One batch of sequences. Axis order: batch, time, feature.
 
     ``r`` is the number of rows, ``T`` the timesteps of ``padded_length``.
 
     Attributes:
-        data: Field -> tensor (r, T, *shape), or (r, *shape) of a per-sequence field, or a list of
-            str or bytes. ``batch["x"]`` is short for ``batch.data["x"]``.
+        data: Field -> tensor (r, T, *shape), or as ``layout`` says; (r, *shape) of a per-sequence
+            field, or a list of str or bytes. ``batch["x"]`` is short for ``batch.data["x"]``.
         lengths: int64 (r,), real timesteps of each row; always on the CPU.
         ids: int64 (r,), numbers in the base store; on the CPU. ``store.keys(ids)`` names them.
         weight: float32 (r,), multiplies the loss; 0 = filler or idle lane.
@@ -85,6 +53,9 @@ class SequenceBatch:
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
         segments: int64 (n, 4), row, id, start, stop of every span, on the CPU; None: a row is one.
         padded_length: T; 0: the longest length.
+        horizon: Timesteps of a window's future, which ``data`` holds behind ``lengths``.
+        layout: How ragged fields lie: ``padded``; ``packed``, a PackedSequence; ``jagged``, a
+            nested tensor; ``varlen``, flat (N, *shape), row behind row.
         axes: Which field runs along which axis.
     """
 
@@ -106,10 +77,12 @@ class SequenceBatch:
     lengths_of: dict[str, Tensor] = field(default_factory=dict)
     segments: Tensor | None = None
     padded_length: int = 0
+    horizon: int = 0
+    layout: LayoutName = "padded"
     axes: Axes = _PLAIN
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return self.lengths.numel()  # three times faster than len()
 
     def __contains__(self, name: object) -> bool:
         return name in self.data
@@ -126,22 +99,81 @@ class SequenceBatch:
 
     @property
     def mask(self) -> Tensor:
-        """Real timesteps, bool (r, T), on the device of the data; a filler row keeps its own."""
-        return self._places() < self._beside(self.lengths)
+        """Real timesteps, on the device of the data; a filler row keeps its own.
+
+        bool (r, T); in the other layouts bool (N,), beside their values.
+        """
+        return self._lying(self._places() < self._beside(self.lengths))
 
     @property
     def score(self) -> Tensor:
-        """Timesteps that losses and metrics count, bool (r, T): real, weight > 0, not burn-in."""
+        """Timesteps that losses and metrics count: real, of weight > 0, not burn-in.
+
+        bool (r, T); in the other layouts bool (N,), beside their values.
+        """
         places = self._places()
         scored = (places < self._beside(self.lengths)) & (self.weight > 0)[:, None]
-        return scored if self.burn_in is None else scored & (places >= self._beside(self.burn_in))
+        if self.burn_in is not None:
+            scored = scored & (places >= self._beside(self.burn_in))
+        return self._lying(scored)
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        """Where each span begins in flat values, int32 (spans+1,), from 0, for attention."""
+        return edges(self._span_lengths()).to(self.weight.device, torch.int32, non_blocking=True)
+
+    @property
+    def position_ids(self) -> Tensor:
+        """Timestep of each flat value in its span, int64 (N,): from 0 in every span."""
+        lengths = self._span_lengths()
+        begins = edges(lengths)
+        flat = torch.arange(int(begins[-1])) - begins[:-1].repeat_interleave(lengths)
+        return flat.to(self.weight.device, non_blocking=True)
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """The fields of windows up to their horizon: views (r, size, *shape)."""
+        return self._windows(slice(None, -self.horizon or None))
+
+    @property
+    def future(self) -> dict[str, Any]:
+        """The fields of windows behind their context: views (r, horizon, *shape)."""
+        return self._windows(slice(self._width(), None))
+
+    def as_layout(self, layout: LayoutName, padding: float = 0) -> SequenceBatch:
+        """Give the batch with its ragged fields laid out anew; only padding is lost.
+
+        Args:
+            layout: ``padded``, ``packed``, ``jagged`` or ``varlen``.
+            padding: Value of padding, where there will be some.
+
+        Raises:
+            ConfigError: If there is no such layout, or a row of length 0 shall be packed.
+        """
+        check_layout(layout)
+        if layout == self.layout:
+            return self
+        made = copy.copy(self)
+        made.data, made.layout = dict(self.data), layout
+        for name, value in self.data.items():
+            axis = self.axes.along(name)
+            if axis is None or isinstance(value, list):
+                continue
+            lengths, width = self.extent(axis)
+            flat = flat_of(value, lengths, self.layout)
+            made.data[name] = laid_out(flat, lengths, layout, width=width, padding=padding)
+        return made
 
     def packed(self, name: str) -> PackedSequence:
         """Give a field as a PackedSequence, rows in any order; padding is left out.
 
         Raises:
-            ConfigError: If there is no such field, it is not padded, or a row has length 0.
+            ConfigError: If there is no such field, it does not run along an axis, or a row has
+                length 0.
         """
+        if self.layout != "padded":
+            whole: PackedSequence = self.as_layout("packed")[name]
+            return whole
         values = self[name]
         axis = self.axes.along(name)
         if axis is None or not isinstance(values, Tensor):
@@ -149,20 +181,15 @@ class SequenceBatch:
                 f"batch: field {name!r} has one value per sequence, must run along an axis to be "
                 f"packed; use batch[{name!r}]"
             )
-        lengths = self.lengths_of.get(axis, self.lengths)
-        if len(lengths) and not int(lengths.min()):
-            rows = (lengths == 0).nonzero().flatten().tolist()
-            raise ConfigError(
-                f"batch: rows {rows} of batch {self.number} have length 0, must have at least 1 to "
-                "be packed; leave idle lanes out with `real()` or run them through `LaneStates`"
-            )
-        return pack_padded_sequence(values, lengths, batch_first=True, enforce_sorted=False)
+        return packed(values, self.lengths_of.get(axis, self.lengths))
 
     def real(self) -> SequenceBatch:
         """Give the batch without filler rows and idle lanes: all that has a row is cut."""
         keep = self.weight > 0
         if bool(keep.all()):
             return self
+        if self.layout != "padded":
+            return self.as_layout("padded").real().as_layout(self.layout)
         there, here = keep.nonzero().flatten(), keep.cpu().nonzero().flatten()
         cut = copy.copy(self)
         cut.data = {name: _rows(value, there, here) for name, value in self.data.items()}
@@ -209,6 +236,33 @@ class SequenceBatch:
     def _width(self) -> int:
         return self.padded_length or max(1, int(self.lengths.max()) if len(self) else 1)
 
+    def extent(self, axis: str) -> tuple[Tensor, int]:
+        """Give the timesteps of each row along an axis as the data holds them, and their width."""
+        lengths = self.lengths_of.get(axis, self.lengths)
+        if axis == self.axes.axis:
+            return lengths + self.horizon, self._width() + self.horizon
+        return lengths, max(1, int(lengths.max()) if len(lengths) else 1)
+
+    def _span_lengths(self) -> Tensor:
+        if self.segments is None:
+            return self.lengths
+        return self.segments[:, 3] - self.segments[:, 2]
+
+    def _windows(self, part: slice) -> dict[str, Any]:
+        if self.layout != "padded":
+            return self.as_layout("padded")._windows(part)
+        planned = [name for name in self.data if self.axes.along(name) == self.axes.axis]
+        return {name: self.data[name][:, part] for name in planned}
+
+    def _lying(self, padded: Tensor) -> Tensor:
+        """Give what is said of (r, T) beside the values of the layout."""
+        if self.layout == "padded":
+            return padded
+        if self.layout == "packed":
+            beside: Tensor = packed(padded, self.lengths).data
+            return beside
+        return flat_of(padded, self.lengths, "padded")
+
     def _beside(self, per_row: Tensor) -> Tensor:
         return per_row.to(self.weight.device, non_blocking=True)[:, None]  # (r, 1)
 
@@ -235,14 +289,9 @@ def length_fn(batch: SequenceBatch) -> int:
     return batch.num_tokens
 
 
-def unknown_name(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    """Say that a field is not there, which one may be meant, and which there are."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"no field {name!r}; {hint}There are: {', '.join(known) or 'none'}"
-
-
 def _shape(value: Any) -> str:
+    if isinstance(value, PackedSequence):
+        return f"packed {tuple(value.data.shape)}"
     return str(tuple(value.shape)) if isinstance(value, Tensor) else f"({len(value)},)"
 
 
@@ -266,15 +315,15 @@ def _faults(batch: SequenceBatch) -> Iterator[str]:
             yield f"`{name}` has shape {_shape(value)}, must be ({rows},)"
     if rows and int(batch.lengths.max()) > width:
         yield f"`lengths` go up to {int(batch.lengths.max())}, must be at most {width}"
-    for name, value in batch.data.items():
+    padded = batch if batch.layout == "padded" else batch.as_layout("padded")
+    for name, value in padded.data.items():
         if len(value) != rows:
             yield f"field {name!r} has {len(value)} rows, must have {rows}"
         axis = batch.axes.along(name)
-        longest = width
-        if axis is not None and axis != batch.axes.axis:
-            longest = max(1, int(batch.lengths_of[axis].max()) if rows else 0)
-        if isinstance(value, Tensor) and axis is not None and value.shape[1] != longest:
-            yield f"field {name!r} has shape {_shape(value)}, must have {longest} timesteps"
+        if isinstance(value, Tensor) and axis is not None:
+            longest = batch.extent(axis)[1]
+            if value.shape[1] != longest:
+                yield f"field {name!r} has shape {_shape(value)}, must have {longest} timesteps"
     if batch.segments is not None and batch.segments.shape[1:] != (4,):
         yield f"`segments` has shape {_shape(batch.segments)}, must be (spans, 4)"
     counted = int(batch.score.sum())

@@ -18,11 +18,16 @@ BACKENDS = {
 POLICIES = {
     "bucketed": "seqdata.policies.bucketed:Bucketed",
     "fixed": "seqdata.policies.fixed:Fixed",
+    "packed": "seqdata.policies.packed:Packed",
     "sorted": "seqdata.policies.sorted:Sorted",
     "token-budget": "seqdata.policies.token_budget:TokenBudget",
+    "windows": "seqdata.policies.windows:Windows",
 }
 COLLATORS = {
+    "jagged": "seqdata.collators.jagged:Jagged",
+    "packed": "seqdata.collators.packed:PackedRows",
     "padded": "seqdata.collators.padded:Padded",
+    "varlen": "seqdata.collators.varlen:Varlen",
 }
 READERS = {
     "bytes": "seqdata.readers.raw:read_bytes",

@@ -10,7 +10,8 @@ from lightning.pytorch.plugins.precision import HalfPrecision
 from lightning.pytorch.utilities.data import extract_batch_size, warning_cache
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from seqdata.batch import Axes, SequenceBatch, batch_size_fn, length_fn, unknown_name
+from seqdata.axes import Axes, unknown_name
+from seqdata.batch import SequenceBatch, batch_size_fn, length_fn
 from seqdata.errors import ConfigError
 
 
@@ -81,7 +82,7 @@ def test_a_field_of_another_axis_is_packed_by_its_own_lengths():
 
 
 def test_rows_of_length_0_cannot_be_packed():
-    with pytest.raises(ConfigError, match=r"rows \[1\] of batch 7 have length 0, .* `LaneStates`"):
+    with pytest.raises(ConfigError, match=r"rows \[1\] have length 0, .* `LaneStates`"):
         batch_of((3, 0), number=7).packed("x")
 
 
@@ -94,10 +95,10 @@ def test_a_field_without_an_axis_cannot_be_packed():
 
 def test_a_field_that_is_not_there_is_named_with_its_neighbours():
     with pytest.raises(
-        ConfigError, match=r"batch: no field 'xx'; did you mean 'x'. There are: x, y"
+        ConfigError, match=r"batch: no field 'xx'; did you mean 'x'. there are: x, y"
     ):
         batch_of()["xx"]
-    assert unknown_name("a", ()) == "no field 'a'; There are: none"
+    assert unknown_name("a", ()) == "no field 'a'; there are: none"
 
 
 def test_fields_are_looked_up_and_rows_are_counted():

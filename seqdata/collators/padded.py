@@ -5,30 +5,20 @@ Place in the flow: columns of one read -> tensors of one batch. Reads: nothing. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
-from seqdata.batch import SequenceBatch, unknown_name
+from seqdata.axes import unknown_name
+from seqdata.batch import SequenceBatch
+from seqdata.collating import Allocate, lengths_of_rows, per_sequence, rows_of, texts
 from seqdata.errors import ConfigError
 from seqdata.protocols import Column, Columns
-
-Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
-"""``allocate(shape, dtype) -> array`` of any content, C-contiguous and writable."""
-
-
-@runtime_checkable
-class Allocating(Protocol):
-    """A collator that makes its outputs with an allocator, so that memory can be recycled."""
-
-    def with_allocator(self, allocate: Allocate) -> Self:
-        """Give the same collator over another allocator."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +51,18 @@ class Padded:
             DataError: If a column's recorded place is wrong, or its checksum.
         """
         axes, data, rows = batch.axes, batch.data, len(batch)
+        column: Any
         for name, column in columns.items():
             axis = axes.along(name)
             if isinstance(column, list):
-                data[name] = column if batch.segments is None else _of_firsts(column, batch)
+                data[name] = texts(column, batch)
                 continue
-            numbers = cast("Column", column)
             if axis is None:
-                data[name] = _per_sequence(numbers, batch)
+                data[name] = per_sequence(column, batch)
             elif axis == axes.axis and batch.segments is None:
                 shift = axes.shift.get(name, 0)
-                width = batch.padded_length + shift
-                full = self._padded(name, columns, _steps(rows, width), width)
+                width = batch.padded_length + batch.horizon + shift
+                full = self._padded(name, column, _steps(rows, width), width, columns)
                 data[name] = full[:, :-shift] if shift else full
                 if shift:
                     data["targets"] = full[:, shift:]
@@ -82,9 +72,10 @@ class Padded:
 
     def _by_lengths(self, name: str, columns: Columns, batch: SequenceBatch, axis: str) -> Tensor:
         """Lay out what has lengths of its own: another axis, or several spans in a row."""
-        lengths = cast("Column", columns[name]).lengths
-        rows = np.arange(len(batch)) if batch.segments is None else _rows_of(batch.segments)
-        per_row = np.bincount(rows, weights=lengths, minlength=len(batch)).astype(np.int64)
+        column = cast("Column", columns[name])
+        lengths = column.lengths
+        rows = np.arange(len(batch)) if batch.segments is None else rows_of(batch.segments)
+        per_row = lengths_of_rows(lengths, batch)
         width = batch.padded_length
         if axis != batch.axes.axis:
             batch.lengths_of[axis] = torch.from_numpy(per_row)
@@ -92,13 +83,15 @@ class Padded:
         before = np.cumsum(lengths) - lengths
         before_row = np.cumsum(per_row) - per_row
         places = before - before_row[rows] + rows * width
-        return self._padded(name, columns, np.append(places, len(batch) * width), width)
+        bounds = np.append(places, len(batch) * width)
+        return self._padded(name, column, bounds, width, columns)
 
-    def _padded(self, name: str, columns: Columns, bounds: NDArray[np.int64], width: int) -> Tensor:
+    def _padded(
+        self, name: str, column: Column, bounds: NDArray[np.int64], width: int, known: Columns
+    ) -> Tensor:
         """Fill (rows, width, *shape): piece i goes to ``bounds[i]``, padding follows it."""
-        column = cast("Column", columns[name])
         dtype, shape, total = column.dtype, column.shape, int(bounds[-1])
-        padding = self._element(name, dtype, columns)
+        padding = self._element(name, dtype, known)
         out = self.allocate((total, *shape), dtype)
         if bounds[0]:  # rows without a span come first
             out[: bounds[0]] = 0 if padding is None else np.frombuffer(padding, dtype)[0]
@@ -125,28 +118,6 @@ class Padded:
 def _steps(rows: int, width: int) -> NDArray[np.int64]:
     """Give 0, width, …, rows * width."""
     return np.arange(0, rows * width + 1, width, dtype=np.int64)
-
-
-def _per_sequence(column: Column, batch: SequenceBatch) -> Tensor:
-    out = np.empty((len(column), *column.shape), dtype=column.dtype)
-    column.fill(out, np.arange(len(column) + 1), None)
-    return torch.from_numpy(out if batch.segments is None else out[_firsts(batch)])
-
-
-def _of_firsts(values: list[Any], batch: SequenceBatch) -> list[Any]:
-    return [values[span] for span in _firsts(batch).tolist()]
-
-
-def _firsts(batch: SequenceBatch) -> NDArray[np.int64]:
-    """Give the place of each row's first span."""
-    if batch.segments is None:
-        return np.arange(len(batch))
-    return np.searchsorted(_rows_of(batch.segments), np.arange(len(batch)))
-
-
-def _rows_of(segments: Tensor) -> NDArray[np.int64]:
-    rows: NDArray[np.int64] = segments[:, 0].numpy()
-    return rows
 
 
 def _one_element(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:

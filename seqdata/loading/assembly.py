@@ -25,12 +25,21 @@ from seqdata.sharing import RankPlan, Step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tools:
-    """What makes batches, the same for all epochs of a loader."""
+    """What makes batches, the same for all epochs of a loader.
+
+    Attributes:
+        reading: Reads columns.
+        transforming: Changes them.
+        collator: Lays them out.
+        output: Chooses what is handed out.
+        together: Whether the collator takes inputs and targets of a shift as one column.
+    """
 
     reading: Reading
     transforming: Transforming | None
     collator: Collator
     output: Output | None
+    together: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +91,9 @@ class Assembly:
         ids = reading.store.base_numbers(numbers)
         batch = head_of(step, ids, self.share.plan, reading.axes)
         self._count(batch, number)
-        columns: Columns = reading.columns(step.spans, step.rows is None)
+        horizon = batch.horizon = self.share.plan.lookahead - reading.shift
+        together = tools.together and step.rows is None
+        columns: Columns = reading.columns(step.spans, together=together, horizon=horizon)
         if tools.transforming is not None:
             columns, batch.axes = tools.transforming.columns(
                 columns, numbers, ids, self.epoch, batch.axes

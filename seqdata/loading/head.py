@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqdata.batch import Axes, SequenceBatch
+from seqdata.axes import Axes
+from seqdata.batch import SequenceBatch
 from seqdata.plan import Plan
 from seqdata.sharing import Step
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.batch import SequenceBatch, unknown_name
+from seqdata.axes import unknown_name
+from seqdata.batch import SequenceBatch
 from seqdata.errors import ConfigError
 
 PARTS = (

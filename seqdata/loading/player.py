@@ -12,12 +12,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from seqdata.collators.padded import Allocating, Padded
+from seqdata.collating import Allocating
+from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.loading.assembly import Assembly, Tools
 from seqdata.loading.options import PlayOptions, Update
-from seqdata.loading.output import Output, output_of
+from seqdata.loading.output import output_of
 from seqdata.loading.pool import BlockPool
 from seqdata.loading.prefetch import Ahead, Recipe
 from seqdata.loading.reading import reading_of
@@ -54,7 +55,9 @@ class Player:
         if output is not None and options.transform is None and options.collator is None:
             output.check(self._reading.names)
         self._pool = BlockPool()
-        self._tools = Tools(self._reading, _transforming(store, options), self._collator(), output)
+        collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
+        transforming = _transforming(store, options)
+        self._tools = Tools(self._reading, transforming, collator, output, together)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()
         self._running: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
@@ -65,15 +68,13 @@ class Player:
                 f"loader: no sequence of {len(store)} is left to play, must be at least one; look "
                 "at lengths, `empty` and `too_long`"
             )
-        if output is not None and options.world.size > 1:
-            self._refuse_unmarked_filler(output)
+        self._refuse_unmarked_filler(self.num_batches)
 
     @property
     def steps(self) -> int:
         """Steps of every epoch, the same on all ranks."""
-        plan = next(iter(self._plans.values()), None) or self.plan(0)
-        options = self.options
-        return steps_of(self.num_batches, options.world, options.tail, plan.lanes)
+        options, lanes = self.options, self._any_plan().lanes
+        return steps_of(self.num_batches, options.world, options.tail, lanes)
 
     def plan(self, epoch: int) -> Plan:
         """Give the plan of an epoch; the last two are kept."""
@@ -92,9 +93,11 @@ class Player:
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
+            ConfigError: If there will be filler rows that the output cannot tell.
         """
-        options = self.options
-        return share(self.plan(epoch), options.world, first=first, tail=options.tail)
+        options, plan = self.options, self.plan(epoch)
+        self._refuse_unmarked_filler(len(plan) - first)
+        return share(plan, options.world, first=first, tail=options.tail)
 
     def fingerprint(self, epoch: int) -> str:
         """Digest what an epoch is made from (32 hex digits)."""
@@ -168,7 +171,12 @@ class Player:
                 f"policy {describe(self.policy)}: epoch {epoch} has {len(plan)} batches, must have "
                 f"{self.num_batches} as `num_batches` says; change the policy"
             )
-        plan = plan.with_lookahead(self._reading.shift)
+        if plan.lookahead and self._reading.shift:
+            raise ConfigError(
+                f"loader: `shift` is {self._reading.shift} with windows of a horizon of "
+                f"{plan.lookahead}, must be 0; use batch.context and batch.future"
+            )
+        plan = plan.with_lookahead(plan.lookahead + self._reading.shift)
         if self.options.plan_ready is not None:
             self.options.plan_ready(plan)
         return plan
@@ -181,17 +189,23 @@ class Player:
             return collator.with_allocator(self._pool.allocate)
         return collator
 
-    def _refuse_unmarked_filler(self, output: Output) -> None:
-        """Refuse parts that cannot tell filler rows, where there will be some."""
-        options, size = self.options, self.options.world.size
-        uneven = self.num_batches % size
-        if options.tail != "fill" or output.marks_filler or not uneven or self.plan(0).lanes:
+    def _refuse_unmarked_filler(self, rest: int) -> None:
+        """Refuse parts that cannot tell filler rows, where ``rest`` batches leave some."""
+        output, size = self._tools.output, self.options.world.size
+        if output is None or output.marks_filler or size == 1:
             return
-        raise ConfigError(
-            f"loader: {self.num_batches} batches on {size} ranks leave {size - uneven} without one "
-            f"in the last step, and {output.names} has no 'weight' to tell filler rows by; add "
-            "'weight', or pass tail='drop' (in training also 'repeat')"
-        )
+        lanes, uneven = self._any_plan().lanes, self.options.tail == "fill"
+        without = max(0, size - lanes) if lanes else -rest % size * uneven
+        if without:
+            what = f"{lanes} lanes" if lanes else f"{rest} batches"
+            raise ConfigError(
+                f"loader: {what} on {size} ranks leave {without} without one, and "
+                f"{tuple(output.names)} has no 'weight' to tell filler rows by; add 'weight', or "
+                "pass tail='drop' (in training also 'repeat')"
+            )
+
+    def _any_plan(self) -> Plan:
+        return next(iter(self._plans.values()), None) or self.plan(0)
 
 
 def _transforming(store: Store, options: PlayOptions) -> Transforming | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.batch import Axes, unknown_name
+from seqdata.axes import Axes, unknown_name
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.loading.options import PlayOptions
@@ -53,19 +53,25 @@ class Reading:
         index = SequenceIndex.of_store(self.store)
         return index.shifted(self.axis, self.shift) if self.shift else index
 
-    def columns(self, spans: NDArray[np.int64], whole_rows: bool) -> dict[str, Any]:
+    def columns(
+        self, spans: NDArray[np.int64], *, together: bool, horizon: int = 0
+    ) -> dict[str, Any]:
         """Read spans: what is shifted goes on ``shift`` timesteps further.
 
         Args:
             spans: int64 (n, 3): sequence, start, stop.
-            whole_rows: Whether each row is one span; else targets are read apart.
+            together: Whether inputs and targets are one column, ``shift`` timesteps longer; else
+                targets are a column of their own.
+            horizon: Timesteps of a window's future, read behind every span.
         """
+        if horizon:
+            spans = spans + np.array([0, 0, horizon])
         if self.shifted is None:
             return self.store.read(spans, self.plain, axis=self.axis)
         columns = self.store.read(spans, self.plain, axis=self.axis) if self.plain else {}
         further = spans.copy()
         further[:, 2] += np.where(spans[:, 2] > spans[:, 1], self.shift, 0)
-        if whole_rows:
+        if together:
             return columns | self.store.read(further, (self.shifted,), axis=self.axis)
         columns |= self.store.read(spans, (self.shifted,), axis=self.axis)
         further[:, 1] += further[:, 2] - spans[:, 2]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.batch import Axes
+from seqdata.axes import Axes
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.planning.randomness import Purpose
 from seqdata.protocols import Columns, Store, Transform

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.batch import Axes, SequenceBatch
-from seqdata.collators.padded import Allocating, Padded
+from seqdata.axes import Axes
+from seqdata.batch import SequenceBatch
+from seqdata.collating import Allocating
+from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError
 from seqdata.storage.memory import MemoryStore
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.batch import Axes
+from seqdata.axes import Axes
 from seqdata.loading.head import head_of
 from seqdata.plan import Plan
 from seqdata.sharing import share

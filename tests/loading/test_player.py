@@ -221,14 +221,14 @@ def test_tuples_and_dicts_of_parts():
 def test_a_name_that_is_not_there_is_refused_before_anything_is_read():
     with pytest.raises(ConfigError, match="loader: no field 'z'"):
         player(as_tuple=("x", "z"))
-    with pytest.raises(ConfigError, match=r"loader: no field 'y'.*There are: x, lengths"):
+    with pytest.raises(ConfigError, match=r"loader: no field 'y'.*there are: x, lengths"):
         player(fields=["x"], as_tuple=("x", "y"))
 
 
 def test_parts_that_cannot_tell_filler_are_refused_where_there_is_some():
     match = (
-        r"13 batches on 4 ranks leave 3 without one in the last step, and \('x',\) has no 'weight' "
-        "to tell filler rows by; add 'weight', or pass tail='drop'"
+        r"loader: 13 batches on 4 ranks leave 3 without one, and \('x',\) has no 'weight' to tell "
+        "filler rows by; add 'weight', or pass tail='drop'"
     )
     with pytest.raises(ConfigError, match=match):
         player(as_tuple=("x",), world=World(0, 4))
@@ -247,6 +247,20 @@ def test_parts_that_cannot_tell_filler_are_refused_where_there_is_some():
 )
 def test_parts_are_fine_without_unmarked_filler(options):
     assert player(**{"as_tuple": ("x",), **options}).steps
+
+
+def test_the_rest_of_an_epoch_may_leave_filler_where_the_whole_does_not():
+    mine = player(as_tuple=("x",), world=World(0, 13))
+    with pytest.raises(ConfigError, match="loader: 12 batches on 13 ranks leave 1 without one"):
+        mine.share(0, 1)
+
+
+@pytest.mark.filterwarnings("ignore:share. 2 lanes on 3 ranks")
+def test_ranks_without_lanes_need_the_weight():
+    policy = Given(Plan([[0, 0, 2], [1, 0, 2]], offsets=[0, 2], lanes=2))
+    with pytest.raises(ConfigError, match="loader: 2 lanes on 3 ranks leave 1 without one"):
+        player(policy, as_tuple=("x",), world=World(0, 3))
+    assert player(policy, as_tuple=("x",), world=World(0, 2)).steps == 1
 
 
 def test_drop_leaves_the_uneven_step_out_and_repeat_fills_it_again():

@@ -49,19 +49,19 @@ def test_the_layout_knows_every_axis():
 
 
 def test_a_shifted_field_is_read_further_and_the_others_are_not():
-    columns = reading(shift={"x": 2}).columns(np.array([[2, 1, 4], [0, 0, 2]]), whole_rows=True)
+    columns = reading(shift={"x": 2}).columns(np.array([[2, 1, 4], [0, 0, 2]]), together=True)
     assert [piece.tolist() for piece in columns["x"]] == [[1, 2, 3, 4, 5], [0, 1, 2, 3]]
     assert columns["f"].lengths.tolist() == [3, 2]
 
 
 def test_an_idle_span_is_not_read_further():
-    columns = reading(shift={"x": 1}).columns(np.array([[1, 2, 2]]), whole_rows=True)
+    columns = reading(shift={"x": 1}).columns(np.array([[1, 2, 2]]), together=True)
     assert columns["x"].lengths.tolist() == [0]
 
 
 def test_targets_of_rows_of_several_spans_are_read_apart():
     spans = np.array([[2, 1, 4], [0, 0, 2], [1, 1, 1]])
-    columns = reading(shift={"x": 1}).columns(spans, whole_rows=False)
+    columns = reading(shift={"x": 1}).columns(spans, together=False)
     assert [piece.tolist() for piece in columns["x"]] == [[1, 2, 3], [0, 1], []]
     assert [piece.tolist() for piece in columns["targets"]] == [[2, 3, 4], [1, 2], []]
 
@@ -85,7 +85,7 @@ def test_the_index_names_sequences_through_a_view():
         ({"shift": 1}, r"`shift` is 1 with 2 fields on axis 'time' \(x, f\), must say which"),
         ({"shift": 1, "fields": ["y"]}, r"`shift` is 1 with 0 fields on axis 'time' \(none\)"),
         ({"shift": {"x": 1, "f": 1}}, "`shift` is {'x': 1, 'f': 1}, must name one field"),
-        ({"shift": {"y": 1}}, "`shift` names no field 'y'; .*There are: x, f"),
+        ({"shift": {"y": 1}}, "`shift` names no field 'y'; .*there are: x, f"),
         ({"shift": {"x": -1}}, "`shift` is -1, must be a whole number of timesteps"),
         ({"shift": "x"}, "`shift` is 'x' with 2 fields"),
         ({"output": Output(("lenghts",))}, "no field 'lenghts'; did you mean 'lengths'"),

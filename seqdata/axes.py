@@ -1,0 +1,51 @@
+"""Which field runs along which axis: one object for all batches of a loader.
+
+Place in the flow: a Loader makes it from a store's fields, batches carry it. Makes: names of axes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from seqdata.index import DEFAULT_AXIS
+
+
+class Axes:
+    """Which field runs along which axis: one object for all batches of a loader, never changed.
+
+    Not a dataclass: Lightning walks through those inside a batch.
+
+    Args:
+        axis: The axis that is planned on: ``batch.lengths`` and ``batch.mask`` are about it.
+        axis_of: Field -> its axis; None: one value per sequence. A field that is not here, and is
+            not a list, runs along ``axis``.
+        shift: Field -> timesteps between an input and its target.
+    """
+
+    __slots__ = ("axis", "axis_of", "shift")
+
+    def __init__(
+        self,
+        axis: str = DEFAULT_AXIS,
+        axis_of: Mapping[str, str | None] | None = None,
+        shift: Mapping[str, int] | None = None,
+    ) -> None:
+        self.axis = axis
+        self.axis_of = axis_of or {}
+        self.shift = shift or {}
+
+    def __repr__(self) -> str:
+        return f"Axes({self.axis!r}, {dict(self.axis_of)}, shift={dict(self.shift)})"
+
+    def along(self, name: str) -> str | None:
+        """Give the axis of a field; None where it has one value per sequence."""
+        return self.axis_of.get(name, self.axis)
+
+
+def unknown_name(name: str, known: Iterable[str]) -> str:
+    """Say that a field is not there, which one may be meant, and which there are."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"no field {name!r}; {hint}there are: {', '.join(names) or 'none'}"

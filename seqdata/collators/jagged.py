@@ -1,0 +1,38 @@
+"""Collator ``jagged``: ragged fields as torch's nested tensors.
+
+The values lie flat, as with ``varlen``, under ``torch.nested`` with the layout ``torch.jagged``.
+Place in the flow: columns of one read -> tensors of one batch. Makes: ``data``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from seqdata.batch import SequenceBatch
+from seqdata.collating import Allocate, fill_flat
+from seqdata.protocols import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Jagged:
+    """Lays each ragged field out as a nested tensor (r, j, *shape), without padding.
+
+    Args:
+        allocate: Makes the outputs.
+    """
+
+    allocate: Allocate = field(default=np.empty, compare=False, repr=False)
+
+    def with_allocator(self, allocate: Allocate) -> Jagged:
+        """Give the same collator over another allocator."""
+        return replace(self, allocate=allocate)
+
+    def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
+        """Fill ``batch.data``.
+
+        Raises:
+            DataError: If a column's recorded place is wrong, or its checksum.
+        """
+        return fill_flat(columns, batch, self.allocate).as_layout("jagged")

@@ -1,0 +1,38 @@
+"""Collator ``packed``: ragged fields as PackedSequences, for ``torch.nn.LSTM`` and its like.
+
+Place in the flow: columns of one read -> tensors of one batch. Makes: ``data``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from seqdata.batch import SequenceBatch
+from seqdata.collating import Allocate, fill_flat
+from seqdata.protocols import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """Lays each ragged field out as a PackedSequence, rows in any order.
+
+    Args:
+        allocate: Makes the flat values, which are then put in order of time.
+    """
+
+    allocate: Allocate = field(default=np.empty, compare=False, repr=False)
+
+    def with_allocator(self, allocate: Allocate) -> PackedRows:
+        """Give the same collator over another allocator."""
+        return replace(self, allocate=allocate)
+
+    def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
+        """Fill ``batch.data``.
+
+        Raises:
+            ConfigError: If a row has length 0.
+            DataError: If a column's recorded place is wrong, or its checksum.
+        """
+        return fill_flat(columns, batch, self.allocate).as_layout("packed")

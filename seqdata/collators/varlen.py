@@ -1,0 +1,39 @@
+"""Collator ``varlen``: ragged fields flat, row behind row, for attention over documents.
+
+Kernels of the flash-attention kind take the values with ``batch.cu_seqlens`` and
+``batch.position_ids`` (T. Dao, "FlashAttention-2", 2023: ``flash_attn_varlen_func``).
+Place in the flow: columns of one read -> tensors of one batch. Makes: ``data``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from seqdata.batch import SequenceBatch
+from seqdata.collating import Allocate, fill_flat
+from seqdata.protocols import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Varlen:
+    """Lays each ragged field out as (N, *shape), without padding.
+
+    Args:
+        allocate: Makes the outputs.
+    """
+
+    allocate: Allocate = field(default=np.empty, compare=False, repr=False)
+
+    def with_allocator(self, allocate: Allocate) -> Varlen:
+        """Give the same collator over another allocator."""
+        return replace(self, allocate=allocate)
+
+    def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
+        """Fill ``batch.data``.
+
+        Raises:
+            DataError: If a column's recorded place is wrong, or its checksum.
+        """
+        return fill_flat(columns, batch, self.allocate)

@@ -1,0 +1,121 @@
+"""The layouts of ragged values as tensors, and what leads from one to another without loss.
+
+``padded`` is (r, T, *shape); ``varlen`` is flat, (N, *shape), row behind row; ``jagged`` is torch's
+nested tensor over the same flat values; ``packed`` is a PackedSequence. Lengths stay on the CPU, so
+nothing here waits for a device. Place in the flow: below ``batch`` and collators. Makes: tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeGuard
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from seqdata.errors import ConfigError
+
+LayoutName = Literal["padded", "packed", "jagged", "varlen"]
+LAYOUTS: tuple[LayoutName, ...] = ("padded", "packed", "jagged", "varlen")
+
+
+def check_layout(name: str) -> TypeGuard[LayoutName]:
+    """Refuse a name that is no layout.
+
+    Raises:
+        ConfigError: If it is not one of ``LAYOUTS``.
+    """
+    if name not in LAYOUTS:
+        raise ConfigError(f"batch: layout {name!r} is unknown, must be one of {', '.join(LAYOUTS)}")
+    return True
+
+
+def flat_of(values: Any, lengths: Tensor, layout: LayoutName) -> Tensor:
+    """Lay values out flat, row behind row.
+
+    Args:
+        values: In ``layout``.
+        lengths: int64 (r,), timesteps of each row, on the CPU.
+        layout: How they lie.
+
+    Returns:
+        (N, *shape), N = ``lengths.sum()``.
+    """
+    if layout == "varlen":
+        flat: Tensor = values
+        return flat
+    if layout == "jagged":
+        inner: Tensor = values.values()
+        return inner
+    if layout == "packed":
+        values = pad_packed_sequence(values, batch_first=True)[0]
+    rows, width = values.shape[:2]
+    whole: Tensor = values.reshape(rows * width, *values.shape[2:])
+    return whole.index_select(0, places(lengths, width).to(values.device, non_blocking=True))
+
+
+def laid_out(
+    flat: Tensor, lengths: Tensor, layout: LayoutName, *, width: int, padding: float = 0
+) -> Any:
+    """Lay flat values out.
+
+    Args:
+        flat: (N, *shape), row behind row.
+        lengths: int64 (r,), timesteps of each row, on the CPU; N in all.
+        layout: How they shall lie.
+        width: T, where they are padded.
+        padding: Value of padding.
+
+    Raises:
+        ConfigError: If a row has length 0 and shall be packed.
+    """
+    if layout == "varlen":
+        return flat
+    if layout == "jagged":
+        return nested(flat, lengths)
+    rows = len(lengths)
+    whole = flat.new_full((rows * width, *flat.shape[1:]), padding)
+    whole.index_copy_(0, places(lengths, width).to(flat.device, non_blocking=True), flat)
+    padded = whole.reshape(rows, width, *flat.shape[1:])
+    return padded if layout == "padded" else packed(padded, lengths)
+
+
+def nested(flat: Tensor, lengths: Tensor) -> Tensor:
+    """Give a jagged nested tensor over flat values, without a copy."""
+    offsets = edges(lengths).to(flat.device, non_blocking=True)
+    made: Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets)
+    return made
+
+
+def packed(padded: Tensor, lengths: Tensor) -> PackedSequence:
+    """Pack padded values, rows in any order.
+
+    Raises:
+        ConfigError: If a row has length 0, or there is none.
+    """
+    if not len(lengths):
+        raise ConfigError(
+            "batch: has no row, must have at least 1 to be packed; look at `weight` before `real()`"
+        )
+    if not int(lengths.min()):
+        rows = (lengths == 0).nonzero().flatten().tolist()
+        raise ConfigError(
+            f"batch: rows {rows} have length 0, must have at least 1 to be packed; leave idle "
+            "lanes out with `real()` or run them through `LaneStates`"
+        )
+    return pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
+
+
+def edges(lengths: Tensor) -> Tensor:
+    """Give where each row begins in flat values, int64 (r+1,), from 0 to N."""
+    made = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=made[1:])
+    return made
+
+
+def places(lengths: Tensor, width: int) -> Tensor:
+    """Give the place of each flat value in padded rows that lie one behind another, int64 (N,)."""
+    rows = torch.arange(len(lengths))
+    ends = edges(lengths)
+    shifts = rows * width - ends[:-1]  # what a row's padding moves its values by
+    return torch.arange(int(ends[-1])) + shifts.repeat_interleave(lengths)

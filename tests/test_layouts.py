@@ -1,0 +1,186 @@
+"""The four layouts of a batch: the same values, however they lie; windows and their views."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+from seqdata import Loader, Packed, TokenBudget, Windows
+from seqdata.errors import ConfigError
+from seqdata.policies.bucketed import Bucketed
+from seqdata.ragged import LAYOUTS
+from seqdata.storage.memory import MemoryStore
+from seqdata.world import World
+
+RANDOM = np.random.default_rng(0)
+ROWS = [
+    {
+        "x": RANDOM.normal(size=(length, 3)).astype(np.float32),
+        "tokens": RANDOM.integers(0, 99, length),
+        "text": RANDOM.integers(0, 9, length % 5 + 1),
+        "y": length,
+        "id": f"s{length}",
+    }
+    for length in (4, 1, 7, 3, 12, 5)
+]
+AXES = {"text": "text"}
+
+
+def batches(collator, policy=None, **options):
+    store = MemoryStore.of(ROWS, axes=AXES)
+    return list(Loader(store, policy or Bucketed(3), collator=collator, seed=1, **options))
+
+
+def assert_equal(one, other):
+    assert one.data.keys() == other.data.keys()
+    for name in one.data:
+        if isinstance(one[name], list):
+            assert one[name] == other[name]
+        else:
+            assert torch.equal(one[name], other[name]), name
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_holds_the_same_values(layout):
+    for batch, padded in zip(batches(layout), batches("padded"), strict=True):
+        assert batch.layout == layout
+        batch.validate()
+        assert_equal(batch.as_layout("padded"), padded)
+
+
+@pytest.mark.parametrize("source", LAYOUTS)
+@pytest.mark.parametrize("target", LAYOUTS)
+def test_layouts_turn_into_each_other_without_loss(source, target):
+    for batch, there in zip(batches(source), batches(target), strict=True):
+        made = batch.as_layout(target)
+        assert made.layout == target
+        assert_equal(made.as_layout("padded"), there.as_layout("padded"))
+        assert_equal(made.as_layout(source).as_layout("padded"), batch.as_layout("padded"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_inputs_and_targets_are_one_timestep_apart_in_every_layout(layout):
+    options = {"fields": ("tokens",), "shift": 1, "policy": TokenBudget(20)}
+    for batch in batches(layout, **options):
+        padded = batch.as_layout("padded")
+        for row, number in enumerate(batch.ids.tolist()):
+            length = int(batch.lengths[row])
+            whole = torch.from_numpy(ROWS[number]["tokens"])
+            assert torch.equal(padded["tokens"][row, :length], whole[:-1])
+            assert torch.equal(padded["targets"][row, :length], whole[1:])
+
+
+def test_packed_fields_are_ready_for_an_lstm():
+    batch = batches("packed")[0]
+    assert isinstance(batch["x"], PackedSequence)
+    assert batch.packed("x") is batch["x"]
+    values, lengths = pad_packed_sequence(batch["x"], batch_first=True)
+    assert torch.equal(lengths, batch.lengths)
+    assert torch.equal(values, batches("padded")[0]["x"])
+    assert torch.equal(batch.packed("text").data, batches("padded")[0].packed("text").data)
+
+
+def test_jagged_fields_are_nested_tensors_over_flat_values():
+    batch, flat = batches("jagged")[0], batches("varlen")[0]
+    assert batch["x"].layout == torch.jagged
+    assert torch.equal(batch["x"].values(), flat["x"])
+    assert batch["x"].shape[0] == len(batch)
+
+
+def test_flat_values_come_with_what_attention_kernels_want():
+    batch = batches("varlen")[0]
+    ends = np.cumsum(batch.lengths.numpy())
+    assert batch.cu_seqlens.dtype == torch.int32
+    assert batch.cu_seqlens.tolist() == [0, *ends.tolist()]
+    expected = [k for length in batch.lengths.tolist() for k in range(length)]
+    assert batch.position_ids.tolist() == expected
+    assert len(batch["tokens"]) == int(batch.lengths.sum())
+
+
+def test_documents_packed_into_rows_are_told_apart():
+    rows = [{"tokens": np.arange(length)} for length in (6, 4, 9, 1, 3, 7)]
+    batch = next(iter(Loader(rows, Packed(rows=2, row_length=10), collator="varlen")))
+    sizes = batch.cu_seqlens.diff().tolist()
+    assert sizes == (batch.segments[:, 3] - batch.segments[:, 2]).tolist()
+    expected = [k for length in sizes for k in range(length)]
+    assert batch["tokens"].tolist() == expected  # each counts from 0
+    assert batch.position_ids.tolist() == expected
+    assert batch.lengths.tolist() == [
+        int((batch.segments[batch.segments[:, 0] == row, 3]).sum()) for row in range(2)
+    ]
+    padded = batch.as_layout("padded")
+    assert padded["tokens"].shape == (2, int(batch.lengths.max()))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_counts_lies_beside_the_values(layout):
+    loader = Loader(MemoryStore.of(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
+                    world=World(1, 3))  # fmt: skip
+    (filler,) = loader  # 2 batches on 3 ranks: rank 1 has a batch, rank 2 filler
+    assert int(filler.score.sum()) == filler.num_tokens
+    other = Loader(MemoryStore.of(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
+                   world=World(2, 3))  # fmt: skip
+    (filler,) = other
+    assert not filler.score.any()
+    assert int(filler.mask.sum()) == int(filler.lengths.sum())
+    assert len(filler.real()) == 0 or layout == "packed"
+
+
+def test_a_score_lies_in_the_order_of_packed_values():
+    batch = batches("packed")[0]
+    marks = batch.as_layout("padded").mask
+    assert batch.score.shape == (int(marks.sum()),)
+
+
+def test_an_unknown_layout_is_refused():
+    with pytest.raises(ConfigError, match="layout 'ragged' is unknown, must be one of padded"):
+        batches("padded")[0].as_layout("ragged")
+
+
+def series(*lengths):
+    return [{"load": np.arange(n, dtype=np.float32)[:, None], "site": n} for n in lengths]
+
+
+def test_windows_have_a_context_and_a_future_as_views():
+    policy = Windows(size=4, stride=2, batch_size=3, horizon=2, shuffle=False)
+    (batch,) = Loader(series(10), policy)
+    assert batch.lengths.tolist() == [4, 4, 4]
+    assert batch["load"].shape == (3, 6, 1)
+    assert batch.context["load"][:, :, 0].tolist() == [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]]
+    assert batch.future["load"][:, :, 0].tolist() == [[4, 5], [6, 7], [8, 9]]
+    assert batch.context["load"].data_ptr() == batch["load"].data_ptr()
+    assert batch["site"].tolist() == [10, 10, 10]
+    assert batch.start.tolist() == [0, 2, 4]
+    batch.validate()
+
+
+def test_windows_without_a_horizon_are_all_context():
+    (batch,) = Loader(series(8), Windows(size=4, batch_size=2, shuffle=False))
+    assert batch.context["load"].shape == (2, 4, 1)
+    assert batch.future["load"].shape == (2, 0, 1)
+
+
+@pytest.mark.parametrize("layout", ["packed", "jagged", "varlen"])
+def test_windows_keep_their_future_in_every_layout(layout):
+    policy = Windows(size=4, stride=2, batch_size=3, horizon=2, shuffle=False)
+    (padded,), (other,) = Loader(series(10), policy), Loader(series(10), policy, collator=layout)
+    assert torch.equal(other.future["load"], padded.future["load"])
+    assert torch.equal(other.as_layout("padded")["load"], padded["load"])
+
+
+def test_crops_are_the_same_on_any_world_and_after_a_resume():
+    policy = Windows(size=5, random=True, per_sequence=2, batch_size=2)
+    whole = [batch.start.tolist() for batch in Loader(series(20, 30, 40), policy, seed=3)]
+    dealt = [
+        [
+            batch.start.tolist()
+            for batch in Loader(series(20, 30, 40), policy, seed=3, world=World(r, 3))
+        ]
+        for r in range(3)
+    ]
+    assert [starts for step in zip(*dealt, strict=True) for starts in step] == whole
+
+
+def test_a_shift_with_a_horizon_is_refused():
+    with pytest.raises(ConfigError, match="`shift` is 1 with windows of a horizon of 2, must be 0"):
+        next(iter(Loader(series(10), Windows(size=4, horizon=2), shift=1)))
