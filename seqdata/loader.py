@@ -152,6 +152,7 @@ class Loader:
         Raises:
             ResumeError: If the state belongs to other data, policy, seed or shift, lies outside the
                 plan, or was written by another version.
+            ConfigError: If there will be filler rows that the output cannot tell.
         """
         place = _checked(state)
         now = self._origins()
@@ -174,6 +175,7 @@ class Loader:
                 f"{made!r} as of epoch {place.epoch}; another version of seqdata planned it, begin "
                 "a new run"
             )
+        self._player.share(*place)  # refuses what this world cannot play
         self._next, self._playing = place, None
 
     def shutdown(self) -> None:

@@ -271,6 +271,14 @@ def test_what_is_no_state_is_refused():
         loader().load_state_dict("x")
 
 
+def test_a_state_that_leaves_unmarked_filler_to_this_world_is_refused():
+    state = after(1)[0].state_dict()
+    made = loader(world=World(0, 13), as_tuple=("x",))
+    with pytest.raises(ConfigError, match="12 batches on 13 ranks leave 1 without one"):
+        made.load_state_dict(state)
+    assert made.epoch == made.state_dict()["position"] == 0
+
+
 def test_an_error_leaves_the_state_before_the_batch():
     def broken(sequence, rng):
         return {"x": sequence["x"][:2]} if sequence["id"] == "s50" else {"x": sequence["x"]}
