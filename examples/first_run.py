@@ -31,6 +31,7 @@ from seqdata_models import ByteLM
 from seqdata import SequenceBatch, SequenceDataModule, TokenBudget, write_store
 
 STOPPED = 75  # how the process that stops itself ends
+HOUR = 3600  # seconds; no process is waited for longer
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,14 @@ def train(out: Path, size: Size, name: str, stop_at: int | None, resume: Path | 
 def command(*arguments: object) -> None:
     """Run the ``seqdata`` command, and show how to."""
     print("\n$ seqdata", *arguments)
-    subprocess.run([sys.executable, "-m", "seqdata", *map(str, arguments)], check=True)
+    words = [sys.executable, "-m", "seqdata", *map(str, arguments)]
+    subprocess.run(words, check=True, timeout=HOUR)
 
 
 def in_a_new_process(*arguments: object, ends_with: int) -> None:
     """Run this file again."""
-    ended = subprocess.run([sys.executable, __file__, *map(str, arguments)]).returncode
+    words = [sys.executable, __file__, *map(str, arguments)]
+    ended = subprocess.run(words, timeout=HOUR).returncode
     if ended != ends_with:
         raise SystemExit(f"the process ended with {ended}, must end with {ends_with}")
 
