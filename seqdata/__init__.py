@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seqdata.batch import SequenceBatch
+    from seqdata.batch import SequenceBatch, batch_size_fn, length_fn
     from seqdata.errors import (
         ConfigError,
         CorruptSampleError,
@@ -75,8 +75,10 @@ __all__ = [
     "Windows",
     "World",
     "__version__",
+    "batch_size_fn",
     "folds",
     "hookimpl",
+    "length_fn",
     "open_store",
     "share",
     "split",
@@ -97,8 +99,10 @@ _DEFINED_IN = {
     "TokenBudget": "policies.token_budget",
     "Windows": "policies.windows",
     "World": "world",
+    "batch_size_fn": "batch",
     "folds": "storage.views",
     "hookimpl": "hookspecs",
+    "length_fn": "batch",
     "open_store": "opening",
     "share": "sharing",
     "split": "storage.views",
