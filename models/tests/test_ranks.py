@@ -1,0 +1,31 @@
+"""Two ranks train the same model and report the same figures as one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "on_ranks.py"
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_two_ranks_give_the_parameters_and_metrics_of_one(tmp_path):
+    found = []
+    for ranks in (1, 2):
+        out = tmp_path / f"{ranks}.json"
+        command = [sys.executable, str(SCRIPT), str(ranks), str(out)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        found.append(json.loads(out.read_text()))
+    one, two = found
+    assert {"val_loss", "val_accuracy"} <= one["classifier"].keys()
+    assert "val_bits_per_byte" in one["bytes"]
+    for model in ("classifier", "bytes"):
+        assert one[model].keys() == two[model].keys()
+        for name, value in one[model].items():
+            assert abs(value - two[model][name]) <= 1e-12, name
