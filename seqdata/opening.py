@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 from seqdata.errors import ConfigError, PluginError
 from seqdata.host import PluginHost
 from seqdata.protocols import Collator, Opener, Policy, Store
+from seqdata.storage.foreign_files import SUFFIXES, is_foreign
+from seqdata.storage.location import local_path
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.writer import SHARD_BYTES, write_arrow
 
@@ -27,9 +29,11 @@ Location = str | os.PathLike[str]
 
 _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("webdataset", re.compile(r"\.tar$|\{[^{}]*(,|\.\.)[^{}]*\}")),  # x.tar, x-{000..017}.tar
+    ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES))),
     ("arrow", re.compile("")),  # folders, and whatever the backend will say of it
 )
-"""Which backend a location's form means: fixed, so that no plugin can take a location over."""
+"""Which backend a location's form means: fixed, so that no plugin can take a location over. A folder
+of ``arrow`` without a manifest is ``foreign`` where it holds files of the endings above."""
 
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
 POLICY_MEMBERS = ("axis", "num_batches", "plan")
@@ -52,7 +56,8 @@ def open_store(
     """Open what was written, reading no data yet.
 
     Args:
-        location: A folder that ``write_store`` wrote, or another form that a backend knows.
+        location: A folder that ``write_store`` wrote; an Arrow, Feather or Parquet file that others
+            wrote, or a folder of them; or another form that a backend knows.
         backend: Name of a backend, or its opener; None: chosen by the location's form.
         verify: When checksums of the data are looked at: ``off`` for stores without. Sizes and
             footers are checked in any case.
@@ -219,7 +224,10 @@ def resolve_collator(collator: str | Collator, *, host: PluginHost | None = None
 def form_of(location: Location) -> str:
     """Give the name of the backend that a location's form means."""
     text = os.fspath(location)
-    return next(name for name, form in _FORMS if form.search(text))
+    name = next(name for name, form in _FORMS if form.search(text))
+    if name in ("arrow", "foreign") and "://" not in text.removeprefix("file://"):
+        return "foreign" if is_foreign(local_path(text)) else "arrow"
+    return name
 
 
 def _backend(name: str, location: Location, host: PluginHost) -> Opener:

@@ -104,7 +104,11 @@ def test_a_location_without_a_store_is_refused(tmp_path):
         ("data/{train,val}.tar", "webdataset"),
         ("data.tar/", "arrow"),
         ("data", "arrow"),
-        ("data/part-00000.arrow", "arrow"),
+        ("data/part-00000.arrow", "foreign"),
+        ("a/b.feather", "foreign"),
+        ("file:///a/b.parquet", "foreign"),
+        ("s3://a/b.parquet", "foreign"),
+        ("s3://a/b", "arrow"),
         ("{data}", "arrow"),
     ],
 )

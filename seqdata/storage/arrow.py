@@ -175,7 +175,7 @@ class ArrowStore:
         engine = kernel()
         for name in self.fields if fields is None else fields:
             source = self._sources.by_name.get(name)
-            if source is None:
+            if not isinstance(source, Source | TextSource):
                 raise no_such(self.location, "field", name, self.fields)
             for i, shard in enumerate(self._manifest.shards):
                 low, high = max(first, starts[i]) - starts[i], min(stop, starts[i + 1]) - starts[i]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.storage.columns import Layout, Source, SpanColumn, TextSource
+from seqdata.storage.decoded import DecodedSource
 from seqdata.storage.schema import no_such
 
 
@@ -29,7 +30,7 @@ class Sources:
     """
 
     layout: Layout
-    by_name: Mapping[str, Source | TextSource]
+    by_name: Mapping[str, Source | TextSource | DecodedSource]
     key: str | None
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
@@ -58,7 +59,10 @@ class Sources:
             along = source.field.axis
             if along not in whole:
                 whole[along] = self._whole(spans[:, 0], along)
-            columns[name] = SpanColumn(source, whole[along])
+            if isinstance(source, DecodedSource):
+                columns[name] = source.take(whole[along])
+            else:
+                columns[name] = SpanColumn(source, whole[along])
         return columns
 
     def _whole(self, numbers: NDArray[np.int64], axis: str | None) -> NDArray[np.int64]:
@@ -78,6 +82,8 @@ class Sources:
         source = None if self.key is None else self.by_name[self.key]
         if isinstance(source, TextSource):
             return source.take(wanted)
+        if isinstance(source, DecodedSource):
+            return cast("list[str]", source.take(self._whole(np.array(wanted, np.int64), None)))
         for number in wanted:
             self.layout.shard_of(number)
         return [str(number) for number in wanted]

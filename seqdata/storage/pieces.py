@@ -1,0 +1,92 @@
+"""A column over arrays in memory, for stores whose bytes are not mapped.
+
+Place in the flow: decoded files and Datasets give it where mapped stores give ``SpanColumn``.
+Reads: arrays. Makes: filled output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.storage.columns import Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceColumn:
+    """One field of the spans that were read: a ``Column``.
+
+    Attributes:
+        dtype: Of one element.
+        shape: Of one timestep.
+        pieces: (length, *shape) each, of that dtype.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pieces: list[NDArray[Any]]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Timesteps of each piece, int64 (n,)."""
+        return np.array([len(piece) for piece in self.pieces], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        """Give one piece, (length, *shape)."""
+        return self.pieces[number]
+
+    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
+        """Copy all pieces into place and pad.
+
+        Args:
+            out: (timesteps, *shape), of the column's dtype.
+            bounds: int64 (n+1,), rising.
+            padding: The bytes of one element; None: zeros.
+
+        Raises:
+            ValueError: If ``bounds`` do not fit ``out``, or its dtype is another.
+        """
+        edges = bounds.tolist()
+        rising = len(edges) == len(self.pieces) + 1 and edges == sorted(edges)
+        if out.dtype != self.dtype or not rising or not 0 <= edges[0] <= edges[-1] <= len(out):
+            raise ValueError(
+                f"fill: `out` is {out.dtype} of {len(out)} timesteps with bounds {edges[:3]}…, "
+                f"must be {self.dtype} with bounds that rise inside of it; make it so"
+            )
+        value = 0 if padding is None else np.frombuffer(padding, self.dtype)[0]
+        for piece, begin, end in zip(self.pieces, edges[:-1], edges[1:], strict=True):
+            out[begin : begin + len(piece)] = piece
+            out[begin + len(piece) : end] = value
+
+
+def check_spans(
+    layout: Layout, name: str, axis: str | None, spans: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Give the length of each span's sequence, int64 (n,), where all spans lie inside.
+
+    Raises:
+        ConfigError: If a sequence or a timestep is not there.
+    """
+    numbers = spans[:, 0]
+    outside = (numbers < 0) | (numbers >= len(layout))
+    if outside.any():
+        layout.shard_of(int(numbers[outside][0]))
+    lengths = np.ones(len(spans), dtype=np.int64)
+    if axis is not None:
+        lengths = layout.lengths_of[axis][numbers].astype(np.int64)
+    inside = (spans[:, 1] >= 0) & (spans[:, 1] <= spans[:, 2]) & (spans[:, 2] <= lengths)
+    if not inside.all():
+        at = int(np.flatnonzero(~inside)[0])
+        number, start, stop = spans[at].tolist()
+        raise ConfigError(
+            f"{layout.location}: sequence {number}, field {name!r}: no timesteps {start}..{stop}, "
+            f"must lie in 0..{lengths[at]}; was the plan made for other data?"
+        )
+    return lengths

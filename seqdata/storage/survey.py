@@ -1,0 +1,132 @@
+"""How long the sequences of foreign files are, counted once and kept beside the data.
+
+Bytes in which lengths lie open are just looked at; what is compressed is decoded for it once, one
+unit at a time. Place in the flow: between opening files and planning. Reads: list columns. Makes:
+lengths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.storage.arrow_types import Kind, row_lengths
+from seqdata.storage.lengths import narrow
+from seqdata.storage.table_files import TableFile
+
+CACHE = ".seqdata-lengths-"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Survey:
+    """What had to be read to plan.
+
+    Attributes:
+        rows: int64 (units,), of all files in order.
+        lengths: Ragged column -> timesteps of each row, integers (rows,).
+        widths: Nested column -> narrowest and widest timestep; (0, 0) where there is none.
+    """
+
+    rows: NDArray[np.int64]
+    lengths: Mapping[str, NDArray[Any]]
+    widths: Mapping[str, tuple[int, int]]
+
+
+def survey(
+    folder: Path, files: Sequence[TableFile], kinds: Mapping[str, Kind], digest: str
+) -> Survey:
+    """Count the rows and lengths of files.
+
+    Args:
+        folder: Where the count is kept, if anything had to be decoded for it and it can be written.
+        files: The files.
+        kinds: Ragged column -> what it holds.
+        digest: Of the files; a count of other files is never taken.
+
+    Raises:
+        DecodeError: If a sequence is missing; naming column and row.
+        CorruptShardError: If a file is damaged.
+    """
+    cache = folder / f"{CACHE}{digest[:16]}.npz"
+    decodes = not all(file.mapped for file in files)
+    if decodes and (known := _load(cache, kinds, sum(file.units for file in files))) is not None:
+        return known
+    found = _count(folder, files, kinds)
+    if decodes:
+        _save(cache, found)
+    return found
+
+
+@dataclass(slots=True)
+class _Counting:
+    lengths: list[NDArray[np.int64]] = field(default_factory=list)
+    widths: list[tuple[int, int]] = field(default_factory=list)
+
+
+def _count(folder: Path, files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> Survey:
+    rows: list[int] = []
+    counting = {name: _Counting() for name in kinds}
+    for file in files:
+        for unit in range(file.units):
+            where, count = file.place(folder, unit), 0
+            for name, kind in kinds.items():
+                lengths, widths = row_lengths(where, name, file.column(unit, name), kind)
+                counting[name].lengths.append(lengths)
+                if widths is not None:
+                    counting[name].widths.append(widths)
+                count = len(lengths)
+            rows.append(count)
+    none = np.empty(0, dtype=np.int64)
+    return Survey(
+        np.array(rows, dtype=np.int64),
+        {name: narrow(np.concatenate([none, *one.lengths])) for name, one in counting.items()},
+        {name: _range(one.widths) for name, one in counting.items() if kinds[name].nested},
+    )
+
+
+def _range(widths: list[tuple[int, int]]) -> tuple[int, int]:
+    if not widths:
+        return 0, 0
+    return min(low for low, _ in widths), max(high for _, high in widths)
+
+
+def _save(cache: Path, found: Survey) -> None:
+    aside = cache.with_name(f"{cache.name}.{os.getpid()}")
+    content: dict[str, Any] = {"rows": found.rows}
+    content |= {f"lengths/{name}": lengths for name, lengths in found.lengths.items()}
+    content |= {f"widths/{name}": np.array(widths) for name, widths in found.widths.items()}
+    try:
+        with open(aside, "wb") as file:
+            np.savez(file, **content)
+        os.replace(aside, cache)
+    except OSError:  # a folder that is not ours to write to, or full: counted again next time
+        with contextlib.suppress(OSError):
+            aside.unlink()
+
+
+def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> Survey | None:
+    """Give the count that was kept; None where there is none, or it cannot be true."""
+    try:
+        with np.load(cache, allow_pickle=False) as kept:
+            rows = kept["rows"]
+            lengths = {name: kept[f"lengths/{name}"] for name in kinds}
+            widths = {
+                name: (int(kept[f"widths/{name}"][0]), int(kept[f"widths/{name}"][1]))
+                for name, kind in kinds.items()
+                if kind.nested
+            }
+    except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
+        return None
+    count = int(rows.sum())
+    whole = rows.shape == (units,) and all(
+        one.shape == (count,) and one.dtype.kind == "u" for one in lengths.values()
+    )
+    return Survey(rows.astype(np.int64), lengths, widths) if whole else None

@@ -1,0 +1,229 @@
+"""One file of columns that somebody else wrote: Arrow IPC (file or stream), Feather 2, or Parquet.
+
+A file is a row of units (record batches or row groups) that are read one by one. Place in the flow:
+the foreign store opens its files here. Reads: files. Makes: columns of units, and a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seqdata.errors import CorruptShardError, DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ARROW, _PARQUET, _FEATHER_1 = b"ARROW1", b"PAR1", b"FEA1"
+_STREAM = (b"\xff\xff\xff\xff",)
+_TAIL = 4096  # bytes that stand for a stream, which has no footer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableFile:
+    """One opened file.
+
+    Attributes:
+        name: Of the file, for messages.
+        format: ``arrow``, ``stream`` or ``parquet``.
+        schema: Its columns.
+        mapped: Whether units lie decompressed in memory or in the mapped file.
+        units: Number of record batches or row groups.
+        column: Gives one column of a unit.
+        digest: Of name, size and footer.
+    """
+
+    name: str
+    format: str
+    schema: pa.Schema
+    mapped: bool
+    units: int
+    column: Callable[[int, str], pa.Array]
+    digest: bytes
+
+    def place(self, folder: Path, unit: int) -> str:
+        """Name a unit in a message."""
+        return f"{folder / self.name}{f', unit {unit}' if self.units > 1 else ''}"
+
+
+def format_of(path: Path) -> str | None:
+    """Give the format of a file by its first bytes; None where it is none that we read.
+
+    Raises:
+        DataError: If it is of Feather's first version.
+    """
+    with open(path, "rb") as file:
+        head = file.read(8)
+    if head.startswith(_ARROW):
+        return "arrow"
+    if head.startswith(_PARQUET):
+        return "parquet"
+    if head.startswith(_FEATHER_1):
+        raise DataError.at(
+            f"{path}: is a Feather file of version 1, must be of version 2; write it again with "
+            "`pyarrow.feather.write_feather`",
+            file=str(path),
+        )
+    return "stream" if head.startswith(_STREAM) else None
+
+
+def open_file(path: Path) -> TableFile:
+    """Open a file, decoding nothing that is compressed beyond the first unit.
+
+    Raises:
+        DataError: If it is of no format that we read.
+        CorruptShardError: If it is damaged.
+    """
+    format = format_of(path)
+    if format is None:
+        raise DataError.at(
+            f"{path}: is no Arrow, Feather or Parquet file, must be one; turn other files into a "
+            "store with `seqdata write`",
+            file=str(path),
+        )
+    with guarded(path):
+        digest = _digest(path, format)
+        if format == "parquet":
+            return _open_parquet(path, digest)
+        return _open_stream(path, digest) if format == "stream" else _open_ipc(path, digest)
+
+
+@contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """Turn what pyarrow says of a damaged file into our error.
+
+    Raises:
+        CorruptShardError: If it says so.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise CorruptShardError.at(
+            f"{path}: cannot be read ({reason}), must be as it was written; restore the file",
+            file=str(path),
+        ) from error
+
+
+def _open_ipc(path: Path, digest: bytes) -> TableFile:
+    import pyarrow as pa
+
+    source = pa.memory_map(str(path))
+    reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
+    count, schema = reader.num_record_batches, reader.schema
+    whole = source.read_buffer(source.size())
+    batches: list[pa.RecordBatch] = []
+    while len(batches) < count:  # ends at the first batch that is compressed
+        batch = reader.get_batch(len(batches))
+        if not _lies_in(batch, whole.address, whole.address + whole.size):
+            return TableFile(path.name, "arrow", schema, False, count, _Ipc(path, schema), digest)
+        batches.append(batch)
+    return _kept(path, "arrow", schema, batches, digest)
+
+
+def _open_stream(path: Path, digest: bytes) -> TableFile:
+    import pyarrow as pa
+
+    options = pa.ipc.IpcReadOptions(use_threads=False)
+    reader = pa.ipc.open_stream(pa.memory_map(str(path)), options=options)
+    return _kept(path, "stream", reader.schema, list(reader), digest)
+
+
+def _kept(
+    path: Path, format: str, schema: pa.Schema, batches: list[pa.RecordBatch], digest: bytes
+) -> TableFile:
+    for batch in batches:
+        batch.validate()
+
+    def column(unit: int, name: str) -> pa.Array:
+        return batches[unit].column(schema.get_field_index(name))
+
+    return TableFile(path.name, format, schema, True, len(batches), column, digest)
+
+
+def _lies_in(batch: pa.RecordBatch, begin: int, end: int) -> bool:
+    return all(
+        begin <= buffer.address and buffer.address + buffer.size <= end
+        for column in batch.columns
+        for buffer in column.buffers()
+        if buffer is not None and buffer.size
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ipc:
+    """Reads one column of a compressed record batch, decompressing no other."""
+
+    path: Path
+    schema: pa.Schema
+
+    def __call__(self, unit: int, name: str) -> pa.Array:
+        import pyarrow as pa
+
+        with guarded(self.path):
+            options = pa.ipc.IpcReadOptions(
+                use_threads=False, included_fields=[self.schema.get_field_index(name)]
+            )
+            reader = pa.ipc.open_file(pa.memory_map(str(self.path)), options=options)
+            batch = reader.get_batch(unit)
+            batch.validate()
+            return batch.column(0)
+
+
+def _open_parquet(path: Path, digest: bytes) -> TableFile:
+    from pyarrow import parquet
+
+    opened = parquet.ParquetFile(str(path), memory_map=True)
+    about = opened.metadata
+    schema, groups = opened.schema_arrow, about.num_row_groups
+    opened.close()
+    return TableFile(path.name, "parquet", schema, False, groups, _Parquet(path, about), digest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parquet:
+    """Reads one column of a row group; opened anew each time, so that threads and forks may."""
+
+    path: Path
+    about: Any
+
+    def __call__(self, unit: int, name: str) -> pa.Array:
+        from pyarrow import parquet
+
+        with (
+            guarded(self.path),
+            parquet.ParquetFile(str(self.path), metadata=self.about, memory_map=True) as file,
+        ):
+            table = file.read_row_group(unit, columns=[name], use_threads=False)
+            return table.column(name).combine_chunks()
+
+
+def _digest(path: Path, format: str) -> bytes:
+    """Digest a file's name, size and footer; of a stream, which has none, its end."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        ends = {"arrow": 10, "parquet": 8}
+        tail = _TAIL
+        if format in ends:
+            file.seek(-min(size, ends[format]), os.SEEK_END)
+            tail = ends[format] + int.from_bytes(file.read(4), "little")
+        file.seek(-min(size, tail), os.SEEK_END)
+        footer = file.read()
+    made = hashlib.sha256(f"{path.name}\0{size}\0{format}\0".encode())
+    made.update(footer)
+    return made.digest()
+
+
+def digest_of(files: Sequence[TableFile], about: Mapping[str, Any]) -> str:
+    """Digest files and what is taken of them, 32 hex digits."""
+    made = hashlib.sha256(repr(sorted(about.items())).encode())
+    for file in files:
+        made.update(file.digest)
+    return made.hexdigest()[:32]

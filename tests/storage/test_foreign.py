@@ -1,0 +1,435 @@
+"""Files that others wrote are stores as they lie."""
+
+import pickle
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from seqdata.errors import (
+    ConfigError,
+    CorruptSampleError,
+    CorruptShardError,
+    DataError,
+    DecodeError,
+    SeqDataWarning,
+)
+from seqdata.loader import Loader
+from seqdata.opening import open_store
+from seqdata.policies.bucketed import Bucketed
+from seqdata.protocols import Store
+from seqdata.storage import decoded
+from seqdata.storage.columns import SpanColumn
+from seqdata.storage.foreign import open_foreign
+from seqdata.storage.pieces import PieceColumn
+from seqdata.testing.loaders import check_content, check_resumes, check_worlds
+from seqdata.testing.stores import check_store
+
+LENGTHS = (3, 0, 5, 1, 2, 4, 7)
+
+
+def sequences():
+    random = np.random.default_rng(0)
+    return [
+        {
+            "id": f"u{number}",
+            "x": random.integers(-9, 9, length).astype(np.int32),
+            "mel": random.normal(size=(length, 2)).astype(np.float32),
+            "on": random.integers(0, 2, length).astype(bool),
+            "y": number,
+            "v": random.normal(size=3),
+            "speaker": "ab"[number % 2],
+            "raw": bytes([number]) * number,
+        }
+        for number, length in enumerate(LENGTHS)
+    ]
+
+
+def table(dictionary=False, large=False):
+    rows = sequences()
+    lists = pa.large_list if large else pa.list_
+    columns = {
+        "id": pa.array([row["id"] for row in rows]),
+        "x": pa.array([row["x"] for row in rows], lists(pa.int32())),
+        "mel": pa.array([row["mel"].tolist() for row in rows], lists(pa.list_(pa.float32(), 2))),
+        "on": pa.array([row["on"] for row in rows], lists(pa.bool_())),
+        "y": pa.array([row["y"] for row in rows]),
+        "v": pa.array([row["v"] for row in rows], pa.list_(pa.float64(), 3)),
+        "speaker": pa.array([row["speaker"] for row in rows]),
+        "raw": pa.array([row["raw"] for row in rows], pa.binary()),
+    }
+    if dictionary:
+        columns["speaker"] = columns["speaker"].dictionary_encode()
+    return pa.table(columns)
+
+
+def write_ipc(path, given, *, compression=None, rows=3, stream=False):
+    make = pa.ipc.new_stream if stream else pa.ipc.new_file
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as file, make(file, given.schema, options=options) as writer:
+        for batch in given.to_batches(max_chunksize=rows):
+            writer.write_batch(batch)
+
+
+def polars_frame():
+    return pl.from_arrow(table())
+
+
+WRITERS = {
+    "file.arrow": lambda path: write_ipc(path, table()),
+    "large.arrow": lambda path: write_ipc(path, table(large=True), rows=100),
+    "stream.arrow": lambda path: write_ipc(path, table(), stream=True),
+    "dictionary.arrow": lambda path: write_ipc(path, table(dictionary=True)),
+    "zstd.arrow": lambda path: write_ipc(path, table(dictionary=True), compression="zstd"),
+    "zstd-stream.arrow": lambda path: write_ipc(path, table(), compression="zstd", stream=True),
+    "file.feather": lambda path: pa.feather.write_feather(table(), path),
+    "file.parquet": lambda path: pa.parquet.write_table(table(), path, row_group_size=3),
+    "spark.parquet": lambda path: pa.parquet.write_table(
+        table(), path, row_group_size=2, store_schema=False, compression="snappy"
+    ),
+    "polars.arrow": lambda path: polars_frame().write_ipc(path),
+    "polars.ipc": lambda path: polars_frame().write_ipc(path, compression="zstd"),
+    "polars.parquet": lambda path: polars_frame().write_parquet(path, row_group_size=4),
+}
+
+
+@pytest.fixture(params=sorted(WRITERS))
+def location(request, tmp_path):
+    WRITERS[request.param](tmp_path / request.param)
+    return tmp_path / request.param
+
+
+def due(location):
+    """What should be read; Parquet without Arrow's schema knows no lists of a fixed size."""
+    rows = sequences()
+    if location.name == "spark.parquet":
+        return [{name: value for name, value in row.items() if name != "v"} for row in rows]
+    return rows
+
+
+def test_a_file_that_others_wrote_is_a_store(location):
+    store = open_store(location)
+    assert isinstance(store, Store)
+    if location.name == "spark.parquet":
+        assert store.fields["v"].axis == "v"  # a list of 3 each, on an axis of its own
+        store = Chosen(store, "v")
+    check_store(store, due(location))
+    assert store.keys([6, 0]) == ["u6", "u0"]
+    assert repr(open_store(location)) == f"ForeignStore({str(location)!r}, 7 sequences)"
+
+
+class Chosen:
+    """A store without one field."""
+
+    def __init__(self, store, without):
+        self.store = store
+        self.fields = {name: one for name, one in store.fields.items() if name != without}
+        self.lengths = store.lengths
+        self.lengths_of = {a: one for a, one in store.lengths_of.items() if a != without}
+        for name in ("shards", "fingerprint", "keys", "base_numbers", "read"):
+            setattr(self, name, getattr(store, name))
+
+    def __reduce__(self):
+        return Chosen, (self.store, "v")
+
+    def __len__(self):
+        return len(self.store)
+
+
+@pytest.mark.parametrize("name", ["file.arrow", "zstd.arrow", "file.parquet"])
+def test_child_processes_read_the_same(tmp_path, name):
+    WRITERS[name](tmp_path / name)
+    check_store(open_store(tmp_path / name), sequences(), methods=("fork", "spawn"))
+
+
+@pytest.mark.parametrize("name", ["file.arrow", "file.parquet"])
+def test_loaders_over_it_keep_their_promises(tmp_path, name):
+    WRITERS[name](tmp_path / name)
+    store = open_store(tmp_path / name)
+
+    def loader(world=None):
+        return Loader(store, Bucketed(2), world=world, fields=("x", "y"), seed=3)
+
+    check_content(loader, store, size=2)
+    check_worlds(loader, [2, 3], epochs=2)
+    check_resumes(loader, 2, [1])
+
+
+@pytest.mark.parametrize("name", ["file.arrow", "large.arrow", "stream.arrow", "file.parquet"])
+def test_numbers_of_uncompressed_arrow_files_are_read_in_place(tmp_path, name):
+    WRITERS[name](tmp_path / name)
+    columns = open_store(tmp_path / name).read(np.array([[2, 0, 5]]), ["x", "mel", "on"])
+    in_place = {field: isinstance(column, SpanColumn) for field, column in columns.items()}
+    mapped = name != "file.parquet"
+    assert in_place == {"x": mapped, "mel": mapped, "on": False}  # bools lie as bits
+
+
+def test_a_folder_is_one_store_in_the_order_of_names(tmp_path):
+    whole = table()
+    pa.parquet.write_table(whole.slice(0, 4), tmp_path / "part-00000-a.snappy.parquet")
+    pa.parquet.write_table(whole.slice(4), tmp_path / "part-00001-b.snappy.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / ".part-00000-a.snappy.parquet.crc").touch()
+    store = open_store(tmp_path)
+    check_store(store, sequences())
+    assert list(store.shards) == ["part-00000-a.snappy.parquet", "part-00001-b.snappy.parquet"]
+
+
+def test_a_saved_dataset_is_opened_by_the_files_that_its_state_names(tmp_path):
+    write_ipc(tmp_path / "data-00000-of-00001.arrow", table(), stream=True)
+    write_ipc(tmp_path / "cache-0123.arrow", table().slice(0, 2), stream=True)
+    state = '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}'
+    (tmp_path / "state.json").write_text(state)
+    assert len(open_store(tmp_path)) == 7
+    (tmp_path / "state.json").write_text("{}")
+    assert len(open_store(tmp_path)) == 9
+
+
+def test_columns_of_other_lengths_run_on_axes_of_their_own(tmp_path):
+    rows = {"tokens": [[1], [2, 3]], "labels": [[0], [1, 1]], "audio": [[0.5] * 4, [0.25] * 3]}
+    pa.parquet.write_table(pa.table(rows), tmp_path / "speech.parquet")
+    store = open_store(tmp_path / "speech.parquet")
+    assert {name: field.axis for name, field in store.fields.items()} == {
+        "tokens": "time", "labels": "time", "audio": "audio",
+    }  # fmt: skip
+    assert store.lengths.tolist() == [1, 2]
+    assert store.lengths_of["audio"].tolist() == [4, 3]
+    assert store.keys([1]) == ["1"]
+
+
+@pytest.mark.parametrize("ending", ["arrow", "parquet"])
+def test_lists_in_lists_of_one_width_are_vectors_per_timestep(tmp_path, ending):
+    given = pa.table({"mel": [[[1.0, 2.0]], [], [[3.0, 4.0], [5.0, 6.0]]]})
+    path = tmp_path / f"mel.{ending}"
+    write_ipc(path, given) if ending == "arrow" else pa.parquet.write_table(given, path)
+    store = open_store(path)
+    assert store.fields["mel"].shape == (2,)
+    rows = [{"mel": np.reshape(row, (-1, 2))} for row in given["mel"].to_pylist()]
+    check_store(store, rows)
+
+
+def test_columns_that_cannot_be_fields_are_left_out_with_one_warning(tmp_path):
+    given = pa.table(
+        {
+            "x": [[1], [2, 3]],
+            "at": pa.array([0, 1], pa.timestamp("s")),
+            "words": [["a"], ["b"]],
+            "uneven": [[[1], [1, 2]], [[1]]],
+        }
+    )
+    write_ipc(tmp_path / "x.arrow", given)
+    with pytest.warns(SeqDataWarning, match=r"left out: 'at' \(timestamp\[s\]\), 'words'") as told:
+        store = open_store(tmp_path / "x.arrow")
+    assert len(told) == 1
+    assert "'uneven' (1 to 2 numbers per timestep)" in str(told[0].message)
+    assert list(store.fields) == ["x"]
+    assert list(pickle.loads(pickle.dumps(store)).fields) == ["x"]  # says nothing again
+
+
+def test_files_without_a_list_column_are_refused(tmp_path):
+    pa.parquet.write_table(pa.table({"a": [1], "w": [["t"]]}), tmp_path / "a.parquet")
+    with pytest.raises(
+        DataError, match=r"no column holds lists of numbers, one .*; left out: 'w' .*--group COLUMN"
+    ):
+        open_store(tmp_path / "a.parquet")
+    pa.parquet.write_table(pa.table({"a": [[[1], [2, 3]]]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match="no column holds lists of numbers"):
+        open_store(tmp_path / "b.parquet")
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_missing_value_is_an_error_that_names_column_and_row(tmp_path, compression):
+    given = pa.table({"x": [[1], [2, 3], [4]], "y": [1, None, 2], "z": [[1], [2, None], [4]]})
+    write_ipc(tmp_path / "n.arrow", given, compression=compression)
+    store = open_store(tmp_path / "n.arrow")
+    spans = np.array([[0, 0, 1]])
+    assert store.read(spans, ["x"])["x"][0].tolist() == [1]
+    with pytest.raises(DecodeError, match="column 'y' holds a null in row 1, must hold none"):
+        store.read(spans, ["y"])
+    with pytest.raises(DecodeError, match="column 'z' holds a null in row 1 inside its list"):
+        store.read(spans, ["z"])
+
+
+def test_a_missing_sequence_is_an_error_at_opening(tmp_path):
+    write_ipc(tmp_path / "n.arrow", pa.table({"x": [[1], [2], [3], None]}), rows=2)
+    with pytest.raises(DecodeError, match=r"n.arrow, unit 1: column 'x' holds a null in row 1"):
+        open_store(tmp_path / "n.arrow")
+
+
+def test_lengths_are_counted_once_and_kept_beside_the_data(tmp_path, monkeypatch):
+    WRITERS["file.parquet"](tmp_path / "a.parquet")
+    first = open_store(tmp_path / "a.parquet")
+    kept = list(tmp_path.glob(".seqdata-lengths-*"))
+    assert len(kept) == 1
+    monkeypatch.setattr("seqdata.storage.survey.row_lengths", None)  # counting again would fail
+    again = open_store(tmp_path / "a.parquet")
+    assert again.lengths.tolist() == first.lengths.tolist() == list(LENGTHS)
+    assert again.fingerprint == first.fingerprint
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", None])
+def test_lengths_that_cannot_be_true_are_counted_again(tmp_path, damage):
+    WRITERS["file.parquet"](tmp_path / "a.parquet")
+    open_store(tmp_path / "a.parquet")
+    (kept,) = tmp_path.glob(".seqdata-lengths-*")
+    if damage is None:
+        with np.load(kept) as content:
+            changed = dict(content) | {"lengths/x": np.arange(2, dtype=np.uint32)}
+        with open(kept, "wb") as file:
+            np.savez(file, **changed)
+    else:
+        kept.write_bytes(damage)
+    assert open_store(tmp_path / "a.parquet").lengths.tolist() == list(LENGTHS)
+
+
+def test_lengths_that_cannot_be_kept_are_counted_all_the_same(tmp_path):
+    WRITERS["file.parquet"](tmp_path / "a.parquet")
+    open_store(tmp_path / "a.parquet")
+    (kept,) = tmp_path.glob(".seqdata-lengths-*")
+    kept.unlink()
+    kept.mkdir()  # nothing can be renamed onto it
+    assert open_store(tmp_path / "a.parquet").lengths.tolist() == list(LENGTHS)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [kept.name]
+
+
+def test_the_fingerprint_is_of_names_sizes_footers_and_lengths(tmp_path):
+    marks = set()
+    for name, given in {
+        "a.parquet": table(),
+        "b.parquet": table(),
+        "c.parquet": table().slice(1),
+        "a.arrow": table(),
+    }.items():
+        path = tmp_path / name
+        write_ipc(path, given) if name == "a.arrow" else pa.parquet.write_table(given, path)
+        marks.add(open_store(path).fingerprint)
+        assert open_store(path).fingerprint in marks
+    assert len(marks) == 4
+
+
+def test_only_the_units_that_were_used_last_are_kept(monkeypatch):
+    cache = decoded.UnitCache(limit=100)
+    made = []
+
+    def unit(number):
+        made.append(number)
+        return decoded.Decoded(np.zeros(40, dtype=np.uint8), None)
+
+    for number in (0, 1, 0, 2, 0, 1):
+        cache.get("x", number, lambda number=number: unit(number))
+    assert made == [0, 1, 2, 1]
+
+
+def test_a_unit_larger_than_the_cache_is_read(tmp_path, monkeypatch):
+    WRITERS["file.parquet"](tmp_path / "a.parquet")
+    store = open_store(tmp_path / "a.parquet")
+    for source in store._sources.by_name.values():
+        object.__setattr__(source.cache, "limit", 1)
+    check_store(store, sequences())
+
+
+def test_a_file_that_shrank_after_it_was_opened_is_an_error(tmp_path):
+    path = tmp_path / "a.parquet"
+    pa.parquet.write_table(pa.table({"x": [[1, 2, 3], [4]]}), path)
+    store = open_store(path)
+    object.__setattr__(
+        store._sources.by_name["x"], "decode",
+        lambda unit: decoded.Decoded(np.array([1, 4]), np.array([0, 1, 2])),
+    )  # fmt: skip
+    with pytest.raises(CorruptSampleError, match="has 1 timesteps, must have at least 3; the file"):
+        store.read(np.array([[0, 0, 3]]), ["x"])
+
+
+def test_files_of_other_columns_are_refused(tmp_path):
+    pa.parquet.write_table(pa.table({"x": [[1]]}), tmp_path / "a.parquet")
+    pa.parquet.write_table(pa.table({"x": [[1.0]]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"column 'x' is list<.*double> in file 'b.parquet', must"):
+        open_store(tmp_path)
+    pa.parquet.write_table(pa.table({"z": [[1]]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"column 'x' is missing in file 'b.parquet'"):
+        open_store(tmp_path)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    column = pa.array([[1]])
+    write_ipc(tmp_path / "a.arrow", pa.Table.from_arrays([column, column], names=["x", "x"]))
+    with pytest.raises(DataError, match="has two columns of one name"):
+        open_store(tmp_path / "a.arrow")
+
+
+def test_arrow_beside_parquet_is_refused(tmp_path):
+    WRITERS["file.arrow"](tmp_path / "a.arrow")
+    WRITERS["file.parquet"](tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"holds 'a.arrow' beside 'a.parquet', must hold one kind"):
+        open_store(tmp_path)
+
+
+def test_a_file_without_rows_is_refused(tmp_path):
+    pa.parquet.write_table(table().slice(0, 0), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="has no rows, must have at least one"):
+        open_store(tmp_path / "a.parquet")
+
+
+def test_what_is_not_there_or_holds_no_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="is not there, must be an Arrow, Feather or Parquet"):
+        open_store(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"holds no file that ends with .arrow, .feather"):
+        open_foreign(tmp_path)
+
+
+def test_checksums_cannot_be_verified(tmp_path):
+    with pytest.raises(ConfigError, match="`verify` is 'always', must be 'off': files that others"):
+        open_store(tmp_path / "a.parquet", verify="always")
+
+
+def test_a_file_of_another_format_is_refused(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"something else")
+    with pytest.raises(DataError, match="is no Arrow, Feather or Parquet file, must be one"):
+        open_store(tmp_path / "a.parquet")
+    (tmp_path / "b.feather").write_bytes(b"FEA1" + bytes(40))
+    with pytest.raises(DataError, match="is a Feather file of version 1, must be of version 2"):
+        open_store(tmp_path / "b.feather")
+
+
+@pytest.mark.parametrize("name", ["file.arrow", "stream.arrow", "file.parquet"])
+def test_a_file_that_was_cut_is_an_error(tmp_path, name):
+    WRITERS[name](tmp_path / name)
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(CorruptShardError, match="cannot be read .*; restore the file"):
+        open_store(tmp_path / name)
+
+
+def test_offsets_that_do_not_rise_are_an_error(tmp_path):
+    write_ipc(tmp_path / "a.arrow", pa.table({"x": pa.array([[7, 7], [7] * 3])}))
+    raw = (tmp_path / "a.arrow").read_bytes()
+    good = np.array([0, 2, 5], np.int32).tobytes()
+    assert raw.count(good) == 1
+    bad = raw.replace(good, np.array([0, 6, 5], np.int32).tobytes())
+    (tmp_path / "a.arrow").write_bytes(bad)
+    with pytest.raises(CorruptShardError, match="column 'x' has offsets that do not rise"):
+        open_store(tmp_path / "a.arrow")
+
+
+def test_bytes_that_are_no_text_are_an_error(tmp_path):
+    given = pa.table({"x": [[1]], "t": pa.array(["abcd"])})
+    for compression in (None, "dictionary"):
+        path = tmp_path / f"{compression}.arrow"
+        write_ipc(path, given if compression is None else encoded(given))
+        path.write_bytes(path.read_bytes().replace(b"abcd", b"ab\xff\xff"))
+        with pytest.raises(DecodeError, match="is no UTF-8 text .*, must be"):
+            open_store(path).read(np.array([[0, 0, 1]]), ["t"])
+
+
+def encoded(given):
+    return given.set_column(1, "t", given["t"].dictionary_encode())
+
+
+def test_pieces_fill_only_what_fits():
+    column = PieceColumn(np.dtype("int64"), (), [np.arange(2)])
+    for out, bounds in ((np.empty(1, np.int64), [0, 2]), (np.empty(2, np.int32), [0, 2])):
+        with pytest.raises(ValueError, match="fill: `out` is int.*must be int64 with bounds"):
+            column.fill(out, np.array(bounds), None)
