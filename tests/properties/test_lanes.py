@@ -15,6 +15,7 @@ from seqdata.testing.plans import check_covers, check_table
 from seqdata.testing.shares import check_elastic, check_resume, check_shares
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
+pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 
 
 @settings(max_examples=5 * CASES)

@@ -37,7 +37,7 @@ from seqdata.world import World
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 POLICIES = [Bucketed(4), TokenBudget(1_000), FewLanes(5, 16)]
 pytestmark = [
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore::seqdata.errors.SeqDataWarning"),  # uneven lanes
 ]
 

@@ -17,7 +17,8 @@ from seqdata.policies.token_budget import TokenBudget
 from seqdata.testing.blocks import SmallBlocks
 from seqdata.testing.generators import lengths
 
-CASES = settings().max_examples
+CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
+pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 arranged = st.one_of(
     st.builds(Sorted, st.integers(1, 4), worst_first=st.booleans()),
     st.builds(Bucketed, st.integers(1, 4), worst_first=st.booleans()),
@@ -50,7 +51,6 @@ def costs(plan):
     return longest_rows(plan) * np.diff(plan.offsets)
 
 
-@pytest.mark.timeout(1800)
 @settings(max_examples=5 * CASES)
 @given(arranged, many_lengths, st.integers(0, 2), st.integers(0, 1 << 40))
 def test_ranks_of_a_step_hold_neighbours_and_the_rest_is_one_slice(policy, given, epoch, seed):
@@ -93,7 +93,6 @@ def test_epoch_0_begins_with_the_dearest_batch_and_counts_the_same(policy, given
     assert paid[0] == paid.max()
 
 
-@pytest.mark.timeout(1800)
 @settings(max_examples=5 * CASES)
 @given(arranged, st.integers(0, 300).flatmap(lengths), st.integers(8, 200), st.integers(0, 1 << 40))
 def test_by_blocks_too_epoch_0_begins_with_the_dearest_batch(policy, given, max_block, seed):

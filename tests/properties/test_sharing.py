@@ -9,6 +9,7 @@ from seqdata.testing.generators import cases, world_sizes
 from seqdata.testing.shares import check_elastic, check_resume, check_shares
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
+pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 TAILS = ("fill", "drop", "repeat")
 FIVE = Plan([(number, 0, 1 + number) for number in range(5)], offsets=range(6))
 
@@ -17,7 +18,6 @@ def planned(case):
     return case.policy.plan(case.index, seed=case.seed, epoch=case.epoch)
 
 
-@pytest.mark.timeout(1800)
 @settings(max_examples=25 * CASES)
 @given(cases(windows=True), st.sampled_from(TAILS), st.floats(0, 1))
 def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tail, done):
@@ -27,7 +27,6 @@ def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tai
     check_shares(plan, case.size, first=int(done * len(plan)), tail=tail)
 
 
-@pytest.mark.timeout(1800)
 @settings(max_examples=10 * CASES)
 @given(
     cases(windows=True), st.sampled_from(TAILS), st.lists(st.floats(0, 1), min_size=1, max_size=4)
@@ -61,7 +60,6 @@ def test_a_run_stopped_at_every_single_step_goes_on_with_its_rest(size, tail):
 legs = st.lists(st.tuples(world_sizes(), st.integers(0, 12)), min_size=2, max_size=5)
 
 
-@pytest.mark.timeout(1800)
 @settings(max_examples=10 * CASES)
 @given(cases(most=600, windows=True), legs)
 def test_a_world_that_changes_in_mid_epoch_loses_and_repeats_nothing(case, legs):
