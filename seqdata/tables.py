@@ -77,6 +77,11 @@ class ArrayTable:
             raise PlanError("plan: `spans` has start > stop or a negative number; must not")
         if lanes and (np.diff(of_batches) != lanes).any():
             raise PlanError(f"plan: a batch has not {lanes} rows, must have one per lane")
+        empty = np.flatnonzero(np.diff(of_batches) == 0)
+        if len(empty):
+            raise PlanError(
+                f"plan: batch {int(empty[0])} has no rows, must have at least one; leave it out"
+            )
         return cls(table, of_rows, of_batches)
 
     def __len__(self) -> int:

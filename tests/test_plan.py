@@ -50,6 +50,7 @@ def test_a_batch_that_is_not_there_is_refused(number):
         ({"rows": [0, 3], "offsets": [0, 1]}, "`rows` must run from 0 to 4"),
         ({"rows": [0, 3, 2, 4], "offsets": [0, 3]}, "`rows` falls, must never"),
         ({"offsets": [0, 1, 4], "lanes": 2}, "a batch has not 2 rows, must have one per lane"),
+        ({"offsets": [0, 4, 4]}, "batch 1 has no rows, must have at least one; leave it out"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(arguments, message):

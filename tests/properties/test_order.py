@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
@@ -94,6 +94,7 @@ def test_epoch_0_begins_with_the_dearest_batch_and_counts_the_same(policy, given
 
 
 @settings(max_examples=5 * CASES)
+@example(Sorted(1), np.array([5] * 80 + [9] + [5] * 60), 64, 0)  # the longest, not in block 0
 @given(arranged, st.integers(0, 300).flatmap(lengths), st.integers(8, 200), st.integers(0, 1 << 40))
 def test_by_blocks_too_epoch_0_begins_with_the_dearest_batch(policy, given, max_block, seed):
     index = SequenceIndex.from_lengths(given)

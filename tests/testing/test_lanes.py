@@ -27,6 +27,11 @@ def test_lanes_without_a_sequence_are_idle_from_the_start():
     assert plan.totals(0, 1) == (4 + 3 + 2, 3)
 
 
+def test_idle_lanes_name_no_sequence_in_the_report():
+    plan = FewLanes(3, 8).plan(SequenceIndex.from_lengths([0, 5]), seed=0, epoch=0)
+    assert plan.report.sequences == 1
+
+
 @pytest.mark.parametrize(
     ("spans", "lanes", "message"),
     [

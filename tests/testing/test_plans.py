@@ -50,6 +50,9 @@ class Bent:
         return self.told.get("prepare", len(self))
 
 
+ORIGIN = Origin(lambda: "f" * 32, lambda made: GOOD)
+
+
 def plan_of(report=GOOD, **told):
     table = ArrayTable.checked(SPANS, None, [0, 2, 3], 0)
     return Plan.lazy(Bent(table, told), Origin(lambda: "f" * 32, lambda made: report))
@@ -65,7 +68,10 @@ def test_a_good_plan_passes():
     ("plan", "message"),
     [
         (plan_of(len=3), r"`offsets` names 2 batches, must be len\(plan\) = 3"),
-        (Plan(SPANS, offsets=[0, 1, 1, 3]), "batch 1 has no rows, must have at least one"),
+        (
+            Plan.lazy(ArrayTable(np.array(SPANS), None, np.array([0, 1, 1, 3])), ORIGIN),
+            "batch 1 has no rows, must have at least one",
+        ),
         (Plan([[0, 2, 2]], offsets=[0, 1]), r"span 0 is \[0, 2, 2\], must hold a timestep"),
         (plan_of(batch=0), r"batch\(1\) differs from its place in `spans`, must be the same"),
         (plan_of(totals=(5, 2)), r"totals of batch 1 are \(5, 2\), must be \(5, 1\) scored"),
