@@ -169,6 +169,17 @@ def test_only_a_fit_takes_the_state_up(tmp_path):
     assert fit(data, max_epochs=1).log.train == whole.log.train
 
 
+def test_only_a_fit_takes_the_state_up_between_two_fits(tmp_path):
+    run = fit(data_of(), folder=tmp_path, every=1, max_epochs=1)
+    with quietly():
+        run.trainer.validate(
+            run.model, datamodule=run.data, ckpt_path=str(tmp_path / "step=3.ckpt")
+        )
+        run.trainer.fit_loop.max_epochs = 2
+        run.trainer.fit(run.model, datamodule=run.data)
+    assert run.log.train == fit(data_of(), max_epochs=2).log.train
+
+
 def test_a_datamodule_may_be_made_from_a_checkpoint(tmp_path):
     whole = fit(data_of(), folder=tmp_path, every=1, max_epochs=1)
     data = SequenceDataModule.load_from_checkpoint(
