@@ -129,12 +129,9 @@ class Player:
         steps = self.share(epoch, first)
         planned = len(steps) - steps.first_step
         delivered = 0
-        try:
-            for batch in self._batches(steps, self._planned(epoch), update or Update()):
-                delivered += 1
-                yield batch
-        finally:
-            self._pool.clear()
+        for batch in self._batches(steps, self._planned(epoch), update or Update()):
+            delivered += 1
+            yield batch
         if delivered != planned:
             raise IncompleteEpochError(
                 f"loader: {delivered} batches of epoch {epoch} were delivered, {planned} were "
