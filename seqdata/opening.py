@@ -32,8 +32,10 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES))),
     ("arrow", re.compile("")),  # folders, and whatever the backend will say of it
 )
-"""Which backend a location's form means: fixed, so that no plugin can take a location over. A folder
-of ``arrow`` without a manifest is ``foreign`` where it holds files of the endings above."""
+"""Which backend a location's form means: fixed, so that no plugin can take a location over.
+
+A folder without a manifest is ``foreign`` where it holds files of those endings.
+"""
 
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
 POLICY_MEMBERS = ("axis", "num_batches", "plan")
@@ -102,7 +104,8 @@ def write_store(
     Args:
         location: A folder that is not there yet, or is empty.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
-            plain arrays, which become the field ``x``; or Arrow tables. Read once, in order.
+            plain arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
+            per sequence. Read once, in order.
         format: ``arrow``.
         axes: Field -> the axis it runs along; None: a vector per sequence. Arrays that are not
             named run on ``time``.
@@ -148,7 +151,7 @@ def store_of(data: Any, *, host: PluginHost | None = None) -> Store:
 
     Args:
         data: A location, a store, or sequences in memory: a list of arrays (field ``x``) or of
-            dicts, or an Arrow table.
+            dicts, or a pandas, Polars or Arrow table, a row per sequence.
         host: Where a backend is looked up.
 
     Raises:

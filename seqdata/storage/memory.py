@@ -70,7 +70,7 @@ class MemoryStore:
 
         Args:
             sequences: Dicts of arrays, numbers, ``str`` or ``bytes``; plain arrays, which become
-                the field ``x``; or Arrow tables.
+                the field ``x``; or a pandas, Polars or Arrow table, a row per sequence.
             axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on
                 ``time``.
             key: The ``str`` field that names a sequence, where there is one.
@@ -86,7 +86,8 @@ class MemoryStore:
         """
         fields: dict[str, Field] = {}
         packers: dict[str, Packer] = {}
-        for number, sequence in enumerate(as_rows(sequences)):
+        rows, axes = as_rows(sequences, axes)
+        for number, sequence in enumerate(rows):
             if not packers:
                 fields = infer_fields(sequence, axes)
                 packers = {

@@ -1,7 +1,8 @@
-"""What may be given as sequences, turned into dicts: dicts, plain arrays, Arrow tables.
+"""What may be given as sequences, turned into dicts: dicts, plain arrays, tables and data frames.
 
-pyarrow is looked at only where something else has imported it. Place in the flow: the writer and
-the memory store share it. Reads: what the user has. Makes: one dict per sequence.
+pyarrow, pandas and Polars are looked at only where something else has imported them. Place in the
+flow: the writer and the memory store share it. Reads: what the user has. Makes: one dict per
+sequence.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,19 +19,32 @@ from seqdata.errors import ConfigError, DecodeError
 PLAIN_FIELD = "x"  # of sequences that are plain arrays
 
 
-def as_rows(sequences: Iterable[Any]) -> Iterator[Any]:
+Axes = Mapping[str, str | None]
+
+
+def as_rows(sequences: Iterable[Any], axes: Axes | None) -> tuple[Iterator[Any], Axes | None]:
     """Give one dict per sequence; what is no dict later on is left to the packers to refuse.
 
     Args:
-        sequences: Dicts; or plain arrays, which become the field ``x``; or one pyarrow Table or
-            RecordBatch, or several of them.
+        sequences: Dicts; or plain arrays, which become the field ``x``; or a pandas or Polars
+            DataFrame; or one pyarrow Table or RecordBatch, or several of them.
+        axes: Field -> axis, as given by the user.
+
+    Returns:
+        The sequences, and ``axes`` with the vectors that a table's types tell: lists of a fixed
+        size are one per sequence.
 
     Raises:
         ConfigError: If nothing of this is given.
         DecodeError: If a table's column holds nulls or a type that cannot be stored.
     """
+    library = _library_of_frame(sequences)
+    if library == "pandas":
+        return _frame_rows(sequences), axes
+    if library == "polars":
+        sequences = cast(Any, sequences).to_arrow()
     if _is_table(sequences):
-        return _table_rows([sequences])
+        return _table_rows([sequences]), _with_vectors(sequences, axes)
     if isinstance(sequences, Mapping | str | bytes) or not isinstance(sequences, Iterable):
         raise ConfigError(
             f"`sequences` is a {type(sequences).__name__}, must be an iterable of dicts, arrays or "
@@ -46,15 +60,63 @@ def as_rows(sequences: Iterable[Any]) -> Iterator[Any]:
         ) from None
     everything = itertools.chain([first], iterator)
     if _is_table(first):
-        return _table_rows(everything)
+        return _table_rows(everything), _with_vectors(first, axes)
     if isinstance(first, Mapping):
-        return everything
-    return ({PLAIN_FIELD: one} for one in everything)
+        return everything, axes
+    return ({PLAIN_FIELD: one} for one in everything), axes
 
 
 def _is_table(value: Any) -> bool:
     arrow = sys.modules.get("pyarrow")
     return arrow is not None and isinstance(value, arrow.Table | arrow.RecordBatch)
+
+
+def is_frame(value: Any) -> bool:
+    """Tell whether a value is a whole table: of pyarrow, pandas or Polars."""
+    return _is_table(value) or _library_of_frame(value) is not None
+
+
+def _library_of_frame(value: Any) -> str | None:
+    """Give whose DataFrame a value is; by its type's name, so that nothing is imported."""
+    for one in type(value).__mro__:
+        library = one.__module__.partition(".")[0]
+        if one.__name__ == "DataFrame" and library in ("pandas", "polars"):
+            return library
+    return None
+
+
+def _with_vectors(table: Any, axes: Axes | None) -> Axes | None:
+    fixed = sys.modules["pyarrow"].types.is_fixed_size_list
+    vectors = {field.name: None for field in table.schema if fixed(field.type)}
+    return {**vectors, **(axes or {})} if vectors else axes
+
+
+def _frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
+    """Give the rows of a pandas frame: cells of objects as they are, other columns by Arrow."""
+    import pyarrow as pa
+
+    names = list(frame.columns)
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            "`sequences` is a table with two columns of one name, must have different ones; rename "
+            "one"
+        )
+    if not len(frame):
+        raise _no_rows()
+    columns: dict[Any, Iterable[Any]] = {}
+    for name in names:
+        cells = frame[name]
+        if cells.dtype == object:
+            columns[name] = cells.tolist()
+            continue
+        column = pa.Array.from_pandas(cells)
+        chunked = isinstance(column, pa.ChunkedArray)
+        columns[name] = _values(name, column.combine_chunks() if chunked else column)
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+
+def _no_rows() -> ConfigError:
+    return ConfigError("`sequences` is a table without rows, must have at least one; check it")
 
 
 def _table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -75,7 +137,7 @@ def _table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
                 found = True
                 yield dict(zip(columns, row, strict=True))
     if not found:
-        raise ConfigError("`sequences` is a table without rows, must have at least one; check it")
+        raise _no_rows()
 
 
 def _values(name: str, column: Any) -> Iterable[Any]:
@@ -88,16 +150,17 @@ def _values(name: str, column: Any) -> Iterable[Any]:
             field=name,
         )
     kind = column.type
+    if types.is_dictionary(kind):
+        return _values(name, column.dictionary_decode())
     if types.is_list(kind) or types.is_large_list(kind):
         inner = _numbers(name, column.flatten())
         edges = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(False))]).tolist()
         return (inner[start:stop] for start, stop in itertools.pairwise(edges))
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind):
+    arrow = sys.modules["pyarrow"]
+    texts = (arrow.string, arrow.large_string, arrow.string_view, arrow.binary, arrow.large_binary)
+    if any(kind == make() for make in texts):
         values: Iterable[Any] = column.to_pylist()
         return values
-    if types.is_large_binary(kind):
-        many: Iterable[Any] = column.to_pylist()
-        return many
     return _numbers(name, column)
 
 

@@ -51,7 +51,7 @@ def write_arrow(
     Args:
         location: A folder, local; made where it is not there.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``; plain arrays, which become the
-            field ``x``; or Arrow tables. Read once, in order.
+            field ``x``; or Arrow tables, or a data frame. Read once, in order.
         axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
         shard_bytes: Size from which on a shard is closed, in bytes.
         key: The ``str`` field that names a sequence, where there is one.
@@ -73,7 +73,7 @@ def write_arrow(
     if shard_bytes < 1:
         raise ConfigError(f"`shard_bytes` is {shard_bytes!r}, must be at least 1; leave it out")
     root = local_path(location)
-    rows = as_rows(sequences)
+    rows, axes = as_rows(sequences, axes)
     with aside(root, overwrite=overwrite) as folder, _told(progress, sequences, root) as tell:
         first = next(rows)
         writing = _Writing(folder, infer_fields(first, axes), key, shard_bytes)

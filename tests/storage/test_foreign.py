@@ -399,7 +399,7 @@ def test_a_file_that_was_cut_is_an_error(tmp_path, name):
     WRITERS[name](tmp_path / name)
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) * 2 // 3])
-    with pytest.raises(CorruptShardError, match="cannot be read .*; restore the file"):
+    with pytest.raises(CorruptShardError, match=r"cannot be read .*; restore the file"):
         open_store(tmp_path / name)
 
 
@@ -420,7 +420,7 @@ def test_bytes_that_are_no_text_are_an_error(tmp_path):
         path = tmp_path / f"{compression}.arrow"
         write_ipc(path, given if compression is None else encoded(given))
         path.write_bytes(path.read_bytes().replace(b"abcd", b"ab\xff\xff"))
-        with pytest.raises(DecodeError, match="is no UTF-8 text .*, must be"):
+        with pytest.raises(DecodeError, match=r"is no UTF-8 text .*, must be"):
             open_store(path).read(np.array([[0, 0, 1]]), ["t"])
 
 
@@ -431,5 +431,5 @@ def encoded(given):
 def test_pieces_fill_only_what_fits():
     column = PieceColumn(np.dtype("int64"), (), [np.arange(2)])
     for out, bounds in ((np.empty(1, np.int64), [0, 2]), (np.empty(2, np.int32), [0, 2])):
-        with pytest.raises(ValueError, match="fill: `out` is int.*must be int64 with bounds"):
+        with pytest.raises(ValueError, match=r"fill: `out` is int.*must be int64 with bounds"):
             column.fill(out, np.array(bounds), None)

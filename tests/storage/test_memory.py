@@ -3,12 +3,16 @@
 import pickle
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from seqdata.errors import ConfigError, DecodeError
+from seqdata.opening import store_of
 from seqdata.protocols import Column, Field, Store
 from seqdata.storage.memory import MemoryStore
+from seqdata.testing.stores import check_store
 
 
 def test_plain_arrays_are_a_store_with_the_field_x():
@@ -109,3 +113,77 @@ def test_sequences_without_a_timestep_are_kept():
     assert store.lengths.tolist() == [0, 0]
     assert store.fingerprint
     assert store.read(np.array([[1, 0, 0]]), ["x"])["x"][0].shape == (0,)
+
+
+def frame_rows():
+    return [
+        {"id": "a", "x": np.array([1.5, np.nan]), "m": np.ones((2, 3), np.float32), "y": 1},
+        {"id": "b", "x": np.empty(0), "m": np.zeros((0, 3), np.float32), "y": 2},
+        {"id": "c", "x": np.array([2.5]), "m": np.full((1, 3), 7, np.float32), "y": 3},
+    ]
+
+
+def test_a_pandas_frame_is_a_store():
+    rows = frame_rows()
+    frame = pd.DataFrame({name: [row[name] for row in rows] for name in rows[0]})
+    frame["kind"] = pd.Categorical(["u", "v", "u"])
+    frame["small"] = np.array([1, 2, 3], dtype="int8")
+    store = store_of(frame)
+    due = [
+        row | {"kind": kind, "small": np.int8(i + 1)}
+        for i, (row, kind) in enumerate(zip(rows, "uvu", strict=True))
+    ]
+    assert store.fields["small"].dtype == "int8"
+    check_store(store, due)
+
+
+def test_a_frame_of_arrow_lists_is_a_store():
+    lists = pd.array([[1, 2], [3]], dtype=pd.ArrowDtype(pa.list_(pa.int32())))
+    store = store_of(pd.DataFrame({"x": lists}))
+    assert store.fields == {"x": Field("int32", (), "time")}
+    assert store.lengths.tolist() == [2, 1]
+
+
+def test_a_polars_frame_is_a_store():
+    rows = frame_rows()
+    frame = pl.DataFrame(
+        {
+            "id": [row["id"] for row in rows],
+            "x": [row["x"].tolist() for row in rows],
+            "m": pl.Series(
+                [row["m"].tolist() for row in rows], dtype=pl.List(pl.Array(pl.Float32, 3))
+            ),
+            "y": [1, 2, 3],
+            "v": pl.Series([[1.0, 2.0]] * 3, dtype=pl.Array(pl.Float64, 2)),
+            "kind": pl.Series(["u", "v", "u"], dtype=pl.Categorical),
+        }
+    )
+    store = store_of(frame)
+    assert store.fields["v"] == Field("float64", (2,), None)
+    due = [
+        row | {"v": np.array([1.0, 2.0]), "kind": kind}
+        for row, kind in zip(rows, "uvu", strict=True)
+    ]
+    check_store(store, due)
+    series = MemoryStore.of(frame.select("v"), axes={"v": "time"})  # unless `axes` says otherwise
+    assert series.lengths.tolist() == [2, 2, 2]
+
+
+def test_a_missing_value_of_a_frame_is_an_error_that_names_the_column():
+    frame = pd.DataFrame({"x": [[1], [2]], "y": [1.0, np.nan]})
+    with pytest.raises(DecodeError, match="table: column 'y' holds 1 nulls, must hold none"):
+        store_of(frame)
+    frame = pd.DataFrame({"x": [[1], None]})
+    with pytest.raises(DecodeError, match="sequence 1, field 'x': has dtype object, must be"):
+        store_of(frame)
+    with pytest.raises(DecodeError, match="table: column 'x' holds nulls inside its lists"):
+        store_of(pl.DataFrame({"x": [[1, None]]}))
+
+
+def test_a_frame_without_rows_or_with_a_name_twice_is_an_error():
+    for frame in (pd.DataFrame({"x": []}), pl.DataFrame({"x": []})):
+        with pytest.raises(ConfigError, match="`sequences` is a table without rows, must have"):
+            store_of(frame)
+    twice = pd.DataFrame([[1, 2]], columns=["x", "x"])
+    with pytest.raises(ConfigError, match="a table with two columns of one name, must have"):
+        store_of(twice)
