@@ -175,6 +175,10 @@ class SequenceDataModule(LightningDataModule):
             self.trainer.accumulate_grad_batches = 1
 
     def _prepare(self, stage: str) -> dict[str, str | int]:
+        if stage not in _KINDS:
+            raise ConfigError(
+                f"datamodule: `stage` is {stage!r}, must be 'fit', 'validate', 'test' or 'predict'"
+            )
         circumstances = self._circumstances()
         facts: dict[str, str | int] = {}
         for kind in _KINDS[stage]:

@@ -202,9 +202,20 @@ def test_batches_per_update_may_be_resumed_after_an_error(tmp_path):
     whole = fit(data_of(batches_per_update=2), max_epochs=2)
     data = data_of(batches_per_update=2)
     cut = fit(data, model=Recorder(fail_at=8), folder=tmp_path, every=100, max_epochs=2)
-    cut.model.fail_at = None
-    rest = fit(data_of(batches_per_update=2), ckpt=next(tmp_path.glob("*.ckpt")), max_epochs=2)
+    (path,) = tmp_path.glob("*.ckpt")
+    rest = fit(data_of(batches_per_update=2), ckpt=path, max_epochs=2)
     assert rest.model.parameters_of() == whole.model.parameters_of()
+    cut.model.fail_at = None
+    with quietly():
+        cut.trainer.fit(cut.model, datamodule=data, ckpt_path=str(path))
+    assert cut.model.parameters_of() == whole.model.parameters_of()
+
+
+def test_an_unknown_stage_is_refused():
+    with pytest.raises(
+        ConfigError, match="`stage` is 'training', must be 'fit', 'validate', 'test'"
+    ):
+        data_of().setup("training")
 
 
 def test_batches_per_update_refuses_an_accumulation_of_the_trainer():
