@@ -21,7 +21,7 @@ from seqdata.errors import ConfigError
 from seqdata.ragged import LayoutName, check_layout, edges, flat_of, laid_out, packed
 
 _ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
-_ON_CPU = ("lengths", "ids", "start")
+_ON_CPU = ("lengths", "ids", "start", "positions")
 
 
 _PLAIN = Axes()
@@ -51,6 +51,8 @@ class SequenceBatch:
         reset: bool (r,), where a lane begins a sequence; None without lanes.
         burn_in: int64 (r,), timesteps at the head of each row that are context; None: none are.
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
+        positions: int64 (r,), numbers in the store that was given, where ``ids`` are those of its
+            base; of a row's first span, -1 without one; on the CPU. None: made by hand.
         segments: int64 (n, 4), row, id, start, stop of every span, on the CPU; None: a row is one.
         padded_length: T; 0: the longest length.
         horizon: Timesteps of a window's future, which ``data`` holds behind ``lengths``.
@@ -75,6 +77,7 @@ class SequenceBatch:
     reset: Tensor | None = None
     burn_in: Tensor | None = None
     lengths_of: dict[str, Tensor] = field(default_factory=dict)
+    positions: Tensor | None = None
     segments: Tensor | None = None
     padded_length: int = 0
     horizon: int = 0
@@ -307,6 +310,8 @@ def _faults(batch: SequenceBatch) -> Iterator[str]:
     rows, width = len(batch), batch._width()
     for name in _ON_CPU:
         value = getattr(batch, name)
+        if value is None:
+            continue
         if value.dtype != torch.int64 or value.shape != (rows,) or value.device.type != "cpu":
             yield f"`{name}` is {value.dtype} {_shape(value)}, must be int64 ({rows},) on the CPU"
     for name in _ON_DEVICE:

@@ -118,12 +118,14 @@ def test_real_cuts_all_that_has_a_row():
         reset=torch.tensor([True, False, True]),
         burn_in=torch.tensor([0, 0, 1]),
         lengths_of={"time": torch.tensor([3, 1, 2])},
+        positions=torch.tensor([7, 8, 9]),
         segments=torch.tensor([[0, 10, 0, 3], [1, 11, 0, 1], [2, 12, 0, 1], [2, 15, 0, 1]]),
     )
     real = batch.real()
     assert real.data["x"].shape == (2, 3, 2)
     assert real.data["id"] == ["s0", "s2"]
     assert real.ids.tolist() == [10, 12]
+    assert real.positions.tolist() == [7, 9]
     assert real.lengths.tolist() == real.lengths_of["time"].tolist() == [3, 2]
     assert real.lanes.tolist() == [4, 6]
     assert real.reset.tolist() == [True, True]

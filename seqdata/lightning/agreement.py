@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import TypeVar
 
 import torch.distributed
 
@@ -19,9 +20,16 @@ PATIENCE = timedelta(seconds=60)
 """How long a rank waits for the others; they come within milliseconds or not at all."""
 
 Facts = Mapping[str, str | int | None]
+Told = TypeVar("Told")
 
 
-def agree(world: World, facts: Facts, error: SeqDataError | None = None) -> None:
+def agree(
+    world: World,
+    facts: Facts,
+    error: SeqDataError | None = None,
+    *,
+    patience: timedelta = PATIENCE,
+) -> None:
     """Return if all ranks gave the same facts and no error; else raise the same on every rank.
 
     It is a collective of the default process group. A world of one rank asks nobody: other
@@ -31,12 +39,13 @@ def agree(world: World, facts: Facts, error: SeqDataError | None = None) -> None
         world: Who we are.
         facts: What must be equal, by name.
         error: What went wrong on this rank, if anything did.
+        patience: How long the others may take to come here.
 
     Raises:
         SeqDataError: The first rank's error, with its rank.
         PlanError: If facts differ, naming the first that does and who has what.
     """
-    gathered = _gather(world, (dict(facts), error))
+    gathered = gather(world, (dict(facts), error), patience=patience)
     for rank, (_, failure) in enumerate(gathered):
         if failure is not None:
             raise failure if len(gathered) == 1 else _of_rank(failure, rank)
@@ -50,14 +59,18 @@ def agree(world: World, facts: Facts, error: SeqDataError | None = None) -> None
             )
 
 
-Given = tuple[dict[str, str | int | None], SeqDataError | None]
+def gather(world: World, mine: Told, *, patience: timedelta = PATIENCE) -> list[Told]:
+    """Give what every rank says, in the order of the default process group's ranks.
 
-
-def _gather(world: World, mine: Given) -> list[Given]:
+    Args:
+        world: Who we are; alone, nobody is asked.
+        mine: What this rank says; anything that pickles.
+        patience: How long the others may take to come here.
+    """
     if world.size == 1 or not torch.distributed.is_initialized():
         return [mine]
-    gathered: list[Given] = [({}, None)] * torch.distributed.get_world_size()
-    group = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
+    gathered = [mine] * torch.distributed.get_world_size()
+    group = torch.distributed.new_group(backend="gloo", timeout=patience)
     try:
         torch.distributed.all_gather_object(gathered, mine, group=group)
     finally:

@@ -216,7 +216,10 @@ class SequenceDataModule(LightningDataModule):
         return self._stock.kept(kind) or self._stock.make(kind, self._circumstances())
 
     def _evaluation(self, kind: Kind) -> TrainerLoader | list[TrainerLoader]:
-        loaders = [TrainerLoader(player, _first_epoch) for player in self._players(kind)]
+        loaders = [
+            TrainerLoader(player, _first_epoch, name)
+            for player, name in zip(self._players(kind), self._options.names(kind), strict=True)
+        ]
         if not loaders:
             raise _missing(kind)
         return loaders if self._options.is_named(kind) else loaders[0]

@@ -33,18 +33,22 @@ class TrainerLoader:
     Args:
         player: What plays the epochs.
         begin: Called with this loader at an iteration's first ``next()``; says where it begins.
+        name: Of its data set, where several were given by name.
     """
 
-    def __init__(self, player: Player, begin: Callable[[TrainerLoader], Start]) -> None:
-        self._player = player
+    def __init__(
+        self, player: Player, begin: Callable[[TrainerLoader], Start], name: str | None = None
+    ) -> None:
+        self.player = player
+        self.name = name
         self._begin = begin
 
     def __len__(self) -> int:
-        return self._player.steps
+        return self.player.steps
 
     def __iter__(self) -> Iterator[Any]:
         start = self._begin(self)  # a generator: runs at the first next()
-        yield from self._player.play(start.place.epoch, start.place.position, start.update)
+        yield from self.player.play(start.place.epoch, start.place.position, start.update)
 
     def state_dict(self) -> dict[str, int]:
         """Give the constant marker, which tells the Trainer that resuming is taken care of."""
@@ -56,4 +60,4 @@ class TrainerLoader:
 
     def shutdown(self) -> None:
         """End the player's threads."""
-        self._player.shutdown()
+        self.player.shutdown()

@@ -120,6 +120,13 @@ class DataOptions:
             return []
         return list(given.values()) if isinstance(given, Mapping) else [given]
 
+    def names(self, kind: Kind) -> list[str | None]:
+        """Give the names of a kind's locations, in the same order; None where there are none."""
+        given: Locations | None = getattr(self, kind)
+        if isinstance(given, Mapping):
+            return list(given)
+        return [None] * len(self.locations(kind))
+
     def is_named(self, kind: Kind) -> bool:
         """Tell whether locations of a kind were given by name, for a list of loaders."""
         return isinstance(getattr(self, kind), Mapping)

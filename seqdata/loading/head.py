@@ -26,10 +26,10 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> Seque
     """
     spans, rows = step.spans, step.rows
     count = len(step.weights)
-    base = np.empty((3, count), dtype=np.int64)  # lengths, ids, start
+    base = np.empty((4, count), dtype=np.int64)  # lengths, ids, start, positions
     if rows is None:
         np.subtract(spans[:, 2], spans[:, 1], out=base[0])
-        base[1], base[2] = ids, spans[:, 1]
+        base[1], base[2], base[3] = ids, spans[:, 1], spans[:, 0]
     else:
         _of_rows(step, ids, rows, base)
     known = base[0].tolist()  # 64 numbers are added up faster in Python
@@ -42,6 +42,7 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> Seque
         start=torch.from_numpy(base[2]),
         number=step.number,
         lengths_of={axes.axis: lengths},
+        positions=torch.from_numpy(base[3]),
         padded_length=max(known, default=1) or 1,
         axes=axes,
     )
@@ -66,10 +67,11 @@ def _of_rows(
     sums = np.zeros(len(step.spans) + 1, dtype=np.int64)
     np.cumsum(step.spans[:, 2] - step.spans[:, 1], out=sums[1:])
     base[0] = sums[rows[1:]] - sums[rows[:-1]]
-    base[1], base[2] = -1, 0
+    base[1], base[2], base[3] = -1, 0, -1
     filled = np.flatnonzero(rows[1:] > rows[:-1])
     firsts = rows[:-1][filled]
     base[1, filled], base[2, filled] = ids[firsts], step.spans[firsts, 1]
+    base[3, filled] = step.spans[firsts, 0]
 
 
 def _segments(

@@ -35,10 +35,7 @@ def aside(root: Path, *, overwrite: bool) -> Iterator[Path]:
     Raises:
         ConfigError: If there is a finished store, files that nobody finished, or another writer.
     """
-    if root.exists() and not root.is_dir():
-        raise ConfigError(f"{root}: is a file, must be a folder or not there; choose another path")
-    if not overwrite:
-        _refuse_to_overwrite(root)
+    check_free(root, overwrite=overwrite)
     made = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
     _clear_unfinished(root)
@@ -52,6 +49,18 @@ def aside(root: Path, *, overwrite: bool) -> Iterator[Path]:
         os.close(lock)
         if made and not any(root.iterdir()):
             root.rmdir()
+
+
+def check_free(root: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that a store cannot be written to.
+
+    Raises:
+        ConfigError: If it is a file, or holds a store or files that nobody finished.
+    """
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"{root}: is a file, must be a folder or not there; choose another path")
+    if not overwrite:
+        _refuse_to_overwrite(root)
 
 
 def commit(root: Path, folder: Path, files: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ def test_each_span_is_a_row():
     made = head(Plan([[3, 0, 4], [1, 2, 5]], offsets=[0, 2]), ids=lambda numbers: numbers * 10)
     assert made.lengths.tolist() == [4, 3]
     assert made.ids.tolist() == [30, 10]
+    assert made.positions.tolist() == [3, 1]
     assert made.start.tolist() == [0, 2]
     assert made.weight.tolist() == [1.0, 1.0]
     assert (made.padded_length, made.num_tokens, made.number) == (4, 7, 0)
@@ -46,6 +47,7 @@ def test_a_row_of_several_spans_has_the_id_and_start_of_its_first():
     made = head(plan)
     assert made.lengths.tolist() == [6, 1]
     assert made.ids.tolist() == [5, 7]
+    assert made.positions.tolist() == [5, 7]
     assert made.start.tolist() == [1, 2]
     assert made.segments.tolist() == [[0, 5, 1, 3], [0, 6, 0, 4], [1, 7, 2, 3]]
     assert made.num_tokens == 7
@@ -55,6 +57,7 @@ def test_a_row_without_a_span_has_no_id():
     plan = Plan([[5, 1, 3]], rows=[0, 0, 1], offsets=[0, 2], lanes=2)
     made = head(plan)
     assert made.ids.tolist() == [-1, 5]
+    assert made.positions.tolist() == [-1, 5]
     assert made.lengths.tolist() == [0, 2]
     assert made.segments.tolist() == [[1, 5, 1, 3]]
 
