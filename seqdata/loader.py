@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from seqdata.errors import ConfigError, ResumeError
 from seqdata.loading.options import PREFETCH, PlayOptions, Update
 from seqdata.loading.player import Player
-from seqdata.opening import default_host, resolve_collator, resolve_policy, store_of
+from seqdata.opening import CollatorLike, default_host, resolve_collator, resolve_policy, store_of
 from seqdata.plan import Plan
-from seqdata.protocols import Collator, Policy, Store, Transform
+from seqdata.protocols import Policy, Store, Transform
 from seqdata.sharing import RankPlan, Tail
 from seqdata.world import World
 
@@ -33,7 +33,8 @@ class Loader:
     loaded, if one was, else the next epoch; leaving it early abandons its epoch.
 
     Args:
-        store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``).
+        store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``;
+            dicts; a pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``.
         policy: How epochs are batched, or the name of a policy.
         world: Who we are; None: the default process group's rank, else ``World(0, 1)``.
         seed: Of the order and of transforms.
@@ -41,10 +42,12 @@ class Loader:
         as_tuple: Parts of the batch to hand out as a tuple: fields, ``lengths``, ``weight``, …
         as_dict: The same as a dict.
         transform: ``transform(sequence, rng) -> dict``, one sequence at a time; keeps lengths.
-        collator: How rows are laid out, or the name of a collator; None: padded.
+        collator: How rows are laid out, or the name of a collator; None: padded. A function of one
+            argument is a torch ``collate_fn``: what it makes of a list of samples is handed out.
         shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` where several
             fields are ragged.
-        lengths: Goes with a torch Dataset; not in this version.
+        lengths: Of a torch Dataset's items, integers (items,), or a function item -> timesteps that
+            is run once over all of them.
         tail: What a rank without a batch in the last step gets: ``fill``, ``drop`` or ``repeat``.
         accumulate: Steps of an optimizer update, for ``loss_scale``.
         num_workers: Worker processes; 0 in this version.
@@ -75,7 +78,7 @@ class Loader:
         as_tuple: Sequence[str] | None = None,
         as_dict: Sequence[str] | None = None,
         transform: Transform | None = None,
-        collator: Collator | str | None = None,
+        collator: CollatorLike | str | None = None,
         shift: int | Mapping[str, int] = 0,
         lengths: Any = None,
         tail: Tail = "fill",
@@ -84,7 +87,7 @@ class Loader:
         prefetch: int = PREFETCH,
         epoch: int = 0,
     ) -> None:
-        _refuse_what_is_missing(lengths, num_workers)
+        _refuse_what_is_missing(num_workers)
         if not isinstance(epoch, int) or epoch < 0:
             raise ConfigError(f"loader: `epoch` is {epoch!r}, must be a whole number from 0")
         options = PlayOptions(
@@ -101,7 +104,8 @@ class Loader:
             plan_ready=_tell_plugins,
         )
         self._update = Update(accumulate)
-        self._player = Player(store_of(store), resolve_policy(policy), options)
+        data = store_of(store, lengths=lengths, names=fields)
+        self._player = Player(data, resolve_policy(policy), options)
         self._next = _Place(epoch, 0)  # what the next iteration plays
         self._playing: _Playing | None = None  # what the newest iteration plays; it moves the state
 
@@ -231,16 +235,11 @@ def _checked(state: Mapping[str, Any]) -> _Place:
     return _Place(state["epoch"], state["position"])
 
 
-def _refuse_what_is_missing(lengths: Any, num_workers: int) -> None:
+def _refuse_what_is_missing(num_workers: int) -> None:
     if num_workers:
         raise ConfigError(
             f"loader: `num_workers` is {num_workers!r}, must be 0: worker processes are not "
             "available in this version; `prefetch` reads ahead in a thread"
-        )
-    if lengths is not None:
-        raise ConfigError(
-            "loader: `lengths` goes with a torch Dataset, which is not available in this version; "
-            "pass sequences, or write them with `write_store`"
         )
 
 

@@ -11,21 +11,27 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from seqdata.errors import ConfigError, PluginError
 from seqdata.host import PluginHost
 from seqdata.protocols import Collator, Opener, Policy, Store
+from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign_files import SUFFIXES, is_foreign
 from seqdata.storage.location import local_path
 from seqdata.storage.memory import MemoryStore
+from seqdata.storage.tables import is_frame
 from seqdata.storage.writer import SHARD_BYTES, write_arrow
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 Location = str | os.PathLike[str]
+CollatorLike = Collator | Callable[[list[dict[str, Any]]], Any]
+"""A collator, or a torch ``collate_fn``."""
 
 _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("webdataset", re.compile(r"\.tar$|\{[^{}]*(,|\.\.)[^{}]*\}")),  # x.tar, x-{000..017}.tar
@@ -38,6 +44,7 @@ A folder without a manifest is ``foreign`` where it holds files of those endings
 """
 
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
+_TORCH_DATASET = "torch.utils.data.dataset"
 POLICY_MEMBERS = ("axis", "num_batches", "plan")
 STORE_MEMBERS = ("base_numbers", "fields", "fingerprint", "keys", "lengths", "lengths_of", "read")
 
@@ -146,22 +153,61 @@ def write_store(
     )
 
 
-def store_of(data: Any, *, host: PluginHost | None = None) -> Store:
+def store_of(
+    data: Any,
+    *,
+    lengths: Any = None,
+    names: Sequence[str] | None = None,
+    host: PluginHost | None = None,
+) -> Store:
     """Give the store of whatever a user may pass as data.
 
     Args:
         data: A location, a store, or sequences in memory: a list of arrays (field ``x``) or of
-            dicts, or a pandas, Polars or Arrow table, a row per sequence.
+            dicts, or a pandas, Polars or Arrow table, a row per sequence; or, with ``lengths``, a
+            map-style Dataset.
+        lengths: Timesteps of each item of a Dataset, or a function that gives them.
+        names: Of the parts of its items, where they are tuples of as many parts.
         host: Where a backend is looked up.
 
     Raises:
-        ConfigError: If it is none of these.
+        ConfigError: If it is none of these, or ``lengths`` do not go with it.
     """
+    if is_map_style(data) and (lengths is not None or _needs_lengths(data)):
+        if lengths is None:
+            raise ConfigError(
+                f"dataset: a {type(data).__name__} has no lengths to plan with; pass `lengths`: an "
+                "array with the timesteps of each item, or a function that gives those of an item"
+            )
+        return DatasetStore.of(data, lengths, names=_names_of_parts(data, names))
+    if lengths is not None:
+        raise ConfigError(
+            f"dataset: `lengths` are given for a {type(data).__name__}, must go with a Dataset "
+            "only; leave them out: they are known"
+        )
     if isinstance(data, str | os.PathLike):
         return open_store(data, host=host)
     if not _missing(data, STORE_MEMBERS):
         return cast(Store, data)
     return MemoryStore.of(data)
+
+
+def is_map_style(data: Any) -> bool:
+    """Tell whether data has a length and items by number, and is nothing that we know better."""
+    if _missing(data, ("__getitem__", "__len__")) or not _missing(data, STORE_MEMBERS):
+        return False
+    return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_frame(data))
+
+
+def _needs_lengths(data: Any) -> bool:
+    """Tell whether map-style data cannot be taken into memory: torch's, or not to be iterated."""
+    torch_like = any(one.__module__ == _TORCH_DATASET for one in type(data).__mro__)
+    return torch_like or not isinstance(data, Iterable)
+
+
+def _names_of_parts(data: Any, names: Sequence[str] | None) -> Sequence[str] | None:
+    first = data[0] if names is not None and len(data) else None
+    return names if isinstance(first, tuple) and len(first) == len(names or ()) else None
 
 
 def resolve_policy(
@@ -202,8 +248,10 @@ def resolve_policy(
     return policy
 
 
-def resolve_collator(collator: str | Collator, *, host: PluginHost | None = None) -> Collator:
+def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = None) -> Collator:
     """Give a collator by its name, or the one that is passed.
+
+    A function of one argument is a ``collate_fn`` as torch knows them: it gets a list of samples.
 
     Raises:
         ConfigError: If this is no collator.
@@ -221,7 +269,23 @@ def resolve_collator(collator: str | Collator, *, host: PluginHost | None = None
         raise ConfigError(
             f"`collator` is {collator!r}, must be a collator or the name of one; e.g. 'padded'"
         )
-    return collator
+    if not _takes_one(collator):
+        return cast(Collator, collator)
+    from seqdata.collators.samples import Samples  # torch is imported only where it is needed
+
+    return Samples(cast(Callable[..., Any], collator))
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    """Tell whether a function must be given exactly one argument."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # written in C, without a signature
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    due = [one for one in parameters if one.kind in places and one.default is one.empty]
+    many = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
+    return len(due) == 1 and not many
 
 
 def form_of(location: Location) -> str:

@@ -319,7 +319,6 @@ def test_policy_and_collator_may_be_given_by_name():
             {"num_workers": 2},
             "`num_workers` is 2, must be 0: worker processes are not available",
         ),
-        ({"lengths": [1]}, "`lengths` goes with a torch Dataset, which is not available"),
         ({"epoch": -1}, "`epoch` is -1, must be a whole number from 0"),
         ({"epoch": 0.5}, "`epoch` is 0.5, must be a whole number"),
         ({"accumulate": 0}, "`accumulate` is 0, must be a whole number of at least 1"),

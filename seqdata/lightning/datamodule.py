@@ -24,8 +24,9 @@ from seqdata.lightning.state import RunState
 from seqdata.lightning.stock import Circumstances, Stock
 from seqdata.loading.options import PREFETCH, Update
 from seqdata.loading.player import Player
+from seqdata.opening import CollatorLike
 from seqdata.policies.bucketed import Bucketed
-from seqdata.protocols import Collator, Policy, Transform
+from seqdata.protocols import Policy, Transform
 from seqdata.sharing import Tail
 
 _KINDS: dict[str, tuple[Kind, ...]] = {
@@ -40,7 +41,8 @@ class SequenceDataModule(LightningDataModule):
     """Loaders of sequences for the Trainer: equal steps on all ranks, exact after every resume.
 
     Args:
-        train: A path, an opened store, or sequences in memory (arrays, or dicts of fields).
+        train: A path, an opened store, or sequences in memory (arrays, dicts of fields, or a
+            pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``.
         val: One such location, or name -> location: then there is one loader for each.
         test: Likewise.
         predict: Likewise.
@@ -48,11 +50,14 @@ class SequenceDataModule(LightningDataModule):
         eval_batching: The same for val, test and predict, never shuffled; None: as ``batching``.
         batches_per_update: Batches of the plan, over all ranks, that one optimizer update holds;
             sets the Trainer's accumulation, so that any number of ranks gives the same run.
+        lengths: Of a Dataset's items: integers (items,) for ``train``, or ``{"train": …}`` and
+            so on; or a function item -> timesteps, run once over all items of every Dataset.
         fields: Names of the fields to read; None: all.
         as_tuple: Hand out these parts of a batch as a tuple, for models that know nothing of us.
         as_dict: The same as a dict.
         transform: Applied to each sequence between reading and collating.
-        collator: How batches are laid out: an object, or its registered name; None: padded.
+        collator: How batches are laid out: an object, or its registered name; None: padded. A
+            function of one argument is a torch ``collate_fn``, whose result is handed out.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
         tail: What a rank without a batch in the last step gets: ``fill`` (a row of weight 0),
             ``drop`` (the last uneven step is left out), ``repeat`` (in training an earlier batch).
@@ -77,11 +82,12 @@ class SequenceDataModule(LightningDataModule):
         batching: Policy | str | None = None,
         eval_batching: Policy | str | None = None,
         batches_per_update: int | None = None,
+        lengths: Any = None,
         fields: Sequence[str] | None = None,
         as_tuple: Sequence[str] | None = None,
         as_dict: Sequence[str] | None = None,
         transform: Transform | None = None,
-        collator: Collator | str | None = None,
+        collator: CollatorLike | str | None = None,
         shift: int | Mapping[str, int] = 0,
         tail: Tail = "fill",
         on_error: str = "raise",
@@ -95,7 +101,7 @@ class SequenceDataModule(LightningDataModule):
             train=train, val=val, test=test, predict=predict,
             batching=Bucketed(32) if batching is None else batching,
             eval_batching=eval_batching, batches_per_update=batches_per_update,
-            fields=fields, as_tuple=as_tuple, as_dict=as_dict,
+            lengths=lengths, fields=fields, as_tuple=as_tuple, as_dict=as_dict,
             transform=transform, collator=collator, shift=shift,
             tail=tail, on_error=on_error, on_changed=on_changed,
             seed=seed, num_workers=num_workers, prefetch=prefetch,

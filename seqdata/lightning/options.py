@@ -7,19 +7,21 @@ nothing. Makes: options of a ``Player``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from seqdata.errors import ConfigError
 from seqdata.loading.options import PlayOptions
-from seqdata.protocols import Collator, Policy, Store, Transform
+from seqdata.opening import CollatorLike, is_map_style
+from seqdata.protocols import Policy, Store, Transform
 from seqdata.sharing import Tail
+from seqdata.storage.dataset import MapStyle
 from seqdata.world import World
 
-Location = str | Path | Store | Sequence[Any]
-"""A path, an opened store or view, or sequences in memory: arrays, or dicts of fields."""
+Location = str | Path | Store | MapStyle | Iterable[Any]
+"""A path, an opened store or view, sequences in memory, or a torch Dataset."""
 
 Locations = Location | Mapping[str, Location]
 """One location, or name -> location: then there is one loader for each, in this order."""
@@ -44,11 +46,12 @@ class DataOptions:
     batching: Policy | str
     eval_batching: Policy | str | None
     batches_per_update: int | None
+    lengths: Any
     fields: Sequence[str] | None
     as_tuple: Sequence[str] | None
     as_dict: Sequence[str] | None
     transform: Transform | None
-    collator: Collator | str | None
+    collator: CollatorLike | str | None
     shift: Shift
     tail: Tail
     on_error: str
@@ -60,6 +63,7 @@ class DataOptions:
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_numbers()
+        self._check_lengths()
         self.playing(World(), self.seed or 0)
         if isinstance(self.train, Mapping):
             raise ConfigError(
@@ -95,6 +99,13 @@ class DataOptions:
                 f"datamodule: `batches_per_update` is {wanted!r}, must be an integer of at least 1"
             )
 
+    def _check_lengths(self) -> None:
+        if isinstance(self.lengths, Mapping) and not self.lengths.keys() <= set(get_args(Kind)):
+            raise ConfigError(
+                f"datamodule: `lengths` has {', '.join(map(str, self.lengths))}, must be by "
+                f"{', '.join(get_args(Kind))}; a Dataset's lengths go by what it is passed as"
+            )
+
     def playing(self, world: World, seed: int) -> PlayOptions:
         """Give the options of a player, still without a collator.
 
@@ -126,6 +137,29 @@ class DataOptions:
         if isinstance(given, Mapping):
             return list(given)
         return [None] * len(self.locations(kind))
+
+    def lengths_of(self, kind: Kind) -> list[Any]:
+        """Give the lengths that go with each location of a kind; None: it knows its own.
+
+        Raises:
+            ConfigError: If locations have names and their lengths have others.
+        """
+        locations, given = self.locations(kind), self.lengths
+        if callable(given):
+            return [given if is_map_style(location) else None for location in locations]
+        if isinstance(given, Mapping):
+            given = given.get(kind)
+        elif kind != "train":
+            given = None
+        if given is None or not self.is_named(kind):
+            return [given] * len(locations)
+        names = getattr(self, kind)
+        if not isinstance(given, Mapping) or not given.keys() <= names.keys():
+            raise ConfigError(
+                f"datamodule: `lengths` of {kind!r} must be by name, as its locations are "
+                f"({', '.join(names)}); pass a mapping"
+            )
+        return [given.get(name) for name in names]
 
     def is_named(self, kind: Kind) -> bool:
         """Tell whether locations of a kind were given by name, for a list of loaders."""

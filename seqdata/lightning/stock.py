@@ -83,5 +83,11 @@ class Stock:
 
     def _opened(self, kind: Kind) -> list[Store]:
         if kind not in self._stores:
-            self._stores[kind] = [store_of(place) for place in self._options.locations(kind)]
+            options = self._options
+            self._stores[kind] = [
+                store_of(place, lengths=lengths, names=options.fields)
+                for place, lengths in zip(
+                    options.locations(kind), options.lengths_of(kind), strict=True
+                )
+            ]
         return self._stores[kind]

@@ -30,6 +30,7 @@ class Output:
     Args:
         names: What is picked, in this order.
         keyed: Whether a dict is made; else a tuple.
+        alone: Whether the one part is handed out itself.
 
     Raises:
         ConfigError: If ``names`` is empty or a bare string.
@@ -37,6 +38,7 @@ class Output:
 
     names: Sequence[str]
     keyed: bool = False
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not self.names:
@@ -62,13 +64,15 @@ class Output:
             if name not in known:
                 raise ConfigError(f"loader: {unknown_name(name, known)}")
 
-    def __call__(self, batch: SequenceBatch) -> tuple[Any, ...] | dict[str, Any]:
+    def __call__(self, batch: SequenceBatch) -> Any:
         """Pick the parts of one batch.
 
         Raises:
             ConfigError: If a name is not there.
         """
         parts = [self._part(batch, name) for name in self.names]
+        if self.alone:
+            return parts[0]
         return dict(zip(self.names, parts, strict=True)) if self.keyed else tuple(parts)
 
     def _part(self, batch: SequenceBatch, name: str) -> Any:

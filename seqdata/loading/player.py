@@ -14,15 +14,16 @@ from typing import Any
 
 from seqdata.collating import Allocating
 from seqdata.collators.padded import Padded
+from seqdata.collators.samples import COLLATED, Samples
 from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.loading.assembly import Assembly, Tools
 from seqdata.loading.options import PlayOptions, Update
-from seqdata.loading.output import output_of
+from seqdata.loading.output import Output, output_of
 from seqdata.loading.pool import BlockPool
 from seqdata.loading.prefetch import Ahead, Recipe
 from seqdata.loading.reading import reading_of
-from seqdata.loading.transforming import Transforming, transforming_of
+from seqdata.loading.transforming import transforming_of
 from seqdata.plan import Plan
 from seqdata.planning.making import describe
 from seqdata.protocols import Collator, Policy, Store
@@ -51,12 +52,14 @@ class Player:
         self.policy = policy
         self.options = options
         output = output_of(options.as_tuple, options.as_dict)
+        if output is None and isinstance(options.collator, Samples):
+            output = Output((COLLATED,), alone=True)
         self._reading = reading_of(store, policy.axis, options, output)
-        if output is not None and options.transform is None and options.collator is None:
+        if output is not None and self._reading.transform is None and options.collator is None:
             output.check(self._reading.names)
         self._pool = BlockPool()
         collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
-        transforming = _transforming(store, options)
+        transforming = transforming_of(self._reading, options.seed)
         self._tools = Tools(self._reading, transforming, collator, output, together)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()
@@ -203,12 +206,6 @@ class Player:
 
     def _any_plan(self) -> Plan:
         return next(iter(self._plans.values()), None) or self.plan(0)
-
-
-def _transforming(store: Store, options: PlayOptions) -> Transforming | None:
-    if options.transform is None:
-        return None
-    return transforming_of(options.transform, store, options.seed)
 
 
 def _planner(steps: RankPlan) -> Callable[[int], None]:

@@ -1,6 +1,7 @@
 """Views: stores that select from another store. Nothing is copied but numbers.
 
-Views of views compose to one array of numbers over the base. Place in the flow: between a store and
+Views of views compose to one array of numbers over the base. A view may carry a transform and the
+lengths that were measured of its results; views of it carry them on. Place in the flow: between a store and
 the index that is planned over. Reads: numbers, ids. Makes: stores.
 """
 
@@ -8,16 +9,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.protocols import Field, Store
+from seqdata.protocols import Field, Store, Transform
 from seqdata.storage.schema import default_axis, no_such
 
 RUN = 1 << 16  # sequences whose ids are looked at together
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """A transform that a view carries; whoever plays the view applies it.
+
+    Attributes:
+        transform: Changes lengths along one axis.
+        axis: That axis.
+        lengths: Integers (sequences,), timesteps of its results, for each sequence of the view.
+    """
+
+    transform: Transform
+    axis: str
+    lengths: NDArray[Any]
 
 
 class View:
@@ -26,18 +43,22 @@ class View:
     Args:
         base: A store that is no view.
         numbers: int64 (sequences,), the base's numbers; repeats allowed.
+        carried: A transform; the view's lengths along its axis are those of its results.
     """
 
-    __slots__ = ("_base", "_fingerprint", "_lengths_of", "_numbers")
+    __slots__ = ("_base", "_carried", "_fingerprint", "_lengths_of", "_numbers")
 
-    def __init__(self, base: Store, numbers: NDArray[np.int64]) -> None:
+    def __init__(
+        self, base: Store, numbers: NDArray[np.int64], carried: Carried | None = None
+    ) -> None:
         self._base = base
         self._numbers = numbers
-        self._lengths_of = _Gathered(base.lengths_of, numbers)
+        self._carried = carried
+        self._lengths_of = _Gathered(base.lengths_of, numbers, carried)
         self._fingerprint: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return View, (self._base, self._numbers)
+        return View, (self._base, self._numbers, self._carried)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -54,6 +75,11 @@ class View:
     def numbers(self) -> NDArray[np.int64]:
         """The base's number of each sequence, int64 (sequences,)."""
         return self._numbers
+
+    @property
+    def carried(self) -> Carried | None:
+        """The transform that is applied by whoever plays the view; None: there is none."""
+        return self._carried
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -81,6 +107,9 @@ class View:
         if self._fingerprint is None:
             made = hashlib.sha256(self._base.fingerprint.encode())
             made.update(np.ascontiguousarray(self._numbers, dtype="<i8").data)
+            if self._carried is not None:
+                made.update(self._carried.axis.encode())
+                made.update(np.ascontiguousarray(self._carried.lengths, dtype="<i8").data)
             self._fingerprint = made.hexdigest()[:32]
         return self._fingerprint
 
@@ -105,9 +134,17 @@ class View:
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
-        """Read a batch as columns; see ``protocols.Store.read``."""
+        """Read a batch as columns; see ``protocols.Store.read``.
+
+        What is read is not transformed, and along the axis of a carried transform not cut: spans
+        there are timesteps of its results.
+        """
         spans = np.array(spans, dtype=np.int64)
         spans[:, 0] = self.base_numbers(spans[:, 0])
+        if self._carried is not None and axis == self._carried.axis:
+            lengths_of = self._base.lengths_of
+            axis = axis if axis in lengths_of else default_axis(lengths_of)
+            spans[:, 1], spans[:, 2] = 0, lengths_of[axis][spans[:, 0]]
         return self._base.read(spans, fields, axis=axis)
 
     def take(self, numbers: ArrayLike) -> View:
@@ -122,12 +159,18 @@ class View:
 class _Gathered(Mapping[str, NDArray[Any]]):
     """Axis -> lengths of selected sequences, gathered at first use."""
 
-    __slots__ = ("_base", "_made", "_numbers")
+    __slots__ = ("_axes", "_base", "_made", "_numbers")
 
-    def __init__(self, base: Mapping[str, NDArray[Any]], numbers: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        base: Mapping[str, NDArray[Any]],
+        numbers: NDArray[np.int64],
+        carried: Carried | None,
+    ) -> None:
         self._base = base
         self._numbers = numbers
-        self._made: dict[str, NDArray[Any]] = {}
+        self._made = {} if carried is None else {carried.axis: carried.lengths}
+        self._axes = tuple(dict.fromkeys((*base, *self._made)))
 
     def __getitem__(self, axis: str) -> NDArray[Any]:
         if axis not in self._made:
@@ -135,10 +178,27 @@ class _Gathered(Mapping[str, NDArray[Any]]):
         return self._made[axis]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._base)
+        return iter(self._axes)
 
     def __len__(self) -> int:
-        return len(self._base)
+        return len(self._axes)
+
+
+def carried_of(store: Store) -> Carried | None:
+    """Give the transform that a store carries; None: it carries none."""
+    return store.carried if isinstance(store, View) else None
+
+
+def stored_of(store: Store) -> Store:
+    """Give the same sequences as they lie, without the transform that a view of them carries."""
+    return View(store.base, store.numbers) if isinstance(store, View) else store
+
+
+def carrying(store: Store, carried: Carried) -> View:
+    """Give the view of all sequences of a store that carries a transform."""
+    if isinstance(store, View):
+        return View(store.base, store.numbers, carried)
+    return View(store, np.arange(len(store), dtype=np.int64), carried)
 
 
 def _outside(numbers: NDArray[np.int64], count: int) -> int:
@@ -173,7 +233,10 @@ def take(store: Store, numbers: ArrayLike) -> View:
             "choose others"
         )
     if isinstance(store, View):
-        return View(store.base, store.numbers[wanted])
+        carried = store.carried
+        if carried is not None:
+            carried = replace(carried, lengths=carried.lengths[wanted])
+        return View(store.base, store.numbers[wanted], carried)
     return View(store, wanted)
 
 

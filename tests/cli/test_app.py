@@ -50,7 +50,7 @@ def test_plugins_as_json():
     facts = json.loads(run("plugins", "--json"))
     assert facts["plugins"][0]["name"] == "core"
     assert facts["plugins"][0]["state"] == "built in"
-    assert facts["core"]["backends"] == ["arrow"]
+    assert facts["core"]["backends"] == ["arrow", "foreign"]
 
 
 def test_plugins_may_be_checked():

@@ -1,0 +1,262 @@
+"""A store over a map-style Dataset of somebody else: lengths are given, items read one by one.
+
+Place in the flow: a torch ``Dataset`` becomes a store. Reads: items, one by one. Makes: columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.index import DEFAULT_AXIS
+from seqdata.protocols import Field
+from seqdata.storage.columns import Layout
+from seqdata.storage.items import as_mapping, infer_item_fields, value_of
+from seqdata.storage.lengths import narrow
+from seqdata.storage.pieces import PieceColumn, check_spans
+from seqdata.storage.schema import TEXTS, default_axis, no_such
+from seqdata.storage.views import View, take, where
+
+_NAME = "dataset"
+_BETWEEN = 64  # items between two moves of the bar
+
+
+@runtime_checkable
+class MapStyle(Protocol):
+    """Anything with a length and items by number, such as ``torch.utils.data.Dataset``."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Any: ...
+
+
+LengthOf = Callable[[Any], int]
+"""Item -> its timesteps."""
+
+
+class DatasetStore:
+    """The items of a Dataset, behind the interface of a store. Made by ``of``.
+
+    Args:
+        dataset: The Dataset.
+        lengths: Timesteps of each item, integers (items,).
+        fields: Name -> field.
+        names: Of the parts of an item that is a tuple; None: not given.
+        key: The ``str`` field of ids; None: an item is named by its number.
+    """
+
+    def __init__(
+        self,
+        dataset: MapStyle,
+        lengths: NDArray[Any],
+        fields: Mapping[str, Field],
+        names: Sequence[str] | None,
+        key: str | None,
+    ) -> None:
+        self._dataset = dataset
+        self._lengths_of = {DEFAULT_AXIS: lengths}
+        self._fields = dict(fields)
+        self._names = names
+        self._key = key
+        self._layout = Layout(_NAME, (_NAME,), [0, len(lengths)], self._lengths_of)
+        self._fingerprint: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        dataset: MapStyle,
+        lengths: Any,
+        *,
+        names: Sequence[str] | None = None,
+        axes: Mapping[str, None] | None = None,
+        key: str = "id",
+        progress: bool | None = None,
+    ) -> DatasetStore:
+        """Make a store of a Dataset whose items are arrays, tuples or dicts of them.
+
+        An array whose first dimension is the item's length runs along ``time``; the first item
+        decides, and every item is held to it. Arrays may be tensors on the CPU.
+
+        Args:
+            dataset: Anything with ``len`` and items by number; an item must not change.
+            lengths: Timesteps of each item, integers (items,); or a function item -> timesteps,
+                which reads every item once.
+            names: Of the parts of items that are tuples; None: ``x``, ``y``, ``z``, ``field3``, ….
+            axes: Field -> None: a value per item, though the first item's length is the same.
+            key: The ``str`` field that names an item, where there is one.
+            progress: Whether to show a bar while lengths are counted; None: where standard error
+                is a terminal.
+
+        Raises:
+            ConfigError: If lengths, names or axes do not fit.
+            DecodeError: If the first item holds what is no array, number or text.
+
+        Example:
+            >>> items = {0: np.arange(3), 1: np.arange(2)}  # stands for a Dataset
+            >>> DatasetStore.of(items, [3, 2]).lengths.tolist()
+            [3, 2]
+        """
+        count = len(dataset)
+        if not count:
+            raise ConfigError(
+                "dataset: has no items, must have at least one; check where it comes from"
+            )
+        made = _lengths(dataset, lengths, progress)
+        first = as_mapping(dataset[0], names)
+        fields = infer_item_fields(first, int(made[0]), axes)
+        has_key = key in fields and fields[key].dtype == "str"
+        return cls(dataset, made, fields, names, key if has_key else None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        lengths = self._lengths_of[DEFAULT_AXIS]
+        return DatasetStore, (self._dataset, lengths, self._fields, self._names, self._key)
+
+    def __len__(self) -> int:
+        return len(self._layout)
+
+    def __repr__(self) -> str:
+        kind = type(self._dataset).__name__
+        return f"DatasetStore({kind}, {len(self)} items, fields {', '.join(self._fields)})"
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return self._fields
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Timesteps of each item, integers (items,)."""
+        return self._lengths_of[default_axis(self._lengths_of)]
+
+    @property
+    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
+        """Axis -> timesteps of each item, integers (items,)."""
+        return self._lengths_of
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """One name: nobody knows where the Dataset reads."""
+        return (_NAME,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of lengths and schema (32 hex digits); of the content nothing is known."""
+        if self._fingerprint is None:
+            made = hashlib.sha256(repr((self._fields, self._key)).encode())
+            made.update(self.lengths.data)
+            self._fingerprint = made.hexdigest()[:32]
+        return self._fingerprint
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Give the ids of items; where they have some, the items are read for them."""
+        wanted = np.asarray(numbers, dtype=np.int64).tolist()
+        for number in wanted:
+            self._layout.shard_of(number)
+        if self._key is None:
+            return [str(number) for number in wanted]
+        return [cast(str, self._value(number, self._item(number), self._key)) for number in wanted]
+
+    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the same numbers: this store is no view."""
+        return numbers
+
+    def read(
+        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
+    ) -> dict[str, Any]:
+        """Read a batch as columns, each item once; see ``protocols.Store.read``."""
+        spans = np.ascontiguousarray(spans, dtype=np.int64)
+        names = list(fields)
+        if axis not in self._lengths_of:
+            raise no_such(_NAME, "axis", axis, self._lengths_of)
+        for name in names:
+            if name not in self._fields:
+                raise no_such(_NAME, "field", name, self._fields)
+        check_spans(self._layout, ", ".join(names), axis, spans)
+        items: dict[int, Mapping[str, Any]] = {}
+        values: dict[str, list[Any]] = {name: [] for name in names}
+        for number, start, stop in spans.tolist():
+            if number not in items:
+                items[number] = self._item(number)
+            for name in names:
+                value = self._value(number, items[number], name)
+                if self._fields[name].axis is not None:
+                    value = np.array(value[start:stop])  # the Dataset may reuse its memory
+                values[name].append(value)
+        return {name: self._column(name, found) for name, found in values.items()}
+
+    def take(self, numbers: Any) -> View:
+        """Give the view of items by number, in this order; repeats allowed."""
+        return take(self, numbers)
+
+    def where(self, mask: Any) -> View:
+        """Give the view of the items where ``mask`` is True."""
+        return where(self, mask)
+
+    def _item(self, number: int) -> Mapping[str, Any]:
+        try:
+            item = self._dataset[number]
+        except Exception as error:
+            error.add_note(f"in item {number} of the dataset")
+            raise
+        given = as_mapping(item, self._names)
+        if given.keys() != self._fields.keys():
+            raise DecodeError.at(
+                f"dataset: item {number} has {', '.join(map(str, given)) or 'no fields'}, must "
+                f"have {', '.join(self._fields)} as item 0; make items alike",
+                sequence=number,
+            )
+        return given
+
+    def _value(self, number: int, item: Mapping[str, Any], name: str) -> Any:
+        length = int(self.lengths[number])
+        return value_of(number, name, item[name], self._fields[name], length)
+
+    def _column(self, name: str, values: list[Any]) -> PieceColumn | list[Any]:
+        field = self._fields[name]
+        if field.dtype in TEXTS:
+            return values
+        pieces = values if field.axis is not None else [value[None] for value in values]
+        return PieceColumn(np.dtype(field.dtype), field.shape, pieces)
+
+
+def _lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> NDArray[Any]:
+    count = len(dataset)
+    found = np.asarray(_counted(dataset, lengths, progress) if callable(lengths) else lengths)
+    if found.dtype.kind not in "iu" or found.shape != (count,):
+        raise ConfigError(
+            f"dataset: `lengths` are {found.dtype} of shape {found.shape}, must be integers of "
+            f"({count},), one per item; give those of this dataset"
+        )
+    if (found < 0).any():
+        at = int(np.flatnonzero(found < 0)[0])
+        raise ConfigError(
+            f"dataset: `lengths` has {found[at]} for item {at}, must not be negative; count again"
+        )
+    return narrow(found.astype(np.int64))
+
+
+def _counted(dataset: MapStyle, length_of: LengthOf, progress: bool | None) -> list[int]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    shown = sys.stderr.isatty() if progress is None else progress
+    found = []
+    with Progress(console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task("Counting lengths", total=len(dataset))
+        for number in range(len(dataset)):
+            length = length_of(dataset[number])
+            if isinstance(length, bool) or not isinstance(length, int | np.integer):
+                raise ConfigError(
+                    f"dataset: `lengths` gave {length!r} for item {number}, must give an integer; "
+                    "change the function"
+                )
+            found.append(int(length))
+            if number % _BETWEEN == 0:
+                bar.update(task, completed=number)
+    return found

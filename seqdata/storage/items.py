@@ -1,0 +1,128 @@
+"""Items of a Dataset: which fields they have, and whether each is what the first one was.
+
+Place in the flow: below the store over a Dataset. Reads: one item. Makes: fields and arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.index import DEFAULT_AXIS
+from seqdata.protocols import Field
+from seqdata.storage.schema import Deviation, as_array, field_width, no_such
+
+_PARTS = ("x", "y", "z")  # of a tuple, and field3, field4, … after them
+
+
+def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
+    """Give an item as a dict: a tuple's parts by name, anything else as the field ``x``.
+
+    Raises:
+        ConfigError: If there are not as many names as parts.
+    """
+    if isinstance(item, Mapping):
+        return item
+    parts = item if isinstance(item, tuple) else (item,)
+    if names is None:
+        names = [_PARTS[i] if i < len(_PARTS) else f"field{i}" for i in range(len(parts))]
+    if len(names) != len(parts):
+        raise ConfigError(
+            f"dataset: an item has {len(parts)} parts, must have one for each of "
+            f"{', '.join(names)}; name them all"
+        )
+    return dict(zip(names, parts, strict=True))
+
+
+def infer_item_fields(
+    item: Mapping[str, Any], length: int, axes: Mapping[str, None] | None
+) -> dict[str, Field]:
+    """Give the fields that the first item shows.
+
+    Args:
+        item: Field -> array, number, ``str`` or ``bytes``.
+        length: Its timesteps.
+        axes: Field -> None: a value per item, whatever its shape.
+
+    Raises:
+        ConfigError: If no field is as long as the item, or ``axes`` names an unknown one.
+        DecodeError: If a value is no array, number or text.
+    """
+    per_item = dict(axes or {})
+    for name in per_item:
+        if name not in item:
+            raise no_such("dataset: `axes`", "field", name, map(str, item))
+    fields: dict[str, Field] = {}
+    shapes = []
+    for name, value in item.items():
+        if isinstance(value, str | bytes):
+            fields[name] = Field("str" if isinstance(value, str) else "bytes", (), None)
+            continue
+        array = _array(0, name, value)
+        ragged = array.ndim > 0 and len(array) == length and name not in per_item
+        axis = DEFAULT_AXIS if ragged else None
+        fields[name] = Field(array.dtype.name, array.shape[1:] if ragged else array.shape, axis)
+        shapes.append(f"{name} {array.shape}")
+        if field_width(fields[name]) < 1:
+            raise DecodeError.at(
+                f"dataset: item 0, field {name!r}: has shape {array.shape}, must hold at least one "
+                "number per timestep; leave it out",
+                sequence=0, field=name,
+            )  # fmt: skip
+    if not any(field.axis for field in fields.values()):
+        raise ConfigError(
+            f"dataset: item 0 has {', '.join(shapes) or 'no array'}, one must have the length "
+            f"{length} as its first dimension; check `lengths`"
+        )
+    return fields
+
+
+def value_of(number: int, name: str, value: Any, field: Field, length: int) -> Any:
+    """Give an item's value as an array, ``str`` or ``bytes``, if it is what its field must hold.
+
+    Raises:
+        DecodeError: If it is not, naming the item.
+    """
+    if field.dtype in ("str", "bytes"):
+        must = str if field.dtype == "str" else bytes
+        if isinstance(value, must):
+            return value
+        raise _unlike(number, name, f"is a {type(value).__name__}, must be {field.dtype}")
+    array = _array(number, name, value)
+    if array.dtype.name != field.dtype:
+        raise _unlike(number, name, f"has dtype {array.dtype.name}, must be {field.dtype}")
+    if field.axis is None:
+        if array.shape != field.shape:
+            raise _unlike(
+                number, name,
+                f"has shape {array.shape}, must be {field.shape} (if it has a timestep each, the "
+                "first item's length must be its first dimension)",
+            )  # fmt: skip
+        return array
+    if array.shape != (length, *field.shape):
+        raise _unlike(
+            number, name,
+            f"has shape {array.shape}, must be {(length, *field.shape)} for the length is {length} "
+            "(if it is no timestep each, pass `axes`={name: None} to `DatasetStore.of`)",
+        )  # fmt: skip
+    return array
+
+
+def _array(number: int, name: str, value: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(as_array(value))
+    except Deviation as deviation:
+        raise DecodeError.at(
+            f"dataset: item {number}, field {name!r}: {deviation}", sequence=number, field=name
+        ) from deviation
+
+
+def _unlike(number: int, name: str, what: str) -> DecodeError:
+    return DecodeError.at(
+        f"dataset: item {number}, field {name!r}: {what} as in item 0; make items alike",
+        sequence=number, field=name,
+    )  # fmt: skip
