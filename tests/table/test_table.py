@@ -1,0 +1,129 @@
+"""Every store with every policy in every layout: spans once, the source's content, exact resume.
+
+CI plays a selection in which every two values meet; `make test-nightly` plays the whole table.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from seqdata import Loader, World
+from seqdata.errors import SeqDataError
+from tests.table.cells import FIELDS, POLICIES, ROWS, STORES, all_cells, pairwise, refusal
+
+SELECTED = set(pairwise())
+CELLS = [
+    pytest.param(cell, id="-".join(cell), marks=[] if cell in SELECTED else pytest.mark.nightly)
+    for cell in all_cells()
+]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    return {name: make(folder / name.replace(" ", "-")) for name, make in STORES.items()}
+
+
+def loader_of(cell, stores, world=None):
+    return Loader(
+        stores[cell.store], POLICIES[cell.policy], collator=cell.layout, seed=2, prefetch=0,
+        world=world or World(), **FIELDS[cell.fields],
+    )  # fmt: skip
+
+
+def spans_of(batch):
+    """Give (id, start, stop) of every span that counts, and the row it lies in."""
+    if batch.segments is None:
+        starts, lengths = batch.start.tolist(), batch.lengths.tolist()
+        rows = [
+            (row, number, starts[row], starts[row] + lengths[row])
+            for row, number in enumerate(batch.ids.tolist())
+        ]
+    else:
+        rows = [tuple(segment) for segment in batch.segments.tolist()]
+    return [one for one in rows if batch.weight[one[0]] > 0]
+
+
+def check_content(batch, shift):
+    """Compare every value with the arrays that the stores were made of."""
+    batch.validate()
+    padded = batch.as_layout("padded")
+    place = Counter()
+    for row, number, start, stop in spans_of(batch):
+        first = place[row]
+        place[row] += stop - start
+        source = torch.from_numpy(ROWS[number]["x"])
+        ahead = batch.horizon
+        part = slice(first, first + stop - start + ahead)
+        assert torch.equal(padded["x"][row, part], source[start : stop + ahead])
+        if shift and stop > start:
+            part = slice(first, first + stop - start)
+            assert torch.equal(padded["targets"][row, part], source[start + 1 : stop + 1])
+        if first == 0:
+            assert int(padded["y"][row]) == ROWS[number]["y"]
+            if "id" in padded:
+                assert padded["id"][row] == ROWS[number]["id"]
+        if "text" in padded and batch.segments is None:
+            text = torch.from_numpy(ROWS[number]["text"])
+            assert int(batch.lengths_of["text"][row]) == len(text)
+            assert torch.equal(padded["text"][row, : len(text)], text)
+
+
+def planned(loader):
+    """Give how often the plan holds each span of a base sequence."""
+    store, plan = loader._player.store, loader._player.plan(0)
+    spans = plan.spans[plan.spans[:, 2] > plan.spans[:, 1]].copy()
+    spans[:, 0] = store.base_numbers(spans[:, 0])
+    return Counter(map(tuple, spans.tolist()))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_cell_of_the_table(cell, stores):
+    words = refusal(cell)
+    if words is not None:
+        with pytest.raises(SeqDataError, match=words):
+            list(loader_of(cell, stores))
+        return
+    loader = loader_of(cell, stores)
+    shift = FIELDS[cell.fields].get("shift", 0)
+    spans = Counter()
+    for batch in loader:
+        check_content(batch, shift)
+        spans.update(one[1:] for one in spans_of(batch) if one[3] > one[2])
+    assert spans == planned(loader_of(cell, stores))
+    check_resume(cell, stores)
+
+
+def check_resume(cell, stores):
+    """Stop on one rank, go on with two: the same rows are still to come, in the same order."""
+    whole = [key for batch in loader_of(cell, stores) for key in keys_of(batch)]
+    stopped = loader_of(cell, stores)
+    batches = iter(stopped)
+    cut = len(stopped) // 2
+    before = [key for _ in range(cut) for key in keys_of(next(batches))]
+    state = stopped.state_dict()
+    batches.close()
+    ranks = [loader_of(cell, stores, World(rank, 2)) for rank in range(2)]
+    for rank in ranks:
+        rank.load_state_dict(state)
+    dealt = [batch for step in zip(*ranks, strict=True) for batch in step]
+    for batch in dealt:
+        check_content(batch, FIELDS[cell.fields].get("shift", 0))
+    assert before + [key for batch in dealt for key in keys_of(batch)] == whole
+
+
+def keys_of(batch):
+    """Name the spans of a batch, in the plan's order."""
+    return [
+        (batch.number, -1 if batch.lanes is None else int(batch.lanes[row]), *span)
+        for row, *span in spans_of(batch)
+    ]
+
+
+def test_the_selection_is_small_and_complete():
+    cells = all_cells()
+    pairs = {(i, cell[i], j, cell[j]) for cell in cells for i in range(4) for j in range(i + 1, 4)}
+    met = {(i, cell[i], j, cell[j]) for cell in SELECTED for i in range(4) for j in range(i + 1, 4)}
+    assert met == pairs
+    assert len(SELECTED) < len(cells) / 8
