@@ -62,6 +62,11 @@ class SeqDataError(Exception):
         return type(self), (f"{text}\n{_NOTE}{json.dumps(self.facts)}" if self.facts else text,)
 
 
+def trailer(**facts: Fact) -> str:
+    """Give the line that carries facts in a note of somebody else's exception."""
+    return _NOTE + json.dumps(facts)
+
+
 def _parse(message: str) -> tuple[str, dict[str, Fact]]:
     lines = message.split("\n")
     for number in range(len(lines) - 1, -1, -1):

@@ -173,8 +173,12 @@ class Collator(Protocol):
         ...
 
 
-Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
-"""One sequence at a time: ``transform(sequence, rng) -> dict``; see design "Transform"."""
+Transform = Callable[[dict[str, Any], Any], Mapping[str, Any]]
+"""One sequence at a time: ``transform(sequence, rng) -> dict`` with a ``numpy.random.Generator``.
+
+Or, marked with ``columnar``, a whole batch: ``transform(columns, seeds) -> columns`` with uint64
+seeds, one per sequence. It keeps lengths, or has ``.lengths(lengths) -> lengths`` along the planned
+axis. New fields run along that axis, or as ``.axes`` (field -> axis) says."""
 
 Opener = Callable[..., Store]
 """A backend: ``open(location, *, verify) -> Store``."""

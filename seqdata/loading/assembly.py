@@ -18,7 +18,7 @@ from seqdata.loading.head import head_of
 from seqdata.loading.options import Update
 from seqdata.loading.output import Output
 from seqdata.loading.reading import Reading
-from seqdata.loading.transforming import Transforming
+from seqdata.loading.transforming import Rows, Transforming
 from seqdata.protocols import Collator, Columns
 from seqdata.sharing import RankPlan, Step
 
@@ -93,11 +93,12 @@ class Assembly:
         self._count(batch, number)
         horizon = batch.horizon = self.share.plan.lookahead - reading.shift
         together = tools.together and step.rows is None
-        columns: Columns = reading.columns(step.spans, together=together, horizon=horizon)
-        if tools.transforming is not None:
-            columns, batch.axes = tools.transforming.columns(
-                columns, numbers, ids, self.epoch, batch.axes
-            )
+        columns: Columns
+        if tools.transforming is None:
+            columns = reading.columns(step.spans, together=together, horizon=horizon)
+        else:
+            rows = Rows(step.spans, ids, self.epoch, horizon)
+            columns, batch.axes = tools.transforming.columns(rows, together=together)
         return tools.collator(columns, batch)
 
     def _count(self, batch: SequenceBatch, number: int) -> None:

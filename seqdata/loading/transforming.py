@@ -1,192 +1,243 @@
-"""Transforms in process: one sequence at a time, between reading and collating.
+"""Transforms in process: between reading and collating, one sequence at a time or a whole batch.
 
-A transform keeps lengths, and draws from a generator that is keyed by (seed, epoch, sequence), so
-that its results do not depend on threads, ranks or resumes. Place in the flow: columns -> columns.
-Reads: pieces of columns. Makes: columns over new arrays.
+A transform that keeps lengths sees the spans (and what is read past them); one that changes lengths
+sees whole sequences, and its results are cut to the spans. It draws from a generator that is keyed
+by (seed, epoch, sequence), so that results do not depend on threads, ranks or resumes. Place in the
+flow: spans -> columns. Reads: columns of a ``Reading``. Makes: columns over new arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes
-from seqdata.errors import ConfigError, DecodeError
-from seqdata.planning.randomness import Purpose
-from seqdata.protocols import Columns, Store, Transform
+from seqdata.axes import Axes, unknown_name
+from seqdata.errors import ConfigError, DecodeError, SeqDataError, trailer
+from seqdata.loading.columnar import shown, taken
+from seqdata.loading.reading import TARGETS, Reading
+from seqdata.loading.results import Results, checked, gathered
+from seqdata.planning.randomness import Draw, Purpose
+from seqdata.protocols import Columns, Store
+from seqdata.transforms import is_columnar
+
+_RUN = 1 << 16  # sequences looked at together
+_NAMED = 5  # sequences that a message names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
-    """A column over arrays in memory, all of one dtype and timestep shape."""
+class Rows:
+    """What a step asks of a transform.
 
-    arrays: list[NDArray[Any]]
+    Attributes:
+        spans: int64 (n, 3): sequence, start, stop.
+        ids: int64 (n,), base number of each span's sequence.
+        epoch: Of the plan.
+        horizon: Timesteps of a window's future, behind every span.
+    """
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of one element."""
-        return self.arrays[0].dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one timestep."""
-        return self.arrays[0].shape[1:]
+    spans: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    epoch: int
+    horizon: int = 0
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
-        return np.array([len(array) for array in self.arrays], dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
-
-    def __getitem__(self, number: int) -> NDArray[Any]:
-        return self.arrays[number]
-
-    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
-        """Copy all pieces into place, and padding behind each."""
-        value = 0 if padding is None else np.frombuffer(padding, self.dtype)[0]
-        for array, begin, end in zip(self.arrays, bounds[:-1], bounds[1:], strict=True):
-            out[begin : begin + len(array)] = array
-            out[begin + len(array) : end] = value
+        """Timesteps of each span, int64 (n,)."""
+        lengths: NDArray[np.int64] = self.spans[:, 2] - self.spans[:, 1]
+        return lengths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transforming:
-    """Applies a transform to every sequence of a batch.
+    """Applies a transform to the sequences of a batch.
 
     Args:
-        transform: ``transform(sequence, rng) -> dict``; it keeps lengths.
-        store: Whose sequences these are, for their names.
+        reading: Reads what it sees, and knows the lengths that were planned.
         seed: Of the generators.
         occurrences: int64 (sequences,), how many earlier positions of a view hold the same base
             sequence; None: each is there once.
+        axes: Which field runs along which axis, in what it sees and in what it gives.
     """
 
-    transform: Transform
-    store: Store
+    reading: Reading
     seed: int
     occurrences: NDArray[np.int64] | None
+    axes: Axes
 
-    def columns(
-        self, columns: Columns, numbers: NDArray[np.int64], ids: NDArray[np.int64],
-        epoch: int, axes: Axes,
-    ) -> tuple[Columns, Axes]:  # fmt: skip
-        """Transform the columns of a read.
+    def columns(self, rows: Rows, *, together: bool) -> tuple[Columns, Axes]:
+        """Read and transform the spans of a step.
 
         Args:
-            columns: What was read.
-            numbers: int64 (n,), the store's number of each piece.
-            ids: int64 (n,), the base number of each piece.
-            epoch: Of the plan.
-            axes: Which field runs along which axis.
+            rows: What is asked.
+            together: Whether inputs and targets of a shift are one column, ``shift`` timesteps
+                longer; else targets are a column of their own.
 
         Returns:
-            The new columns, and which of their fields runs along which axis.
+            The columns, and which of their fields runs along which axis.
 
         Raises:
-            DecodeError: If a result is no dict, or its fields do not fit; naming the sequence.
+            DecodeError: If a result is no dict, its fields do not fit, or its length is not what
+                was planned; naming the sequence.
+            ConfigError: If the results do not have the field that is shifted.
         """
-        made = []
-        for piece in range(len(numbers)):
-            sequence = {name: _piece(column, piece, axes, name) for name, column in columns.items()}
-            lengths = {name: len(sequence[name]) for name in sequence if _ragged(axes, name)}
-            result = self._one(sequence, int(numbers[piece]), int(ids[piece]), epoch)
-            made.append(self._checked(result, lengths, axes, int(ids[piece])))
-        return self._gathered(made, ids, axes)
+        reading = self.reading
+        seen = reading.pieces(rows.spans, horizon=rows.horizon)
+        results = self.results(seen, rows)
+        if reading.changes:
+            planned = reading.planned(rows.spans[:, 0])
+            begins = rows.spans[:, 1]
+        else:
+            planned = reading.widened(rows.spans, rows.horizon)[:, 2] - rows.spans[:, 1]
+            begins = np.zeros(len(rows.spans), dtype=np.int64)
+        self._check_lengths(results, planned, rows.ids)
+        return self._cut(results, begins, rows, together=together)
 
-    def _one(self, sequence: dict[str, Any], number: int, base: int, epoch: int) -> dict[str, Any]:
+    def results(self, seen: Columns, rows: Rows) -> Results:
+        """Transform what was read; lengths are not looked at.
+
+        Raises:
+            DecodeError: If a result is no dict, or its fields do not fit.
+        """
+        if is_columnar(self.reading.transform):
+            return self._at_once(seen, rows)
+        made = []
+        wrong = self._wrong(rows.ids)
+        for piece, base in enumerate(rows.ids.tolist()):
+            sequence = {name: self._piece(column, piece, name) for name, column in seen.items()}
+            result = self._one(sequence, int(rows.spans[piece, 0]), base, rows.epoch)
+            made.append(checked(result, piece, self._axis, wrong))
+        return gathered(made, self._axis, wrong, lambda piece: self.name(int(rows.ids[piece])))
+
+    def name(self, base: int) -> str:
+        """Name a sequence in a message."""
+        return repr(self.reading.store.keys([base])[0])
+
+    def wrong(self, base: int, what: str, **facts: int | str) -> DecodeError:
+        """Make the error about what a transform gave for a sequence."""
+        text = f"transform of sequence {self.name(base)}: {what}; change the transform"
+        return DecodeError.at(text, sequence=base, **facts)
+
+    def _one(self, sequence: dict[str, Any], number: int, base: int, epoch: int) -> Any:
         occurrence = 0 if self.occurrences is None else int(self.occurrences[number])
         key = np.array([self.seed, epoch], dtype=np.uint64)
         counter = np.array([0, occurrence, int(Purpose.TRANSFORM), base], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key, counter=counter))
-        try:
-            return self.transform(sequence, rng)
-        except Exception as error:
-            error.add_note(f"in the transform of sequence {self._name(base)}")
-            raise
+        with _told(lambda: f"in the transform of sequence {self.name(base)}", sequence=base):
+            return self.reading.transform(sequence, rng)
 
-    def _checked(
-        self, result: Any, lengths: dict[str, int], axes: Axes, base: int
-    ) -> dict[str, Any]:
-        if not isinstance(result, Mapping):
-            raise self._wrong(base, f"gave {type(result).__name__}, must give a dict of arrays")
-        made: dict[str, Any] = {}
-        planned = max(
-            (lengths[name] for name in lengths if axes.along(name) == axes.axis), default=0
-        )
-        for name, value in result.items():
-            if isinstance(value, str | bytes):
-                made[name] = value
+    def _at_once(self, seen: Columns, rows: Rows) -> Results:
+        numbers = rows.spans[:, 0]
+        occurrences = np.zeros_like(numbers)
+        if self.occurrences is not None:
+            occurrences = self.occurrences[numbers]
+        seeds = Draw(self.seed, rows.epoch).each(Purpose.TRANSFORM, occurrences, rows.ids)
+        where = self._several(rows.ids)
+        with _told(lambda: f"in the {where}"):
+            result = self.reading.transform(shown(seen, self.reading.axes), seeds)
+        return taken(result, len(numbers), self.axes, where)
+
+    def _several(self, ids: NDArray[np.int64]) -> str:
+        keys = [repr(key) for key in self.reading.store.keys(ids[:_NAMED])]
+        more = ", …" if len(ids) > _NAMED else ""
+        return f"transform of sequences {', '.join(keys)}{more}"
+
+    def _piece(self, column: Any, number: int, name: str) -> Any:
+        if isinstance(column, list):
+            return column[number]
+        piece = np.array(column[number])  # a copy: what is mapped is not for writing
+        return piece if self.reading.axes.along(name) is not None else piece[0]
+
+    def _axis(self, name: str, dimensions: int) -> str | None:
+        return self.axes.axis_of.get(name, self.axes.axis if dimensions else None)
+
+    def _wrong(self, ids: NDArray[np.int64]) -> Any:
+        return lambda piece, what: self.wrong(int(ids[piece]), what)
+
+    def _check_lengths(
+        self, results: Results, planned: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> None:
+        for name in results.along(self.axes.axis):
+            found = results.columns[name].lengths
+            bad = np.flatnonzero(found != planned)
+            if not len(bad):
                 continue
-            array = np.asarray(value)
-            axis = axes.axis_of.get(name, axes.axis if array.ndim else None)
-            if axis is not None and (not array.ndim or array.dtype == object):
-                raise self._wrong(base, f"gave field {name!r} as {value!r:.60}, must be an array")
-            if axis == axes.axis and len(array) != lengths.get(name, planned):
-                raise self._wrong(
-                    base,
-                    f"gave field {name!r} {len(array)} timesteps, must keep the planned "
-                    f"{lengths.get(name, planned)}",
-                )
-            made[name] = array
-        return made
+            was, must = int(found[bad[0]]), int(planned[bad[0]])
+            rule = "have" if self.reading.changes else "keep"
+            raise self.wrong(
+                int(ids[bad[0]]),
+                f"gave field {name!r} {was} timesteps, must {rule} the planned {must}"
+                + self.reading.advice,
+                field=name,
+                planned=must,
+                found=was,
+            )
 
-    def _gathered(
-        self, made: list[dict[str, Any]], ids: NDArray[np.int64], axes: Axes
+    def _cut(
+        self, results: Results, begins: NDArray[np.int64], rows: Rows, *, together: bool
     ) -> tuple[Columns, Axes]:
+        axis, shift = self.axes.axis, self.reading.shift
+        shifted = self._shifted(results) if shift else None
+        ends = begins + rows.lengths + rows.horizon
+        further = np.where(rows.lengths > 0, shift, 0)
         columns: dict[str, Any] = {}
-        axis_of: dict[str, str | None] = {}
-        for name, first in made[0].items():
-            values: list[Any] = []
-            for piece, result in enumerate(made):
-                value = result.get(name)
-                if not _alike(first, value, axes.along(name)) or len(result) != len(made[0]):
-                    raise self._wrong(
-                        int(ids[piece]),
-                        f"gave {_shown(result)}, must be like {_shown(made[0])} of sequence "
-                        f"{self._name(int(ids[0]))}",
-                    )
-                values.append(value)
-            if isinstance(first, str | bytes):
-                columns[name], axis_of[name] = values, None
-                continue
-            axis = axes.axis_of.get(name, axes.axis if first.ndim else None)
-            columns[name] = Pieces(values if axis is not None else [one[None] for one in values])
-            axis_of[name] = axis
-        return columns, Axes(axes.axis, axis_of, axes.shift)
+        axis_of = dict(results.axis_of)
+        for name, made in results.columns.items():
+            if isinstance(made, list):
+                columns[name] = made
+            elif axis_of[name] != axis:
+                columns[name] = made.cut(np.zeros_like(begins), made.lengths)
+            elif name != shifted:
+                columns[name] = made.cut(begins, ends)
+            elif together:
+                columns[name] = made.cut(begins, ends + further)
+            else:
+                columns[name] = made.cut(begins, ends)
+                columns[TARGETS] = made.cut(begins + further, ends + further)
+                axis_of[TARGETS] = axis
+        return columns, Axes(axis, axis_of, {} if shifted is None else {shifted: shift})
 
-    def _wrong(self, base: int, what: str) -> DecodeError:
-        return DecodeError.at(
-            f"transform of sequence {self._name(base)}: {what}; change the transform", sequence=base
-        )
+    def _shifted(self, results: Results) -> str:
+        """Find the field that is shifted: the one that was named, or the only ragged one."""
+        ragged, name = results.along(self.axes.axis), self.reading.shifted
+        if TARGETS in results.columns:
+            raise ConfigError(
+                "loader: the transform gives a field 'targets', must not with `shift`; leave one "
+                "of them out"
+            )
+        if name is None and len(ragged) != 1:
+            raise ConfigError(
+                f"loader: `shift` is {self.reading.shift} with {len(ragged)} fields on axis "
+                f"{self.axes.axis!r} from the transform ({', '.join(ragged) or 'none'}), must say "
+                "which; write shift={'tokens': 1}"
+            )
+        if name is not None and name not in ragged:
+            raise ConfigError(
+                f"loader: `shift` names {unknown_name(name, ragged)} on axis {self.axes.axis!r} "
+                "from the transform"
+            )
+        return name or ragged[0]
 
-    def _name(self, base: int) -> str:
-        return repr(self.store.keys([base])[0])
 
-
-def transforming_of(transform: Transform, store: Store, seed: int) -> Transforming:
-    """Prepare a transform for the sequences of a store.
-
-    Raises:
-        ConfigError: If it changes lengths, or is no function.
-    """
-    if not callable(transform):
-        raise ConfigError(f"loader: `transform` is {transform!r}, must be a function")
-    if getattr(transform, "lengths", None) is not None:
-        raise ConfigError(
-            "loader: `transform` has `.lengths`: transforms that change lengths are not available "
-            "in this version; write the transformed data with `write_store`"
-        )
-    return Transforming(transform, store, seed, occurrences_of(store))
+def transforming_of(reading: Reading, seed: int) -> Transforming | None:
+    """Prepare the transform of a reading, if it has one."""
+    if reading.transform is None:
+        return None
+    axes = Axes(reading.axis, reading.made_axes)
+    return Transforming(reading, seed, occurrences_of(reading.store), axes)
 
 
 def occurrences_of(store: Store) -> NDArray[np.int64] | None:
-    """Count, for each position of a view, the earlier ones that hold the same base sequence."""
+    """Count, for each position of a view, the earlier ones that hold the same base sequence.
+
+    None: each is there once. Where they rise, as in most stores, nothing is sorted or kept.
+    """
+    if _rises(store):
+        return None
     bases = store.base_numbers(np.arange(len(store), dtype=np.int64))
     order = np.argsort(bases, kind="stable")
     ranked = bases[order]
@@ -201,32 +252,26 @@ def occurrences_of(store: Store) -> NDArray[np.int64] | None:
     return counted
 
 
-def _piece(column: Any, number: int, axes: Axes, name: str) -> Any:
-    if isinstance(column, list):
-        return column[number]
-    piece = np.array(column[number])  # a copy: what is mapped is not for writing
-    return piece if axes.along(name) is not None else piece[0]
+def _rises(store: Store) -> bool:
+    last = -1
+    for first in range(0, len(store), _RUN):
+        run = np.arange(first, min(first + _RUN, len(store)), dtype=np.int64)
+        bases = store.base_numbers(run)
+        if bases[0] <= last or (np.diff(bases) <= 0).any():
+            return False
+        last = int(bases[-1])
+    return True
 
 
-def _ragged(axes: Axes, name: str) -> bool:
-    return axes.along(name) is not None
-
-
-def _alike(first: Any, value: Any, axis: str | None) -> bool:
-    if isinstance(first, str | bytes):
-        return type(value) is type(first)
-    if not isinstance(value, np.ndarray) or value.dtype != first.dtype or value.ndim != first.ndim:
-        return False
-    skip = 0 if axis is None or not first.ndim else 1
-    same: bool = value.shape[skip:] == first.shape[skip:]
-    return same
-
-
-def _shown(result: Mapping[str, Any]) -> str:
-    parts = (
-        f"{name}: {value.dtype}{list(value.shape)}"
-        if isinstance(value, np.ndarray)
-        else f"{name}: str"
-        for name, value in result.items()
-    )
-    return "{" + ", ".join(parts) + "}"
+@contextmanager
+def _told(place: Callable[[], str], **facts: int | str) -> Iterator[None]:
+    """Say in an exception where it was raised: which sequence."""
+    try:
+        yield
+    except SeqDataError as error:
+        raise type(error).at(f"{error}\n  {place()}", **{**error.facts, **facts}) from error
+    except Exception as error:
+        error.add_note(place())
+        if facts:
+            error.add_note(trailer(**facts))
+        raise

@@ -1,8 +1,8 @@
 """Views: stores that select from another store. Nothing is copied but numbers.
 
 Views of views compose to one array of numbers over the base. A view may carry a transform and the
-lengths that were measured of its results; views of it carry them on. Place in the flow: between a store and
-the index that is planned over. Reads: numbers, ids. Makes: stores.
+lengths that were measured of its results; views of it carry them on. Place in the flow: between a
+store and the index that is planned over. Reads: numbers, ids. Makes: stores.
 """
 
 from __future__ import annotations

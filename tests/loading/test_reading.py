@@ -87,7 +87,7 @@ def test_the_index_names_sequences_through_a_view():
         ({"shift": {"x": 1, "f": 1}}, "`shift` is {'x': 1, 'f': 1}, must name one field"),
         ({"shift": {"y": 1}}, "`shift` names no field 'y'; .*there are: x, f"),
         ({"shift": {"x": -1}}, "`shift` is -1, must be a whole number of timesteps"),
-        ({"shift": "x"}, "`shift` is 'x' with 2 fields"),
+        ({"shift": "x"}, "`shift` is 'x', must be a whole number of timesteps"),
         ({"output": Output(("lenghts",))}, "no field 'lenghts'; did you mean 'lengths'"),
         ({"output": Output(("targets",))}, "no field 'targets'"),
     ],

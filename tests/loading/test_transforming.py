@@ -6,7 +6,7 @@ import pytest
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.player import Player
-from seqdata.loading.transforming import occurrences_of, transforming_of
+from seqdata.loading.transforming import occurrences_of
 from seqdata.planning.randomness import Purpose
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
@@ -159,19 +159,11 @@ def test_what_a_transform_raises_says_where():
         batch(broken)
     assert caught.value.__notes__ == [
         "in the transform of sequence 's2'",
+        'seqdata: {"sequence": 1}',
         "in epoch 0, batch 0 (step 0, rank 0 of 1)",
     ]
 
 
-def test_transforms_that_change_lengths_are_refused():
-    def shorten(sequence, rng):
-        return sequence
-
-    shorten.lengths = lambda lengths: lengths // 2
-    with pytest.raises(ConfigError, match=r"`transform` has `.lengths`: .* not available"):
-        transforming_of(shorten, STORE, 0)
-
-
 def test_a_transform_is_a_function():
     with pytest.raises(ConfigError, match="`transform` is 'noise', must be a function"):
-        transforming_of("noise", STORE, 0)
+        batch("noise")

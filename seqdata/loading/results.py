@@ -1,0 +1,188 @@
+"""What a transform gave for the sequences of a batch, checked and ready to be cut.
+
+Two forms: ``Pieces``, an array per sequence, and ``Flat``, the values of all behind one another.
+Place in the flow: transforms -> columns. Reads: arrays. Makes: columns, cut without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DecodeError
+from seqdata.protocols import Column, Field
+from seqdata.storage.columns import Layout, Source, SpanColumn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """A column over arrays in memory, all of one dtype and timestep shape."""
+
+    arrays: list[NDArray[Any]]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of one element."""
+        return self.arrays[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one timestep."""
+        return self.arrays[0].shape[1:]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Timesteps of each piece, int64 (n,)."""
+        return np.array([len(array) for array in self.arrays], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        return self.arrays[number]
+
+    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
+        """Copy all pieces into place, and padding behind each."""
+        value = 0 if padding is None else np.frombuffer(padding, self.dtype)[0]
+        for array, begin, end in zip(self.arrays, bounds[:-1], bounds[1:], strict=True):
+            out[begin : begin + len(array)] = array
+            out[begin + len(array) : end] = value
+
+    def cut(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Column:
+        """Give timesteps ``begins[i]:ends[i]`` of each piece: views."""
+        cuts = zip(self.arrays, begins.tolist(), ends.tolist(), strict=True)
+        return Pieces([array[begin:end] for array, begin, end in cuts])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flat:
+    """Values of all sequences, one behind another.
+
+    Attributes:
+        values: (N, *shape), C-contiguous.
+        lengths: int64 (n,), timesteps of each sequence; N in all.
+    """
+
+    values: NDArray[Any]
+    lengths: NDArray[np.int64]
+
+    def cut(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Column:
+        """Give timesteps ``begins[i]:ends[i]`` of each sequence; nothing is copied."""
+        count = len(self.lengths)
+        offsets = np.zeros(count + 1, dtype=np.int64)
+        np.cumsum(self.lengths, out=offsets[1:])
+        field = Field(self.values.dtype.name, self.values.shape[1:])
+        layout = Layout("transform", ("transform",), [0, count], {"time": self.lengths})
+        source = Source.of("transform", field, layout, [self.values], [offsets])
+        return SpanColumn(source, np.stack([np.arange(count), begins, ends], axis=1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """What a transform gave, by field.
+
+    Attributes:
+        columns: Field -> ``Pieces`` or ``Flat``, or a list of ``str`` or ``bytes``.
+        axis_of: Field -> its axis; None: one value per sequence.
+    """
+
+    columns: dict[str, Any]
+    axis_of: dict[str, str | None]
+
+    def along(self, axis: str) -> list[str]:
+        """Name the fields along an axis."""
+        return [name for name in self.columns if self.axis_of[name] == axis]
+
+
+Wrong = Callable[[int, str], DecodeError]
+"""Makes the error about a piece's result: ``wrong(piece, what)``."""
+Axis = Callable[[str, int], str | None]
+"""Tells the axis of an array by its field's name and its dimensions."""
+
+
+def checked(result: Any, piece: int, axis_of: Axis, wrong: Wrong) -> dict[str, Any]:
+    """Give one sequence's result with its values as arrays.
+
+    Raises:
+        DecodeError: If it is no dict, or a field along an axis is no array.
+    """
+    if result is None:
+        raise wrong(
+            piece,
+            "gave None, must give a dict of arrays: it never drops a sequence; leave sequences out "
+            "with `where`",
+        )
+    if not isinstance(result, Mapping):
+        raise wrong(piece, f"gave {type(result).__name__}, must give a dict of arrays")
+    made: dict[str, Any] = {}
+    for name, value in result.items():
+        if isinstance(value, str | bytes):
+            made[name] = value
+            continue
+        array = np.asarray(value)
+        axis = axis_of(name, array.ndim)
+        if array.dtype.kind not in "biufc" or (axis is not None and not array.ndim):
+            raise wrong(piece, f"gave field {name!r} as {value!r:.60}, must be an array")
+        made[name] = array
+    return made
+
+
+def gathered(
+    made: list[dict[str, Any]], axis_of: Axis, wrong: Wrong, name_of: Callable[[int], str]
+) -> Results:
+    """Put the results of sequences together by field.
+
+    Args:
+        made: Of each sequence.
+        axis_of: Tells the axis of an array.
+        wrong: Makes the error about a piece.
+        name_of: Names the sequence of a piece.
+
+    Raises:
+        DecodeError: If one is not like the first.
+    """
+    columns: dict[str, Any] = {}
+    axes: dict[str, str | None] = {}
+    for name, first in made[0].items():
+        text = isinstance(first, str | bytes)
+        axis = None if text else axis_of(name, first.ndim)
+        values: list[Any] = []
+        for piece, result in enumerate(made):
+            value = result.get(name)
+            if not _alike(first, value, axis) or len(result) != len(made[0]):
+                raise wrong(
+                    piece,
+                    f"gave {_shown(result)}, must be like {_shown(made[0])} of sequence "
+                    f"{name_of(0)}",
+                )
+            values.append(value)
+        axes[name] = axis
+        if text:
+            columns[name] = values
+        else:
+            columns[name] = Pieces(values if axis is not None else [one[None] for one in values])
+    return Results(columns, axes)
+
+
+def _alike(first: Any, value: Any, axis: str | None) -> bool:
+    if isinstance(first, str | bytes):
+        return type(value) is type(first)
+    if not isinstance(value, np.ndarray) or value.dtype != first.dtype or value.ndim != first.ndim:
+        return False
+    skip = 0 if axis is None else 1
+    same: bool = value.shape[skip:] == first.shape[skip:]
+    return same
+
+
+def _shown(result: Mapping[str, Any]) -> str:
+    parts = (
+        f"{name}: {value.dtype}{list(value.shape)}"
+        if isinstance(value, np.ndarray)
+        else f"{name}: {type(value).__name__}"
+        for name, value in result.items()
+    )
+    return "{" + ", ".join(parts) + "}"

@@ -1,0 +1,123 @@
+"""What a transform says of itself: whether it is columnar, how it changes lengths, its new axes.
+
+A transform is an ordinary function; what it says of itself are attributes of it: ``lengths``,
+``axes``, and the mark of ``columnar``. Place in the flow: below loading and measuring. Reads:
+attributes. Makes: checked values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+
+LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+Marked = TypeVar("Marked", bound=Callable[..., Any])
+_MARK = "seqdata_columnar"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """A ragged field of several sequences, as a columnar transform sees and gives it.
+
+    Attributes:
+        values: (N, *shape), sequence behind sequence.
+        lengths: int64 (n,), timesteps of each sequence; N in all.
+
+    Example:
+        >>> Ragged(np.arange(5.0), np.array([2, 3])).lengths.tolist()
+        [2, 3]
+    """
+
+    values: NDArray[Any]
+    lengths: NDArray[np.int64]
+
+
+def columnar(transform: Marked) -> Marked:
+    """Mark a transform of a whole batch: ``transform(columns, seeds) -> columns``.
+
+    ``columns`` has a ``Ragged`` for each ragged field, an array (n, *shape) for numbers per
+    sequence, and a list for ``str`` and ``bytes``. ``seeds`` is uint64 (n,), one per sequence: the
+    same for any ranks and resumes. It keeps lengths, or has ``.lengths``, as any transform.
+
+    Args:
+        transform: A function, or another callable that can have attributes.
+
+    Raises:
+        ConfigError: If it is not callable.
+
+    Example:
+        >>> @columnar
+        ... def halve(columns, seeds):
+        ...     x = columns["x"]
+        ...     return {**columns, "x": Ragged(x.values / 2, x.lengths)}
+    """
+    if not callable(transform):
+        raise ConfigError(f"columnar: `transform` is {transform!r}, must be a function")
+    setattr(transform, _MARK, True)
+    return transform
+
+
+def is_columnar(transform: object) -> bool:
+    """Tell whether a transform is for whole batches."""
+    return getattr(transform, _MARK, False) is True
+
+
+def name_of(transform: object) -> str:
+    """Give the qualified name of a function, or of what a callable is made by."""
+    named: Any = transform if isinstance(transform, type) else getattr(transform, "__func__", None)
+    named = named or (transform if "__qualname__" in dir(transform) else type(transform))
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def axes_of(transform: object) -> dict[str, str | None]:
+    """Give the axes of a transform's new fields, as its attribute ``axes`` says: field -> axis.
+
+    Raises:
+        ConfigError: If the attribute is no mapping.
+    """
+    axes = getattr(transform, "axes", None) or {}
+    if not isinstance(axes, Mapping):
+        raise ConfigError(
+            f"transform {name_of(transform)}: `axes` is {axes!r}, must be a dict of field -> axis"
+        )
+    return dict(axes)
+
+
+def lengths_of(transform: object) -> LengthMap | None:
+    """Give how a transform changes lengths, as its attribute ``lengths`` says; None: it keeps them.
+
+    What is given refuses, when called, results that are no lengths.
+
+    Raises:
+        ConfigError: If the attribute is no function.
+    """
+    change = getattr(transform, "lengths", None)
+    if change is None:
+        return None
+    where = f"transform {name_of(transform)}"
+    if not callable(change):
+        raise ConfigError(f"{where}: `.lengths` is {change!r}, must be a function")
+
+    def checked(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        lengths = np.asarray(lengths, dtype=np.int64)
+        made = np.asarray(change(lengths.copy()))
+        if made.dtype.kind not in "iu" or made.shape != lengths.shape:
+            raise ConfigError(
+                f"{where}: `.lengths` gave {made.dtype} of shape {made.shape}, must give integers "
+                f"of {lengths.shape}; divide with //"
+            )
+        if made.dtype.kind == "i" and len(made) and made.min() < 0:
+            at = int(made.argmin())
+            raise ConfigError(
+                f"{where}: `.lengths` gave {made[at]} for length {lengths[at]}, must be at least "
+                "0; use np.maximum"
+            )
+        return made.astype(np.int64)
+
+    return checked
