@@ -74,7 +74,7 @@ POLICIES: dict[str, Any] = {
     "windows": Windows(size=3, stride=2, batch_size=4),
     "forecast": Windows(size=2, stride=1, batch_size=4, horizon=1),
     "crops": Windows(size=3, batch_size=4, random=True, per_sequence=2),
-    "lanes": FewLanes(lanes=7, chunk=4),
+    "lanes": FewLanes(lanes=8, chunk=4),
 }
 FIELDS: dict[str, dict[str, Any]] = {
     "plain": {"fields": ("x", "y", "id")},
