@@ -25,7 +25,7 @@ from seqdata.storage.decoded import DecodedSource, UnitCache
 from seqdata.storage.foreign_files import files_of
 from seqdata.storage.schema import TEXTS
 from seqdata.storage.survey import survey
-from seqdata.storage.table_files import TableFile, digest_of, open_file
+from seqdata.storage.table_files import TableFile, digest_of, guarded, open_file
 
 Units = list[tuple[TableFile, int]]
 
@@ -60,7 +60,8 @@ class Tables:
         kind = self.kinds[name]
         width = kind.shape[0] if kind.nested else None
         where = file.place(self.folder, unit)
-        return decode(where, name, file.column(unit, name), kind, width)
+        with guarded(self.folder / file.name):
+            return decode(where, name, file.column(unit, name), kind, width)
 
     def in_place(self, name: str) -> bool:
         """Tell whether a column's bytes can be used as they lie, in all files."""

@@ -88,9 +88,10 @@ def open_file(path: Path) -> TableFile:
         )
     with guarded(path):
         digest = _digest(path, format)
-        if format == "parquet":
-            return _open_parquet(path, digest)
-        return _open_stream(path, digest) if format == "stream" else _open_ipc(path, digest)
+        opener = {"parquet": _open_parquet, "stream": _open_stream, "arrow": _open_ipc}[format]
+        made = opener(path, digest)
+        made.schema.names  # noqa: B018 - decoded now, while damage still has a path
+        return made
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def guarded(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise CorruptShardError.at(
             f"{path}: cannot be read ({reason}), must be as it was written; restore the file",

@@ -166,6 +166,25 @@ def test_a_file_that_was_cut_is_an_error(tmp_path, name):
         open_store(tmp_path / name)
 
 
+def test_a_code_that_its_dictionary_lacks_is_an_error(tmp_path):
+    codes = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1, 1], pa.int8()), ["ann", "bob"])
+    write_ipc(tmp_path / "a.arrow", table().append_column("who", codes), rows=4)
+    raw = (tmp_path / "a.arrow").read_bytes()
+    good = np.array([1, 0, 1, 1, 0, 0, 0, 0], np.int8).tobytes()
+    place = raw.rindex(good)
+    (tmp_path / "a.arrow").write_bytes(raw[:place] + b"\x63" + raw[place + 1 :])
+    with pytest.raises(CorruptShardError, match=r"cannot be read \(.*99.*\), must be as it was"):
+        open_store(tmp_path / "a.arrow").read(np.array([[0, 0, 3]]), ["who"])
+
+
+def test_a_column_whose_name_is_no_text_is_an_error(tmp_path):
+    write_ipc(tmp_path / "a.arrow", pa.table({"abcdef": [[1]]}))
+    raw = (tmp_path / "a.arrow").read_bytes()
+    (tmp_path / "a.arrow").write_bytes(raw.replace(b"abcdef", b"abc\xff\xffd"))
+    with pytest.raises(CorruptShardError, match=r"cannot be read \('utf-8' codec .*restore the"):
+        open_store(tmp_path / "a.arrow")
+
+
 def test_offsets_that_do_not_rise_are_an_error(tmp_path):
     write_ipc(tmp_path / "a.arrow", pa.table({"x": pa.array([[7, 7], [7] * 3])}))
     raw = (tmp_path / "a.arrow").read_bytes()
