@@ -75,6 +75,7 @@ class PluginHost:
         self._core = PluginSource.of_entry_point(_CORE)
         self._given = [PluginSource.of_object(plugin) for plugin in plugins]
         self._installed: list[PluginSource] = []
+        self._undiscovered: Mapping[str, str] | None = None  # metadata is slow to read: when needed
         self._wanted: frozenset[str] = frozenset()
         if trace:
             self._manager.add_hookcall_monitoring(_log_call, _log_outcome)
@@ -83,12 +84,14 @@ class PluginHost:
     def discover(cls, *, environ: Mapping[str, str] = os.environ) -> Self:
         """Make a host that knows all installed plugins; imports none of them.
 
+        Their metadata is read when a name is not the core's own.
+
         Args:
             environ: ``SEQDATA_PLUGINS=a,b`` keeps out all but these entry points or distributions;
                 ``SEQDATA_TRACE_PLUGINS=1`` logs every hook call.
         """
         host = cls(trace=environ.get("SEQDATA_TRACE_PLUGINS", "") not in ("", "0"))
-        host._install(metadata.entry_points(group=GROUP), environ.get("SEQDATA_PLUGINS"))
+        host._undiscovered = dict(environ)
         return host
 
     def backend(self, name: str) -> Opener:
@@ -157,6 +160,8 @@ class PluginHost:
         Raises:
             PluginError: If an observer fails.
         """
+        if self._undiscovered is not None and "SEQDATA_PLUGINS" not in self._undiscovered:
+            return  # no plugin is in use yet
         with self._lock:
             for source in self._others():
                 if source in self._given or not self._wanted.isdisjoint(_titles(source)):
@@ -205,6 +210,10 @@ class PluginHost:
                 )
 
     def _others(self) -> list[PluginSource]:
+        with self._lock:
+            environ, self._undiscovered = self._undiscovered, None
+            if environ is not None:
+                self._install(metadata.entry_points(group=GROUP), environ.get("SEQDATA_PLUGINS"))
         return [*self._given, *self._installed]
 
     def _own(self, kind: str) -> Mapping[str, Factory]:

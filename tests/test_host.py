@@ -3,6 +3,7 @@
 import logging
 import sys
 import textwrap
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,8 @@ def test_an_unknown_name_suggests_a_near_one_and_says_what_failed(install):
         PluginHost.discover(environ={}).policy("tokenbudget")
     assert str(caught.value) == (
         "unknown policy 'tokenbudget'; did you mean 'token-budget'? Installed: bucketed, fixed, "
-        "sorted, token-budget. One plugin failed to load: seqdata-acme 0.2 (ModuleNotFoundError: "
+        "packed, sorted, token-budget, windows. One plugin failed to load: seqdata-acme 0.2 "
+        "(ModuleNotFoundError: "
         "No module named 'acme_missing')."
     )
 
@@ -380,3 +382,19 @@ def test_registration_hooks_are_asked_once_and_in_a_fixed_order():
         host.reader("b-reader")
     kinds = ["policies", "collators", "backends", "readers"]
     assert calls == [(name, kind) for kind in kinds for name in ("a", "b")]
+
+
+def test_metadata_is_read_when_a_name_is_not_the_cores_own(install, monkeypatch):
+    install("seqdata-acme", "0.2", {"acme": "acme_one"}, acme_one=offering("acme"))
+    asked = []
+    entry_points = metadata.entry_points
+    monkeypatch.setattr(
+        metadata, "entry_points", lambda **by: asked.append(by) or entry_points(**by)
+    )
+    host = PluginHost.discover(environ={})
+    assert host.policy("fixed")
+    host.plan_ready(Plan([], offsets=[0]))
+    assert not asked
+    assert host.policy("acme") is dict
+    assert host.policy("acme") is dict
+    assert len(asked) == 1
