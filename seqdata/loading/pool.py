@@ -24,6 +24,7 @@ SMALLEST = 512 << 10
 """Bytes above which an output is worth recycling."""
 CAPACITY = 512 << 20
 """Bytes that a pool holds at most, leased or free."""
+_ROOMIER = 64  # how much larger than needed a free block may be: touched memory beats fresh memory
 
 
 class BlockPool:
@@ -70,9 +71,9 @@ class BlockPool:
     def _take(self, size: int) -> mmap.mmap | None:
         with self._lock:
             self._take_back()
-            free = self._free.get(size)
-            if free:
-                return free.pop()
+            for other in sorted(self._free):
+                if size <= other <= size * _ROOMIER and self._free[other]:
+                    return self._free[other].pop()
             for other in sorted(self._free, reverse=True):
                 if self._held + size <= self._capacity:
                     break

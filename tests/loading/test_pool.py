@@ -118,16 +118,23 @@ def test_memory_is_capped_and_what_is_beyond_is_ordinary():
     assert len({address(tensor) for tensor in kept}) == 5
 
 
-def test_free_blocks_of_another_size_make_room():
+def test_free_blocks_that_are_too_small_make_room():
     pool = pool_of(blocks=2)
-    lent(pool)
-    lent(pool)
+    kept = [lent(pool), lent(pool)]
+    kept.clear()
     large = pool.allocate((8000,), np.float32)
     assert pool.held == 1 << 15
     assert large.base is not None
-    del large
-    assert address(lent(pool))
-    assert pool.held == 1 << 14
+
+
+def test_a_free_block_that_is_larger_is_better_than_a_new_one():
+    pool = pool_of(blocks=8)
+    place = pool.allocate((8000,), np.float32).ctypes.data
+    assert address(lent(pool)) == place
+    assert pool.held == 1 << 15
+    kept = [lent(pool), lent(pool)]
+    assert pool.held == (1 << 15) + (1 << 14)
+    del kept
 
 
 def test_small_outputs_are_ordinary_arrays():
