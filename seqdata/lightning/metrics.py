@@ -1,0 +1,75 @@
+"""A mean that is the same on one process and on many.
+
+A mean of ranks' means is wrong where ranks hold unequal numbers of rows or timesteps; sums and
+counts in float64 are not. Place in the flow: filled by evaluation steps, read once at the end of an
+epoch. Reads: sums and counts. Makes: a number.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seqdata.errors import ConfigError
+
+
+class ExactMean:
+    """A sum over a count, both float64, added up over batches and, once, over ranks.
+
+    A plain attribute of a module: neither a buffer, which DDP would overwrite, nor a metric object.
+
+    Example:
+        >>> mean = ExactMean()
+        >>> mean.update(torch.tensor(3.0), 2)
+        >>> mean.update(torch.tensor(1.0), 2)
+        >>> mean.compute()
+        1.0
+    """
+
+    __slots__ = ("_count", "_total")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._total: Tensor | float = 0.0
+        self._count: Tensor | float = 0.0
+
+    def update(self, total: Tensor | float, count: Tensor | float) -> None:
+        """Add a batch's sum and the number of things summed; no device is waited for.
+
+        Args:
+            total: (), any type: ``(score * loss).sum()``.
+            count: (), any type: ``score.sum()``.
+
+        Raises:
+            ConfigError: If one of them is not one number.
+        """
+        self._total = self._total + _one("total", total)
+        self._count = self._count + _one("count", count)
+
+    def compute(self) -> float:
+        """Give the mean over all ranks; 0.0 over nothing, never NaN.
+
+        Where there is a process group it is a collective: call it on every rank, at the epoch's
+        end. Ranks that hold the same rows (tensor parallel) change nothing.
+        """
+        sums = torch.tensor([float(self._total), float(self._count)], dtype=torch.float64)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            if torch.distributed.get_backend() == "nccl":
+                sums = sums.cuda()
+            torch.distributed.all_reduce(sums)
+        total, count = sums.tolist()
+        return total / count if count else 0.0
+
+
+def _one(name: str, value: Tensor | float) -> Tensor | float:
+    if not isinstance(value, Tensor):
+        return float(value)
+    if value.dim():
+        raise ConfigError(
+            f"ExactMean: `{name}` has shape {tuple(value.shape)}, must be one number; sum it"
+        )
+    value = value.detach()
+    return (value.cpu() if value.device.type == "mps" else value).double()  # mps has no float64
