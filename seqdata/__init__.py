@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from seqdata.index import SequenceIndex
     from seqdata.lightning.datamodule import SequenceDataModule
     from seqdata.loader import Loader
+    from seqdata.measuring import measure_lengths
     from seqdata.opening import open_store, write_store
     from seqdata.plan import Plan
     from seqdata.policies.bucketed import Bucketed
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from seqdata.policies.windows import Windows
     from seqdata.sharing import share
     from seqdata.storage.views import folds, split
+    from seqdata.transforms import Ragged, columnar
     from seqdata.world import World
 
     __version__: str
@@ -64,6 +66,7 @@ __all__ = [
     "PlanError",
     "PluginError",
     "PluginHost",
+    "Ragged",
     "ResumeError",
     "SeqDataError",
     "SeqDataWarning",
@@ -76,9 +79,11 @@ __all__ = [
     "World",
     "__version__",
     "batch_size_fn",
+    "columnar",
     "folds",
     "hookimpl",
     "length_fn",
+    "measure_lengths",
     "open_store",
     "share",
     "split",
@@ -92,6 +97,7 @@ _DEFINED_IN = {
     "Packed": "policies.packed",
     "Plan": "plan",
     "PluginHost": "host",
+    "Ragged": "transforms",
     "SequenceBatch": "batch",
     "SequenceDataModule": "lightning.datamodule",
     "SequenceIndex": "index",
@@ -100,9 +106,11 @@ _DEFINED_IN = {
     "Windows": "policies.windows",
     "World": "world",
     "batch_size_fn": "batch",
+    "columnar": "transforms",
     "folds": "storage.views",
     "hookimpl": "hookspecs",
     "length_fn": "batch",
+    "measure_lengths": "measuring",
     "open_store": "opening",
     "share": "sharing",
     "split": "storage.views",

@@ -41,7 +41,9 @@ class Loader:
         fields: Names of the fields to read; None: all, or those that the output names.
         as_tuple: Parts of the batch to hand out as a tuple: fields, ``lengths``, ``weight``, …
         as_dict: The same as a dict.
-        transform: ``transform(sequence, rng) -> dict``, one sequence at a time; keeps lengths.
+        transform: ``transform(sequence, rng) -> dict``, one sequence at a time, or a ``columnar``
+            one; it keeps lengths, or says with ``.lengths`` how it changes them. None: that of a
+            view made by ``measure_lengths``, if ``store`` is one.
         collator: How rows are laid out, or the name of a collator; None: padded. A function of one
             argument is a torch ``collate_fn``: what it makes of a list of samples is handed out.
         shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` where several

@@ -55,7 +55,9 @@ class SequenceDataModule(LightningDataModule):
         fields: Names of the fields to read; None: all.
         as_tuple: Hand out these parts of a batch as a tuple, for models that know nothing of us.
         as_dict: The same as a dict.
-        transform: Applied to each sequence between reading and collating.
+        transform: Applied to each sequence between reading and collating, in evaluation as in
+            training; it keeps lengths, or says with ``.lengths`` how it changes them. A view made
+            by ``measure_lengths`` brings its own: then measure every location, and pass none.
         collator: How batches are laid out: an object, or its registered name; None: padded. A
             function of one argument is a torch ``collate_fn``, whose result is handed out.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.

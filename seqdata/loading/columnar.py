@@ -6,7 +6,7 @@ Makes: ``Ragged`` values and results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,14 +41,14 @@ def shown(columns: Columns, axes: Axes) -> dict[str, Any]:
     return seen
 
 
-def taken(result: Any, count: int, axes: Axes, where: str) -> Results:
+def taken(result: Any, count: int, axes: Axes, where: Callable[[], str]) -> Results:
     """Give what a columnar transform gave, checked as far as one field shows.
 
     Args:
         result: What it gave.
         count: Sequences of the batch.
         axes: Which field runs along which axis; a new ragged one along the planned axis.
-        where: Who gave it, for messages.
+        where: Says who gave it, for messages.
 
     Raises:
         DecodeError: If it is no dict, or a field has not one entry per sequence.
@@ -56,8 +56,8 @@ def taken(result: Any, count: int, axes: Axes, where: str) -> Results:
     if result is None or not isinstance(result, Mapping):
         what = "None" if result is None else type(result).__name__
         raise DecodeError(
-            f"{where}: gave {what}, must give a dict of columns for all {count} sequences: it never"
-            " drops one; change the transform"
+            f"{where()}: gave {what}, must give a dict of columns for all {count} sequences: it "
+            "never drops one; change the transform"
         )
     columns: dict[str, Any] = {}
     axis_of: dict[str, str | None] = {}
@@ -73,35 +73,35 @@ def taken(result: Any, count: int, axes: Axes, where: str) -> Results:
             array = np.asarray(value)
             if array.dtype.kind not in "biufc" or not array.ndim:
                 raise DecodeError.at(
-                    f"{where}: gave field {name!r} as {value!r:.60}, must be a Ragged, an array of "
-                    "numbers or a list of text; change the transform",
+                    f"{where()}: gave field {name!r} as {value!r:.60}, must be a Ragged, an array "
+                    "of numbers or a list of text; change the transform",
                     field=name,
                 )
             values = np.ascontiguousarray(array)
             columns[name] = Flat(values, np.ones(len(values), dtype=np.int64))
         if len(value) != count:
             raise DecodeError.at(
-                f"{where}: gave field {name!r} {len(value)} values, must give one for each of "
+                f"{where()}: gave field {name!r} {len(value)} values, must give one for each of "
                 f"{count} sequences; where it is ragged, give a Ragged",
                 field=name,
             )
     return Results(columns, axis_of)
 
 
-def _flat(value: Ragged, count: int, name: str, where: str) -> Flat:
+def _flat(value: Ragged, count: int, name: str, where: Callable[[], str]) -> Flat:
     values = np.ascontiguousarray(value.values)
     lengths = np.asarray(value.lengths)
     right = lengths.shape == (count,) and lengths.dtype.kind in "iu"
     if not right or not values.ndim or (lengths < 0).any() or int(lengths.sum()) != len(values):
         raise DecodeError.at(
-            f"{where}: gave field {name!r} with lengths {lengths.dtype}{list(lengths.shape)} for "
+            f"{where()}: gave field {name!r} with lengths {lengths.dtype}{list(lengths.shape)} for "
             f"{values.shape} values, must have one length for each of {count} sequences that add up"
             " to the values; change the transform",
             field=name,
         )
     if values.dtype.kind not in "biufc":
         raise DecodeError.at(
-            f"{where}: gave field {name!r} as {values.dtype}, must be numbers; change the "
+            f"{where()}: gave field {name!r} as {values.dtype}, must be numbers; change the "
             "transform",
             field=name,
         )

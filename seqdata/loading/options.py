@@ -29,7 +29,7 @@ class PlayOptions:
         fields: Names of the fields to read; None: all, or those that the output names.
         as_tuple: Parts of the batch that are handed out as a tuple.
         as_dict: The same as a dict.
-        transform: Applied to one sequence at a time, between reading and collating.
+        transform: Applied between reading and collating; None: what the store carries, if it does.
         collator: Lays columns out; None: ``Padded()``.
         shift: Timesteps between inputs and targets: of the ragged field, or by name.
         tail: What a rank without a batch in the last step gets.

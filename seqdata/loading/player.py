@@ -59,7 +59,11 @@ class Player:
             output.check(self._reading.names)
         self._pool = BlockPool()
         collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
-        transforming = transforming_of(self._reading, options.seed)
+        transforming = (
+            None
+            if self._reading.transform is None
+            else transforming_of(self._reading, options.seed)
+        )
         self._tools = Tools(self._reading, transforming, collator, output, together)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()

@@ -181,6 +181,16 @@ def reading_of(store: Store, axis: str, options: PlayOptions, output: Output | N
     return replace(reading, change=None, measured=store)
 
 
+def whole_reading(store: Store, axis: str, transform: Any) -> Reading:
+    """Read whole sequences with all their fields, for a transform that is being measured.
+
+    Raises:
+        ConfigError: If the transform is no function.
+    """
+    reading = _plain_reading(store, axis, PlayOptions(transform=transform), None)
+    return replace(reading, measured=store)
+
+
 def _plain_reading(store: Store, axis: str, options: PlayOptions, output: Output | None) -> Reading:
     wanted, transform = _wanted(store, axis, options, output), options.transform
     for name in wanted:

@@ -136,8 +136,11 @@ class Transforming:
         if self.occurrences is not None:
             occurrences = self.occurrences[numbers]
         seeds = Draw(self.seed, rows.epoch).each(Purpose.TRANSFORM, occurrences, rows.ids)
-        where = self._several(rows.ids)
-        with _told(lambda: f"in the {where}"):
+
+        def where() -> str:  # asked for by errors only: names may have to be read
+            return self._several(rows.ids)
+
+        with _told(lambda: f"in the {where()}"):
             result = self.reading.transform(shown(seen, self.reading.axes), seeds)
         return taken(result, len(numbers), self.axes, where)
 
@@ -223,10 +226,8 @@ class Transforming:
         return name or ragged[0]
 
 
-def transforming_of(reading: Reading, seed: int) -> Transforming | None:
-    """Prepare the transform of a reading, if it has one."""
-    if reading.transform is None:
-        return None
+def transforming_of(reading: Reading, seed: int) -> Transforming:
+    """Prepare the transform of a reading."""
     axes = Axes(reading.axis, reading.made_axes)
     return Transforming(reading, seed, occurrences_of(reading.store), axes)
 
