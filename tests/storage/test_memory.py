@@ -12,6 +12,7 @@ from seqdata.errors import ConfigError, DecodeError
 from seqdata.opening import store_of
 from seqdata.protocols import Column, Field, Store
 from seqdata.storage.memory import MemoryStore
+from seqdata.storage.writer import write_arrow
 from seqdata.testing.stores import check_store
 
 
@@ -187,3 +188,16 @@ def test_a_frame_without_rows_or_with_a_name_twice_is_an_error():
     twice = pd.DataFrame([[1, 2]], columns=["x", "x"])
     with pytest.raises(ConfigError, match="a table with two columns of one name, must have"):
         store_of(twice)
+
+
+def test_a_frame_is_written_as_it_is_taken_into_memory(tmp_path):
+    vectors = pl.Series([[1.0, 2.0]] * 2, dtype=pl.Array(pl.Float64, 2))
+    frame = pl.DataFrame({"id": ["a", "b"], "x": [[1], [2, 3]], "v": vectors})
+    due = [
+        {"id": "a", "x": np.array([1]), "v": np.array([1.0, 2.0])},
+        {"id": "b", "x": np.array([2, 3]), "v": np.array([1.0, 2.0])},
+    ]
+    given = [frame, frame.to_pandas(), frame.to_arrow().to_batches(), frame.to_arrow()]
+    for number, sequences in enumerate(given):
+        axes = {"v": None} if number == 1 else None  # cells of objects tell no fixed size
+        check_store(write_arrow(tmp_path / str(number), sequences, axes=axes), due)
