@@ -1,14 +1,19 @@
 """Transforms in process: what they see, what they may give, how they draw."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
+from seqdata.collators.varlen import Varlen
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.player import Player
 from seqdata.loading.transforming import occurrences_of
 from seqdata.planning.randomness import Purpose
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.packed import Packed
+from seqdata.policies.windows import Windows
 from seqdata.storage.memory import MemoryStore
 
 STORE = MemoryStore.of(
@@ -118,6 +123,7 @@ def test_each_occurrence_in_a_view_draws_for_itself():
     ("transform", "message"),
     [
         (lambda s, r: [s["x"]], "gave list, must give a dict of arrays"),
+        (lambda s, r: None, "gave None, must give a dict of arrays: it never drops a sequence; le"),
         (lambda s, r: {"x": s["x"][1:]}, "gave field 'x' 3 timesteps, must keep the planned 4"),
         (lambda s, r: {"new": np.ones(9)}, "gave field 'new' 9 timesteps, must keep the planned 4"),
         (lambda s, r: {"x": 3.0}, "gave field 'x' as 3.0, must be an array"),
@@ -167,3 +173,178 @@ def test_what_a_transform_raises_says_where():
 def test_a_transform_is_a_function():
     with pytest.raises(ConfigError, match="`transform` is 'noise', must be a function"):
         batch("noise")
+
+
+LONG = MemoryStore.of(
+    [{"x": np.arange(n) + 100 * n, "id": f"s{n}"} for n in (9, 4, 1, 6)]
+)  # halved: 4, 2, 0, 3
+
+
+def halve(sequence, rng):
+    x = sequence["x"]
+    return {**sequence, "x": x[: len(x) // 2 * 2].reshape(-1, 2).sum(axis=1)}
+
+
+halve.lengths = lambda lengths: lengths // 2
+
+
+def halves(number):
+    x = LONG.read(np.array([[number, 0, LONG.lengths[number]]]), ["x"])["x"][0]
+    return halve({"x": x}, None)["x"].tolist()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_transform_that_says_its_lengths_is_planned_with_them(prefetch):
+    policy = Fixed(9, shuffle=False, max_length=2, too_long="split")
+    made = batch(halve, store=LONG, policy=policy, prefetch=prefetch).validate()
+    assert made.ids.tolist() == [0, 0, 1, 3, 3]  # number 2 has nothing left and is dropped
+    assert made.start.tolist() == [0, 2, 0, 0, 2]
+    assert made.lengths.tolist() == [2, 2, 2, 2, 1]
+    whole = {number: halves(number) for number in (0, 1, 3)}
+    rows = zip(made.ids.tolist(), made.start.tolist(), made["x"].tolist(), strict=True)
+    for number, start, row in rows:
+        assert row == [*whole[number][start : start + 2], 0][:2]
+
+
+def test_a_transform_that_changes_lengths_sees_the_whole_sequence():
+    seen = []
+
+    def look(sequence, rng):
+        seen.append(len(sequence["x"]))
+        return halve(sequence, rng)
+
+    look.lengths = halve.lengths
+    batch(look, store=LONG, policy=Fixed(9, shuffle=False, max_length=2, too_long="split"))
+    assert seen == [9, 9, 4, 6, 6]
+
+
+@pytest.mark.parametrize("collator", [None, Varlen()])
+def test_a_shift_comes_after_the_transform(collator):
+    made = batch(halve, store=LONG, policy=Fixed(9, shuffle=False), shift=1, collator=collator)
+    made = made.validate().as_layout("padded")
+    assert made.ids.tolist() == [0, 1, 3]
+    assert made.lengths.tolist() == [3, 1, 2]
+    for row, number in enumerate(made.ids.tolist()):
+        length = int(made.lengths[row])
+        assert made["x"][row, :length].tolist() == halves(number)[:-1]
+        assert made["targets"][row, :length].tolist() == halves(number)[1:]
+
+
+@pytest.mark.parametrize("collator", [None, Varlen()])
+def test_a_shift_of_what_keeps_its_length_reads_all_fields_further(collator):
+    store = MemoryStore.of([{"x": np.arange(n), "z": -np.arange(n)} for n in (3, 5)])
+
+    def add(sequence, rng):
+        return {"sum": sequence["x"] - 2 * sequence["z"], "z": sequence["z"]}
+
+    options = {"shift": {"sum": 1}, "policy": Fixed(2, shuffle=False), "collator": collator}
+    made = batch(add, store=store, **options).validate().as_layout("padded")
+    assert made["sum"][0, :2].tolist() == [0, 3]
+    assert made["targets"][0, :2].tolist() == [3, 6]
+    assert made["sum"][1].tolist() == [0, 3, 6, 9]
+    assert made["targets"][1].tolist() == [3, 6, 9, 12]
+    assert made["z"][1].tolist() == [0, -1, -2, -3]
+
+
+def test_rows_of_several_sequences_are_cut_and_shifted_one_by_one():
+    made = batch(halve, store=LONG, policy=Packed(rows=1, row_length=6), shift=1).validate()
+    expected = [
+        (halves(number)[:-1], halves(number)[1:]) for number in made.segments[:, 1].tolist()
+    ]
+    assert made["x"][0].tolist() == [*chain(*(inputs for inputs, _ in expected))]
+    assert made["targets"][0].tolist() == [*chain(*(targets for _, targets in expected))]
+
+
+def test_windows_are_cut_from_what_the_transform_made():
+    made = batch(halve, store=LONG, policy=Windows(2, 1, 9, horizon=1, shuffle=False))
+    assert made.ids.tolist() == [0, 0, 3]
+    assert made.context["x"][1].tolist() == halves(0)[1:3]
+    assert made.future["x"][1].tolist() == halves(0)[3:4]
+
+
+def test_other_axes_come_out_as_they_are():
+    def spell(sequence, rng):
+        return {**halve(sequence, rng), "letters": np.frombuffer(b"ab" * len(sequence["x"]), "u1")}
+
+    spell.lengths = halve.lengths
+    spell.axes = {"letters": "text"}
+    made = batch(spell, store=LONG, policy=Fixed(9, shuffle=False)).validate()
+    assert made.lengths_of["text"].tolist() == [18, 8, 12]
+    assert made["letters"].shape == (3, 18)
+
+
+def test_text_becomes_an_array_of_its_own_name():
+    def encode(sequence, rng):
+        return {"id": np.full(len(sequence["x"]), len(sequence["id"]))}
+
+    assert batch(encode)["id"].tolist() == [[2, 2, 2, 2], [2, 2, 0, 0], [2, 2, 2, 0]]
+
+
+def other(lengths, axes=None):
+    def transform(sequence, rng):
+        return halve(sequence, rng)
+
+    transform.lengths = lengths
+    transform.axes = axes
+    return transform
+
+
+def test_a_length_that_was_not_planned_is_an_error_naming_the_sequence():
+    with pytest.raises(
+        DecodeError,
+        match=r"of sequence 's9': gave field 'x' 4 timesteps, must have the planned 3 that "
+        "`.lengths` says; change the transform",
+    ) as caught:
+        batch(other(lambda lengths: lengths // 3), store=LONG)
+    facts = caught.value.facts
+    assert (facts["sequence"], facts["field"], facts["planned"], facts["found"]) == (0, "x", 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (other(lambda n: n / 2), r"other.<locals>.transform: `.lengths` gave float64 of shape \(4"),
+        (other(lambda n: n[1:]), r"`.lengths` gave int64 of shape \(3,\), must .* of \(4,\); div"),
+        (other(lambda n: n - 5), "`.lengths` gave -4 for length 1, must be at least 0; use np.max"),
+        (other(3), "`.lengths` is 3, must be a function"),
+        (other(None, axes=3), "`axes` is 3, must be a dict of field -> axis"),
+    ],
+)
+def test_what_a_transform_says_of_itself_is_checked(transform, message):
+    with pytest.raises(ConfigError, match=message):
+        batch(transform, store=LONG)
+
+
+def test_a_plan_is_of_the_lengths_that_a_transform_says():
+    def fingerprint(transform):
+        player = Player(LONG, PLAIN, PlayOptions(transform=transform))
+        return player.describe()["data"]
+
+    half, third = other(lambda n: n // 2), other(lambda n: n // 3)
+    assert fingerprint(half) == fingerprint(other(lambda n: n >> 1)) != fingerprint(third)
+
+
+@pytest.mark.parametrize(
+    ("transform", "shift", "message"),
+    [
+        (lambda s, r: {**s, "more": s["x"]}, 1, r"with 2 fields on axis 'time' from .* \(x, more"),
+        (lambda s, r: {"y": 3}, 1, r"with 0 fields on axis 'time' from the transform \(none\)"),
+        (lambda s, r: s, {"token": 1}, "names no field 'token'; .*there are: x on axis 'time' fro"),
+        (lambda s, r: {"targets": s["x"]}, 1, "the transform gives a field 'targets'"),
+        (lambda s, r: s, -1, "`shift` is -1, must be a whole number"),
+    ],
+)
+def test_a_shift_names_what_the_transform_gives(transform, shift, message):
+    with pytest.raises(ConfigError, match=message):
+        batch(transform, store=LONG, shift=shift)
+
+
+def test_an_error_of_ours_in_a_transform_gets_the_sequence():
+    def fail(sequence, rng):
+        raise DecodeError.at("frame 3 is not there", frame=3)
+
+    with pytest.raises(
+        DecodeError, match=r"not there\n  in the transform of sequence 's9'"
+    ) as error:
+        batch(fail, store=LONG)
+    assert error.value.facts.items() >= {"frame": 3, "sequence": 0, "batch": 0}.items()

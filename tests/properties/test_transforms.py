@@ -1,0 +1,79 @@
+"""A transform draws the same for any world, thread and resume, and for each occurrence apart."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqdata.loading.options import PlayOptions
+from seqdata.loading.player import Player
+from seqdata.planning.randomness import Purpose
+from seqdata.policies.bucketed import Bucketed
+from seqdata.storage.memory import MemoryStore
+from seqdata.transforms import columnar
+from seqdata.world import World
+
+
+def told(sequence, rng):
+    return {"x": sequence["x"], "u": rng.integers(1 << 62)}
+
+
+@columnar
+def told_all(columns, seeds):
+    return {"x": columns["x"], "u": (seeds >> np.uint64(2)).astype(np.int64)}
+
+
+def draws(store, transform, world, prefetch, first=0):
+    """Give (id, start, draw) of all rows that count, over all ranks."""
+    found = []
+    for rank in range(world):
+        options = PlayOptions(
+            transform=transform, world=World(rank, world), prefetch=prefetch, seed=3
+        )
+        player = Player(store, Bucketed(3, max_length=3, too_long="split"), options)
+        for made in player.play(1, first):
+            real = made.real()
+            found += zip(real.ids.tolist(), real.start.tolist(), real["u"].tolist(), strict=True)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("transform", [told, told_all])
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=12),
+    chosen=st.lists(st.integers(0, 11), min_size=1, max_size=12),
+    world=st.integers(1, 4),
+    prefetch=st.sampled_from([0, 2]),
+    data=st.data(),
+)
+def test_draws_are_the_same_for_any_world_thread_and_resume(
+    transform, lengths, chosen, world, prefetch, data
+):
+    base = MemoryStore.of([np.zeros(length) for length in lengths])
+    store = base.take([number % len(lengths) for number in chosen])
+    one = draws(store, transform, 1, 0)
+    assert draws(store, transform, world, prefetch) == one
+    player = Player(store, Bucketed(3, max_length=3, too_long="split"), PlayOptions(seed=3))
+    first = data.draw(st.integers(0, player.num_batches - 1))
+    trained = []
+    share = player.share(1, 0)
+    for step in range(first):
+        spans = share[step].spans
+        trained += zip(store.base_numbers(spans[:, 0]).tolist(), spans[:, 1].tolist(), strict=True)
+    rest = draws(store, transform, world, prefetch, first)
+    assert Counter(rest) <= Counter(one)
+    left = Counter(place[:2] for place in one) - Counter(trained)
+    assert Counter(place[:2] for place in rest) == left
+    each = {(number, draw) for number, _, draw in one}
+    bases = [number % len(lengths) for number in chosen]
+    assert len(each) == len(bases)  # each occurrence draws for itself, all its chunks alike
+
+
+def test_both_kinds_of_transform_draw_alike():
+    words = np.random.Philox(
+        key=np.array([3, 1], dtype=np.uint64),
+        counter=np.array([0, 0, Purpose.TRANSFORM, 0], dtype=np.uint64),
+    ).random_raw(1)
+    assert draws(MemoryStore.of([[1.0]]), told_all, 1, 0) == [(0, 0, int(words[0] >> 2))]

@@ -1,0 +1,383 @@
+"""Measured lengths: what they are, where they are kept, who carries the transform on."""
+
+import functools
+import os
+import pickle
+import stat
+
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.identity import code_digest
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.loader import Loader
+from seqdata.measuring import RUN, measure_lengths
+from seqdata.opening import open_store
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.views import folds, split, take, where
+from seqdata.storage.writer import write_arrow
+from seqdata.transforms import Ragged, columnar
+
+COUNT = RUN * 2 + 5
+
+
+def rows(count=COUNT):
+    random = np.random.default_rng(4)
+    for number in range(count):
+        values = random.integers(0, 6, size=int(random.integers(1, 12)))
+        yield {"x": values, "id": f"s{number}", "speaker": f"p{number % 7}", "y": number}
+
+
+def runs(sequence, rng):
+    """Keep a value where another one begins; nobody can say how many from the length alone."""
+    x = sequence["x"]
+    return {"x": x[np.flatnonzero(np.diff(x, prepend=-1))], "u": rng.integers(1 << 62)}
+
+
+@columnar
+def runs_of_all(columns, seeds):
+    x = columns["x"]
+    first = np.zeros(len(x.values), dtype=bool)
+    first[np.cumsum(x.lengths) - x.lengths] = True
+    keep = (np.diff(x.values, prepend=-1) != 0) | first
+    which = np.repeat(np.arange(len(x.lengths)), x.lengths)
+    return {"x": Ragged(x.values[keep], np.bincount(which[keep], minlength=len(x.lengths)))}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_arrow(tmp_path / "store", rows())
+    return tmp_path / "store"
+
+
+def expected():
+    return [len(runs(row, np.random.default_rng())["x"]) for row in rows()]
+
+
+def kept(folder):
+    return sorted(path.name for path in folder.glob(".seqdata-measured-*"))
+
+
+@pytest.mark.parametrize("transform", [runs, runs_of_all])
+def test_the_view_has_the_lengths_of_what_the_transform_makes(folder, transform):
+    view = measure_lengths(open_store(folder), transform)
+    assert view.lengths.tolist() == expected()
+    assert view.lengths_of["time"].dtype == np.uint32
+    assert view.keys(view.base_numbers(np.array([3]))) == ["s3"]
+
+
+@pytest.mark.parametrize("transform", [runs, runs_of_all])
+def test_a_loader_plays_the_view_without_a_transform(folder, transform):
+    view = measure_lengths(folder, transform)
+    seen = {}
+    for batch in Loader(view, TokenBudget(64), seed=2):
+        batch.validate()
+        for row, number in enumerate(batch.ids.tolist()):
+            seen[number] = batch["x"][row, : batch.lengths[row]].tolist()
+    made = [runs(row, np.random.default_rng())["x"].tolist() for row in rows()]
+    assert seen == dict(enumerate(made))
+
+
+def test_lengths_do_not_depend_on_the_workers(folder):
+    view = measure_lengths(folder, runs, num_workers=2, cache=False)
+    assert view.lengths.tolist() == expected()
+    assert len(set(expected())) > 3
+
+
+def test_lengths_are_kept_beside_the_data(folder):
+    calls = []
+
+    def counting(sequence, rng):
+        calls.append(1)
+        return runs(sequence, rng)
+
+    def measure(**options):
+        calls.clear()
+        view = measure_lengths(folder, counting, **options)
+        return view.lengths.tolist(), len(calls)
+
+    assert measure() == (expected(), COUNT)
+    assert len(kept(folder)) == 1
+    assert measure() == (expected(), 0)
+    assert measure(cache=False) == (expected(), COUNT)
+    (file,) = folder.glob(".seqdata-measured-*")
+    for content in (b"", file.read_bytes()[:-9], b"no array"):
+        file.write_bytes(content)
+        assert measure() == (expected(), COUNT)
+    np.save(file, np.ones(3, dtype=np.uint32))
+    assert measure() == (expected(), COUNT)
+    assert len(kept(folder)) == 1
+    assert open_store(folder).fingerprint == write_arrow(folder.parent / "b", rows()).fingerprint
+
+
+def test_other_data_code_or_axis_is_measured_for_itself(folder):
+    def made(hop):
+        return lambda sequence, rng: {"x": sequence["x"][::hop]}
+
+    view = measure_lengths(folder, made(2))
+    assert measure_lengths(folder, made(3)).lengths.sum() < view.lengths.sum()
+    assert len(kept(folder)) == 2
+    part = open_store(folder).take([1, 0])
+    assert measure_lengths(part, made(2)).lengths.tolist() == view.lengths[[1, 0]].tolist()
+    assert len(kept(folder)) == 3
+
+
+def test_a_folder_that_cannot_be_written_has_none(folder):
+    def made(sequence, rng):
+        return {"x": sequence["x"][::2]}
+
+    blocked = [path for path in (folder,) if os.geteuid()]
+    for path in blocked:
+        path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    if not blocked:  # root may write anywhere but under a file
+        measure_lengths(folder, made)
+        (file,) = folder.glob(".seqdata-measured-*")
+        file.unlink()
+        file.mkdir()
+        (file / "in the way").touch()
+    assert measure_lengths(folder, made).lengths.sum() > 0
+    assert not list(folder.glob("*.new")) + list(folder.glob(".*.new"))
+    for path in blocked:
+        path.chmod(stat.S_IRWXU)
+
+
+def test_what_is_in_memory_is_measured_too():
+    view = measure_lengths([[1, 1, 2], [3, 3]], runs)
+    assert view.lengths.tolist() == [2, 1]
+    assert len(measure_lengths(MemoryStore.of(rows(2)).take([]), runs)) == 0
+
+
+def test_views_of_the_view_carry_the_transform(folder):
+    base = open_store(folder)
+    view = measure_lengths(base.take(np.arange(COUNT)[::-1]), runs)
+    lengths = np.array(expected())[::-1]
+    chosen = np.array([5, 2, 5, 100])
+    parts = {
+        "take": (take(view, chosen), lengths[chosen]),
+        "method": (view.take(chosen), lengths[chosen]),
+        "where": (where(view, view.lengths > 3), lengths[lengths > 3]),
+        "again": (view.where(view.lengths > 3).take([0]), lengths[lengths > 3][:1]),
+        "pickled": (pickle.loads(pickle.dumps(view.take(chosen))), lengths[chosen]),
+    }
+    for one in (*split(view, {"a": 0.5, "b": 0.5}, by="speaker").values(), *folds(view, 2)[0]):
+        parts[f"part of {len(one)}"] = (one, lengths[COUNT - 1 - one.numbers])
+    for what, (part, right) in parts.items():
+        assert part.lengths.tolist() == right.tolist(), what
+        assert part.carried.transform is runs, what
+        (batch,) = Loader(part, Fixed(200, shuffle=False))
+        assert batch.lengths.tolist() == right.tolist(), what
+        assert batch.ids.tolist() == part.base_numbers(np.arange(len(part))).tolist(), what
+
+
+def test_each_occurrence_draws_for_itself_as_without_measuring(folder):
+    view = measure_lengths(folder, runs).take([3, 3, 4])
+    (batch,) = Loader(view, Fixed(3, shuffle=False))
+    (one,) = Loader(measure_lengths(folder, runs).take([4, 3]), Fixed(2, shuffle=False))
+    assert len(set(batch["u"].tolist())) == 3
+    assert {*one["u"].tolist()} <= {*batch["u"].tolist()}
+
+
+def test_what_is_read_of_the_view_is_whole_and_not_transformed(folder):
+    view = measure_lengths(folder, runs)
+    columns = view.read(np.array([[2, 0, 1]]), ["x", "id"])
+    assert columns["x"][0].tolist() == list(rows(3))[2]["x"].tolist()
+    assert columns["id"] == ["s2"]
+
+
+def test_an_axis_may_be_new():
+    letters = MemoryStore.of([{"raw": b"a bc d"}, {"raw": b"efg"}], axes={"raw": "bytes"})
+
+    def words(sequence, rng):
+        return {"tokens": np.array([len(word) for word in sequence["raw"].tobytes().split()])}
+
+    view = measure_lengths(letters, words)
+    assert {axis: one.tolist() for axis, one in view.lengths_of.items()} == {
+        "bytes": [6, 3],
+        "time": [3, 1],
+    }
+    (batch,) = Loader(view, Fixed(2, shuffle=False), shift=1)
+    assert batch.validate()["tokens"].tolist() == [[1, 2]]
+    assert batch["targets"].tolist() == [[2, 1]]
+    assert view.read(np.array([[1, 0, 1]]), ["raw"])["raw"][0].tobytes() == b"efg"
+    with pytest.raises(ConfigError, match="plans on axis 'bytes', must be 'time', which was meas"):
+        Loader(view, Fixed(2, axis="bytes"))
+
+
+def test_the_view_has_a_fingerprint_of_its_lengths(folder):
+    base = open_store(folder)
+    view, other = measure_lengths(base, runs), measure_lengths(base, lambda s, r: s)
+    prints = {base.fingerprint, view.fingerprint, other.fingerprint, view.take([0]).fingerprint}
+    assert len(prints) == 4
+    assert measure_lengths(base, runs).fingerprint == view.fingerprint
+
+
+def test_a_resumed_loader_goes_on_with_a_measured_view(folder):
+    view = measure_lengths(folder, runs)
+    loader = Loader(view, TokenBudget(50), seed=1)
+    iterator = iter(loader)
+    first = [next(iterator)["u"].tolist() for _ in range(3)]
+    state = loader.state_dict()
+    again = Loader(measure_lengths(folder, runs), TokenBudget(50), seed=1, prefetch=0)
+    again.load_state_dict(state)
+    rest = [batch["u"].tolist() for batch in again]
+    whole = [batch["u"].tolist() for batch in Loader(view, TokenBudget(50), seed=1)]
+    assert first + rest == whole
+
+
+def test_a_data_module_plays_the_view(folder):
+    parts = split(measure_lengths(folder, runs), {"train": 0.8, "val": 0.2})
+    data = SequenceDataModule(**parts, batching=Fixed(500))
+    data.setup("fit")
+    (train,), (val,) = list(data.train_dataloader()), list(data.val_dataloader())
+    assert len(train) + len(val) == COUNT
+    assert train.validate().lengths.sum() + val.lengths.sum() == sum(expected())
+
+
+@pytest.mark.parametrize("make", [Loader, lambda *a, **k: SequenceDataModule(
+    train=a[0], batching=a[1], **k).setup("fit")])  # fmt: skip
+def test_one_transform_is_enough(folder, make):
+    view = measure_lengths(folder, runs)
+    with pytest.raises(
+        ConfigError, match=r"`transform` is .*runs_of_all but the view carries .*runs"
+    ):
+        make(view, Fixed(2), transform=runs_of_all)
+
+
+def test_a_length_that_was_not_measured_is_an_error_when_it_is_read():
+    more = []
+
+    def grows(sequence, rng):
+        return {"x": np.concatenate([sequence["x"], more])}
+
+    view = measure_lengths([[1.0, 2.0], [3.0]], grows)
+    more.append(1.0)
+    with pytest.raises(
+        DecodeError, match=r"'0': gave field 'x' 3 timesteps, must have the planned 2; measure aga"
+    ):
+        list(Loader(view, Fixed(2, shuffle=False)))
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (lambda s, r: None, "gave None, must give a dict of arrays: it never drops"),
+        (lambda s, r: {"y": 3}, "gave y, must give a field along axis 'time' to be measured"),
+        (lambda s, r: {}, "gave nothing, must give a field along axis 'time'"),
+        (
+            lambda s, r: {"x": s["x"], "z": s["x"][:1]},
+            "gave field 'z' 1 timesteps and 'x' 2, must be equal along axis 'time'",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_names_the_sequence(transform, message):
+    with pytest.raises(DecodeError, match=f"transform of sequence 'a': {message}") as caught:
+        measure_lengths([{"x": [1, 2], "id": "a"}], transform)
+    assert caught.value.facts["sequence"] == 0
+
+
+def fails(sequence, rng):
+    raise ValueError(f"no {sequence['id']}")
+
+
+def test_what_a_transform_raises_in_a_worker_says_where(folder):
+    with pytest.raises(ValueError, match="no s0") as caught:
+        measure_lengths(open_store(folder).take([0]), fails, num_workers=1)
+    assert "in the transform of sequence 's0'" in caught.value.__notes__
+
+
+def dies(sequence, rng):
+    os._exit(3)
+
+
+def test_a_worker_that_dies_is_an_error(folder):
+    with pytest.raises(ConfigError, match="a worker process ended before its work"):
+        measure_lengths(open_store(folder).take([0]), dies, num_workers=1)
+
+
+def said(sequence, rng):
+    return sequence
+
+
+said.lengths = lambda lengths: lengths
+
+
+@pytest.mark.parametrize(
+    ("transform", "options", "message"),
+    [
+        (said, {}, r"said has `.lengths`, must not have to be measured; pass it as `transform`"),
+        ("x", {}, "`transform` is 'x', must be a function"),
+        (runs, {"num_workers": -1}, "`num_workers` is -1, must be a whole number from 0"),
+        (lambda s, r: s, {"num_workers": 1}, "cannot be sent to a process .*write it as a functi"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(transform, options, message):
+    with pytest.raises(ConfigError, match=message):
+        measure_lengths([[1, 2]], transform, **options)
+
+
+def test_a_view_carries_one_transform():
+    with pytest.raises(ConfigError, match=r"the view carries .*runs already, must carry none"):
+        measure_lengths(measure_lengths([[1, 2]], runs), runs)
+
+
+def test_a_bar_shows_how_far_it_is(capsys):
+    measure_lengths([[1, 2]] * 3, runs, progress=True)
+    shown = capsys.readouterr().err
+    assert "measuring" in shown
+    assert "3 of 3" in shown
+    assert "sequences/s" in shown
+    measure_lengths([[1, 2]] * 3, runs)
+    assert capsys.readouterr().err == ""
+
+
+# The digest of code
+
+
+class Scale:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, sequence, rng):
+        return self.by * sequence
+
+    def other(self, sequence):
+        return sequence
+
+
+class Closed(Scale):
+    def __reduce__(self):
+        raise TypeError("not to be sent")
+
+
+def scaled(by, more=()):
+    def inner(sequence, rng, factor=by):
+        return [factor * one for one in sequence] + [by, more, {1, 2} & {2}]
+
+    return inner
+
+
+def recursive(depth):
+    return recursive(depth - 1) if depth else HOP
+
+
+HOP = 3
+
+
+def test_a_digest_is_of_what_a_function_does():
+    different = [
+        scaled(2), scaled(3), scaled(2, {"a": [1]}), scaled(2, {"a": [2]}), Scale(2), Scale(3),
+        Scale(2).other, Closed(2), functools.partial(runs, 1), functools.partial(runs, 2),
+        recursive, runs, Scale,
+    ]  # fmt: skip
+    assert len({code_digest(one) for one in different}) == len(different)
+    assert code_digest(scaled(2)) == code_digest(scaled(2))
+    assert code_digest(Scale(2)) == code_digest(Scale(2))
+
+
+def test_a_digest_sees_values_of_the_module(monkeypatch):
+    before = code_digest(recursive)
+    monkeypatch.setitem(globals(), "HOP", 4)
+    assert code_digest(recursive) != before
