@@ -1,7 +1,19 @@
 """Reference models for seqdata, using its public names only: read them, train them, copy them."""
 
 from seqdata_models.byte_lm import ByteLM
+from seqdata_models.forecaster import Forecaster
 from seqdata_models.functional import last_valid, masked_mean, masked_token_loss
 from seqdata_models.lstm_classifier import LSTMClassifier
+from seqdata_models.lstm_tagger import LSTMTagger
+from seqdata_models.seq2seq_lstm import Seq2SeqLSTM
 
-__all__ = ["ByteLM", "LSTMClassifier", "last_valid", "masked_mean", "masked_token_loss"]
+__all__ = [
+    "ByteLM",
+    "Forecaster",
+    "LSTMClassifier",
+    "LSTMTagger",
+    "Seq2SeqLSTM",
+    "last_valid",
+    "masked_mean",
+    "masked_token_loss",
+]

@@ -7,6 +7,8 @@ the flow: between a ``SequenceBatch`` and a model's loss.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,7 +16,25 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from seqdata import ConfigError
 
+Layout = Literal["packed", "dense"]  # how an LSTM is trained over padded rows
+
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the order that `torch.lstm` takes
+
+
+def check_layout(model: str, layout: str) -> None:
+    """Refuse what is no ``Layout``.
+
+    Args:
+        model: Who was given it, for the error.
+        layout: What was given.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    if layout not in ("packed", "dense"):
+        raise ConfigError(
+            f"{model}: `layout` is {layout!r}, must be 'packed' or 'dense'; use 'packed'"
+        )
 
 
 def last_valid(
@@ -116,7 +136,7 @@ def linear_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
 
     Args:
         layer: The layer.
-        x: (B, F) float, on a device that has float64 (MPS has not: there it is ``layer(x)``).
+        x: (…, F) float, on a device that has float64 (MPS has not: there it is ``layer(x)``).
     """
     if x.device.type == "mps":
         plain: Tensor = layer(x)

@@ -6,18 +6,22 @@ one sequence in a row. Reads: ``batch["x"]``, ``batch["y"]``. Makes: logits per 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqdata import ConfigError, SequenceBatch
-from seqdata_models.functional import last_valid, linear_exactly, run_dense
+from seqdata import SequenceBatch
+from seqdata_models.functional import (
+    Layout,
+    check_layout,
+    last_valid,
+    linear_exactly,
+    run_dense,
+)
 from seqdata_models.metrics import ExactMean
-
-Layout = Literal["packed", "dense"]
 
 
 class LSTMClassifier(L.LightningModule):
@@ -53,10 +57,7 @@ class LSTMClassifier(L.LightningModule):
         learning_rate: float = 5e-3,
         weight_decay: float = 1e-4,
     ) -> None:
-        if layout not in ("packed", "dense"):
-            raise ConfigError(
-                f"classifier: `layout` is {layout!r}, must be 'packed' or 'dense'; use 'packed'"
-            )
+        check_layout("classifier", layout)
         super().__init__()
         self.save_hyperparameters()
         self.layout = layout

@@ -1,4 +1,4 @@
-"""Train and validate both models on some ranks; run as ``on_ranks.py RANKS OUT``."""
+"""Train and validate every model on some ranks; run as ``on_ranks.py RANKS OUT``."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import torch
-from seqdata_models import ByteLM, LSTMClassifier
+from seqdata_models import ByteLM, Forecaster, LSTMClassifier, LSTMTagger, Seq2SeqLSTM
 
-from seqdata import Fixed, SequenceDataModule, TokenBudget
+from seqdata import Fixed, SequenceDataModule, TokenBudget, Windows, write_store
 
 
 def labelled() -> list[dict[str, object]]:
@@ -20,6 +20,22 @@ def labelled() -> list[dict[str, object]]:
         {"x": random.normal(size=(int(random.integers(3, 20)), 4)), "y": int(random.integers(3))}
         for _ in range(25)  # 7 batches of 4: the last is short, and filler stands beside it
     ]
+
+
+def tagged() -> list[dict[str, object]]:
+    random = np.random.default_rng(2)
+    return [{"x": row["x"], "y": random.integers(0, 3, len(row["x"]))} for row in labelled()]
+
+
+def pairs(folder: Path) -> Path:
+    random = np.random.default_rng(3)
+    rows = [
+        {name: random.integers(0, 7, random.integers(1, 12)) for name in ("source", "target")}
+        for _ in range(25)
+    ]
+    if not folder.exists():  # the run of rank 0 writes it, before there are others
+        write_store(folder, rows, axes={"source": "time", "target": "text"})
+    return folder
 
 
 def texts() -> list[np.ndarray]:
@@ -65,6 +81,19 @@ def main() -> None:
         train=texts(), val=texts(), batching=batching, shift=1, batches_per_update=2
     )
     found["bytes"] = run(ByteLM(4, 6), data, ranks)
+    torch.manual_seed(0)
+    rows = tagged()
+    tags = SequenceDataModule(train=rows, val=rows, batching=TokenBudget(40), batches_per_update=2)
+    found["tagger"] = run(LSTMTagger(4, 3, hidden=6), tags, ranks)
+    torch.manual_seed(0)
+    series = [row["x"] for row in labelled()]
+    batching = Windows(6, 2, 5, horizon=3)
+    data = SequenceDataModule(train=series, val=series, batching=batching, batches_per_update=2)
+    found["forecaster"] = run(Forecaster(4, 3, hidden=6), data, ranks)
+    torch.manual_seed(0)
+    store = pairs(out.parent / "pairs")
+    data = SequenceDataModule(train=store, val=store, batching=Fixed(4), batches_per_update=2)
+    found["seq2seq"] = run(Seq2SeqLSTM(7, 7, embedding=4, hidden=6), data, ranks)
     if os.environ.get("LOCAL_RANK", "0") == "0":
         out.write_text(json.dumps(found))
 

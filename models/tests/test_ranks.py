@@ -23,9 +23,16 @@ def test_two_ranks_give_the_parameters_and_metrics_of_one(tmp_path):
         assert ended.returncode == 0, ended.stderr[-3000:]
         found.append(json.loads(out.read_text()))
     one, two = found
-    assert {"val_loss", "val_accuracy"} <= one["classifier"].keys()
-    assert "val_bits_per_byte" in one["bytes"]
-    for model in ("classifier", "bytes"):
+    metrics = {
+        "classifier": {"val_loss", "val_accuracy"},
+        "bytes": {"val_bits_per_byte"},
+        "tagger": {"val_loss", "val_accuracy"},
+        "forecaster": {"val_mse"},
+        "seq2seq": {"val_loss", "val_accuracy", "val_exact"},
+    }
+    assert one.keys() == two.keys() == metrics.keys()
+    for model, names in metrics.items():
+        assert names <= one[model].keys()
         assert one[model].keys() == two[model].keys()
         for name, value in one[model].items():
             assert abs(value - two[model][name]) <= 1e-12, name

@@ -1,0 +1,132 @@
+"""A forecaster: one LSTM reads a window's context, another goes on from its state.
+
+Place in the flow: trained by a Lightning Trainer on the batches of ``Windows(size, horizon=…)``.
+Reads: ``batch.context`` and ``batch.future`` of one field. Makes: the next ``horizon`` timesteps.
+"""
+
+from __future__ import annotations
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from seqdata import ConfigError, SequenceBatch
+from seqdata_models.functional import linear_exactly
+from seqdata_models.metrics import ExactMean
+
+
+class Forecaster(L.LightningModule):
+    """What follows a window, timestep by timestep: each is the one before it plus a change.
+
+    Args:
+        features: Size F of one timestep; all of them are read and forecast. Scale them before.
+        horizon: Timesteps to forecast, as the policy's.
+        hidden: Size of the hidden state.
+        layers: Stacked LSTM layers, of both.
+        teacher_forcing: Whether training goes on from the true timesteps, in one pass; else, and
+            always in evaluation, from the forecast ones.
+        learning_rate: Of Adam.
+        field: Name of the field, float (T, F) in each sequence.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        horizon: int,
+        *,
+        hidden: int = 64,
+        layers: int = 1,
+        teacher_forcing: bool = False,
+        learning_rate: float = 5e-3,
+        field: str = "x",
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.horizon = horizon
+        self.teacher_forcing = teacher_forcing
+        self.learning_rate = learning_rate
+        self.field = field
+        self.encoder = nn.LSTM(features, hidden, layers, batch_first=True)
+        self.decoder = nn.LSTM(features, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, features)
+        self.val_mse, self.test_mse = ExactMean(), ExactMean()
+
+    def forward(self, context: Tensor, future: Tensor | None = None) -> Tensor:
+        """Forecast.
+
+        Args:
+            context: (B, size, F) float.
+            future: (B, horizon, F) float, what truly follows: then timestep t is forecast from
+                the true ones before it. None: from the forecast ones.
+
+        Returns:
+            (B, horizon, F) float.
+        """
+        _, state = self.encoder(context)
+        last = context[:, -1:]  # (B, 1, F)
+        if future is not None:
+            before = torch.cat([last, future[:, :-1]], dim=1)
+            out, _ = self.decoder(before, state)
+            return before + self._change(out)
+        steps = []
+        for _ in range(self.horizon):
+            out, state = self.decoder(last, state)
+            last = last + self._change(out)
+            steps.append(last)
+        return torch.cat(steps, dim=1)
+
+    def training_step(self, batch: SequenceBatch) -> Tensor:
+        """Give the loss: a mean over the windows of the whole update, on any number of ranks."""
+        loss = (self.window_errors(batch) * batch.weight).sum()
+        windows = batch.weight.sum().clamp(min=1)
+        self.log("train_mse", loss.detach() / windows, batch_size=len(batch))
+        return loss * batch.sequence_scale
+
+    def validation_step(self, batch: SequenceBatch) -> None:
+        """Add up ``val_mse``."""
+        self._evaluate(batch, "val_mse", self.val_mse)
+
+    def test_step(self, batch: SequenceBatch) -> None:
+        """Add up ``test_mse``."""
+        self._evaluate(batch, "test_mse", self.test_mse)
+
+    def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
+        """Give ``ids`` and ``start`` (r,) int64 on the CPU and ``forecast`` (r, horizon, F).
+
+        Filler rows are left out. Windows without a horizon will do: nothing true is looked at.
+        """
+        counted = batch.weight > 0
+        here = counted.cpu()
+        forecast = self(batch.context[self.field])[counted]
+        return {"ids": batch.ids[here], "start": batch.start[here], "forecast": forecast}
+
+    def window_errors(self, batch: SequenceBatch) -> Tensor:
+        """Give each window's squared error, a mean over its future, (B,), whatever its weight.
+
+        Raises:
+            ConfigError: If the windows have another horizon.
+        """
+        if batch.horizon != self.horizon:
+            raise ConfigError(
+                f"forecaster: the batch's horizon is {batch.horizon}, must be {self.horizon}; "
+                f"batch with Windows(…, horizon={self.horizon})"
+            )
+        context, future = batch.context[self.field], batch.future[self.field]
+        taught = self.training and self.teacher_forcing
+        forecast: Tensor = self(context, future if taught else None)  # (B, horizon, F)
+        errors: Tensor = (forecast - future).square().flatten(1).mean(dim=1)
+        return errors
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Give Adam with a constant learning rate."""
+        return torch.optim.Adam(self.parameters(), self.learning_rate)
+
+    def _change(self, out: Tensor) -> Tensor:
+        change: Tensor = self.head(out) if self.training else linear_exactly(self.head, out)
+        return change
+
+    def _evaluate(self, batch: SequenceBatch, name: str, mean: ExactMean) -> None:
+        counted = batch.weight > 0
+        errors = torch.where(counted, self.window_errors(batch).double(), 0.0)
+        mean.update(errors.sum(), counted.sum())
+        self.log(name, mean, batch_size=len(batch), prog_bar=True)

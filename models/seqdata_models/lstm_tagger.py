@@ -1,0 +1,122 @@
+"""A tagger: LSTM, linear head at every timestep.
+
+Place in the flow: trained by a Lightning Trainer on the ``SequenceBatch`` of any policy that puts
+one sequence in a row. Reads: ``batch["x"]``, ``batch["y"]``. Makes: logits per timestep.
+"""
+
+from __future__ import annotations
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_packed_sequence
+
+from seqdata import SequenceBatch
+from seqdata_models.functional import (
+    Layout,
+    check_layout,
+    linear_exactly,
+    run_dense,
+    token_nll,
+)
+from seqdata_models.metrics import ExactMean
+
+
+class LSTMTagger(L.LightningModule):
+    """One label per timestep. A row's logits do not depend on the rows beside it.
+
+    Args:
+        features: Size F of one timestep of ``x`` (B, T, F) float.
+        classes: Number of labels; ``y`` (B, T) holds integers below it.
+        hidden: Size of one direction's hidden state.
+        layers: Stacked LSTM layers.
+        bidirectional: Whether a label may depend on later timesteps too.
+        dropout: Share of activations dropped between layers and before the head.
+        layout: How to train: ``"packed"`` or ``"dense"``, as for ``LSTMClassifier``.
+        learning_rate: Of Adam.
+
+    Raises:
+        ConfigError: If ``layout`` is neither.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        *,
+        hidden: int = 64,
+        layers: int = 1,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        layout: Layout = "packed",
+        learning_rate: float = 5e-3,
+    ) -> None:
+        check_layout("tagger", layout)
+        super().__init__()
+        self.save_hyperparameters()
+        self.layout = layout
+        self.learning_rate = learning_rate
+        self.lstm = nn.LSTM(
+            features,
+            hidden,
+            layers,
+            batch_first=True,
+            dropout=dropout if layers > 1 else 0.0,
+            bidirectional=bidirectional,
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden * (2 if bidirectional else 1), classes)
+        self.val_loss, self.val_accuracy = ExactMean(), ExactMean()
+        self.test_loss, self.test_accuracy = ExactMean(), ExactMean()
+
+    def forward(self, batch: SequenceBatch) -> Tensor:
+        """Give the logits, (B, T, classes); what lies at padded steps means nothing."""
+        x = batch["x"]  # (B, T, F)
+        if self.training and self.layout == "packed":
+            packed, _ = self.lstm(batch.packed("x"))
+            out, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
+        else:
+            out = run_dense(self.lstm, x, batch.lengths)  # (B, T, directions * hidden)
+        if not self.training:
+            return linear_exactly(self.head, out)
+        logits: Tensor = self.head(self.dropout(out))
+        return logits
+
+    def training_step(self, batch: SequenceBatch) -> Tensor:
+        """Give the loss: a mean over the timesteps of the whole update, on any number of ranks."""
+        nll = token_nll(self(batch), batch["y"], batch.score).sum()
+        mean = nll.detach() / max(batch.num_tokens, 1)
+        self.log("train_loss", mean, batch_size=batch.num_tokens)
+        return nll * batch.loss_scale
+
+    def validation_step(self, batch: SequenceBatch) -> None:
+        """Add up ``val_loss`` and ``val_accuracy``, both per timestep."""
+        self._evaluate(batch, "val", self.val_loss, self.val_accuracy)
+
+    def test_step(self, batch: SequenceBatch) -> None:
+        """Add up ``test_loss`` and ``test_accuracy``, both per timestep."""
+        self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
+
+    def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
+        """Give ``ids`` and ``lengths`` (n,) int64 on the CPU and ``logits`` (n, T, classes).
+
+        Filler rows are left out.
+        """
+        counted = batch.weight > 0
+        here = counted.cpu()
+        logits = self(batch)[counted]
+        return {"ids": batch.ids[here], "lengths": batch.lengths[here], "logits": logits}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Give Adam with a constant learning rate."""
+        return torch.optim.Adam(self.parameters(), self.learning_rate)
+
+    def _evaluate(
+        self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
+    ) -> None:
+        logits, score = self(batch), batch.score
+        right = score & (logits.argmax(dim=-1) == batch["y"])
+        mean_loss.update(token_nll(logits, batch["y"], score).double().sum(), batch.num_tokens)
+        accuracy.update(right.sum(), batch.num_tokens)
+        self.log(f"{stage}_loss", mean_loss, batch_size=batch.num_tokens)
+        self.log(f"{stage}_accuracy", accuracy, batch_size=batch.num_tokens, prog_bar=True)
