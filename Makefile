@@ -11,12 +11,13 @@ SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.c) \
 GROUPS_OF_TOOLS := "import tomllib; g = tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']; \
 	print(*g['dev'], *g['docs'])"
 
-# Nothing from outside the environment is seen, and what builds a package is pinned too.
+# Nothing from outside the environment is seen. Only what installs is pinned (relative paths: a
+# constraint's path may hold no blank), what builds a package too.
 unexport PYTHONPATH PYTHONHOME
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PIP_CONSTRAINT := constraints.txt
-export PIP_BUILD_CONSTRAINT := constraints.txt
+$(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
+$(STAMP) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-nightly lint types docs bench mutants dist clean
