@@ -1,10 +1,6 @@
 """The Player: whole epochs over real stores, by rank, position, update and failure."""
 
-import subprocess
-import sys
-import textwrap
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -12,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.errors import ConfigError, CorruptSampleError, IncompleteEpochError, PlanError
+from seqdata.errors import ConfigError, CorruptSampleError, PlanError
 from seqdata.loading.options import PlayOptions, Update
 from seqdata.loading.player import Player
-from seqdata.loading.pool import SMALLEST
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
@@ -341,58 +336,3 @@ def test_nothing_happens_before_the_first_next():
     assert not shown
     assert not workers()
     items.close()
-
-
-def test_an_iteration_that_is_left_ends_its_thread():
-    for _ in player(Fixed(1)).play(0, 0):
-        break
-    assert ends()
-
-
-def test_shutdown_ends_what_runs_and_the_epoch_is_not_taken_for_whole():
-    mine = player(Fixed(1))
-    items = mine.play(0, 0)
-    next(items)
-    mine.shutdown()
-    assert not workers()
-    with pytest.raises(IncompleteEpochError, match=r"1?\d batches of epoch 0 were delivered, 103"):
-        list(items)
-    assert len(list(mine.play(0, 0))) == 103
-
-
-def test_large_outputs_come_from_recycled_memory_and_stay_whole():
-    length = SMALLEST // 8
-    store = MemoryStore.of([np.full(length, number, dtype=np.float64) for number in range(12)])
-    mine = player(Fixed(2, shuffle=False), store)
-    kept, places = [], set()
-    for step, batch in enumerate(mine.play(0, 0)):
-        places.add(batch["x"].data_ptr())
-        if step % 2:
-            kept.append(batch["x"][1, ::1000])
-        del batch
-    assert len(places) < 6 + 1
-    assert [row.unique().tolist() for row in kept] == [[3.0], [7.0], [11.0]]
-    del kept
-    mine.shutdown()
-    assert mine._pool.held == 0
-
-
-def test_a_process_ends_while_an_epoch_is_played():
-    code = """
-        import numpy as np
-        from seqdata.loading.options import PlayOptions
-        from seqdata.loading.player import Player
-        from seqdata.policies.fixed import Fixed
-        from seqdata.storage.memory import MemoryStore
-
-        store = MemoryStore.of([np.zeros(50_000, np.float32) for _ in range(400)])
-        items = Player(store, Fixed(2), PlayOptions()).play(0, 0)
-        next(items)
-        print("done")
-    """
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
-    assert time.monotonic() - began < 30

@@ -1,0 +1,102 @@
+"""The Player's threads and memory: ahead of their use, and gone in the end."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from seqdata.errors import IncompleteEpochError
+from seqdata.loading.options import PlayOptions
+from seqdata.loading.player import Player
+from seqdata.loading.pool import SMALLEST
+from seqdata.policies.fixed import Fixed
+from seqdata.storage.memory import MemoryStore
+from seqdata.testing.blocks import SmallBlocks
+
+STORE = MemoryStore.of([[number] for number in range(103)])
+
+
+def player(policy, store=STORE, **options):
+    return Player(store, policy, PlayOptions(**options))
+
+
+def workers():
+    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
+
+
+def ends():
+    for thread in workers():
+        thread.join(timeout=5.0)
+    return not workers()
+
+
+def test_an_iteration_that_is_left_ends_its_thread():
+    for _ in player(Fixed(1)).play(0, 0):
+        break
+    assert ends()
+
+
+def test_shutdown_ends_what_runs_and_the_epoch_is_not_taken_for_whole():
+    mine = player(Fixed(1))
+    items = mine.play(0, 0)
+    next(items)
+    mine.shutdown()
+    assert not workers()
+    with pytest.raises(IncompleteEpochError, match=r"1?\d batches of epoch 0 were delivered, 103"):
+        list(items)
+    assert len(list(mine.play(0, 0))) == 103
+
+
+def test_large_outputs_come_from_recycled_memory_and_stay_whole():
+    length = SMALLEST // 8
+    store = MemoryStore.of([np.full(length, number, dtype=np.float64) for number in range(12)])
+    mine = player(Fixed(2, shuffle=False), store)
+    kept, places = [], set()
+    for step, batch in enumerate(mine.play(0, 0)):
+        places.add(batch["x"].data_ptr())
+        if step % 2:
+            kept.append(batch["x"][1, ::1000])
+        del batch
+    assert len(places) < 6 + 1
+    assert [row.unique().tolist() for row in kept] == [[3.0], [7.0], [11.0]]
+    del kept
+    mine.shutdown()
+    assert mine._pool.held == 0
+
+
+def test_a_process_ends_while_an_epoch_is_played():
+    code = """
+        import numpy as np
+        from seqdata.loading.options import PlayOptions
+        from seqdata.loading.player import Player
+        from seqdata.policies.fixed import Fixed
+        from seqdata.storage.memory import MemoryStore
+
+        store = MemoryStore.of([np.zeros(50_000, np.float32) for _ in range(400)])
+        items = Player(store, Fixed(2), PlayOptions()).play(0, 0)
+        next(items)
+        print("done")
+    """
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert time.monotonic() - began < 30
+
+
+def test_the_next_block_is_planned_ahead_of_its_use():
+    store = MemoryStore.of([[1]] * 300)
+    mine = player(SmallBlocks(Fixed(1), max_block=64), store)
+    items = mine.play(0, 0)
+    next(items)
+    made = mine.plan(0)._table._recent
+    until = time.monotonic() + 5.0
+    while len(made) < 2 and time.monotonic() < until:
+        time.sleep(0.001)
+    assert len(made) >= 2
+    assert len(list(items)) == 299
