@@ -16,9 +16,21 @@ from seqdata.errors import DecodeError, SeqDataError
 from seqdata.lightning import adapter
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.lightning.metrics import ExactMean
 from seqdata.policies.bucketed import Bucketed
+from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
-from tests.lightning.harness import QUIET, Lanes, Recorder, Run, data_of, fit, quietly
+from tests.lightning import predicting
+from tests.lightning.harness import (
+    QUIET,
+    Lanes,
+    Recorder,
+    Run,
+    data_of,
+    fit,
+    quietly,
+    sequences,
+)
 
 
 def under_ddp(world: int) -> dict[str, Any]:
@@ -109,6 +121,63 @@ def predict(spec: dict[str, Any]) -> list[list[int]]:
         return trainer.predict(Recorder(), datamodule=data)
 
 
+def write_predictions(spec: dict[str, Any]) -> str:
+    """Predict to a store; gives the error, if there is one."""
+    data = written_data(**spec.get("data", {}))
+    model = predicting.Predictor(**spec.get("model", {}))
+    with strictly():
+        try:
+            predicting.predict(
+                data,
+                Path(spec["location"]),
+                model=model,
+                trainer={**under_ddp(spec["world"]), "limit_predict_batches": spec.get("limit")},
+                **spec.get("writer", {}),
+            )
+        except (SeqDataError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def written_data(
+    count: int = 27,
+    *,
+    take: list[int] | None = None,
+    split: int | None = None,
+    named: int | None = None,
+    batch: int = 2,
+) -> SequenceDataModule:
+    """Make data to be predicted: whole, a view, in pieces of ``split``, or two sets by name."""
+    rows = [{"id": f"s{number}", "x": one} for number, one in enumerate(sequences(count))]
+    given: Any = rows if named is None else {"one": rows[:named], "two": rows[named:]}
+    if take is not None:
+        given = MemoryStore.of(rows).take(take)
+    policy = Bucketed(batch)
+    if split is not None:
+        policy = Bucketed(batch, max_length=split, too_long="split")
+    return SequenceDataModule(predict=given, batching=policy)
+
+
+def exact_mean(spec: dict[str, Any]) -> dict[str, Any]:
+    """Validate: the exact mean, the mean of the ranks' means, and what a new epoch begins with."""
+
+    class Validated(Recorder):
+        def on_validation_epoch_start(self):
+            self.exact = ExactMean()
+            self.values = []
+
+        def validation_step(self, batch, batch_idx):
+            x = batch["x"][..., 0].exp()
+            self.exact.update((x * batch.score).sum(), batch.score.sum())
+            self.values.extend(x[batch.score].tolist())
+
+    data, model = data_in(spec), Validated()
+    with strictly(), quietly():
+        strategy = under_ddp(spec["world"]) if spec["world"] > 1 else {}
+        pl.Trainer(**{**QUIET, **strategy}).validate(model, datamodule=data, verbose=False)
+    return {"mean": model.exact.compute(), "values": model.values}
+
+
 def compare(spec: dict[str, Any]) -> str:
     """Say what ranks that differ are told."""
     rank = torch.distributed.get_rank()
@@ -139,6 +208,8 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fit": run_fit,
     "test": evaluate,
     "predict": predict,
+    "write_predictions": write_predictions,
+    "exact_mean": exact_mean,
     "compare": compare,
     "parallel_world": parallel_world,
 }

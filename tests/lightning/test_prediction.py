@@ -1,0 +1,329 @@
+"""Predictions become a store: each sequence once, in the data's own order, or an error."""
+
+import pickle
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+
+from seqdata.errors import ConfigError, PlanError
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.lightning.outputs import Wanted
+from seqdata.lightning.prediction import PredictionWriter, _Run
+from seqdata.opening import open_store
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.packed import Packed
+from seqdata.policies.windows import Windows
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.views import take
+from seqdata.world import World
+from tests.lightning.harness import QUIET, quietly, sequences
+from tests.lightning.predicting import Predictor, files_of, predict, read
+
+COUNT = 23
+DATA = sequences(COUNT)
+NAMED = [{"id": f"utt-{number}", "x": one} for number, one in enumerate(DATA)]
+
+
+def data_of(given=NAMED, batching=None, **options):
+    return SequenceDataModule(predict=given, batching=batching or Bucketed(4), **options)
+
+
+def running(one):
+    return pytest.approx(np.cumsum(one, axis=0).ravel())
+
+
+def flat(rows):
+    return [np.ravel(row).tolist() for row in rows]
+
+
+def test_predictions_lie_in_the_order_of_the_data_each_once(tmp_path):
+    predict(data_of(), tmp_path / "out")
+    made = read(tmp_path / "out")
+    assert list(made) == ["id", "position", "steps", "sum", "spans"]
+    assert made["id"] == [f"utt-{number}" for number in range(COUNT)]
+    assert made["position"] == list(range(COUNT))
+    assert flat(made["steps"]) == [running(one) for one in DATA]
+    assert [one[0] for one in made["sum"]] == [pytest.approx(one.sum()) for one in DATA]
+    assert made["spans"] == [[[0, len(one)]] for one in DATA]
+
+
+def test_the_store_is_keyed_by_the_sequences_ids(tmp_path):
+    predict(data_of(), tmp_path / "out")
+    store = open_store(tmp_path / "out")
+    assert store.keys([3, 1]) == ["utt-3", "utt-1"]
+    assert store.lengths.tolist() == [len(one) for one in DATA]
+
+
+def test_nothing_but_the_store_is_left(tmp_path):
+    predict(data_of(), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_one_entry_may_be_chosen_and_several(tmp_path):
+    predict(data_of(), tmp_path / "one", field="steps")
+    assert list(read(tmp_path / "one")) == ["id", "position", "steps", "spans"]
+    predict(data_of(), tmp_path / "two", fields=("sum", "steps"))
+    assert list(read(tmp_path / "two")) == ["id", "position", "sum", "steps", "spans"]
+
+
+def test_a_tensor_is_named_by_field(tmp_path):
+    predict(data_of(), tmp_path / "out", field="logits", model=Predictor("steps"))
+    assert flat(read(tmp_path / "out")["logits"]) == [running(one) for one in DATA]
+    predict(data_of(), tmp_path / "other", model=Predictor("steps"))
+    assert flat(read(tmp_path / "other")["prediction"]) == [running(one) for one in DATA]
+
+
+def test_one_value_per_sequence_makes_a_store_that_reads(tmp_path):
+    predict(data_of(), tmp_path / "out", model=Predictor("sum"))
+    store = open_store(tmp_path / "out")
+    assert store.fields["prediction"].axis is None
+    assert store.fields["prediction"].shape == (2,)
+    assert list(store.lengths_of) == ["spans"]
+
+
+def test_an_output_may_have_the_rows_of_real(tmp_path):
+    predict(data_of(), tmp_path / "out", model=Predictor("real"))
+    assert read(tmp_path / "out")["prediction"] == [pytest.approx(one.sum()) for one in DATA]
+
+
+def test_a_view_is_predicted_in_its_own_order_repeats_and_all(tmp_path):
+    numbers = [5, 2, 5, 0, 2, 22]
+    predict(data_of(take(MemoryStore.of(NAMED), numbers), Bucketed(2)), tmp_path / "out")
+    made = read(tmp_path / "out")
+    assert made["id"] == [f"utt-{number}" for number in numbers]
+    assert made["position"] == list(range(6))
+    assert flat(made["steps"]) == [running(DATA[number]) for number in numbers]
+    assert open_store(tmp_path / "out").keys([0, 2]) == ["0", "2"]
+
+
+def test_a_view_without_repeats_is_keyed_by_id(tmp_path):
+    predict(data_of(take(MemoryStore.of(NAMED), [5, 2]), Bucketed(1)), tmp_path / "out")
+    assert open_store(tmp_path / "out").keys([0, 1]) == ["utt-5", "utt-2"]
+
+
+def test_pieces_of_a_split_sequence_are_put_together(tmp_path):
+    split = Bucketed(4, max_length=3, too_long="split")
+    predict(data_of(batching=split), tmp_path / "out", field="steps")
+    made = read(tmp_path / "out")
+    wanted = [
+        np.concatenate([np.cumsum(one[at : at + 3]) for at in range(0, len(one), 3)])
+        for one in DATA
+    ]
+    assert flat(made["steps"]) == [pytest.approx(one) for one in wanted]
+    long = max(range(COUNT), key=lambda number: len(DATA[number]))
+    assert made["spans"][long] == [[0, 3], [3, 6], [6, 9]]
+
+
+def test_a_truncated_sequence_says_how_far_it_was_predicted(tmp_path):
+    policy = Bucketed(4, max_length=3, too_long="truncate")
+    predict(data_of(batching=policy), tmp_path / "out", per={"steps": "timestep"})
+    assert read(tmp_path / "out")["spans"] == [[[0, min(3, len(one))]] for one in DATA]
+
+
+def test_windows_give_a_row_for_each(tmp_path):
+    policy = Windows(2, 1, 4, horizon=2)
+    predict(data_of(batching=policy), tmp_path / "out", per="span", model=Predictor("forecast"))
+    made = read(tmp_path / "out")
+    places = [(number, at) for number, one in enumerate(DATA) for at in range(len(one) - 3)]
+    assert [(n, spans[0][0]) for n, spans in zip(made["position"], made["spans"], strict=True)] == (
+        places
+    )
+    assert made["prediction"] == [
+        pytest.approx(DATA[number][at + 2 : at + 4, 0] * 2) for number, at in places
+    ]
+
+
+def test_other_types_are_kept_and_small_floats_widened(tmp_path):
+    predict(data_of(), tmp_path / "flags", model=Predictor("flags"))
+    assert read(tmp_path / "flags")["prediction"] == [(one[:, 0] > 0.5).tolist() for one in DATA]
+    predict(data_of(), tmp_path / "half", model=Predictor("bfloat16"))
+    store = open_store(tmp_path / "half")
+    assert store.fields["prediction"].dtype == "float32"
+
+
+def test_data_sets_with_names_go_to_folders_of_these_names(tmp_path):
+    data = data_of({"first": NAMED[:5], "second": NAMED[5:]})
+    predict(data, tmp_path / "out")
+    assert read(tmp_path / "out" / "first")["id"] == [f"utt-{number}" for number in range(5)]
+    assert flat(read(tmp_path / "out" / "second")["steps"]) == [running(one) for one in DATA[5:]]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["first", "second"]
+
+
+def test_a_width_met_by_chance_does_not_make_timesteps(tmp_path):
+    data = [np.ones((length, 1)) for length in (11, 11, 9, 9, 3)]
+    predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("wide"))
+    assert open_store(tmp_path / "out").fields["prediction"].shape == (9,)
+
+
+def test_a_guess_that_was_wrong_is_refused(tmp_path):
+    data = [np.ones((length, 1)) for length in (9, 9, 3)]
+    with pytest.raises(ConfigError, match=r"'prediction' is float32 \(9,\) per sequence in batch 1"
+                       r" but float32 \(\) per timestep elsewhere.*pass `per`"):  # fmt: skip
+        predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("wide"))
+    predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("wide"), per="sequence")
+    assert open_store(tmp_path / "out").fields["prediction"].shape == (9,)
+
+
+def test_what_cannot_be_guessed_is_refused(tmp_path):
+    data = [np.ones((9, 1))] * 3
+    with pytest.raises(ConfigError, match="`per` is None, but the second dimension of prediction "
+                       "'prediction' is 9 like the width of every batch"):  # fmt: skip
+        predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("nine"))
+    predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("nine"), per="timestep")
+    assert open_store(tmp_path / "out").fields["prediction"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("gives", "options", "message"),
+    [
+        ("many", {}, r"shape \(5, 2\), must have 4 rows as the batch, or 4 as batch.real\(\)"),
+        ("empty", {}, r"shape \(4, 0\), must hold a number in each row"),
+        ("complex", {}, "has dtype complex64, must be one of bool"),
+        ("number", {}, "'prediction' is a number, must be a padded tensor with a row for each"),
+        ("list", {}, "'prediction' is a list, must be a padded tensor with a row for each"),
+        ("reserved", {}, "a prediction is named 'id', must be text other than id, position, spans"),
+        ("varying", {}, r"is float32 \(21,\) per sequence in batch 1 but float32 \(20,\) per"),
+        ("entries", {}, "the predictions are True in batch 1 but False elsewhere"),
+        ("both", {"field": "stps"}, "no field 'stps'; did you mean 'steps'"),
+        ("both", {"per": {"summ": "sequence"}}, "`per`: no field 'summ'; did you mean 'sum'"),
+        ("steps", {"fields": ("a", "b")}, "gave a Tensor, must be a dict for the fields a, b"),
+        ("sum", {"per": "timestep"}, r"must be \(rows, 9, …\) to be one per timestep of a batch"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused(tmp_path, gives, options, message):
+    with pytest.raises(ConfigError, match=message):
+        predict(data_of(), tmp_path / "out", model=Predictor(gives), **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"field": "a", "fields": ("b",)}, "`field` and `fields` are both given, must be one"),
+        ({"fields": "logits"}, "`fields` is 'logits', must be a tuple of names"),
+        ({"fields": ()}, r"`fields` is \(\), must be a tuple of names"),
+        ({"field": "position"}, "a prediction is named 'position', must be text other than"),
+        ({"per": "token"}, "`per` is 'token', must be 'sequence', 'timestep', 'span' or None"),
+        ({"per": {"a": "row"}}, "`per` is 'row', must be"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        PredictionWriter("out", **options)
+
+
+def test_a_row_per_sequence_of_pieces_is_refused(tmp_path):
+    split = Bucketed(4, max_length=3, too_long="split")
+    with pytest.raises(ConfigError, match=r"'sum' has one row per sequence, but batch \d+ holds "
+                       r"timesteps \d\.\.\d of sequence \d+.*`per`='span'"):  # fmt: skip
+        predict(data_of(batching=split), tmp_path / "out", field="sum")
+
+
+def test_pieces_may_have_a_row_each(tmp_path):
+    split = Bucketed(4, max_length=3, too_long="split")
+    predict(data_of(batching=split), tmp_path / "out", per={"sum": "span"})
+    made = read(tmp_path / "out")
+    assert len(made["id"]) == sum(-(-len(one) // 3) for one in DATA)
+    assert [len(steps) for steps in made["steps"]] == [
+        spans[0][1] - spans[0][0] for spans in made["spans"]
+    ]
+
+
+def test_rows_of_several_sequences_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="a row of the batch may hold several sequences"):
+        predict(data_of(batching=Packed(2, 12)), tmp_path / "out", model=Predictor("flags"))
+
+
+def test_a_batch_that_knows_no_sequences_is_refused(tmp_path):
+    class Plain(Predictor):
+        def predict_step(self, batch, batch_idx):
+            return batch[0]
+
+    with pytest.raises(ConfigError, match="the batch is a tuple, must be a SequenceBatch"):
+        predict(data_of(as_tuple=("x", "lengths")), tmp_path / "out", model=Plain())
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
+def test_loaders_of_somebody_else_are_refused(tmp_path):
+    trainer = pl.Trainer(**QUIET, callbacks=[PredictionWriter(tmp_path / "out")])
+    loader = torch.utils.data.DataLoader([torch.zeros(1)])
+    with quietly(), pytest.raises(ConfigError, match="the loader is a DataLoader, must be that of"):
+        trainer.predict(Predictor(), loader)
+
+
+def test_a_limit_is_refused_unless_a_part_is_enough(tmp_path):
+    limited = {"limit_predict_batches": 2}
+    with pytest.raises(ConfigError, match="2 of 6 batches would be predicted, must be all"):
+        predict(data_of(), tmp_path / "out", trainer=limited)
+    predict(data_of(), tmp_path / "out", trainer=limited, partial=True)
+    made = read(tmp_path / "out")
+    assert len(made["id"]) == 8
+    assert flat(made["steps"]) == [running(DATA[number]) for number in made["position"]]
+    with pytest.raises(ConfigError, match="`limit_predict_batches` is 0, must leave something"):
+        predict(data_of(), tmp_path / "none", trainer={"limit_predict_batches": 0}, partial=True)
+
+
+def test_sequences_that_the_policy_leaves_out_are_named_before_it_begins(tmp_path):
+    data = [*NAMED[:3], {"id": "nothing", "x": np.empty((0, 1))}, *NAMED[3:5]]
+    model = Predictor(fail_at=0)
+    with pytest.raises(PlanError, match=r"leaves out 1 of 6 sequences, the first is sequence 3 "
+                       r"\('nothing'\), must leave out none; look at `empty`"):  # fmt: skip
+        predict(data_of(data), tmp_path / "out", model=model)
+    predict(data_of(data), tmp_path / "out", partial=True)
+    assert read(tmp_path / "out")["position"] == [0, 1, 2, 4, 5]
+
+
+def test_a_name_that_is_no_folders_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"a data set is named '\.\./x', must be a plain file"):
+        predict(data_of({"../x": NAMED}), tmp_path / "out")
+
+
+def test_a_store_that_is_there_stays_unless_it_may_be_overwritten(tmp_path):
+    predict(data_of(NAMED[:3]), tmp_path / "out", field="sum")
+    before = files_of(tmp_path)
+    with pytest.raises(ConfigError, match="holds a store, must be another folder"):
+        predict(data_of(), tmp_path / "out", model=Predictor(fail_at=0))
+    with pytest.raises(OSError, match="told to fail"):
+        predict(data_of(), tmp_path / "out", overwrite=True, model=Predictor(fail_at=2))
+    assert files_of(tmp_path) == before
+    predict(data_of(), tmp_path / "out", overwrite=True)
+    assert len(open_store(tmp_path / "out")) == COUNT
+
+
+def test_nothing_is_left_behind_after_an_exception(tmp_path):
+    with pytest.raises(OSError, match="told to fail"):
+        predict(data_of(), tmp_path / "out", model=Predictor(fail_at=2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_run_has_left_is_removed(tmp_path):
+    old = tmp_path / ".out.predicting" / ".seqdata-tmp-old"
+    old.mkdir(parents=True)
+    (old / "0-0.places").write_bytes(b"123")
+    predict(data_of(), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"PredictionWriter: .* must be a folder that can"):
+        predict(data_of(), tmp_path / "file" / "out")
+
+
+def test_a_rank_that_cannot_see_the_folder_is_named(tmp_path):
+    run = _Run(World(1, 2), Wanted(None, None))
+    run._folder = tmp_path / "elsewhere"
+    with pytest.raises(ConfigError, match=r"rank 1 cannot see .*elsewhere, which rank 0 made"):
+        run._check_seen()
+
+
+def test_a_writer_may_be_pickled_and_does_nothing_outside_of_predict(tmp_path):
+    writer = pickle.loads(pickle.dumps(PredictionWriter(tmp_path / "out", field="logits")))
+    trainer = pl.Trainer(**QUIET, callbacks=[writer])
+    writer.setup(trainer, Predictor(), "fit")
+    writer.teardown(trainer, Predictor(), "fit")
+    assert not list(tmp_path.iterdir())
