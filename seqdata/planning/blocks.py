@@ -69,10 +69,6 @@ class Cutter(Protocol):
         """Count each block's batches, from the histogram of its lengths alone."""
         ...
 
-    def cost(self, items: Items, block: Block) -> int:
-        """Give the cost of a block's dearest batch, never above that of ``counts``."""
-        ...
-
     def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
         """Cut a block's items into batches; without a draw, unshuffled."""
         ...
@@ -215,18 +211,25 @@ def block_table(
         return BlockTable(items, cutter, draw, False, -1, blocks, parts)
     lead = -1
     if worst_first and draw.epoch == 0 and cutter.arranged and blocks:
-        lead = _dearest(items, cutter, blocks, counts)
+        lead = _dearest(items, cutter, draw, counts)
     parts = _parts(blocks, [count.batches for count in counts], lead, cutter.arranged, draw)
     return BlockTable(items, cutter, draw, True, lead, blocks, parts)
 
 
-def _dearest(items: Items, cutter: Cutter, blocks: Sequence[Block], counts: Sequence[Count]) -> int:
-    """Find the block that holds the most expensive batch, looking closely only where it may be."""
+def _dearest(items: Items, cutter: Cutter, draw: Draw, counts: Sequence[Count]) -> int:
+    """Find the block that holds the most expensive batch, cutting only those that may hold it."""
+    blocks = blocks_of(items, cutter)
+    if len(blocks) == 1:
+        return 0
     found, most = -1, -1
     for number in sorted(range(len(blocks)), key=lambda number: -counts[number].cost):
         if counts[number].cost <= most:
             break
-        cost = cutter.cost(items, blocks[number])
+        block = blocks[number]
+        sizes = items.sizes(items.spans(block.first, block.stop, draw))
+        cut = cutter.cut(sizes, draw, number)
+        longest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
+        cost = int((longest * np.diff(cut.offsets)).max())
         if cost > most:
             found, most = number, cost
     return found

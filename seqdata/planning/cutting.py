@@ -54,11 +54,6 @@ class EveryFew:
             for block in blocks
         ]
 
-    def cost(self, items: Items, block: Block) -> int:
-        """Give the cost of a full batch with the block's longest item."""
-        lengths = items.sizes(items.spans(block.first, block.stop))
-        return int(lengths.max(initial=0)) * min(self.batch_size, len(lengths))
-
     def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
         """Cut a block's items into batches."""
         members = self.ordering(lengths, draw, block)

@@ -99,13 +99,8 @@ class Rows:
         for block in blocks:
             slots = pack(*histogram(items, block), self.row_length)
             batches = -(-(len(slots.rows) - 1) // self.rows)
-            counts.append(Count(batches, self.cost(items, block)))
+            counts.append(Count(batches, self.rows * self.row_length))
         return counts
-
-    def cost(self, items: Items, block: Block) -> int:
-        """Give the cost of the dearest batch: all cost the same."""
-        del items, block
-        return self.rows * self.row_length
 
     def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
         """Pack a block's items; which one of a length comes where is drawn, and the rows' order."""

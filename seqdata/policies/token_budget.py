@@ -140,16 +140,12 @@ class Rungs:
 
     def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
         """Count each block's batches from the histogram of its lengths."""
-        return [self._count(items, block) for block in blocks]
-
-    def cost(self, items: Items, block: Block) -> int:
-        """Give the cost of a block's dearest batch."""
-        return self._count(items, block).cost
-
-    def _count(self, items: Items, block: Block) -> Count:
-        tops, rows, sizes = self.walk(*histogram(items, block))
-        cost = int((tops * np.minimum(rows, sizes)).max(initial=0))
-        return Count(int((-(-sizes // rows)).sum()), cost)
+        counts = []
+        for block in blocks:
+            tops, rows, sizes = self.walk(*histogram(items, block))
+            cost = int((tops * np.minimum(rows, sizes)).max(initial=0))
+            counts.append(Count(int((-(-sizes // rows)).sum()), cost))
+        return counts
 
     def walk(
         self, lengths: NDArray[np.int64], counts: NDArray[np.int64]
