@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from seqdata.host import PluginHost
     from seqdata.index import SequenceIndex
     from seqdata.lightning.datamodule import SequenceDataModule
+    from seqdata.lightning.metrics import ExactMean
+    from seqdata.lightning.prediction import PredictionWriter
     from seqdata.loader import Loader
     from seqdata.measuring import measure_lengths
     from seqdata.opening import open_store, write_store
@@ -55,6 +57,7 @@ __all__ = [
     "CorruptShardError",
     "DataError",
     "DecodeError",
+    "ExactMean",
     "FingerprintMismatch",
     "Fixed",
     "IncompleteDatasetError",
@@ -66,6 +69,7 @@ __all__ = [
     "PlanError",
     "PluginError",
     "PluginHost",
+    "PredictionWriter",
     "Ragged",
     "ResumeError",
     "SeqDataError",
@@ -92,11 +96,13 @@ __all__ = [
 
 _DEFINED_IN = {
     "Bucketed": "policies.bucketed",
+    "ExactMean": "lightning.metrics",
     "Fixed": "policies.fixed",
     "Loader": "loader",
     "Packed": "policies.packed",
     "Plan": "plan",
     "PluginHost": "host",
+    "PredictionWriter": "lightning.prediction",
     "Ragged": "transforms",
     "SequenceBatch": "batch",
     "SequenceDataModule": "lightning.datamodule",

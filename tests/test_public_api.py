@@ -20,11 +20,13 @@ ERRORS = [
 # What is promised, as far as it is built.
 NAMES = [
     "Bucketed",
+    "ExactMean",
     "Fixed",
     "Loader",
     "Packed",
     "Plan",
     "PluginHost",
+    "PredictionWriter",
     "Ragged",
     "SequenceBatch",
     "SequenceDataModule",
