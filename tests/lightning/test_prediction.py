@@ -1,6 +1,7 @@
 """Predictions become a store: each sequence once, in the data's own order, or an error."""
 
 import pickle
+from dataclasses import dataclass
 
 import lightning.pytorch as pl
 import numpy as np
@@ -12,6 +13,7 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.outputs import Wanted
 from seqdata.lightning.prediction import PredictionWriter, _Run
 from seqdata.opening import open_store
+from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
@@ -19,7 +21,7 @@ from seqdata.policies.windows import Windows
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.views import take
 from seqdata.world import World
-from tests.lightning.harness import QUIET, quietly, sequences
+from tests.lightning.harness import QUIET, Lanes, quietly, sequences
 from tests.lightning.predicting import Predictor, files_of, predict, read
 
 COUNT = 23
@@ -116,6 +118,37 @@ def test_pieces_of_a_split_sequence_are_put_together(tmp_path):
     assert flat(made["steps"]) == [pytest.approx(one) for one in wanted]
     long = max(range(COUNT), key=lambda number: len(DATA[number]))
     assert made["spans"][long] == [[0, 3], [3, 6], [6, 9]]
+
+
+@dataclass(frozen=True)
+class Overlapping:
+    """Chunks of four timesteps, of which the first was in the chunk before."""
+
+    axis: str = "time"
+
+    def plan(self, index, *, seed, epoch):
+        spans = [
+            (number, start, min(start + 4, length))
+            for number, length in enumerate(index.lengths.tolist())
+            for start in range(0, max(1, length - 1), 3)
+        ]
+        return Plan(spans, offsets=[*range(0, len(spans), 3), len(spans)], overlap=1)
+
+    def num_batches(self, index):
+        return len(self.plan(index, seed=0, epoch=0))
+
+
+def test_timesteps_that_are_context_only_are_left_out(tmp_path):
+    predict(data_of(batching=Overlapping()), tmp_path / "out", model=Predictor("flags"))
+    made = read(tmp_path / "out")
+    assert made["prediction"] == [(one[:, 0] > 0.5).tolist() for one in DATA]
+    assert made["spans"][1] == [[0, 4], [4, 7], [7, 8]]
+
+
+def test_chunks_in_lanes_are_put_together_without_idle_rows(tmp_path):
+    predict(data_of(batching=Lanes(4)), tmp_path / "out", model=Predictor("flags"), per="timestep")
+    made = read(tmp_path / "out")
+    assert made["prediction"] == [(one[:, 0] > 0.5).tolist() for one in DATA]
 
 
 def test_a_truncated_sequence_says_how_far_it_was_predicted(tmp_path):
