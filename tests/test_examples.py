@@ -125,3 +125,35 @@ def test_japanese_vowels_has_a_short_form(speakers):
 def test_japanese_vowels_says_which_files_are_missing(tmp_path):
     with pytest.raises(SystemExit, match=r"has 0 files \*_TRAIN.ts, must have one"):
         example("japanese_vowels").read_split(tmp_path, "TRAIN")
+
+
+SHORT = ["classify", "tag", "forecast"]
+
+
+def result_and_shortcut(name: str, *arguments: str) -> tuple[float, float]:
+    """Run a short example, which prints one line: its result, then that of a shortcut."""
+    (line,) = run_example(f"{name}.py", *arguments)
+    result, shortcut = re.findall(r"\d+\.\d+", line)
+    return float(result), float(shortcut)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT)
+def test_a_short_example_beats_its_shortcut(name):
+    result, shortcut = result_and_shortcut(name)
+    if name == "forecast":
+        assert result <= 0.02 * shortcut
+    else:
+        assert shortcut < 0.6
+        assert result >= shortcut + 0.35
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT)
+def test_a_short_example_has_a_short_form(name):
+    assert min(result_and_shortcut(name, "--smoke")) > 0
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_short_example_is_under_40_lines(name):
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40

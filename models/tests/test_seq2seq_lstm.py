@@ -82,6 +82,18 @@ def test_logits_and_losses_of_a_row_are_those_of_the_row_alone(store):
         assert abs(float(losses[row] - model.row_losses(own, single))) <= 1e-12
 
 
+@torch.no_grad()
+def test_a_loss_is_the_mean_over_its_own_target_so_that_sequences_count_alike(store):
+    model = model_of().double()
+    (batch,) = batches_of(store, 64)
+    logits = model(batch)
+    losses = model.row_losses(logits, batch)
+    targets, there = model.targets(batch)
+    for row in range(len(batch)):
+        own = logits[row][there[row]], targets[row][there[row]]
+        assert float(losses[row] - torch.nn.functional.cross_entropy(*own)) == pytest.approx(0)
+
+
 def test_padding_reaches_neither_the_loss_nor_any_gradient(store):
     found = []
     for padding in (0, TOKENS - 1):
