@@ -95,6 +95,6 @@ def _of_object(thing: Any, seen: set[int]) -> Iterator[bytes]:
             yield from _of_function(function, seen)
     try:
         state = pickle.dumps(thing, protocol=5)
-    except Exception:  # whatever its own code raises: what cannot be pickled has no state to see
-        return
+    except Exception as error:  # whatever its own code raises: it has no state to see
+        state = type(error).__name__.encode()
     yield state

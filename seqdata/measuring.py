@@ -179,9 +179,9 @@ def _in_order(
         for run in runs:
             waiting.append(pool.submit(_work, run))
             if len(waiting) >= most:
-                yield waiting.popleft().result()
+                yield waiting.popleft().result()  # ends: its worker answers, or dies
         while waiting:
-            yield waiting.popleft().result()
+            yield waiting.popleft().result()  # ends: its worker answers, or dies
     except BrokenProcessPool as error:
         raise ConfigError(
             "measure_lengths: a worker process ended before its work, must not; put the call of a "
