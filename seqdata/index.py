@@ -107,6 +107,13 @@ class SequenceIndex:
             lengths = change(np.asarray(lengths, dtype=np.int64))
         return np.asarray(lengths)
 
+    def at(self, axis: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the planned lengths of some sequences along an axis, int64 (n,)."""
+        lengths = np.asarray(self.lengths_of[axis][numbers], dtype=np.int64)
+        for _, change in self.maps.get(axis, ()):
+            lengths = change(lengths)
+        return lengths
+
     def mapped(self, axis: str, name: str, change: LengthMap) -> SequenceIndex:
         """Give an index whose lengths along ``axis`` are changed as they are read.
 

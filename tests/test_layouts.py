@@ -183,3 +183,25 @@ def test_crops_are_the_same_on_any_world_and_after_a_resume():
 def test_a_shift_with_a_horizon_is_refused():
     with pytest.raises(ConfigError, match="`shift` is 1 with windows of a horizon of 2, must be 0"):
         next(iter(Loader(series(10), Windows(size=4, horizon=2), shift=1)))
+
+
+def test_each_crop_of_a_sequence_is_augmented_by_itself_on_any_world():
+    def mark(sequence, rng):
+        return {**sequence, "noise": rng.random()}
+
+    def noises(world):
+        policy = Windows(size=5, random=True, per_sequence=3, batch_size=2)
+        loader = Loader(series(50, 60, 70, 80), policy, seed=3, transform=mark, world=world)
+        return {
+            (number, start): noise
+            for batch in loader
+            for number, start, noise in zip(
+                batch.ids.tolist(), batch.start.tolist(), batch["noise"].tolist(), strict=True
+            )
+            if batch.weight.any()
+        }
+
+    alone = noises(World())
+    assert len(set(alone.values())) == len(alone) >= 10
+    dealt = [noises(World(rank, 4)) for rank in range(4)]
+    assert {key: noise for part in dealt for key, noise in part.items()} == alone

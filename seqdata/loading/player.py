@@ -12,6 +12,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from seqdata.collating import Allocating
 from seqdata.collators.padded import Padded
 from seqdata.collators.samples import COLLATED, Samples
@@ -23,9 +26,10 @@ from seqdata.loading.output import Output, output_of
 from seqdata.loading.pool import BlockPool
 from seqdata.loading.prefetch import Ahead, Recipe
 from seqdata.loading.reading import reading_of
-from seqdata.loading.transforming import transforming_of
+from seqdata.loading.transforming import Transforming, transforming_of
 from seqdata.plan import Plan
 from seqdata.planning.making import describe
+from seqdata.policies.windows import Windows
 from seqdata.protocols import Collator, Policy, Store
 from seqdata.sharing import RankPlan, share, steps_of
 
@@ -59,12 +63,7 @@ class Player:
             output.check(self._reading.names)
         self._pool = BlockPool()
         collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
-        transforming = (
-            None
-            if self._reading.transform is None
-            else transforming_of(self._reading, options.seed)
-        )
-        self._tools = Tools(self._reading, transforming, collator, output, together)
+        self._tools = Tools(self._reading, self._transforming(), collator, output, together)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()
         self._running: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
@@ -184,6 +183,18 @@ class Player:
         if self.options.plan_ready is not None:
             self.options.plan_ready(plan)
         return plan
+
+    def _transforming(self) -> Transforming | None:
+        reading, policy, seed = self._reading, self.policy, self.options.seed
+        if reading.transform is None:
+            return None
+        if not (isinstance(policy, Windows) and policy.random):
+            return transforming_of(reading, seed)
+
+        def crops(spans: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+            return policy.crop_numbers(self.index, spans, seed=seed, epoch=epoch)
+
+        return transforming_of(reading, seed, crops)
 
     def _collator(self) -> Collator:
         collator = self.options.collator

@@ -25,6 +25,9 @@ from seqdata.planning.randomness import Draw, Purpose
 from seqdata.protocols import Columns, Store
 from seqdata.transforms import is_columnar
 
+Crops = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
+"""``crops(spans, epoch)``: int64 (n, 3) and an epoch -> int64 (n,)."""
+
 _RUN = 1 << 16  # sequences looked at together
 _NAMED = 5  # sequences that a message names
 
@@ -62,12 +65,14 @@ class Transforming:
         occurrences: int64 (sequences,), how many earlier positions of a view hold the same base
             sequence; None: each is there once.
         axes: Which field runs along which axis, in what it sees and in what it gives.
+        crops: Gives the number of each span among its sequence's random crops, for an epoch.
     """
 
     reading: Reading
     seed: int
     occurrences: NDArray[np.int64] | None
     axes: Axes
+    crops: Crops | None = None
 
     def columns(self, rows: Rows, *, together: bool) -> tuple[Columns, Axes]:
         """Read and transform the spans of a step.
@@ -106,10 +111,10 @@ class Transforming:
         if is_columnar(self.reading.transform):
             return self._at_once(seen, rows)
         made = []
-        wrong = self._wrong(rows.ids)
+        wrong, occurrences = self._wrong(rows.ids), self._occurrences(rows)
         for piece, base in enumerate(rows.ids.tolist()):
             sequence = {name: self._piece(column, piece, name) for name, column in seen.items()}
-            result = self._one(sequence, int(rows.spans[piece, 0]), base, rows.epoch)
+            result = self._one(sequence, int(occurrences[piece]), base, rows.epoch)
             made.append(checked(result, piece, self._axis, wrong))
         return gathered(made, self._axis, wrong, lambda piece: self.name(int(rows.ids[piece])))
 
@@ -122,8 +127,20 @@ class Transforming:
         text = f"transform of sequence {self.name(base)}: {what}; change the transform"
         return DecodeError.at(text, sequence=base, **facts)
 
-    def _one(self, sequence: dict[str, Any], number: int, base: int, epoch: int) -> Any:
-        occurrence = 0 if self.occurrences is None else int(self.occurrences[number])
+    def _occurrences(self, rows: Rows) -> NDArray[np.int64]:
+        """Count what was drawn for before of each span's sequence: positions of a view, or crops.
+
+        The upper half of a number is the position's, the lower half the crop's.
+        """
+        numbers = rows.spans[:, 0]
+        before = np.zeros_like(numbers)
+        if self.occurrences is not None:
+            before = self.occurrences[numbers]
+        if self.crops is None:
+            return before
+        return (before << 32) + self.crops(rows.spans, rows.epoch)
+
+    def _one(self, sequence: dict[str, Any], occurrence: int, base: int, epoch: int) -> Any:
         key = np.array([self.seed, epoch], dtype=np.uint64)
         counter = np.array([0, occurrence, int(Purpose.TRANSFORM), base], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key, counter=counter))
@@ -131,10 +148,7 @@ class Transforming:
             return self.reading.transform(sequence, rng)
 
     def _at_once(self, seen: Columns, rows: Rows) -> Results:
-        numbers = rows.spans[:, 0]
-        occurrences = np.zeros_like(numbers)
-        if self.occurrences is not None:
-            occurrences = self.occurrences[numbers]
+        occurrences = self._occurrences(rows)
         seeds = Draw(self.seed, rows.epoch).each(Purpose.TRANSFORM, occurrences, rows.ids)
 
         def where() -> str:  # asked for by errors only: names may have to be read
@@ -142,7 +156,7 @@ class Transforming:
 
         with _told(lambda: f"in the {where()}"):
             result = self.reading.transform(shown(seen, self.reading.axes), seeds)
-        return taken(result, len(numbers), self.axes, where)
+        return taken(result, len(occurrences), self.axes, where)
 
     def _several(self, ids: NDArray[np.int64]) -> str:
         keys = [repr(key) for key in self.reading.store.keys(ids[:_NAMED])]
@@ -226,10 +240,10 @@ class Transforming:
         return name or ragged[0]
 
 
-def transforming_of(reading: Reading, seed: int) -> Transforming:
+def transforming_of(reading: Reading, seed: int, crops: Crops | None = None) -> Transforming:
     """Prepare the transform of a reading."""
     axes = Axes(reading.axis, reading.made_axes)
-    return Transforming(reading, seed, occurrences_of(reading.store), axes)
+    return Transforming(reading, seed, occurrences_of(reading.store), axes, crops)
 
 
 def occurrences_of(store: Store) -> NDArray[np.int64] | None:

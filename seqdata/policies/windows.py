@@ -81,16 +81,33 @@ class Windows:
         """Give the number of batches of every epoch."""
         return count_blocks(self._items(index), self._cutter())
 
+    def crop_numbers(
+        self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
+    ) -> NDArray[np.int64]:
+        """Tell which of its sequence's windows each span is, int64 (n,); 0 on a grid.
+
+        Of random windows that lie in the same place it gives the first.
+        """
+        numbers = np.zeros(len(spans), dtype=np.int64)
+        if not self.random:
+            return numbers
+        rule, draw = self._rule(), Draw(seed, epoch)
+        lengths = index.at(self.axis, spans[:, 0])
+        for crop in range(self.per_sequence - 1, -1, -1):
+            pieces = Pieces(spans[:, 0], lengths, np.full(len(spans), crop, dtype=np.int64))
+            numbers[rule.bounds(pieces, draw)[0] == spans[:, 1]] = crop
+        return numbers
+
     def _cutter(self) -> EveryFew:
         return EveryFew(self.batch_size, any_order, arranged=False)
 
-    def _items(self, index: SequenceIndex) -> Items:
-        rule: GridWindows | RandomWindows
+    def _rule(self) -> GridWindows | RandomWindows:
         if self.random:
-            rule = RandomWindows(self.size, self.horizon, self.per_sequence)
-        else:
-            rule = GridWindows(self.size, self.horizon, self.stride or self.size)
-        return number_items(index, self.axis, rule)
+            return RandomWindows(self.size, self.horizon, self.per_sequence)
+        return GridWindows(self.size, self.horizon, self.stride or self.size)
+
+    def _items(self, index: SequenceIndex) -> Items:
+        return number_items(index, self.axis, self._rule())
 
 
 @dataclass(frozen=True, slots=True)

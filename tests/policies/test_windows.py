@@ -72,3 +72,14 @@ def test_random_windows_reach_every_place():
 def test_arguments_that_cannot_be_meant_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         Windows(**options)
+
+
+def test_a_random_window_knows_its_number():
+    index = SequenceIndex.from_lengths([500, 600, 700])
+    policy = Windows(5, random=True, per_sequence=4, shuffle=False)
+    spans = policy.plan(index, seed=3, epoch=2).spans
+    assert policy.crop_numbers(index, spans, seed=3, epoch=2).tolist() == [0, 1, 2, 3] * 3
+    assert policy.crop_numbers(index, spans[[7, 2]], seed=3, epoch=2).tolist() == [3, 2]
+    grid = Windows(5, shuffle=False)
+    spans = grid.plan(index, seed=3, epoch=2).spans
+    assert not grid.crop_numbers(index, spans, seed=3, epoch=2).any()
