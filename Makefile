@@ -73,9 +73,9 @@ docs: env  ## run the examples of all pages, then build the site in site/
 	@echo "== docs: building site/"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: env  ## loading speed beside a hand-written loader
-	@echo "== bench: benchmarks/loading.py"
-	@$(BIN)/python benchmarks/loading.py
+bench: env  ## batches, the first batch and the wait per step, beside a hand-written loader
+	@for script in loading first_batch waiting; do \
+		echo "== bench: benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 	@echo "== mutants: one patch after the other on a copy of the tree"

@@ -105,7 +105,10 @@ class Assembly:
         """Say what the step and its update count over all ranks: known from the plan."""
         update, share = self.update, self.share
         accumulate = update.accumulate
-        step_totals = share.totals(number, number + 1)
+        if share.world.size == 1 and not share.plan.lanes:  # the step is this batch
+            step_totals = batch.num_tokens, len(batch)
+        else:
+            step_totals = share.totals(number, number + 1)
         if accumulate == 1:
             totals = step_totals
             if update.steps is not None and number >= update.steps:
