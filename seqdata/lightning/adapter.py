@@ -144,7 +144,7 @@ def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
     """Find the counters in a checkpoint.
 
     Raises:
-        ResumeError: If they are not where Lightning 2.5 and 2.6 keep them.
+        ResumeError: If they are not where Lightning 2.6 keeps them.
     """
     try:
         fit = checkpoint["loops"]["fit_loop"]
@@ -156,5 +156,5 @@ def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
     except KeyError as missing:
         raise ResumeError(
             f"resume: the checkpoint has no {missing}, must hold the fit loop's counters; resume "
-            "from one that a Lightning Trainer of version 2.5 or 2.6 saved"
+            "from one that a Trainer of Lightning 2.6 saved"
         ) from missing
