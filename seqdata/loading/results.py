@@ -1,6 +1,6 @@
 """What a transform gave for the sequences of a batch, checked and ready to be cut.
 
-Two forms: ``Pieces``, an array per sequence, and ``Flat``, the values of all behind one another.
+Two forms: ``Separate``, an array per sequence, and ``Flat``, the values of all behind one another.
 Place in the flow: transforms -> columns. Reads: arrays. Makes: columns, cut without a copy.
 """
 
@@ -16,46 +16,26 @@ from numpy.typing import NDArray
 from seqdata.errors import DecodeError
 from seqdata.protocols import Column, Field
 from seqdata.storage.columns import Layout, Source, SpanColumn
+from seqdata.storage.pieces import PieceColumn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
-    """A column over arrays in memory, all of one dtype and timestep shape."""
+class Separate:
+    """An array per sequence, all of one dtype and timestep shape."""
 
     arrays: list[NDArray[Any]]
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of one element."""
-        return self.arrays[0].dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one timestep."""
-        return self.arrays[0].shape[1:]
-
-    @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
+        """Timesteps of each array, int64 (n,)."""
         return np.array([len(array) for array in self.arrays], dtype=np.int64)
 
-    def __len__(self) -> int:
-        return len(self.arrays)
-
-    def __getitem__(self, number: int) -> NDArray[Any]:
-        return self.arrays[number]
-
-    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
-        """Copy all pieces into place, and padding behind each."""
-        value = 0 if padding is None else np.frombuffer(padding, self.dtype)[0]
-        for array, begin, end in zip(self.arrays, bounds[:-1], bounds[1:], strict=True):
-            out[begin : begin + len(array)] = array
-            out[begin + len(array) : end] = value
-
     def cut(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Column:
-        """Give timesteps ``begins[i]:ends[i]`` of each piece: views."""
+        """Give timesteps ``begins[i]:ends[i]`` of each array: views."""
         cuts = zip(self.arrays, begins.tolist(), ends.tolist(), strict=True)
-        return Pieces([array[begin:end] for array, begin, end in cuts])
+        first = self.arrays[0]
+        pieces = [array[begin:end] for array, begin, end in cuts]
+        return PieceColumn(first.dtype, first.shape[1:], pieces)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +66,7 @@ class Results:
     """What a transform gave, by field.
 
     Attributes:
-        columns: Field -> ``Pieces`` or ``Flat``, or a list of ``str`` or ``bytes``.
+        columns: Field -> ``Separate`` or ``Flat``, or a list of ``str`` or ``bytes``.
         axis_of: Field -> its axis; None: one value per sequence.
     """
 
@@ -164,7 +144,7 @@ def gathered(
         if text:
             columns[name] = values
         else:
-            columns[name] = Pieces(values if axis is not None else [one[None] for one in values])
+            columns[name] = Separate(values if axis is not None else [one[None] for one in values])
     return Results(columns, axes)
 
 
