@@ -11,6 +11,9 @@ known of the place as attributes; they survive pickling and being re-raised from
     ├── PluginError            a plugin is missing, broken, or clashes with another
     ├── ResumeError            a saved state that does not fit
     ├── IncompleteEpochError   fewer batches were delivered than planned
+    ├── WorkerDiedError        a worker process ended, or was ended, while it had work
+    ├── StallError             a worker process makes no progress
+    ├── LimitError             data asks for more than a cap allows
     └── DataError              something is wrong with stored data
         ├── IncompleteDatasetError   never finished writing
         ├── MissingShardError
@@ -97,6 +100,18 @@ class ResumeError(SeqDataError):
 
 class IncompleteEpochError(SeqDataError):
     """An epoch ended before all planned batches were delivered."""
+
+
+class WorkerDiedError(SeqDataError):
+    """A worker process ended while it had work; ``facts`` has pid, signal and the last place."""
+
+
+class StallError(SeqDataError):
+    """A worker process makes no progress; ``facts`` has pid and place, the message its stack."""
+
+
+class LimitError(SeqDataError):
+    """Data asks for more memory, depth or members than a cap allows; nothing was allocated."""
 
 
 class DataError(SeqDataError):
