@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, CorruptShardError, DataError, IncompleteDatasetError
 from seqdata.kernel.choose import Kernel, kernel
 from seqdata.protocols import Field
-from seqdata.storage.columns import Layout, Source, TextSource
+from seqdata.storage.columns import Layout, Source
 from seqdata.storage.commit import OWN_FILES, unfinished
 from seqdata.storage.location import local_path, open_inside
 from seqdata.storage.manifest import MANIFEST, Manifest, Shard
 from seqdata.storage.parsing import load_manifest
 from seqdata.storage.schema import TEXTS, default_axis, field_width, no_such
 from seqdata.storage.sources import Sources
+from seqdata.storage.texts import TextSource
 from seqdata.storage.views import View, take, where
 
 _MAGIC = b"ARROW1"
@@ -262,8 +263,7 @@ def _source(
                 np.frombuffer(mapping, dtype=np.int64, count=shard.sequences + 1, offset=at)
             )
     if text:
-        is_text = field.dtype == "str"
-        return TextSource(name, is_text, layout, tuple(values), tuple(offsets), tuple(places))
+        return TextSource.of(name, field, layout, values, offsets, places)
     return Source.of(name, field, layout, values, offsets or None, places)
 
 

@@ -1,8 +1,7 @@
 """Columns of spans over mapped or owned buffers: what a read gives, not copied yet.
 
-A ``Source`` is one field of numbers over all shards, a ``TextSource`` one of text; ``Columns`` of a
-store are made from them per batch. Place in the flow: stores make sources, collators fill from
-columns.
+A ``Source`` is one field of numbers over all shards; ``Columns`` of a store are made from them per
+batch. Place in the flow: stores make sources, collators fill from columns.
 Reads: buffers. Makes: views and filled output.
 """
 
@@ -16,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, CorruptSampleError, DecodeError
+from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.kernel.choose import Kernel, kernel
 from seqdata.kernel.choose import Source as KernelSource
 from seqdata.protocols import Field
@@ -211,66 +210,3 @@ class SpanColumn:
         bad = source.engine.fill(source.handle, self._spans, bounds, out, padding)
         if bad >= 0:
             source.refuse(*self._spans[bad].tolist())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TextSource:
-    """One field of ``str`` or ``bytes`` over all shards.
-
-    Attributes:
-        name: The field's name.
-        is_text: Whether bytes are decoded.
-        layout: Where its sequences lie.
-        values: Per shard, uint8.
-        offsets: Per shard, int64 (sequences+1,): sequence -> bytes.
-        places: Per shard, where the values begin in the file; None: in no file.
-    """
-
-    name: str
-    is_text: bool
-    layout: Layout
-    values: tuple[NDArray[np.uint8], ...]
-    offsets: tuple[NDArray[np.int64], ...]
-    places: tuple[int, ...] | None
-
-    def take(self, numbers: Sequence[int]) -> list[Any]:
-        """Give the values of sequences, a list of ``str`` or ``bytes``.
-
-        Raises:
-            ConfigError: If there is no such sequence.
-            CorruptSampleError: If a recorded place is wrong.
-            DecodeError: If the bytes are no text.
-        """
-        return [self._one(number) for number in numbers]
-
-    def _one(self, number: int) -> str | bytes:
-        layout = self.layout
-        shard = layout.shard_of(number)
-        at = number - layout.starts[shard]
-        first, last = self.offsets[shard][at : at + 2].tolist()
-        values = self.values[shard]
-        facts: dict[str, Any] = {
-            "shard": shard, "file": layout.shards[shard], "sequence": number, "field": self.name,
-            "offset": None if self.places is None else self.places[shard] + first,
-        }  # fmt: skip
-        where = (
-            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, "
-            f"field {self.name!r}"
-        )
-        if not 0 <= first <= last <= len(values):
-            raise CorruptSampleError.at(
-                f"{where}: lies at bytes {first}..{last} of {len(values)}, must lie inside; the "
-                "shard is damaged, restore it or write the store again",
-                **facts,
-            )
-        raw = values[first:last].tobytes()
-        if not self.is_text:
-            return raw
-        try:
-            return raw.decode()
-        except UnicodeDecodeError as error:
-            raise DecodeError.at(
-                f"{where}: is no UTF-8 text ({error.reason} at byte {error.start}), must be; the "
-                "shard is damaged, restore it or write the store again",
-                **facts,
-            ) from error

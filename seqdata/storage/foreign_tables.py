@@ -20,12 +20,13 @@ from seqdata.errors import DataError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.arrow_types import Decoded, Kind, decode, has_nulls, kind_of
-from seqdata.storage.columns import Layout, Source, TextSource
+from seqdata.storage.columns import Layout, Source
 from seqdata.storage.decoded import DecodedSource, UnitCache
 from seqdata.storage.foreign_files import files_of
 from seqdata.storage.schema import TEXTS
 from seqdata.storage.survey import survey
 from seqdata.storage.table_files import TableFile, digest_of, guarded, open_file
+from seqdata.storage.texts import TextSource
 
 Units = list[tuple[TableFile, int]]
 
@@ -188,7 +189,7 @@ def _source(
     values = tuple(one.values for one in decoded)
     offsets = tuple(one.offsets for one in decoded if one.offsets is not None)
     if field.dtype in TEXTS:
-        return TextSource(name, field.dtype == "str", layout, values, offsets, None)
+        return TextSource.of(name, field, layout, values, offsets)
     return Source.of(name, field, layout, values, offsets or None)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.columns import Layout, Source, TextSource
+from seqdata.storage.columns import Layout, Source
 from seqdata.storage.ids import check_ids
 from seqdata.storage.lengths import narrow
 from seqdata.storage.packing import (
@@ -28,6 +28,7 @@ from seqdata.storage.packing import (
 from seqdata.storage.schema import TEXTS, default_axis, infer_fields
 from seqdata.storage.sources import Sources
 from seqdata.storage.tables import as_rows
+from seqdata.storage.texts import TextSource
 from seqdata.storage.views import View, take, where
 
 _SHARD = "memory"
@@ -175,9 +176,7 @@ def _sources(
     for name, field in fields.items():
         values, offsets = packed[name]
         if field.dtype in TEXTS and offsets is not None:
-            sources[name] = TextSource(
-                name, field.dtype == "str", layout, (values,), (offsets,), None
-            )
+            sources[name] = TextSource.of(name, field, layout, [values], [offsets])
         else:
             sources[name] = Source.of(
                 name, field, layout, [values], None if offsets is None else [offsets]

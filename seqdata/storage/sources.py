@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.storage.columns import Layout, Source, SpanColumn, TextSource
+from seqdata.storage.columns import Layout, Source, SpanColumn
 from seqdata.storage.decoded import DecodedSource
 from seqdata.storage.schema import no_such
+from seqdata.storage.texts import TextSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +55,7 @@ class Sources:
             if source is None:
                 raise no_such(self.layout.location, "field", name, self.by_name)
             if isinstance(source, TextSource):
-                columns[name] = source.take(spans[:, 0].tolist())
+                columns[name] = source.take(spans[:, 0])
                 continue
             along = source.field.axis
             if along not in whole:
@@ -78,12 +79,13 @@ class Sources:
         Raises:
             ConfigError: If there is no such sequence.
         """
-        wanted = np.asarray(numbers, dtype=np.int64).tolist()
+        asked = np.asarray(numbers, dtype=np.int64)
         source = None if self.key is None else self.by_name[self.key]
         if isinstance(source, TextSource):
-            return source.take(wanted)
+            return source.take(asked)
         if isinstance(source, DecodedSource):
-            return cast("list[str]", source.take(self._whole(np.array(wanted, np.int64), None)))
+            return cast("list[str]", source.take(self._whole(asked, None)))
+        wanted = asked.tolist()
         for number in wanted:
             self.layout.shard_of(number)
         return [str(number) for number in wanted]

@@ -1,0 +1,173 @@
+"""One field of ``str`` or ``bytes`` over mapped or owned buffers.
+
+The bytes of many sequences are gathered by the kernel, without Python per sequence; only ``take``
+makes a Python object of each. Place in the flow: stores make sources, ``Sources`` reads from them.
+Reads: buffers. Makes: lists of values, or their bytes behind one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from seqdata.errors import CorruptSampleError, DecodeError
+from seqdata.kernel.choose import Kernel, kernel
+from seqdata.kernel.choose import Source as KernelSource
+from seqdata.protocols import Field
+from seqdata.storage.columns import Layout
+
+Raw = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""The bytes of texts behind one another, uint8, and where each begins, int64 (n+1,), from 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextSource:
+    """One field of ``str`` or ``bytes`` over all shards.
+
+    Attributes:
+        name: The field's name.
+        field: What it holds.
+        layout: Where its sequences lie.
+        values: Per shard, uint8.
+        offsets: Per shard, int64 (sequences+1,): sequence -> bytes.
+        places: Per shard, where the values begin in the file, in bytes; None: in no file.
+        engine: The kernel that copies.
+        handle: The kernel's own hold on the buffers.
+    """
+
+    name: str
+    field: Field
+    layout: Layout
+    values: tuple[NDArray[np.uint8], ...]
+    offsets: tuple[NDArray[np.int64], ...]
+    places: tuple[int, ...] | None
+    engine: Kernel
+    handle: KernelSource
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        field: Field,
+        layout: Layout,
+        values: Sequence[NDArray[np.uint8]],
+        offsets: Sequence[NDArray[np.int64]],
+        places: Sequence[int] | None = None,
+    ) -> TextSource:
+        """Make a source and give its buffers to the kernel of this process."""
+        engine = kernel()
+        starts = np.array(layout.starts, dtype=np.int64)
+        handle = engine.source(tuple(values), tuple(offsets), starts, 1)
+        return cls(
+            name, field, layout, tuple(values), tuple(offsets),
+            None if places is None else tuple(places), engine, handle,
+        )  # fmt: skip
+
+    def take(self, numbers: ArrayLike) -> list[Any]:
+        """Give the values of sequences, a list of ``str`` or ``bytes``.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            CorruptSampleError: If a recorded place is wrong.
+            DecodeError: If the bytes are no text.
+        """
+        wanted = np.asarray(numbers, dtype=np.int64)
+        values, offsets = self.raw(wanted)
+        whole = values.tobytes()
+        edges = offsets.tolist()
+        pieces = [whole[first:last] for first, last in pairwise(edges)]
+        if self.field.dtype != "str":
+            return pieces
+        texts: list[str] = []
+        try:
+            texts.extend(piece.decode() for piece in pieces)
+        except UnicodeDecodeError as error:
+            number = int(wanted[len(texts)])
+            where, facts = self._where(number)
+            raise DecodeError.at(
+                f"{where}: is no UTF-8 text ({error.reason} at byte {error.start}), must be; the "
+                "shard is damaged, restore it or write the store again",
+                **facts,
+            ) from error
+        return texts
+
+    def raw(self, numbers: NDArray[np.int64]) -> Raw:
+        """Give the bytes of sequences behind one another.
+
+        Args:
+            numbers: int64 (n,).
+
+        Returns:
+            The bytes, uint8, and where each sequence's begin, int64 (n+1,).
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            CorruptSampleError: If a recorded place is wrong.
+        """
+        offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
+        np.cumsum(self._sizes(numbers), out=offsets[1:])
+        spans = np.zeros((len(numbers), 3), dtype=np.int64)
+        spans[:, 0] = numbers
+        np.subtract(offsets[1:], offsets[:-1], out=spans[:, 2])
+        values = np.empty(int(offsets[-1]), dtype=np.uint8)
+        bad = self.engine.fill(self.handle, spans, offsets, values, None)
+        if bad >= 0:
+            self.refuse(int(numbers[bad]))
+        return values, offsets
+
+    def _sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the bytes of each sequence, int64 (n,), of places that are inside the buffers."""
+        starts = np.array(self.layout.starts, dtype=np.int64)
+        missing = (numbers < 0) | (numbers >= starts[-1])
+        if missing.any():
+            self.refuse(int(numbers[missing][0]))
+        sizes = np.empty(len(numbers), dtype=np.int64)
+        shards = np.searchsorted(starts, numbers, side="right") - 1
+        order = np.argsort(shards, kind="stable")
+        edges = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1)).tolist()
+        for first, last in pairwise(edges):
+            these = order[first:last]
+            shard = int(shards[these[0]])
+            at = numbers[these] - starts[shard]
+            begins, ends = self.offsets[shard][at], self.offsets[shard][at + 1]
+            bad = (begins < 0) | (ends < begins) | (ends > len(self.values[shard]))
+            if bad.any():
+                self.refuse(int(numbers[these[bad][0]]))
+            sizes[these] = ends - begins
+        return sizes
+
+    def refuse(self, number: int) -> NoReturn:
+        """Say why a sequence cannot be read.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            CorruptSampleError: If its recorded place is wrong; ``facts`` has shard and offset.
+        """
+        where, facts = self._where(number)
+        shard, at = facts["shard"], number - self.layout.starts[facts["shard"]]
+        first, last = self.offsets[shard][at : at + 2].tolist()
+        raise CorruptSampleError.at(
+            f"{where}: lies at bytes {first}..{last} of {len(self.values[shard])}, must lie "
+            "inside; the shard is damaged, restore it or write the store again",
+            **facts,
+        )
+
+    def _where(self, number: int) -> tuple[str, dict[str, Any]]:
+        """Give the place of a sequence, for a message, and its facts."""
+        layout = self.layout
+        shard = layout.shard_of(number)
+        first = int(self.offsets[shard][number - layout.starts[shard]])
+        where = (
+            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, "
+            f"field {self.name!r}"
+        )
+        facts: dict[str, Any] = {
+            "shard": shard, "file": layout.shards[shard], "sequence": number, "field": self.name,
+            "offset": None if self.places is None else self.places[shard] + first,
+        }  # fmt: skip
+        return where, facts
