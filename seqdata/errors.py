@@ -31,6 +31,7 @@ import json
 from typing import Self
 
 _NOTE = "seqdata: "
+REMEDY = "\n  Verify: "  # the last line of a message about data that a command can look at
 Fact = str | int | float | bool | None
 
 
@@ -44,7 +45,7 @@ class SeqDataError(Exception):
 
     Attributes:
         facts: What is known of the place: ``shard``, ``sequence``, ``field``, ``offset``,
-            ``rank``, …
+            ``rank``, …; docs/reference/errors.md lists them all.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -60,9 +61,45 @@ class SeqDataError(Exception):
         known = {name: fact for name, fact in facts.items() if fact is not None}
         return cls(f"{message}\n{_NOTE}{json.dumps(known)}" if known else message)
 
+    def with_place(self, line: str, **facts: Fact) -> Self:
+        """Make the same error with one more line of where it happened, and its facts.
+
+        Args:
+            line: Comes under the message; the command that helps stays the last.
+            facts: Win over those that are there.
+        """
+        text, remedy, command = str(self).rpartition(REMEDY)
+        text = f"{text}\n  {line}. {remedy.strip()} {command}" if remedy else f"{self}\n  {line}"
+        made = self.at(text, **{**self.facts, **facts})
+        for note in getattr(self, "__notes__", ()):
+            if not note.startswith(_NOTE):
+                made.add_note(note)
+        return made
+
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
         text = str(self.args[0])
         return type(self), (f"{text}\n{_NOTE}{json.dumps(self.facts)}" if self.facts else text,)
+
+
+def step_line(
+    *, epoch: int, batch: int, step: int, rank: int, size: int, worker: int | None = None
+) -> str:
+    """Say which batch of a run is meant, for ``with_place`` or the note of an exception.
+
+    Args:
+        epoch: Of the plan.
+        batch: Its number in the plan.
+        step: The rank's.
+        rank: The rank.
+        size: How many there are.
+        worker: The process that made it; None: the training process.
+
+    Example:
+        >>> step_line(epoch=2, batch=4711, step=1177, rank=3, size=4, worker=1)
+        'epoch 2, batch 4711 (step 1177, rank 3 of 4, worker 1)'
+    """
+    by = "" if worker is None else f", worker {worker}"
+    return f"epoch {epoch}, batch {batch} (step {step}, rank {rank} of {size}{by})"
 
 
 def trailer(**facts: Fact) -> str:

@@ -38,3 +38,33 @@ def test_a_broken_trailer_is_text():
 )
 def test_every_error_is_a_seqdata_error(name):
     assert issubclass(getattr(errors, name), errors.SeqDataError)
+
+
+LINE = errors.step_line(epoch=2, batch=4711, step=1177, rank=3, size=4, worker=1)
+
+
+def test_a_line_of_the_run_comes_before_the_command_that_helps():
+    error = errors.DecodeError.at(
+        "store shard 17: bad\n  Verify: seqdata verify store --shard 17.", shard=17, rank=0
+    )
+    error.add_note("said by a transform")
+    again = error.with_place(LINE, epoch=2, rank=3)
+    assert type(again) is errors.DecodeError
+    assert str(again) == (
+        "store shard 17: bad\n"
+        "  epoch 2, batch 4711 (step 1177, rank 3 of 4, worker 1). "
+        "Verify: seqdata verify store --shard 17."
+    )
+    assert again.facts == {"shard": 17, "epoch": 2, "rank": 3}
+    assert again.__notes__ == [
+        'seqdata: {"shard": 17, "rank": 3, "epoch": 2}',
+        "said by a transform",
+    ]
+    assert pickle.loads(pickle.dumps(again)).facts == again.facts
+
+
+def test_without_a_command_the_line_is_the_last():
+    line = errors.step_line(epoch=0, batch=1, step=1, rank=0, size=1)
+    again = errors.DecodeError("memory: bad").with_place(line)
+    assert str(again) == "memory: bad\n  epoch 0, batch 1 (step 1, rank 0 of 1)"
+    assert again.facts == {}

@@ -1,0 +1,109 @@
+"""Where in stored data something is: in words for a message, and as its facts.
+
+Every error about data is made from a ``Place``, so that all of them read alike: data set, shard
+and file, sequence and id, field, bytes; and, where there is such a command, the line that says how
+to look at the rest of the shard. Place in the flow: below every store. Reads: nothing. Makes:
+errors.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from typing import TypeVar
+
+from seqdata.errors import REMEDY, Fact, SeqDataError
+
+_MOST_OF_AN_ID = 80  # characters in a message; the fact has all
+Made = TypeVar("Made", bound=SeqDataError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A place in a data set; what is None is not known, or there is none.
+
+    Attributes:
+        dataset: Where the data set lies.
+        shard: Number of the file among those of the data set.
+        file: Its name.
+        part: What the file is, where it is no shard: ``manifest``.
+        unit: Number of a record batch or row group, where the file has several.
+        sequence: Number of the sequence in the base store.
+        key: Its id.
+        field: Name of the field.
+        offset: First byte, counted in the file.
+        length: How many bytes.
+        verify: Whether ``seqdata verify`` can look at the data set.
+    """
+
+    dataset: str
+    shard: int | None = None
+    file: str | None = None
+    part: str | None = None
+    unit: int | None = None
+    sequence: int | None = None
+    key: str | None = None
+    field: str | None = None
+    offset: int | None = None
+    length: int | None = None
+    verify: bool = False
+
+    def __str__(self) -> str:
+        words = [self.dataset + self._file()]
+        if self.sequence is not None:
+            key = "" if self.key is None else f" ({quoted(self.key)})"
+            words.append(f"sequence {self.sequence}{key}")
+        if self.field is not None:
+            words.append(f"field {quoted(self.field)}")
+        if self.offset is not None:
+            end = "" if self.length is None else f"..{self.offset + self.length}"
+            words.append(f"{'bytes' if end else 'byte'} {self.offset}{end}")
+        return ", ".join(words)
+
+    def _file(self) -> str:
+        what = self.part
+        if what is None and self.shard is not None:
+            what = f"shard {self.shard}"
+        file = [] if self.file is None else [quoted(self.file)]
+        if self.unit is not None:
+            file.append(f"unit {self.unit}")
+        shown = f" ({', '.join(file)})" if file else ""
+        return (f" {what}" if what else "") + shown
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """Name -> what is known, plain values."""
+        texts = ("dataset", "file", "key", "field")
+        numbers = ("shard", "unit", "sequence", "offset", "length")
+        known: dict[str, Fact] = {name: getattr(self, name) for name in texts}
+        for name in numbers:
+            value = getattr(self, name)
+            known[name] = None if value is None else int(value)  # numpy's are no JSON
+        known["remedy"] = self.remedy
+        return {name: value for name, value in known.items() if value is not None}
+
+    @property
+    def remedy(self) -> str | None:
+        """The command that looks at the whole shard, or data set; None: there is none."""
+        if not self.verify:
+            return None
+        shard = "" if self.shard is None else f" --shard {self.shard}"
+        return f"seqdata verify {shlex.quote(self.dataset)}{shard}"
+
+    def error(self, kind: type[Made], text: str, **facts: Fact) -> Made:
+        """Make the error about this place.
+
+        Args:
+            kind: Its class.
+            text: What is, what must be; what to do.
+            facts: More of them: ``expected`` and ``found``.
+        """
+        end = "" if self.remedy is None else f"{REMEDY}{self.remedy}."
+        return kind.at(f"{self}: {text}{end}", **{**self.facts, **facts})
+
+
+def quoted(text: str) -> str:
+    """Give a name as it stands in messages: on one line, in double quotes, cut if long."""
+    cut = text if len(text) <= _MOST_OF_AN_ID else f"{text[:_MOST_OF_AN_ID]}…"
+    return json.dumps(cut, ensure_ascii=False)

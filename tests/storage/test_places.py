@@ -1,0 +1,61 @@
+import json
+
+import numpy as np
+import pytest
+
+from seqdata.errors import CorruptShardError, DecodeError
+from seqdata.storage.places import Place, quoted
+
+WHOLE = Place(
+    dataset="store/train", shard=17, file="part-00017.arrow", sequence=88123, key="utt-381",
+    field="x", offset=10240, length=8192, verify=True,
+)  # fmt: skip
+
+
+def test_a_place_reads_as_the_page_of_uses_shows_it():
+    error = WHOLE.error(DecodeError, "is what it is, must be another; do it", expected=1, found=2)
+    assert str(error) == (
+        'store/train shard 17 ("part-00017.arrow"), sequence 88123 ("utt-381"), field "x", '
+        "bytes 10240..18432: is what it is, must be another; do it\n"
+        "  Verify: seqdata verify store/train --shard 17."
+    )
+    assert error.facts == {
+        "dataset": "store/train", "shard": 17, "file": "part-00017.arrow", "sequence": 88123,
+        "key": "utt-381", "field": "x", "offset": 10240, "length": 8192, "expected": 1,
+        "found": 2, "remedy": "seqdata verify store/train --shard 17",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (Place(dataset="memory", sequence=3), "memory, sequence 3"),
+        (Place(dataset="d", part="manifest", file="seqdata.json"), 'd manifest ("seqdata.json")'),
+        (Place(dataset="d", shard=1, file="a.parquet", unit=2), 'd shard 1 ("a.parquet", unit 2)'),
+        (Place(dataset="d", file="a", offset=7), 'd ("a"), byte 7'),
+        (Place(dataset="d", sequence=0, key="a\n\"b'"), 'd, sequence 0 ("a\\n\\"b\'")'),
+    ],
+)
+def test_what_is_not_known_is_not_said(place, words):
+    assert str(place) == words
+    assert str(place.error(DecodeError, "bad")) == f"{words}: bad"
+
+
+def test_the_command_is_safe_to_paste():
+    error = Place(dataset="my store; rm x", verify=True).error(CorruptShardError, "bad")
+    assert error.facts["remedy"] == "seqdata verify 'my store; rm x'"
+
+
+def test_numbers_of_numpy_are_plain_facts():
+    place = Place(dataset="d", shard=np.int64(1), sequence=np.uint32(2), offset=np.int64(3))
+    facts = place.error(DecodeError, "bad").facts
+    assert json.loads(json.dumps(facts)) == {"dataset": "d", "shard": 1, "sequence": 2, "offset": 3}
+
+
+def test_a_long_id_is_cut_in_the_message_and_whole_in_the_facts():
+    key = "k" * 1000
+    error = Place(dataset="d", sequence=0, key=key).error(DecodeError, "bad")
+    assert error.facts["key"] == key
+    assert quoted(key) == f'"{"k" * 80}…"'
+    assert quoted(key) in str(error)
+    assert len(str(error)) < 150
