@@ -19,6 +19,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.identity import code_digest
 from seqdata.index import DEFAULT_AXIS
+from seqdata.loading.occurrences import Occurrences, occurrences_of
 from seqdata.loading.reading import whole_reading
-from seqdata.loading.transforming import Rows, Transforming, transforming_of
+from seqdata.loading.request import Request
+from seqdata.loading.transforming import Transforming, transforming_of
 from seqdata.opening import store_of
 from seqdata.protocols import Store, Transform
 from seqdata.storage.arrow import ArrowStore
@@ -41,8 +44,23 @@ from seqdata.transforms import lengths_of, name_of
 
 RUN = 64  # sequences that are transformed together
 _AHEAD = 4  # runs that wait for each worker
-_WORKER: ContextVar[Transforming] = ContextVar("worker")
 Run = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measuring:
+    """A transform over a store, and which drawing of its sequence each one is."""
+
+    transforming: Transforming
+    occurrences: Occurrences
+
+    @classmethod
+    def of(cls, store: Store, axis: str, transform: Transform) -> _Measuring:
+        reading = whole_reading(store, axis, transform)
+        return cls(transforming_of(reading, 0), occurrences_of(store))
+
+
+_WORKER: ContextVar[_Measuring] = ContextVar("worker")
 
 
 def measure_lengths(
@@ -81,11 +99,11 @@ def measure_lengths(
     """
     whole = store_of(store)
     _check(whole, transform, num_workers)
-    transforming = transforming_of(whole_reading(whole, axis, transform), 0)
+    measuring = _Measuring.of(whole, axis, transform)
     kept = _kept(whole, transform, axis)
     lengths = _load(kept, len(whole)) if cache and kept is not None else None
     if lengths is None:
-        lengths = narrow(_measured(transforming, len(whole), num_workers, progress))
+        lengths = narrow(_measured(measuring, len(whole), num_workers, progress))
         if kept is not None:
             _keep(kept, lengths)
     return carrying(whole, Carried(transform, axis, lengths))
@@ -110,33 +128,35 @@ def _check(store: Store, transform: Any, num_workers: int) -> None:
 
 
 def _measured(
-    transforming: Transforming, count: int, num_workers: int, progress: bool | None
+    measuring: _Measuring, count: int, num_workers: int, progress: bool | None
 ) -> NDArray[np.int64]:
     lengths = np.empty(count, dtype=np.int64)
     runs = [(first, min(first + RUN, count)) for first in range(0, count, RUN)]
     with ExitStack() as stack:
         tell = stack.enter_context(_told(progress, count))
         if num_workers and runs:
-            found = _by_workers(stack, transforming, min(num_workers, len(runs)), runs)
+            found = _by_workers(stack, measuring.transforming, min(num_workers, len(runs)), runs)
         else:
-            found = (_lengths(transforming, run) for run in runs)
+            found = (_lengths(measuring, run) for run in runs)
         for (first, stop), one in zip(runs, found, strict=True):
             lengths[first:stop] = one
             tell(stop)
     return lengths
 
 
-def _lengths(transforming: Transforming, run: Run) -> NDArray[np.int64]:
+def _lengths(measuring: _Measuring, run: Run) -> NDArray[np.int64]:
     """Give the lengths of the results of a run of sequences, int64 (n,)."""
     spans = np.zeros((run[1] - run[0], 3), dtype=np.int64)
     spans[:, 0] = np.arange(*run)
+    transforming = measuring.transforming
     reading = transforming.reading
-    rows = Rows(spans, reading.store.base_numbers(spans[:, 0]), 0)
-    results = transforming.results(reading.pieces(spans), rows)
+    ids, drawings = reading.store.base_numbers(spans[:, 0]), measuring.occurrences.of(spans, 0)
+    request = Request(spans, ids, epoch=0, occurrences=drawings)
+    results = transforming.results(reading.pieces(spans), request)
     names = results.along(reading.axis)
     if not names:
         raise transforming.wrong(
-            int(rows.ids[0]),
+            int(ids[0]),
             f"gave {', '.join(results.columns) or 'nothing'}, must give a field along axis "
             f"{reading.axis!r} to be measured",
         )
@@ -145,7 +165,7 @@ def _lengths(transforming: Transforming, run: Run) -> NDArray[np.int64]:
         other = results.columns[name].lengths
         for piece in np.flatnonzero(other != lengths)[:1]:
             raise transforming.wrong(
-                int(rows.ids[piece]),
+                int(ids[piece]),
                 f"gave field {name!r} {other[piece]} timesteps and {names[0]!r} {lengths[piece]}, "
                 f"must be equal along axis {reading.axis!r}",
                 field=name,
@@ -191,7 +211,7 @@ def _in_order(
 
 def _begin(job: bytes) -> None:
     store, transform, axis = pickle.loads(job)  # our own, made a moment ago by our parent
-    _WORKER.set(transforming_of(whole_reading(store, axis, transform), 0))
+    _WORKER.set(_Measuring.of(store, axis, transform))
 
 
 def _work(run: Run) -> NDArray[np.int64]:

@@ -5,22 +5,26 @@ Place in the flow: RankPlan -> batches. Reads: a store. Makes: one batch for eac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from seqdata.axes import Axes
 from seqdata.batch import SequenceBatch
-from seqdata.errors import SeqDataError
+from seqdata.errors import SeqDataError, step_line
+from seqdata.loading.fetching import Fetching
 from seqdata.loading.head import head_of
+from seqdata.loading.occurrences import Occurrences
 from seqdata.loading.options import Update
 from seqdata.loading.output import Output
-from seqdata.loading.reading import Reading
-from seqdata.loading.transforming import Rows, Transforming
+from seqdata.loading.request import Request
 from seqdata.protocols import Collator, Columns
 from seqdata.sharing import RankPlan, Step
+
+Fetch = Callable[[Request], tuple[Columns, Axes]]
+"""Gives the columns of a request, here or from a worker process."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,15 +32,15 @@ class Tools:
     """What makes batches, the same for all epochs of a loader.
 
     Attributes:
-        reading: Reads columns.
-        transforming: Changes them.
-        collator: Lays them out.
+        fetching: Reads and transforms columns.
+        occurrences: Says which drawing of its sequence each span is; None: nothing is drawn.
+        collator: Lays columns out.
         output: Chooses what is handed out.
         together: Whether the collator takes inputs and targets of a shift as one column.
     """
 
-    reading: Reading
-    transforming: Transforming | None
+    fetching: Fetching
+    occurrences: Occurrences | None
     collator: Collator
     output: Output | None
     together: bool
@@ -51,14 +55,23 @@ class Assembly:
         share: The rank's steps.
         epoch: Of the plan.
         update: How steps make optimizer updates.
+        fetch: Gives columns; by default in this process.
     """
 
     tools: Tools
     share: RankPlan
     epoch: int
     update: Update
+    fetch: Fetch
+    _asked: dict[int, tuple[Step, Request]] = field(default_factory=dict, init=False)
     _update_number: int = field(default=-1, init=False)
     _update_totals: tuple[int, int] = field(default=(0, 0), init=False)
+
+    def request(self, number: int) -> Request:
+        """Say what a step will ask for; the step is kept until its batch is made."""
+        step, request = self._made(number)
+        self._asked[number] = step, request
+        return request
 
     def batch(self, step: int) -> Any:
         """Make the batch of a step, or what is chosen of it."""
@@ -70,36 +83,39 @@ class Assembly:
         size = sum(value.nbytes for value in batch.data.values() if isinstance(value, Tensor))
         return self._chosen(batch), size
 
+    def _made(self, number: int) -> tuple[Step, Request]:
+        tools, plan, step = self.tools, self.share.plan, self.share[number]
+        reading, spans = tools.fetching.reading, step.spans
+        return step, Request(
+            spans=spans,
+            ids=reading.store.base_numbers(spans[:, 0]),
+            epoch=self.epoch,
+            horizon=plan.lookahead - reading.shift,
+            together=tools.together and step.rows is None,
+            occurrences=tools.occurrences.of(spans, self.epoch) if tools.occurrences else None,
+        )
+
     def _chosen(self, batch: SequenceBatch) -> Any:
         output = self.tools.output
         return batch if output is None else output(batch)
 
     def _whole(self, number: int) -> SequenceBatch:
-        step = self.share[number]
+        asked = number in self._asked
+        step, request = self._asked.pop(number) if asked else self._made(number)
         try:
-            return self._read(step, number)
+            return self._read(step, request, number)
         except SeqDataError as error:
             raise self._placed(error, step.number, number) from error
         except Exception as error:
             error.add_note(f"in {self._place(step.number, number)}")
             raise
 
-    def _read(self, step: Step, number: int) -> SequenceBatch:
-        tools = self.tools
-        reading = tools.reading
-        numbers: NDArray[np.int64] = step.spans[:, 0]
-        ids = reading.store.base_numbers(numbers)
-        batch = head_of(step, ids, self.share.plan, reading.axes)
+    def _read(self, step: Step, request: Request, number: int) -> SequenceBatch:
+        batch = head_of(step, request.ids, self.share.plan, self.tools.fetching.reading.axes)
         self._count(batch, number)
-        horizon = batch.horizon = self.share.plan.lookahead - reading.shift
-        together = tools.together and step.rows is None
-        columns: Columns
-        if tools.transforming is None:
-            columns = reading.columns(step.spans, together=together, horizon=horizon)
-        else:
-            rows = Rows(step.spans, ids, self.epoch, horizon)
-            columns, batch.axes = tools.transforming.columns(rows, together=together)
-        return tools.collator(columns, batch)
+        batch.horizon = request.horizon
+        columns, batch.axes = self.fetch(request)
+        return self.tools.collator(columns, batch)
 
     def _count(self, batch: SequenceBatch, number: int) -> None:
         """Say what the step and its update count over all ranks: known from the plan."""
@@ -132,10 +148,13 @@ class Assembly:
         return self.share.totals(first, stop) if first < stop else (0, 0)
 
     def _placed(self, error: SeqDataError, batch: int, step: int) -> SeqDataError:
-        facts = dict(error.facts)
-        facts.update(epoch=self.epoch, batch=batch, step=step, rank=self.share.world.rank)
-        return type(error).at(f"{error}\n  {self._place(batch, step)}", **facts)
+        world, worker = self.share.world, error.facts.get("worker")
+        line = self._place(batch, step, worker if isinstance(worker, int) else None)
+        return error.with_place(line, epoch=self.epoch, batch=batch, step=step, rank=world.rank)
 
-    def _place(self, batch: int, step: int) -> str:
+    def _place(self, batch: int, step: int, worker: int | None = None) -> str:
         world = self.share.world
-        return f"epoch {self.epoch}, batch {batch} (step {step}, rank {world.rank} of {world.size})"
+        return step_line(
+            epoch=self.epoch, batch=batch, step=step, rank=world.rank, size=world.size,
+            worker=worker,
+        )  # fmt: skip

@@ -7,6 +7,7 @@ Makes: batches.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,12 +22,14 @@ from seqdata.collators.samples import COLLATED, Samples
 from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.loading.assembly import Assembly, Tools
+from seqdata.loading.fetching import Fetching
+from seqdata.loading.occurrences import Crops, Occurrences, occurrences_of
 from seqdata.loading.options import PlayOptions, Update
 from seqdata.loading.output import Output, output_of
 from seqdata.loading.pool import BlockPool
 from seqdata.loading.prefetch import Ahead, Recipe
 from seqdata.loading.reading import reading_of
-from seqdata.loading.transforming import Transforming, transforming_of
+from seqdata.loading.transforming import transforming_of
 from seqdata.plan import Plan
 from seqdata.planning.making import describe
 from seqdata.policies.windows import Windows
@@ -63,7 +66,7 @@ class Player:
             output.check(self._reading.names)
         self._pool = BlockPool()
         collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
-        self._tools = Tools(self._reading, self._transforming(), collator, output, together)
+        self._tools = Tools(*self._fetching(), collator, output, together)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()
         self._running: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
@@ -154,7 +157,7 @@ class Player:
         self._pool.clear()
 
     def _batches(self, steps: RankPlan, epoch: int, update: Update) -> Iterator[Any]:
-        assembly = Assembly(self._tools, steps, epoch, update)
+        assembly = Assembly(self._tools, steps, epoch, update, self._tools.fetching.columns)
         numbers = range(steps.first_step, len(steps))
         if not self.options.prefetch or len(numbers) < 2:
             yield from map(assembly.batch, numbers)
@@ -184,17 +187,19 @@ class Player:
             self.options.plan_ready(plan)
         return plan
 
-    def _transforming(self) -> Transforming | None:
+    def _fetching(self) -> tuple[Fetching, Occurrences | None]:
+        """Give what makes columns, and what tells the drawings of one sequence apart."""
         reading, policy, seed = self._reading, self.policy, self.options.seed
         if reading.transform is None:
-            return None
-        if not (isinstance(policy, Windows) and policy.random):
-            return transforming_of(reading, seed)
+            return Fetching(reading, None), None
+        crops: Crops | None = None
+        if isinstance(policy, Windows) and policy.random:
+            crops = functools.partial(self._crops, policy)
+        occurrences = occurrences_of(reading.store, crops)
+        return Fetching(reading, transforming_of(reading, seed)), occurrences
 
-        def crops(spans: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-            return policy.crop_numbers(self.index, spans, seed=seed, epoch=epoch)
-
-        return transforming_of(reading, seed, crops)
+    def _crops(self, policy: Windows, spans: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        return policy.crop_numbers(self.index, spans, seed=self.options.seed, epoch=epoch)
 
     def _collator(self) -> Collator:
         collator = self.options.collator

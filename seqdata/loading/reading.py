@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,13 @@ from seqdata.axes import Axes, unknown_name
 from seqdata.errors import ConfigError
 from seqdata.index import RUN, LengthMap, SequenceIndex
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.output import Output
 from seqdata.protocols import Store
 from seqdata.storage.schema import TEXTS, default_axis
 from seqdata.storage.views import carried_of, stored_of
 from seqdata.transforms import axes_of, lengths_of, name_of
+
+if TYPE_CHECKING:  # it needs torch, and worker processes do without
+    from seqdata.loading.output import Output
 
 TARGETS = "targets"
 
@@ -54,6 +56,11 @@ class Reading:
     transform: Any = None
     change: LengthMap | None = None
     measured: Store | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out ``change``, which may be no function of a module: the transform says it."""
+        fixed = (self.store, self.axis, self.plain, self.shifted, self.shift, self.axes)
+        return _again, (*fixed, self.transform, self.measured)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -143,6 +150,14 @@ class Reading:
         for run in (lengths[:RUN], lengths[-RUN:]):
             made.update(change(np.asarray(run, dtype=np.int64)).astype("<i8").tobytes())
         return f"transform={name_of(self.transform)}/{made.hexdigest()[:16]}"
+
+
+def _again(
+    store: Store, axis: str, plain: tuple[str, ...], shifted: str | None, shift: int, axes: Axes,
+    transform: Any, measured: Store | None,
+) -> Reading:  # fmt: skip
+    change = None if transform is None or measured is not None else lengths_of(transform)
+    return Reading(store, axis, plain, shifted, shift, axes, transform, change, measured)
 
 
 def reading_of(store: Store, axis: str, options: PlayOptions, output: Output | None) -> Reading:

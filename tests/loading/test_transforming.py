@@ -7,9 +7,9 @@ import pytest
 
 from seqdata.collators.varlen import Varlen
 from seqdata.errors import ConfigError, DecodeError
+from seqdata.loading.occurrences import occurrences_of
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.player import Player
-from seqdata.loading.transforming import occurrences_of
 from seqdata.planning.randomness import Purpose
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
@@ -115,8 +115,8 @@ def test_each_occurrence_in_a_view_draws_for_itself():
     assert made.ids.tolist() == [1, 0, 1, 1]
     assert len(set(made["u"].tolist())) == 4
     assert made["u"][0].item() == batch(noise)["u"][1].item()
-    assert occurrences_of(view).tolist() == [0, 0, 1, 2]
-    assert occurrences_of(STORE) is None
+    assert occurrences_of(view).before.tolist() == [0, 0, 1, 2]
+    assert occurrences_of(STORE).before is None
 
 
 @pytest.mark.parametrize(

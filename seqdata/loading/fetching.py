@@ -1,0 +1,40 @@
+"""Columns of a step: read and, where there is a transform, transformed.
+
+This is what worker processes do; all of it works without torch. Place in the flow: request ->
+columns, which the collator lays out. Reads: a store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seqdata.axes import Axes
+from seqdata.loading.reading import Reading
+from seqdata.loading.request import Request
+from seqdata.loading.transforming import Transforming
+from seqdata.protocols import Columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetching:
+    """Gives the columns of requests; can be sent to a worker process.
+
+    Attributes:
+        reading: Reads columns.
+        transforming: Changes them; None: nothing does.
+    """
+
+    reading: Reading
+    transforming: Transforming | None
+
+    def columns(self, request: Request) -> tuple[Columns, Axes]:
+        """Give the columns of a step, and which of their fields runs along which axis.
+
+        Raises:
+            DataError: If what is stored is damaged, or a transform's result does not fit.
+        """
+        if self.transforming is not None:
+            return self.transforming.columns(request)
+        reading = self.reading
+        columns = reading.columns(request.spans, together=request.together, horizon=request.horizon)
+        return columns, reading.axes
