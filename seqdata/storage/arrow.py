@@ -7,10 +7,12 @@ mapped bytes.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,9 @@ from seqdata.storage.commit import OWN_FILES, unfinished
 from seqdata.storage.location import local_path, open_inside
 from seqdata.storage.manifest import MANIFEST, Manifest, Shard
 from seqdata.storage.parsing import load_manifest
+from seqdata.storage.places import Place, quoted
 from seqdata.storage.schema import TEXTS, default_axis, field_width, no_such
-from seqdata.storage.sources import Sources
+from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.texts import TextSource
 from seqdata.storage.views import View, take, where
 
@@ -89,7 +92,11 @@ class ArrowStore:
         counts = [shard.sequences for shard in manifest.shards]
         starts = [0, *itertools.accumulate(counts)]
         self._names = [shard.file for shard in manifest.shards]
-        layout = Layout(str(root), self._names, starts, lengths_of)
+        file_of = functools.partial(_file, str(root), self._names)
+        layout = Layout(str(root), self._names, starts, lengths_of, file_of)
+        if manifest.key is not None:
+            ids = _source(manifest.key, manifest, layout, mappings)
+            layout = layout if isinstance(ids, Source) else keyed(layout, ids)
         sources = {name: _source(name, manifest, layout, mappings) for name in manifest.fields}
         self._sources = Sources(layout, sources, manifest.key)
 
@@ -193,51 +200,58 @@ class ArrowStore:
                 engine.populate(self._mappings[i], place + max(0, low) * width, until)
 
 
+def _file(location: str, names: Sequence[str], shard: int) -> Place:
+    return Place(dataset=location, shard=shard, file=names[shard], verify=True)
+
+
 def _map_shard(root: Path, i: int, shard: Shard, engine: Kernel) -> Any:
     """Map a shard whose size and footer are those that were written."""
-    with open_inside(root, shard.file, f"shard {i}") as (descriptor, size):
-        facts: dict[str, Any] = {"shard": i, "file": shard.file}
+    place = Place(dataset=str(root), shard=i, file=shard.file, verify=True)
+    with open_inside(root, shard.file, replace(place, offset=0, length=shard.bytes)) as opened:
+        descriptor, size = opened
         if size != shard.bytes:
-            raise CorruptShardError.at(
-                f"{root}: shard {i} ({shard.file!r}) has {size} bytes, must have {shard.bytes}; "
-                "restore it or write the store again",
-                **facts,
-            )
-        footer = os.pread(descriptor, shard.footer_bytes, size - shard.footer_bytes)
-        found = hashlib.sha256(footer).hexdigest()
+            shorter, longer = sorted((size, shard.bytes))
+            raise replace(place, offset=shorter, length=longer - shorter).error(
+                CorruptShardError,
+                f"has {size} bytes, must have {shard.bytes}; restore it or write the store again",
+                expected=shard.bytes, found=size,
+            )  # fmt: skip
+        begin = size - shard.footer_bytes
+        found = hashlib.sha256(os.pread(descriptor, shard.footer_bytes, begin)).hexdigest()
         if found != shard.footer_sha256:
-            raise CorruptShardError.at(
-                f"{root}: shard {i} ({shard.file!r}) has a footer of digest {found[:16]}, must be "
-                f"{shard.footer_sha256[:16]}; it is another file or damaged, restore it or write "
-                "the store again",
-                **facts,
-            )
-        return _map(root, shard.file, descriptor, size, engine)
+            raise replace(place, offset=begin, length=shard.footer_bytes).error(
+                CorruptShardError,
+                f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
+                "another file or damaged, restore it or write the store again",
+                expected=shard.footer_sha256, found=found,
+            )  # fmt: skip
+        return _map(place, descriptor, size, engine)
 
 
 def _map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> NDArray[Any]:
     one = manifest.lengths[axis]
     dtype = np.dtype(one.dtype).newbyteorder("<")
-    with open_inside(root, one.file, f"lengths of axis {axis!r}") as (descriptor, size):
-        must = manifest.sequences * dtype.itemsize
+    must = manifest.sequences * dtype.itemsize
+    place = Place(dataset=str(root), file=one.file, part=f"lengths of axis {quoted(axis)}")
+    with open_inside(root, one.file, place) as (descriptor, size):
         if size != must:
-            raise CorruptShardError.at(
-                f"{root}: lengths of axis {axis!r} ({one.file!r}) have {size} bytes, must have "
-                f"{must}; restore them or write the store again",
-                file=one.file,
-            )
-        return np.frombuffer(_map(root, one.file, descriptor, size, engine), dtype=dtype)
+            raise replace(place, offset=min(size, must), length=abs(size - must)).error(
+                CorruptShardError,
+                f"have {size} bytes, must have {must}; restore them or write the store again",
+                expected=must, found=size,
+            )  # fmt: skip
+        return np.frombuffer(_map(place, descriptor, size, engine), dtype=dtype)
 
 
-def _map(root: Path, name: str, descriptor: int, size: int, engine: Kernel) -> Any:
+def _map(place: Place, descriptor: int, size: int, engine: Kernel) -> Any:
     try:
         return engine.map_file(descriptor, size)
     except OSError as error:
         limit = "`ulimit -n`" if error.errno == errno.EMFILE else "`sysctl vm.max_map_count`"
-        raise DataError.at(
-            f"{root}: {name!r} cannot be mapped ({error.strerror}), must be; raise {limit}, or "
-            "write the store again with larger shards",
-            file=name,
+        raise place.error(
+            DataError,
+            f"cannot be mapped ({error.strerror}), must be; raise {limit}, or write the store "
+            "again with larger shards",
         ) from error
 
 

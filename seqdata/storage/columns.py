@@ -8,8 +8,8 @@ Reads: buffers. Makes: views and filled output.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,6 +19,7 @@ from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.kernel.choose import Kernel, kernel
 from seqdata.kernel.choose import Source as KernelSource
 from seqdata.protocols import Field
+from seqdata.storage.places import Place
 from seqdata.storage.schema import field_width
 
 
@@ -31,12 +32,16 @@ class Layout:
         shards: Names of the storage files.
         starts: Shard -> its first sequence; one more than shards.
         lengths_of: Axis -> timesteps of each sequence.
+        file_of: Shard -> its place; None: they are no files.
+        key_of: Sequence -> its id, None where it cannot be read; None: it has none.
     """
 
     location: str
     shards: Sequence[str]
     starts: list[int]
     lengths_of: Mapping[str, NDArray[Any]]
+    file_of: Callable[[int], Place] | None = None
+    key_of: Callable[[int], str | None] | None = None
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -53,6 +58,25 @@ class Layout:
                 "the plan made for other data?"
             )
         return bisect_right(self.starts, number) - 1
+
+    def place(
+        self, number: int, field: str, offset: int | None = None, length: int | None = None
+    ) -> Place:
+        """Give the place of a sequence's field, for an error.
+
+        Args:
+            number: The sequence.
+            field: Name of the field.
+            offset: Its first byte in the file, where it lies in one.
+            length: How many bytes.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        shard = self.shard_of(number)
+        file = Place(dataset=self.location) if self.file_of is None else self.file_of(shard)
+        key = None if self.key_of is None else self.key_of(number)
+        return replace(file, sequence=number, key=key, field=field, offset=offset, length=length)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,18 +161,33 @@ class Source:
                 f"{start}..{stop}, must lie in 0..{length}; was the plan made for other data?"
             )
         at = number - layout.starts[shard]
-        offsets = (0, 0) if self.offsets is None else self.offsets[shard][at : at + 2].tolist()
-        width = field_width(self.field)
-        begin = None
-        if self.places is not None:
-            begin = self.places[shard] + offsets[0] * width
-        raise CorruptSampleError.at(
-            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, "
-            f"field {self.name!r}: lies at timesteps {offsets[0]}..{offsets[1]} of "
-            f"{len(self.values[shard])}, must have {length}; the shard is damaged, restore it or "
-            "write the store again",
-            shard=shard, file=layout.shards[shard], sequence=number, field=self.name, offset=begin,
+        first, last = (at, at + 1)
+        if self.offsets is not None:
+            first, last = self.offsets[shard][at : at + 2].tolist()
+        most = len(self.values[shard])
+        raise self.place(number, first, last).error(
+            CorruptSampleError,
+            f"lies at timesteps {first}..{last} of {most}, must have {length}; the shard is "
+            "damaged, restore it or write the store again",
+            expected=length, found=last - first,
         )  # fmt: skip
+
+    def place(self, number: int, first: int, last: int) -> Place:
+        """Give the place of timesteps of a sequence, for an error.
+
+        Args:
+            number: The sequence.
+            first: The first, counted in the shard.
+            last: One past the last.
+        """
+        if self.places is None:
+            return self.layout.place(number, self.name)
+        shard = self.layout.shard_of(number)
+        width, most = field_width(self.field), len(self.values[shard])
+        first = min(max(first, 0), most)  # what is wrong with a place may be these
+        last = min(max(last, first), most)
+        begin = self.places[shard] + first * width
+        return self.layout.place(number, self.name, begin, (last - first) * width)
 
 
 class SpanColumn:

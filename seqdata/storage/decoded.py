@@ -103,28 +103,25 @@ class DecodedSource:
         if decoded.offsets is not None:
             first, last = decoded.offsets[first : first + 2].tolist()
         if self.field.dtype in TEXTS:
-            return self._text(decoded.values[first:last].tobytes(), unit, number)
+            return self._text(decoded.values[first:last].tobytes(), number)
         piece = decoded.values[first:last][start:stop]
         if len(piece) != stop - start:
-            raise CorruptSampleError.at(
-                f"{self._where(unit, number)}: has {last - first} timesteps, must have at least "
-                f"{stop}; the file changed after it was opened, open it again",
-                shard=unit, sequence=number, field=self.name,
+            raise self.layout.place(number, self.name).error(
+                CorruptSampleError,
+                f"has {last - first} timesteps, must have at least {stop}; the file changed after "
+                "it was opened, open it again",
+                expected=stop, found=int(last - first),
             )  # fmt: skip
         return np.array(piece)
 
-    def _text(self, raw: bytes, unit: int, number: int) -> str | bytes:
+    def _text(self, raw: bytes, number: int) -> str | bytes:
         if self.field.dtype == "bytes":
             return raw
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise DecodeError.at(
-                f"{self._where(unit, number)}: is no UTF-8 text ({error.reason} at byte "
-                f"{error.start}), must be; restore the file",
-                shard=unit, sequence=number, field=self.name,
-            ) from error  # fmt: skip
-
-    def _where(self, unit: int, number: int) -> str:
-        name = self.layout.shards[unit]
-        return f"{self.layout.location}: {name!r}, sequence {number}, field {self.name!r}"
+            raise self.layout.place(number, self.name).error(
+                DecodeError,
+                f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; restore the "
+                "file",
+            ) from error

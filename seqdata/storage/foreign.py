@@ -81,9 +81,10 @@ class ForeignStore:
         self._files = [file.name for file in tables.files]
         self._digest = digest_of(tables.files, self._fields)
         self._fingerprint: str | None = None
-        layout, sources = sources_of(str(root), tables)
         has_key = KEY in self._fields and self._fields[KEY].dtype == "str"
-        self._sources = Sources(layout, sources, KEY if has_key else None)
+        key = KEY if has_key else None
+        layout, sources = sources_of(str(root), tables, key)
+        self._sources = Sources(layout, sources, key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (str(self._root),)

@@ -23,7 +23,9 @@ from seqdata.storage.arrow_types import Decoded, Kind, decode, has_nulls, kind_o
 from seqdata.storage.columns import Layout, Source
 from seqdata.storage.decoded import DecodedSource, UnitCache
 from seqdata.storage.foreign_files import files_of
+from seqdata.storage.places import Place
 from seqdata.storage.schema import TEXTS
+from seqdata.storage.sources import keyed
 from seqdata.storage.survey import survey
 from seqdata.storage.table_files import TableFile, digest_of, guarded, open_file
 from seqdata.storage.texts import TextSource
@@ -110,21 +112,36 @@ def open_tables(root: Path) -> tuple[Tables, dict[str, str]]:
 
 
 def sources_of(
-    location: str, tables: Tables
+    location: str, tables: Tables, key: str | None
 ) -> tuple[Layout, dict[str, Source | TextSource | DecodedSource]]:
-    """Give where sequences lie, and the source of every field."""
+    """Give where sequences lie, and the source of every field.
+
+    Args:
+        location: Of the data set, for messages.
+        tables: What was opened.
+        key: The text column of ids, where there is one.
+    """
     units = tables.units()
     named = [f"{file.name}#{unit}" if file.units > 1 else file.name for file, unit in units]
     starts = [0, *itertools.accumulate(tables.rows.tolist())]
-    layout, cache = Layout(location, named, starts, tables.lengths_of), UnitCache()
-    sources: dict[str, Source | TextSource | DecodedSource] = {}
-    for name, field in tables.fields.items():
-        decoded = functools.partial(tables.decode, name, units)
+    places = [
+        Place(dataset=location, shard=i, file=file.name, unit=unit if file.units > 1 else None)
+        for i, file in enumerate(tables.files)
+        for unit in range(file.units)
+    ]
+    layout = Layout(location, named, starts, tables.lengths_of, places.__getitem__)
+    cache = UnitCache()
+
+    def source_of(name: str, layout: Layout) -> Source | TextSource | DecodedSource:
+        decoded, field = functools.partial(tables.decode, name, units), tables.fields[name]
         if tables.in_place(name):
-            sources[name] = _source(name, field, layout, [decoded(i) for i in range(len(units))])
-        else:
-            sources[name] = DecodedSource(name, field, layout, decoded, cache)
-    return layout, sources
+            return _source(name, field, layout, [decoded(i) for i in range(len(units))])
+        return DecodedSource(name, field, layout, decoded, cache)
+
+    ids = None if key is None else source_of(key, layout)
+    if isinstance(ids, TextSource | DecodedSource):
+        layout = keyed(layout, ids)
+    return layout, {name: source_of(name, layout) for name in tables.fields}
 
 
 def _kinds(root: Path, files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from seqdata.errors import ConfigError, DataError, MissingShardError
+from seqdata.storage.places import Place
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
@@ -50,60 +51,54 @@ def is_plain_name(name: str) -> bool:
 
 
 @contextmanager
-def open_inside(root: Path, name: str, what: str) -> Iterator[tuple[int, int]]:
+def open_inside(root: Path, name: str, what: str | Place) -> Iterator[tuple[int, int]]:
     """Open a file of a store for reading: gives (descriptor, bytes) and closes it at the end.
 
     Args:
         root: The store's folder.
         name: A plain file name. A link is followed where it stays inside of the folder.
-        what: What the file is, for messages: ``shard 3``.
+        what: What the file is, for messages: ``manifest``; or its place.
 
     Raises:
         MissingShardError: If it is not there.
         DataError: If it leads outside of the folder, or is no ordinary file.
     """
     path = os.path.join(root, name)
+    place = Place(dataset=str(root), file=name, part=what) if isinstance(what, str) else what
     try:
         descriptor = os.open(path, _OPEN | os.O_NOFOLLOW)
     except FileNotFoundError as error:
-        raise MissingShardError.at(
-            f"{root}: {what} ({name!r}) is not there, must be as the manifest names it; restore it "
-            "or write the store again",
-            file=path,
+        raise place.error(
+            MissingShardError,
+            "is not there, must be as the manifest names it; restore it or write the store again",
         ) from error
     except OSError as error:
         if not os.path.islink(path):
-            raise DataError.at(
-                f"{root}: {what} ({name!r}) cannot be opened ({error.strerror}), must be readable; "
-                "check its rights and `ulimit -n`",
-                file=path,
+            raise place.error(
+                DataError,
+                f"cannot be opened ({error.strerror}), must be readable; check its rights and "
+                "`ulimit -n`",
             ) from error
-        descriptor = _open_link(root, name, what)
+        descriptor = _open_link(root, name, place)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise DataError.at(
-                f"{root}: {what} ({name!r}) is no ordinary file, must be one; write the store "
-                "again",
-                file=path,
-            )
+            raise place.error(DataError, "is no ordinary file, must be one; write the store again")
         yield descriptor, status.st_size
     finally:
         os.close(descriptor)
 
 
-def _open_link(root: Path, name: str, what: str) -> int:
+def _open_link(root: Path, name: str, place: Place) -> int:
     target = (root / name).resolve()
     if not target.is_relative_to(root.resolve()):
-        raise DataError.at(
-            f"{root}: {what} ({name!r}) is a link out of the folder, must stay inside of it; put "
-            "the file itself there",
-            file=str(root / name),
+        raise place.error(
+            DataError,
+            "is a link out of the folder, must stay inside of it; put the file itself there",
         )
     try:
         return os.open(target, _OPEN | os.O_NOFOLLOW)
     except OSError as error:
-        raise MissingShardError.at(
-            f"{root}: {what} ({name!r}) is a link to nothing, must lead to a file; restore it",
-            file=str(root / name),
+        raise place.error(
+            MissingShardError, "is a link to nothing, must lead to a file; restore it"
         ) from error

@@ -26,7 +26,7 @@ from seqdata.storage.packing import (
     pack_one,
 )
 from seqdata.storage.schema import TEXTS, default_axis, infer_fields
-from seqdata.storage.sources import Sources
+from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.tables import as_rows
 from seqdata.storage.texts import TextSource
 from seqdata.storage.views import View, take, where
@@ -58,6 +58,9 @@ class MemoryStore:
         self._fingerprint: str | None = None
         count = len(next(iter(self._lengths_of.values())))
         layout = Layout("memory", (_SHARD,), [0, count], self._lengths_of)
+        ids = None if key is None else _sources({key: self._fields[key]}, packed, layout)[key]
+        if isinstance(ids, TextSource):
+            layout = keyed(layout, ids)
         self._sources = Sources(layout, _sources(self._fields, packed, layout), key)
 
     @classmethod

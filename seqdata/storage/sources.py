@@ -7,17 +7,36 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, DataError
 from seqdata.storage.columns import Layout, Source, SpanColumn
 from seqdata.storage.decoded import DecodedSource
 from seqdata.storage.schema import no_such
 from seqdata.storage.texts import TextSource
+
+
+def keyed(layout: Layout, ids: TextSource | DecodedSource) -> Layout:
+    """Give a layout whose places name sequences by their ids, as far as they can be read.
+
+    Args:
+        layout: Where sequences lie.
+        ids: The field of ids, over a layout without.
+    """
+
+    def key_of(number: int) -> str | None:
+        try:
+            if isinstance(ids, TextSource):
+                return str(ids.take([number])[0])
+            return str(ids.take(np.array([[number, 0, 1]], dtype=np.int64))[0])
+        except DataError:  # an error is being made already, about more than its name
+            return None
+
+    return replace(layout, key_of=key_of)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

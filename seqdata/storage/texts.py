@@ -20,6 +20,7 @@ from seqdata.kernel.choose import Kernel, kernel
 from seqdata.kernel.choose import Source as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout
+from seqdata.storage.places import Place
 
 Raw = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """The bytes of texts behind one another, uint8, and where each begins, int64 (n+1,), from 0."""
@@ -88,11 +89,10 @@ class TextSource:
             texts.extend(piece.decode() for piece in pieces)
         except UnicodeDecodeError as error:
             number = int(wanted[len(texts)])
-            where, facts = self._where(number)
-            raise DecodeError.at(
-                f"{where}: is no UTF-8 text ({error.reason} at byte {error.start}), must be; the "
-                "shard is damaged, restore it or write the store again",
-                **facts,
+            raise self._place(number).error(
+                DecodeError,
+                f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; the shard is "
+                "damaged, restore it or write the store again",
             ) from error
         return texts
 
@@ -148,26 +148,22 @@ class TextSource:
             ConfigError: If there is no such sequence.
             CorruptSampleError: If its recorded place is wrong; ``facts`` has shard and offset.
         """
-        where, facts = self._where(number)
-        shard, at = facts["shard"], number - self.layout.starts[facts["shard"]]
+        shard = self.layout.shard_of(number)
+        at = number - self.layout.starts[shard]
         first, last = self.offsets[shard][at : at + 2].tolist()
-        raise CorruptSampleError.at(
-            f"{where}: lies at bytes {first}..{last} of {len(self.values[shard])}, must lie "
-            "inside; the shard is damaged, restore it or write the store again",
-            **facts,
+        raise self._place(number).error(
+            CorruptSampleError,
+            f"lies at bytes {first}..{last} of {len(self.values[shard])}, must lie inside; the "
+            "shard is damaged, restore it or write the store again",
         )
 
-    def _where(self, number: int) -> tuple[str, dict[str, Any]]:
-        """Give the place of a sequence, for a message, and its facts."""
+    def _place(self, number: int) -> Place:
+        """Give the place of a sequence, for an error."""
         layout = self.layout
+        if self.places is None:
+            return layout.place(number, self.name)
         shard = layout.shard_of(number)
-        first = int(self.offsets[shard][number - layout.starts[shard]])
-        where = (
-            f"{layout.location}: shard {shard} ({layout.shards[shard]!r}), sequence {number}, "
-            f"field {self.name!r}"
-        )
-        facts: dict[str, Any] = {
-            "shard": shard, "file": layout.shards[shard], "sequence": number, "field": self.name,
-            "offset": None if self.places is None else self.places[shard] + first,
-        }  # fmt: skip
-        return where, facts
+        at = number - layout.starts[shard]
+        most = len(self.values[shard])
+        first, last = self.offsets[shard][at : at + 2].clip(0, most).tolist()
+        return layout.place(number, self.name, self.places[shard] + first, max(0, last - first))

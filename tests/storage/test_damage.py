@@ -34,20 +34,32 @@ def whole(store, number):
     return store.read(np.array([[number, 0, int(store.lengths[number])]]), ["x"])["x"][0]
 
 
+def facts_of(root, **more):
+    """The facts of any error about shard 1 of the store."""
+    remedy = f"seqdata verify {root} --shard 1"
+    return {
+        "dataset": str(root), "shard": 1, "file": "part-00001.arrow", "remedy": remedy, **more
+    }  # fmt: skip
+
+
 def test_a_missing_shard_is_an_error_that_names_it(root):
+    size = (root / "part-00001.arrow").stat().st_size
     (root / "part-00001.arrow").unlink()
-    text = r"shard 1 \('part-00001.arrow'\) is not there, must be as the manifest names it; restore"
+    text = (
+        rf"shard 1 \(\"part-00001.arrow\"\), bytes 0..{size}: is not there, must be as the "
+        r"manifest names it; restore it or write the store again\n  Verify: seqdata verify .* --shard"
+    )
     with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
-    assert caught.value.facts == {"file": str(root / "part-00001.arrow")}
+    assert caught.value.facts == facts_of(root, offset=0, length=size)
 
 
 def test_a_missing_lengths_file_is_an_error(root):
     (root / "lengths-time.u32").unlink()
-    with pytest.raises(
-        MissingShardError, match=r"lengths of axis 'time' \('lengths-time.u32'\) is"
-    ):
+    text = r"store lengths of axis \"time\" \(\"lengths-time.u32\"\): is not there, must be as the"
+    with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
+    assert caught.value.facts == {"dataset": str(root), "file": "lengths-time.u32"}
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, -1])
@@ -55,10 +67,17 @@ def test_a_shard_of_another_size_is_an_error(root, size):
     path = root / "part-00001.arrow"
     full = path.stat().st_size
     os.truncate(path, size if size >= 0 else full + 8)
-    text = rf"shard 1 \('part-00001.arrow'\) has \d+ bytes, must have {full}; restore it or write"
+    found = path.stat().st_size
+    low, high = sorted((found, full))
+    text = (
+        rf"shard 1 \(\"part-00001.arrow\"\), bytes {low}..{high}: has {found} bytes, must have "
+        rf"{full}; restore it or write the store again\n  Verify: "
+    )
     with pytest.raises(CorruptShardError, match=text) as caught:
         open_arrow(root)
-    assert caught.value.facts == {"shard": 1, "file": "part-00001.arrow"}
+    assert caught.value.facts == facts_of(
+        root, offset=low, length=high - low, expected=full, found=found
+    )
 
 
 def test_a_shard_in_the_place_of_another_is_an_error(tmp_path):
@@ -76,10 +95,12 @@ def test_a_shard_in_the_place_of_another_is_an_error(tmp_path):
 def test_a_lengths_file_of_another_size_is_an_error(root):
     os.truncate(root / "lengths-time.u32", 20)
     text = (
-        r"lengths of axis 'time' \('lengths-time.u32'\) have 20 bytes, must have 24; restore them"
+        r"lengths of axis \"time\" \(\"lengths-time.u32\"\), bytes 20..24: have 20 bytes, must "
+        "have 24; restore them"
     )
-    with pytest.raises(CorruptShardError, match=text):
+    with pytest.raises(CorruptShardError, match=text) as caught:
         open_arrow(root)
+    assert (caught.value.facts["expected"], caught.value.facts["found"]) == (24, 20)
 
 
 def test_a_link_out_of_the_folder_is_an_error(root, tmp_path):
@@ -178,18 +199,16 @@ def test_a_damaged_offset_is_an_error_that_names_the_place(root, store, monkeypa
     monkeypatch.setenv("SEQDATA_KERNEL", kernel)
     damage(root, store, 3, "x", 1 << 50)
     column = open_arrow(root).read(np.array([[4, 0, 4], [3, 0, 3]]), ["x"])["x"]
-    text = (
-        r"shard 1 \('part-00001.arrow'\), sequence 3, field 'x': lies at timesteps 2..\d+ of 5, "
-        "must have 3; the shard is damaged, restore it or write the store again"
-    )
     _, begin = place_of(store, 3, "x", 0)
-    facts = {
-        "shard": 1,
-        "file": "part-00001.arrow",
-        "sequence": 3,
-        "field": "x",
-        "offset": begin + 8,
-    }
+    text = (
+        r"store shard 1 \(\"part-00001.arrow\"\), sequence 3 \(\"u3\"\), field \"x\", bytes "
+        rf"{begin + 8}..{begin + 20}: lies at timesteps 2..\d+ of 5, must have 3; the shard is "
+        r"damaged, restore it or write the store again\n  Verify: "
+    )
+    facts = facts_of(
+        root, sequence=3, key="u3", field="x", offset=begin + 8, length=12, expected=3,
+        found=(1 << 50) - 2,
+    )  # fmt: skip
     for read in (
         lambda: column.fill(np.empty(7, np.int32), np.array([0, 4, 7]), None),
         lambda: column[1],
@@ -202,11 +221,13 @@ def test_a_damaged_offset_is_an_error_that_names_the_place(root, store, monkeypa
 def test_a_damaged_place_of_text_is_an_error_that_names_the_place(root, store):
     damage(root, store, 3, "id", -1)
     text = (
-        r"sequence 3, field 'id': lies at bytes 2..-1 of 4, must lie inside; the shard is damaged"
+        r"sequence 3, field \"id\", bytes \d+..\d+: lies at bytes 2..-1 of 4, must lie inside; the "
+        "shard is damaged"
     )
     with pytest.raises(CorruptSampleError, match=text) as caught:
         open_arrow(root).keys([3])
     assert caught.value.facts["shard"] == 1
+    assert "key" not in caught.value.facts  # the id itself cannot be read
 
 
 def test_text_that_is_no_text_is_an_error_that_names_the_place(root, store):
@@ -215,7 +236,7 @@ def test_text_that_is_no_text_is_an_error_that_names_the_place(root, store):
         file.seek(position + 2)
         file.write(b"\xff\xff")
     text = (
-        r"sequence 3, field 'id': is no UTF-8 text \(invalid start byte at byte 0\), must be; the"
+        r"field \"id\", bytes \d+..\d+: is no UTF-8 text \(invalid start byte at byte 0\), must be"
     )
     with pytest.raises(DecodeError, match=text) as caught:
         open_arrow(root).keys([3])
