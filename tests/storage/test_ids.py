@@ -7,10 +7,12 @@ from seqdata.errors import DecodeError
 from seqdata.storage.ids import check_ids
 
 
-def test_other_ids_with_one_hash_are_no_error():
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_other_ids_with_one_hash_are_no_error(dtype):
     looked = []
     names = ["a", "b", "c"]
-    check_ids(np.array([5, 7, 5]), lambda i: looked.append(i) or names[i])
+    hashes = np.array([-5, 7, -5]).astype(dtype)
+    check_ids(hashes, lambda i: looked.append(i) or names[i])
     assert looked == [0, 2]
 
 
