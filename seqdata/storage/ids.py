@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
 
-
 Hashes = NDArray[np.int64] | NDArray[np.uint64]
 
 
