@@ -1,0 +1,58 @@
+"""Anonymous memory that several processes see: a descriptor without a name, and its mapping.
+
+Nothing is left of it when the last process that holds it ends, however it ends; no limit of
+``/dev/shm`` applies. Place in the flow: what a rank shares with its worker processes lies in it.
+Makes: a mapping.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+import weakref
+from multiprocessing import reduction
+from typing import Any
+
+
+class Anonymous:
+    """Memory behind a descriptor. Sent to a process that is being started, it is the same memory.
+
+    Args:
+        size: Bytes; none is taken from the system before it is written.
+        descriptor: Of memory that is there already, owned from now on; None: makes it.
+    """
+
+    def __init__(self, size: int, descriptor: int | None = None) -> None:
+        self.size = size
+        self._descriptor = _made(size) if descriptor is None else descriptor
+        self._closing = weakref.finalize(self, os.close, self._descriptor)
+        self.mapping = mmap.mmap(self._descriptor, size)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Hand the descriptor to the process that is being started; it can go nowhere else."""
+        duplicate: Any = reduction.DupFd(self._descriptor)  # type: ignore[attr-defined]
+        return _received, (self.size, duplicate)
+
+    def fileno(self) -> int:
+        """Give the descriptor."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping stays for as long as somebody looks at it."""
+        self._closing()
+
+
+def _made(size: int) -> int:
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("seqdata", os.MFD_CLOEXEC)
+    else:  # a temporary file is unlinked as soon as it is there
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+def _received(size: int, duplicate: Any) -> Anonymous:
+    return Anonymous(size, duplicate.detach())
