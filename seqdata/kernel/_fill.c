@@ -18,6 +18,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "_crc.h"
+
 #define SOURCE "seqdata.kernel.source"
 #define AHEAD 8          /* spans that are prefetched */
 #define PREFETCHED 1024  /* at most this many bytes of each */
@@ -280,6 +282,52 @@ static PyObject *fill(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     return result == -2 ? NULL : PyLong_FromSsize_t(result);
 }
 
+static PyObject *algorithms(PyObject *self, PyObject *nothing) {
+    (void)self, (void)nothing;
+    return Py_BuildValue("(ss)", "crc32c", "crc32");
+}
+
+/* The checksum of every run of bytes between two neighbouring bounds. */
+static int sum_held(const Py_buffer *data, const Py_buffer *bounds, Py_buffer *out, int kind) {
+    Py_ssize_t n = out->len / 4, done = 0;
+    int good = out->len == 4 * n && bounds->len == 8 * (n + 1) && load(bounds->buf) >= 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (const char *edge = bounds->buf; good && done < n; done++, edge += 8) {
+        int64_t first = load(edge), last = load(edge + 8);
+        good = first <= last && last <= data->len;
+        uint32_t sum = good ? crc_of(kind, (const char *)data->buf + first, last - first) : 0;
+        memcpy((char *)out->buf + 4 * done, &sum, sizeof sum);
+    }
+    Py_END_ALLOW_THREADS
+    return good;
+}
+
+static PyObject *checksums(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    PyObject *name = count == 4 ? PyUnicode_AsASCIIString(args[3]) : NULL;
+    int kind = name ? crc_kind(PyBytes_AsString(name)) : -1, good = 0;
+    Py_XDECREF(name);
+    if (kind < 0) {
+        PyErr_SetString(PyExc_ValueError, "checksums: takes (data, bounds, out, algorithm)");
+        return NULL;
+    }
+    Py_buffer data, bounds, out;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
+    if (!PyObject_GetBuffer(args[1], &bounds, PyBUF_SIMPLE)) {
+        if (!PyObject_GetBuffer(args[2], &out, PyBUF_WRITABLE)) {
+            good = sum_held(&data, &bounds, &out, kind);
+            PyBuffer_Release(&out);
+            if (!good)
+                PyErr_SetString(PyExc_ValueError, "checksums: `bounds` must rise inside `data`, "
+                                                  "one more than `out` has uint32");
+        }
+        PyBuffer_Release(&bounds);
+    }
+    PyBuffer_Release(&data);
+    if (!good) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* A mapped file that keeps no descriptor: Python's own mmap keeps one per shard. */
 typedef struct {
     PyObject_HEAD
@@ -362,11 +410,16 @@ static PyMethodDef methods[] = {
      "fill(source, spans, bounds, out, padding)\n--\n\nCopy spans: -1, or the first bad one."},
     {"map_file", (PyCFunction)(void (*)(void))map_file, METH_FASTCALL,
      "map_file(descriptor, bytes)\n--\n\nMap a file for reading; the descriptor may be closed."},
+    {"algorithms", algorithms, METH_NOARGS,
+     "algorithms()\n--\n\nGive the names of the checksums that can be computed."},
+    {"checksums", (PyCFunction)(void (*)(void))checksums, METH_FASTCALL,
+     "checksums(data, bounds, out, algorithm)\n--\n\nCompute the checksum of every piece."},
     {"populate", (PyCFunction)(void (*)(void))populate, METH_FASTCALL,
      "populate(mapping, first, stop)\n--\n\nRead bytes ahead into memory; whether that worked."},
     {NULL, NULL, 0, NULL}};
 
 static int make_types(PyObject *module) {
+    crc_prepare();
     PyObject *type = PyType_FromModuleAndSpec(module, &mapping_spec, NULL);
     *(PyObject **)PyModule_GetState(module) = type; /* lives as long as the process */
     return type ? 0 : -1;

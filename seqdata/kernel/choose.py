@@ -18,7 +18,7 @@ Source = NewType("Source", object)
 
 
 class Kernel(Protocol):
-    """The four functions of a kernel. ``Any`` below is an object with the buffer protocol."""
+    """The functions of a kernel. ``Any`` below is an object with the buffer protocol."""
 
     def source(
         self, values: tuple[Any, ...], offsets: tuple[Any, ...] | None, starts: Any, width: int, /
@@ -55,6 +55,24 @@ class Kernel(Protocol):
 
         Raises:
             ValueError: If bounds do not fit ``out`` and the spans, or the padding not the width.
+        """
+        ...
+
+    def algorithms(self) -> tuple[str, ...]:
+        """Give the names of the checksums that can be computed."""
+        ...
+
+    def checksums(self, data: Any, bounds: Any, out: Any, algorithm: str, /) -> None:
+        """Compute the checksum of every piece of some bytes.
+
+        Args:
+            data: The bytes.
+            bounds: int64 (n+1,), rising: piece i is ``data[bounds[i]:bounds[i+1]]``.
+            out: uint32 (n,), writable.
+            algorithm: One of ``algorithms``.
+
+        Raises:
+            ValueError: If bounds do not fit, or the algorithm cannot be computed.
         """
         ...
 

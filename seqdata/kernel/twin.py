@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.kernel.sums import algorithms as algorithms
+from seqdata.kernel.sums import checksums as checksums
+
 POPULATE_READ = 22  # MADV_POPULATE_READ, which the mmap module does not name
 _NOTHING = np.zeros(1, dtype=np.uint8)
 

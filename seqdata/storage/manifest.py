@@ -17,6 +17,7 @@ from seqdata.protocols import Field
 MANIFEST = "seqdata.json"
 FORMAT = "seqdata"
 VERSION = 1
+UNSEALED = "0" * 64  # stands for the digest of a text while that is computed
 _CONTENT = ("format", "version", "sequences", "key", "fields", "lengths", "shards")
 
 
@@ -27,6 +28,37 @@ class LengthsFile:
     file: str
     dtype: str
     sha256: str
+    checksum: int | None = None  # of the whole file, by the manifest's algorithm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksumFile:
+    """The checksums of one shard's sequences.
+
+    Attributes:
+        file: Its name in the store's folder.
+        bytes: Its size.
+        sha256: Digest of the whole file, looked at by ``seqdata verify``.
+        places: Field -> (position, bytes) of its checksums, then of its firsts where it has any.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+    places: Mapping[str, tuple[tuple[int, int], ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checking:
+    """How the checksums of a store were made.
+
+    Attributes:
+        algorithm: Its name.
+        block: A sequence with more bytes has a checksum for each so many of them.
+    """
+
+    algorithm: str
+    block: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +74,7 @@ class Shard:
         sha256: Digest of the whole file, looked at by ``seqdata verify``.
         timesteps: Axis -> timesteps of all its sequences.
         buffers: Field -> (position, bytes) of its values, then of its offsets where it has any.
+        checksums: Where the checksums of its sequences lie; None: there are none.
     """
 
     file: str
@@ -52,6 +85,7 @@ class Shard:
     sha256: str
     timesteps: Mapping[str, int]
     buffers: Mapping[str, tuple[tuple[int, int], ...]]
+    checksums: ChecksumFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +98,7 @@ class Manifest:
         sequences: Their number.
         lengths: Axis -> where the lengths lie.
         shards: In the order of their sequences.
-        checksums: Where checksums lie; None: there are none.
+        checksums: How they were made; None: there are none. All shards have them, or none.
         statistics: What is known of blocks of sequences; None: nothing.
     """
 
@@ -73,7 +107,7 @@ class Manifest:
     sequences: int
     lengths: Mapping[str, LengthsFile]
     shards: tuple[Shard, ...]
-    checksums: Mapping[str, Any] | None = None
+    checksums: Checking | None = None
     statistics: Mapping[str, Any] | None = None
 
     @property
@@ -119,9 +153,43 @@ def _content(manifest: Manifest) -> dict[str, Any]:
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
-    """Give the text of ``seqdata.json``."""
+    """Give the text of ``seqdata.json``; it ends with a digest over all of it."""
     whole = _content(manifest) | {"fingerprint": manifest.fingerprint}
-    for name, value in (("checksums", manifest.checksums), ("statistics", manifest.statistics)):
-        if value is not None:
-            whole[name] = dict(value)
-    return json.dumps(whole, indent=1).encode() + b"\n"
+    if manifest.checksums is not None:
+        whole["checksums"] = _checksums(manifest, manifest.checksums)
+    if manifest.statistics is not None:
+        whole["statistics"] = dict(manifest.statistics)
+    return _sealed(json.dumps(whole | {"digest": UNSEALED}, indent=1).encode() + b"\n")
+
+
+def _checksums(manifest: Manifest, how: Checking) -> dict[str, Any]:
+    files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
+    return {
+        "algorithm": how.algorithm,
+        "block": how.block,
+        "lengths": {axis: one.checksum for axis, one in manifest.lengths.items()},
+        "shards": [
+            {
+                "file": one.file,
+                "bytes": one.bytes,
+                "sha256": one.sha256,
+                "places": {
+                    name: [list(place) for place in both] for name, both in one.places.items()
+                },
+            }
+            for one in files
+        ],
+    }
+
+
+def _sealed(text: bytes) -> bytes:
+    """Put the digest of a text in the place that it has for it: the last one."""
+    before, _, after = text.rpartition(UNSEALED.encode())
+    return before + hashlib.sha256(text).hexdigest().encode() + after
+
+
+def seal_of(text: bytes, said: str) -> str:
+    """Give the digest that a sealed text must have, which has ``said`` in that place."""
+    place = said.encode(errors="replace") or UNSEALED.encode()
+    before, _, after = text.rpartition(place)
+    return hashlib.sha256(before + UNSEALED.encode() + after).hexdigest()

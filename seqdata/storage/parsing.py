@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,21 @@ from seqdata.storage.manifest import (
     FORMAT,
     MANIFEST,
     VERSION,
+    Checking,
+    ChecksumFile,
     LengthsFile,
     Manifest,
     Shard,
     fingerprint_of,
+    seal_of,
 )
 from seqdata.storage.schema import MAX_WIDTH, NUMBERS, TEXTS, axes_of, field_width
 
 MAX_MANIFEST = 256 << 20  # bytes
 MAX_SEQUENCES = 1 << 48
 MAX_DIMENSIONS = 32
+MAX_BLOCK = 1 << 30  # bytes
+_UINT32 = 1 << 32
 _LENGTHS = ("uint32", "uint64")
 _KINDS = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
 
@@ -77,14 +82,10 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
             file=where,
         )
     manifest = reader.manifest(whole)
-    said = reader.need(whole, "fingerprint", str, "manifest")
-    found = fingerprint_of(whole)
-    if said != found:
-        raise FingerprintMismatch.at(
-            f"{where}: fingerprint is {said!r}, must be {found!r} by its content; it was changed "
-            "after writing, restore it or write the store again",
-            file=where,
-        )
+    reader.same("fingerprint", whole, fingerprint_of(whole))
+    if manifest.checksums is not None or "digest" in whole:  # an older store has neither
+        said = reader.need(whole, "digest", str, "manifest")
+        reader.same("digest", whole, seal_of(text, said))
     return manifest
 
 
@@ -112,6 +113,15 @@ class _Reader:
                 f"{place}, {name!r},", f"is a {type(value).__name__}", f"be {_KINDS[kind]}"
             )
         return value
+
+    def same(self, name: str, whole: dict[str, Any], found: str) -> None:
+        said = self.need(whole, name, str, "manifest")
+        if said != found:
+            raise FingerprintMismatch.at(
+                f"{self.where}: {name} is {said!r}, must be {found!r} by its content; it was "
+                "changed after writing, restore it or write the store again",
+                file=self.where,
+            )
 
     def count(self, facts: Any, name: str, place: str, most: int = 1 << 62) -> int:
         value: int = self.need(facts, name, int, place)
@@ -144,7 +154,6 @@ class _Reader:
             sequences=self.count(whole, "sequences", "manifest", MAX_SEQUENCES),
             lengths={axis: self.lengths(lengths[axis], f"lengths of {axis!r}") for axis in axes},
             shards=tuple(self.shard(one, i, fields, axes) for i, one in enumerate(shards)),
-            checksums=self.optional(whole, "checksums"),
             statistics=self.optional(whole, "statistics"),
         )
         found = sum(shard.sequences for shard in manifest.shards)
@@ -152,7 +161,8 @@ class _Reader:
             raise self.error(
                 "'sequences'", f"is {manifest.sequences}", f"be {found} > 0 as in shards"
             )
-        return manifest
+        checksums = self.optional(whole, "checksums")
+        return manifest if checksums is None else self.checked(manifest, checksums)
 
     def optional(self, whole: dict[str, Any], name: str) -> Mapping[str, Any] | None:
         if name not in whole:
@@ -205,6 +215,77 @@ class _Reader:
         for name, field in fields.items():
             self.check_places(shard, name, field, f"{place}, buffers of {name!r},")
         return shard
+
+    def checked(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
+        """Give a manifest with what is said of its checksums."""
+        place = "'checksums'"
+        how = Checking(
+            algorithm=self.need(facts, "algorithm", str, place),
+            block=self.count(facts, "block", place, MAX_BLOCK),
+        )
+        lengths = self.need(facts, "lengths", dict, place)
+        files = self.need(facts, "shards", list, place)
+        if set(lengths) != set(manifest.lengths):
+            raise self.error(
+                f"{place}, 'lengths',",
+                f"has axes {sorted(lengths)}",
+                f"have {sorted(manifest.lengths)}",
+            )
+        if len(files) != len(manifest.shards) or how.block < 1:
+            raise self.error(
+                place,
+                f"has {len(files)} shards in blocks of {how.block}",
+                f"have {len(manifest.shards)} in blocks of at least 1",
+            )
+        shards = [
+            replace(shard, checksums=self.checksum_file(one, i, shard, how.block))
+            for i, (one, shard) in enumerate(zip(files, manifest.shards, strict=True))
+        ]
+        axes = {
+            axis: replace(
+                one, checksum=self.count(lengths, axis, f"{place}, 'lengths'", _UINT32 - 1)
+            )
+            for axis, one in manifest.lengths.items()
+        }
+        return replace(manifest, checksums=how, shards=tuple(shards), lengths=axes)
+
+    def checksum_file(self, facts: Any, i: int, shard: Shard, block: int) -> ChecksumFile:
+        place = f"checksums of shard {i}"
+        places = self.need(facts, "places", dict, place)
+        if set(places) != set(shard.buffers):
+            raise self.error(place, f"has fields {sorted(places)}", f"have {sorted(shard.buffers)}")
+        size = self.count(facts, "bytes", place)
+        found = {name: self.places(places[name], f"{place}, {name!r},") for name in shard.buffers}
+        for name, both in found.items():
+            self.check_checksums(shard, name, both, size, block)
+        return ChecksumFile(
+            file=self.file(facts, place),
+            bytes=size,
+            sha256=self.need(facts, "sha256", str, place),
+            places=found,
+        )
+
+    def check_checksums(
+        self, shard: Shard, name: str, places: tuple[tuple[int, int], ...], size: int, block: int
+    ) -> None:
+        """Check that checksums lie in their file, and are as many as the bytes ask for."""
+        most = shard.sequences + shard.buffers[name][0][1] // block
+        sizes = [bytes_ for _, bytes_ in places]
+        good = sizes == [4 * shard.sequences] or (
+            len(sizes) == 2
+            and sizes[0] % 4 == 0
+            and shard.sequences < sizes[0] // 4 <= most
+            and sizes[1] == 8 * (shard.sequences + 1)
+        )
+        for position, bytes_ in places:
+            good = good and position >= 0 and position % 8 == 0 and bytes_ <= size - position
+        if not good:
+            raise self.error(
+                f"checksums of shard {shard.file!r}, {name!r},",
+                f"are {places!r}",
+                f"lie in {size} bytes and be one for each of {shard.sequences} sequences, or one "
+                f"for each {block} bytes of them",
+            )
 
     def places(self, facts: Any, place: str) -> tuple[tuple[int, int], ...]:
         pairs: list[tuple[int, int]] = []

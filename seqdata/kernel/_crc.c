@@ -1,0 +1,135 @@
+/* Checksums: three streams of the processor's own instruction where it has one, else eight tables.
+ *
+ * The instruction takes three cycles but one can begin in each, so that three neighbouring runs of
+ * bytes are done side by side; a run's checksum is moved over the bytes behind it by a table that
+ * was made for their number. CRC-32, which stores use that were written without this kernel, has
+ * tables only.
+ */
+#include "_crc.h"
+#include <string.h>
+
+#define TABLES 8
+#define RUNS 3
+static const uint32_t POLYNOMIAL[CRC_KINDS] = {0x82F63B78, 0xEDB88320}; /* bits reflected */
+static const size_t RUN[RUNS] = {4096, 256, 64}; /* bytes; powers of two */
+
+typedef uint32_t Table[256];
+static Table tables[CRC_KINDS][TABLES];
+static Table shifts[RUNS][4]; /* crc32c of what is followed by RUN[i] zeros, byte by byte */
+static int has_instruction;
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <nmmintrin.h>
+#define INSTRUCTION __attribute__((target("sse4.2")))
+#define FOUND() (__builtin_cpu_init(), __builtin_cpu_supports("sse4.2") != 0)
+#define WORD(crc, word) _mm_crc32_u64(crc, word)
+#define BYTE(crc, byte) _mm_crc32_u8((uint32_t)(crc), byte)
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32) && !defined(__AARCH64EB__)
+#include <arm_acle.h>
+#define INSTRUCTION
+#define FOUND() 1
+#define WORD(crc, word) __crc32cd((uint32_t)(crc), word)
+#define BYTE(crc, byte) __crc32cb((uint32_t)(crc), byte)
+#endif
+
+/* Multiply a matrix of bits, a column each, with a vector. */
+static uint32_t times(const uint32_t *columns, uint32_t vector) {
+    uint32_t sum = 0;
+    for (; vector; vector >>= 1, columns++)
+        if (vector & 1) sum ^= *columns;
+    return sum;
+}
+
+static void make_shift(size_t bytes, Table *shift) {
+    uint32_t columns[32], squared[32]; /* at first of one byte of zeros, twice as many each time */
+    for (int i = 0; i < 32; i++) {
+        uint32_t bit = (uint32_t)1 << i;
+        columns[i] = tables[CRC32C][0][bit & 0xFF] ^ (bit >> 8);
+    }
+    for (; bytes > 1; bytes /= 2) {
+        for (int i = 0; i < 32; i++) squared[i] = times(columns, columns[i]);
+        memcpy(columns, squared, sizeof columns);
+    }
+    for (int place = 0; place < 4; place++)
+        for (uint32_t byte = 0; byte < 256; byte++)
+            shift[place][byte] = times(columns, byte << (8 * place));
+}
+
+void crc_prepare(void) {
+    for (int kind = 0; kind < CRC_KINDS; kind++) {
+        Table *table = tables[kind];
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            uint32_t crc = byte;
+            for (int bit = 0; bit < 8; bit++)
+                crc = crc & 1 ? (crc >> 1) ^ POLYNOMIAL[kind] : crc >> 1;
+            table[0][byte] = crc;
+        }
+        for (int next = 1; next < TABLES; next++)
+            for (int byte = 0; byte < 256; byte++) {
+                uint32_t crc = table[next - 1][byte];
+                table[next][byte] = table[0][crc & 0xFF] ^ (crc >> 8);
+            }
+    }
+    for (int i = 0; i < RUNS; i++) make_shift(RUN[i], shifts[i]);
+#ifdef INSTRUCTION
+    has_instruction = FOUND();
+#endif
+}
+
+int crc_kind(const char *name) {
+    if (!strcmp(name, "crc32c")) return CRC32C;
+    return strcmp(name, "crc32") ? -1 : CRC32;
+}
+
+static uint32_t by_tables(int kind, const unsigned char *at, size_t bytes) {
+    const Table *table = (const Table *)tables[kind];
+    uint32_t crc = 0xFFFFFFFF;
+    for (; bytes >= 8; bytes -= 8, at += 8) {
+        crc ^= at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        crc = table[7][crc & 0xFF] ^ table[6][crc >> 8 & 0xFF] ^ table[5][crc >> 16 & 0xFF] ^
+              table[4][crc >> 24] ^ table[3][at[4]] ^ table[2][at[5]] ^ table[1][at[6]] ^
+              table[0][at[7]];
+    }
+    while (bytes--) crc = table[0][(crc ^ *at++) & 0xFF] ^ (crc >> 8);
+    return ~crc;
+}
+
+#ifdef INSTRUCTION
+static uint64_t load(const unsigned char *from) {
+    uint64_t word;
+    memcpy(&word, from, sizeof word);
+    return word;
+}
+
+static uint64_t move(const Table *shift, uint64_t crc) {
+    return shift[0][crc & 0xFF] ^ shift[1][crc >> 8 & 0xFF] ^ shift[2][crc >> 16 & 0xFF] ^
+           shift[3][crc >> 24 & 0xFF];
+}
+
+INSTRUCTION static uint32_t by_instruction(const unsigned char *at, size_t bytes) {
+    uint64_t crc = 0xFFFFFFFF;
+    for (int i = 0; i < RUNS; i++) {
+        size_t run = RUN[i];
+        for (; bytes >= 3 * run; bytes -= 3 * run, at += 3 * run) {
+            uint64_t second = 0, third = 0;
+            for (size_t b = 0; b < run; b += 8) {
+                crc = WORD(crc, load(at + b));
+                second = WORD(second, load(at + run + b));
+                third = WORD(third, load(at + 2 * run + b));
+            }
+            crc = move((const Table *)shifts[i], crc) ^ second;
+            crc = move((const Table *)shifts[i], crc) ^ third;
+        }
+    }
+    for (; bytes >= 8; bytes -= 8, at += 8) crc = WORD(crc, load(at));
+    while (bytes--) crc = BYTE(crc, *at++);
+    return ~(uint32_t)crc;
+}
+#endif
+
+uint32_t crc_of(int kind, const void *data, size_t bytes) {
+#ifdef INSTRUCTION
+    if (kind == CRC32C && has_instruction) return by_instruction(data, bytes);
+#endif
+    return by_tables(kind, data, bytes);
+}
