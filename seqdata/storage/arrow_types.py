@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DecodeError
+from seqdata.storage.places import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,12 +105,11 @@ def _numbers_of(type_: pa.DataType) -> Kind | None:
     return None
 
 
-def decode(where: str, name: str, array: pa.Array, kind: Kind, width: int | None = None) -> Decoded:
+def decode(where: Place, array: pa.Array, kind: Kind, width: int | None = None) -> Decoded:
     """Give a column's values and offsets.
 
     Args:
-        where: The file, for messages.
-        name: The column.
+        where: Unit and column, for messages.
         array: One record batch's or row group's.
         kind: What it holds.
         width: Of the timesteps of a nested column.
@@ -119,29 +119,27 @@ def decode(where: str, name: str, array: pa.Array, kind: Kind, width: int | None
         CorruptShardError: If the offsets cannot be true.
     """
     array = _unwrapped(array)
-    _refuse_nulls(where, name, array, None)
+    _refuse_nulls(where, array, None)
     if kind.is_text:
-        return _text(where, name, array)
+        return _text(where, array)
     if not kind.ragged:
-        return Decoded(_numbers(where, name, array, None), None)
-    offsets = list_offsets(where, name, array)
+        return Decoded(_numbers(where, array, None), None)
+    offsets = list_offsets(where, array)
     first, stop = int(offsets[0]), int(offsets[-1])
     inner = array.values.slice(first, stop - first)
     offsets = offsets - first if first else offsets
     if kind.nested:
-        _refuse_nulls(where, name, inner, offsets)
-        edges = list_offsets(where, name, inner)
-        flat = _numbers(
-            where, name, inner.values.slice(int(edges[0]), int(edges[-1] - edges[0])), None
-        )
+        _refuse_nulls(where, inner, offsets)
+        edges = list_offsets(where, inner)
+        flat = _numbers(where, inner.values.slice(int(edges[0]), int(edges[-1] - edges[0])), None)
         size = int(edges[-1] - edges[0]) // max(1, len(inner)) if width is None else width
         if (np.diff(edges) != size).any():
-            raise _corrupt(where, name, f"timesteps of other than {size} numbers")
+            raise _corrupt(where, f"timesteps of other than {size} numbers")
         return Decoded(flat.reshape(-1, size, *flat.shape[1:]), offsets)
-    return Decoded(_numbers(where, name, inner, offsets), offsets)
+    return Decoded(_numbers(where, inner, offsets), offsets)
 
 
-def list_offsets(where: str, name: str, array: pa.Array) -> NDArray[np.int64]:
+def list_offsets(where: Place, array: pa.Array) -> NDArray[np.int64]:
     """Give where each list or text begins and ends, int64 (rows+1,), within the column's values.
 
     Raises:
@@ -159,12 +157,12 @@ def list_offsets(where: str, name: str, array: pa.Array) -> NDArray[np.int64]:
     raw = np.frombuffer(buffer, dtype=np.int64 if wide else np.int32)
     found = raw[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
     if len(found) <= len(array) or found[0] < 0 or (found[1:] < found[:-1]).any():
-        raise _corrupt(where, name, "offsets that do not rise")
+        raise _corrupt(where, "offsets that do not rise")
     return found
 
 
 def row_lengths(
-    where: str, name: str, array: pa.Array, kind: Kind
+    where: Place, array: pa.Array, kind: Kind
 ) -> tuple[NDArray[np.int64], tuple[int, int] | None]:
     """Give the timesteps of each row, int64 (rows,), and the narrowest and widest timestep.
 
@@ -175,12 +173,12 @@ def row_lengths(
         CorruptShardError: If the offsets cannot be true.
     """
     array = _unwrapped(array)
-    _refuse_nulls(where, name, array, None)
-    offsets = list_offsets(where, name, array)
+    _refuse_nulls(where, array, None)
+    offsets = list_offsets(where, array)
     if not kind.nested:
         return np.diff(offsets), None
     inner = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-    widths = np.diff(list_offsets(where, name, inner))
+    widths = np.diff(list_offsets(where, inner))
     seen = (int(widths.min()), int(widths.max())) if len(widths) else None
     return np.diff(offsets), seen
 
@@ -210,45 +208,40 @@ def _unwrapped(array: pa.Array) -> pa.Array:
     return array
 
 
-def _text(where: str, name: str, array: pa.Array) -> Decoded:
-    offsets = list_offsets(where, name, array)
+def _text(where: Place, array: pa.Array) -> Decoded:
+    offsets = list_offsets(where, array)
     raw = array.buffers()[2]
     values = np.empty(0, np.uint8) if raw is None else np.frombuffer(raw, dtype=np.uint8)
     return Decoded(values, offsets)
 
 
-def _numbers(
-    where: str, name: str, array: pa.Array, offsets: NDArray[np.int64] | None
-) -> NDArray[Any]:
+def _numbers(where: Place, array: pa.Array, offsets: NDArray[np.int64] | None) -> NDArray[Any]:
     from pyarrow import types
 
-    _refuse_nulls(where, name, array, offsets)
+    _refuse_nulls(where, array, offsets)
     if types.is_fixed_size_list(array.type):
         size = array.type.list_size
         inner = array.values.slice(array.offset * size, len(array) * size)
-        flat = _numbers(where, name, inner, None if offsets is None else offsets * size)
+        flat = _numbers(where, inner, None if offsets is None else offsets * size)
         return flat.reshape(len(array), size, *flat.shape[1:])
     found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return found
 
 
-def _refuse_nulls(
-    where: str, name: str, array: pa.Array, offsets: NDArray[np.int64] | None
-) -> None:
+def _refuse_nulls(where: Place, array: pa.Array, offsets: NDArray[np.int64] | None) -> None:
     if not array.null_count:
         return
     place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
     row = place if offsets is None else int(np.searchsorted(offsets, place, side="right")) - 1
     inside = "" if offsets is None else " inside its list"
-    raise DecodeError.at(
-        f"{where}: column {name!r} holds a null in row {row}{inside}, must hold none; fill it or "
-        "drop the row, and write the file again",
-        field=name, row=row,
-    )  # fmt: skip
-
-
-def _corrupt(where: str, name: str, what: str) -> CorruptShardError:
-    return CorruptShardError.at(
-        f"{where}: column {name!r} has {what}, must be as it was written; restore the file",
-        field=name,
+    raise where.error(
+        DecodeError,
+        f"holds a null in row {row}{inside}, must hold none; fill it or drop the row, and write "
+        "the file again",
+        row=row,
     )
+
+
+def _corrupt(where: Place, what: str) -> CorruptShardError:
+    text = f"has {what}, must be as it was written; restore the file"
+    return where.error(CorruptShardError, text)

@@ -14,6 +14,7 @@ from seqdata.errors import ConfigError, DataError
 from seqdata.storage.commit import OWN_FILES, unfinished
 from seqdata.storage.location import is_plain_name
 from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.places import Place
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
 _STATE = "state.json"  # what the datasets library writes beside its files, naming those that count
@@ -53,18 +54,18 @@ def files_of(root: Path) -> tuple[Path, list[str]]:
     if named and set(named) <= set(names):
         names = named
     if not names:
-        raise DataError.at(
-            f"{root}: holds no file that ends with {', '.join(SUFFIXES)}, must hold one at least; "
-            "check the path",
-            file=str(root),
+        raise Place(dataset=str(root)).error(
+            DataError,
+            f"holds no file that ends with {', '.join(SUFFIXES)}, must hold one at least; check "
+            "the path",
         )
     parquet = [name for name in names if name.endswith((".parquet", ".pq"))]
     if parquet and len(parquet) < len(names):
         other = next(name for name in names if name not in parquet)
-        raise DataError.at(
-            f"{root}: holds {other!r} beside {parquet[0]!r}, must hold one kind of files, for they "
-            "may be the same data; open them by name",
-            file=str(root),
+        raise Place(dataset=str(root), file=other).error(
+            DataError,
+            f"lies beside {parquet[0]!r}, must be of the same kind, for they may be the same data; "
+            "open them by name",
         )
     return root, names
 

@@ -62,9 +62,9 @@ class Tables:
         file, unit = units[number]
         kind = self.kinds[name]
         width = kind.shape[0] if kind.nested else None
-        where = file.place(self.folder, unit)
-        with guarded(self.folder / file.name):
-            return decode(where, name, file.column(unit, name), kind, width)
+        where = file.place_of(unit, name)
+        with guarded(where):
+            return decode(where, file.column(unit, name), kind, width)
 
     def in_place(self, name: str) -> bool:
         """Tell whether a column's bytes can be used as they lie, in all files."""
@@ -87,8 +87,11 @@ def open_tables(root: Path) -> tuple[Tables, dict[str, str]]:
         CorruptShardError: If a file is damaged.
     """
     folder, names = files_of(root)
-    files = [open_file(folder / name) for name in names]
-    kinds, left_out = _kinds(root, files)
+    files = [
+        open_file(folder / name, Place(dataset=str(root), shard=i, file=name))
+        for i, name in enumerate(names)
+    ]
+    kinds, left_out = _kinds(files)
     ragged = {name: kind for name, kind in kinds.items() if kind.ragged}
     if not ragged:
         raise _nothing_ragged(root, left_out)
@@ -102,9 +105,8 @@ def open_tables(root: Path) -> tuple[Tables, dict[str, str]]:
     if not any(kind.ragged for kind in kinds.values()):
         raise _nothing_ragged(root, left_out)
     if not found.rows.sum():
-        raise DataError.at(
-            f"{root}: has no rows, must have at least one; check where it comes from",
-            file=str(root),
+        raise Place(dataset=str(root)).error(
+            DataError, "has no rows, must have at least one; check where it comes from"
         )
     axes, lengths_of = _axes(kinds, found.lengths)
     fields = {name: Field(one.dtype, one.shape, axes.get(name)) for name, one in kinds.items()}
@@ -124,11 +126,7 @@ def sources_of(
     units = tables.units()
     named = [f"{file.name}#{unit}" if file.units > 1 else file.name for file, unit in units]
     starts = [0, *itertools.accumulate(tables.rows.tolist())]
-    places = [
-        Place(dataset=location, shard=i, file=file.name, unit=unit if file.units > 1 else None)
-        for i, file in enumerate(tables.files)
-        for unit in range(file.units)
-    ]
+    places = [file.place_of(unit) for file, unit in units]
     layout = Layout(location, named, starts, tables.lengths_of, places.__getitem__)
     cache = UnitCache()
 
@@ -144,7 +142,7 @@ def sources_of(
     return layout, {name: source_of(name, layout) for name in tables.fields}
 
 
-def _kinds(root: Path, files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]:
+def _kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]:
     """Give what the columns hold, and those that cannot be fields, with the reason."""
     kinds: dict[str, Kind] = {}
     left_out: dict[str, str] = {}
@@ -156,27 +154,24 @@ def _kinds(root: Path, files: Sequence[TableFile]) -> tuple[dict[str, Kind], dic
             kinds[column.name] = kind
     for file in files:
         if len(set(file.schema.names)) < len(file.schema.names):
-            raise DataError.at(
-                f"{root}: file {file.name!r} has two columns of one name, must have different "
-                "ones; rename one",
-                file=file.name,
+            raise file.place.error(
+                DataError, "has two columns of one name, must have different ones; rename one"
             )
         for name, kind in kinds.items():
-            _check_alike(root, files[0], file, name, kind)
+            _check_alike(files[0], file, name, kind)
     return kinds, left_out
 
 
-def _check_alike(root: Path, first: TableFile, file: TableFile, name: str, kind: Kind) -> None:
+def _check_alike(first: TableFile, file: TableFile, name: str, kind: Kind) -> None:
     there = name in file.schema.names
     if there and kind.alike(kind_of(file.schema.field(name).type)):
         return
     found = file.schema.field(name).type if there else "missing"
-    raise DataError.at(
-        f"{root}: column {name!r} is {found} in file {file.name!r}, must be "
-        f"{first.schema.field(name).type} as in {first.name!r}; write the files alike, or open "
-        "them one by one",
-        file=file.name, field=name,
-    )  # fmt: skip
+    raise replace(file.place, field=name).error(
+        DataError,
+        f"is {found}, must be {first.schema.field(name).type} as in {first.name!r}; write the "
+        "files alike, or open them one by one",
+    )
 
 
 def _axes(
@@ -212,9 +207,9 @@ def _source(
 
 def _nothing_ragged(root: Path, left_out: Mapping[str, str]) -> DataError:
     refused = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
-    return DataError.at(
-        f"{root}: no column holds lists of numbers, one at least must, for a row is a sequence"
+    return Place(dataset=str(root)).error(
+        DataError,
+        "no column holds lists of numbers, one at least must, for a row is a sequence"
         f"{f'; left out: {refused}' if refused else ''}; make sequences of the rows of one value "
         "with `seqdata write --group COLUMN`",
-        file=str(root),
     )

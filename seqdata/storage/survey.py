@@ -59,7 +59,7 @@ def survey(
     decodes = not all(file.mapped for file in files)
     if decodes and (known := _load(cache, kinds, sum(file.units for file in files))) is not None:
         return known
-    found = _count(folder, files, kinds)
+    found = _count(files, kinds)
     if decodes:
         _save(cache, found)
     return found
@@ -71,14 +71,15 @@ class _Counting:
     widths: list[tuple[int, int]] = field(default_factory=list)
 
 
-def _count(folder: Path, files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> Survey:
+def _count(files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> Survey:
     rows: list[int] = []
     counting = {name: _Counting() for name in kinds}
     for file in files:
         for unit in range(file.units):
-            where, count = file.place(folder, unit), 0
+            count = 0
             for name, kind in kinds.items():
-                lengths, widths = row_lengths(where, name, file.column(unit, name), kind)
+                where = file.place_of(unit, name)
+                lengths, widths = row_lengths(where, file.column(unit, name), kind)
                 counting[name].lengths.append(lengths)
                 if widths is not None:
                     counting[name].widths.append(widths)

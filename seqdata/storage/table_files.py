@@ -10,11 +10,12 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqdata.errors import CorruptShardError, DataError
+from seqdata.storage.places import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,7 @@ class TableFile:
     """One opened file.
 
     Attributes:
-        name: Of the file, for messages.
+        place: The file among those of the data set.
         format: ``arrow``, ``stream`` or ``parquet``.
         schema: Its columns.
         mapped: Whether units lie decompressed in memory or in the mapped file.
@@ -38,7 +39,7 @@ class TableFile:
         digest: Of name, size and footer.
     """
 
-    name: str
+    place: Place
     format: str
     schema: pa.Schema
     mapped: bool
@@ -46,13 +47,22 @@ class TableFile:
     column: Callable[[int, str], pa.Array]
     digest: bytes
 
-    def place(self, folder: Path, unit: int) -> str:
-        """Name a unit in a message."""
-        return f"{folder / self.name}{f', unit {unit}' if self.units > 1 else ''}"
+    @property
+    def name(self) -> str:
+        """Of the file."""
+        return str(self.place.file)
+
+    def place_of(self, unit: int, field: str | None = None) -> Place:
+        """Give the place of a unit, or of one column of it."""
+        return replace(self.place, unit=unit if self.units > 1 else None, field=field)
 
 
-def format_of(path: Path) -> str | None:
+def format_of(path: Path, place: Place) -> str | None:
     """Give the format of a file by its first bytes; None where it is none that we read.
+
+    Args:
+        path: The file.
+        place: The same, for messages.
 
     Raises:
         DataError: If it is of Feather's first version.
@@ -64,38 +74,42 @@ def format_of(path: Path) -> str | None:
     if head.startswith(_PARQUET):
         return "parquet"
     if head.startswith(_FEATHER_1):
-        raise DataError.at(
-            f"{path}: is a Feather file of version 1, must be of version 2; write it again with "
+        raise place.error(
+            DataError,
+            "is a Feather file of version 1, must be of version 2; write it again with "
             "`pyarrow.feather.write_feather`",
-            file=str(path),
         )
     return "stream" if head.startswith(_STREAM) else None
 
 
-def open_file(path: Path) -> TableFile:
+def open_file(path: Path, place: Place) -> TableFile:
     """Open a file, decoding nothing that is compressed beyond the first unit.
+
+    Args:
+        path: The file.
+        place: The same, for messages.
 
     Raises:
         DataError: If it is of no format that we read.
         CorruptShardError: If it is damaged.
     """
-    format = format_of(path)
+    format = format_of(path, place)
     if format is None:
-        raise DataError.at(
-            f"{path}: is no Arrow, Feather or Parquet file, must be one; turn other files into a "
-            "store with `seqdata write`",
-            file=str(path),
+        raise place.error(
+            DataError,
+            "is no Arrow, Feather or Parquet file, must be one; turn other files into a store with "
+            "`seqdata write`",
         )
-    with guarded(path):
+    with guarded(place):
         digest = _digest(path, format)
         opener = {"parquet": _open_parquet, "stream": _open_stream, "arrow": _open_ipc}[format]
-        made = opener(path, digest)
+        made = opener(path, place, digest)
         made.schema.names  # noqa: B018 - decoded now, while damage still has a path
         return made
 
 
 @contextmanager
-def guarded(path: Path) -> Iterator[None]:
+def guarded(place: Place) -> Iterator[None]:
     """Turn what pyarrow says of a damaged file into our error.
 
     Raises:
@@ -107,13 +121,13 @@ def guarded(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise CorruptShardError.at(
-            f"{path}: cannot be read ({reason}), must be as it was written; restore the file",
-            file=str(path),
+        raise place.error(
+            CorruptShardError,
+            f"cannot be read ({reason}), must be as it was written; restore the file",
         ) from error
 
 
-def _open_ipc(path: Path, digest: bytes) -> TableFile:
+def _open_ipc(path: Path, place: Place, digest: bytes) -> TableFile:
     import pyarrow as pa
 
     source = pa.memory_map(str(path))
@@ -124,21 +138,22 @@ def _open_ipc(path: Path, digest: bytes) -> TableFile:
     while len(batches) < count:  # ends at the first batch that is compressed
         batch = reader.get_batch(len(batches))
         if not _lies_in(batch, whole.address, whole.address + whole.size):
-            return TableFile(path.name, "arrow", schema, False, count, _Ipc(path, schema), digest)
+            column = _Ipc(path, schema, place)
+            return TableFile(place, "arrow", schema, False, count, column, digest)
         batches.append(batch)
-    return _kept(path, "arrow", schema, batches, digest)
+    return _kept(place, "arrow", schema, batches, digest)
 
 
-def _open_stream(path: Path, digest: bytes) -> TableFile:
+def _open_stream(path: Path, place: Place, digest: bytes) -> TableFile:
     import pyarrow as pa
 
     options = pa.ipc.IpcReadOptions(use_threads=False)
     reader = pa.ipc.open_stream(pa.memory_map(str(path)), options=options)
-    return _kept(path, "stream", reader.schema, list(reader), digest)
+    return _kept(place, "stream", reader.schema, list(reader), digest)
 
 
 def _kept(
-    path: Path, format: str, schema: pa.Schema, batches: list[pa.RecordBatch], digest: bytes
+    place: Place, format: str, schema: pa.Schema, batches: list[pa.RecordBatch], digest: bytes
 ) -> TableFile:
     for batch in batches:
         batch.validate()
@@ -146,7 +161,7 @@ def _kept(
     def column(unit: int, name: str) -> pa.Array:
         return batches[unit].column(schema.get_field_index(name))
 
-    return TableFile(path.name, format, schema, True, len(batches), column, digest)
+    return TableFile(place, format, schema, True, len(batches), column, digest)
 
 
 def _lies_in(batch: pa.RecordBatch, begin: int, end: int) -> bool:
@@ -164,11 +179,12 @@ class _Ipc:
 
     path: Path
     schema: pa.Schema
+    place: Place
 
     def __call__(self, unit: int, name: str) -> pa.Array:
         import pyarrow as pa
 
-        with guarded(self.path):
+        with guarded(replace(self.place, unit=unit, field=name)):
             options = pa.ipc.IpcReadOptions(
                 use_threads=False, included_fields=[self.schema.get_field_index(name)]
             )
@@ -178,14 +194,15 @@ class _Ipc:
             return batch.column(0)
 
 
-def _open_parquet(path: Path, digest: bytes) -> TableFile:
+def _open_parquet(path: Path, place: Place, digest: bytes) -> TableFile:
     from pyarrow import parquet
 
     opened = parquet.ParquetFile(str(path), memory_map=True)
     about = opened.metadata
     schema, groups = opened.schema_arrow, about.num_row_groups
     opened.close()
-    return TableFile(path.name, "parquet", schema, False, groups, _Parquet(path, about), digest)
+    column = _Parquet(path, about, place)
+    return TableFile(place, "parquet", schema, False, groups, column, digest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,12 +211,13 @@ class _Parquet:
 
     path: Path
     about: Any
+    place: Place
 
     def __call__(self, unit: int, name: str) -> pa.Array:
         from pyarrow import parquet
 
         with (
-            guarded(self.path),
+            guarded(replace(self.place, unit=unit, field=name)),
             parquet.ParquetFile(str(self.path), metadata=self.about, memory_map=True) as file,
         ):
             table = file.read_row_group(unit, columns=[name], use_threads=False)

@@ -57,16 +57,22 @@ def test_a_missing_value_is_an_error_that_names_column_and_row(tmp_path, compres
     store = open_store(tmp_path / "n.arrow")
     spans = np.array([[0, 0, 1]])
     assert store.read(spans, ["x"])["x"][0].tolist() == [1]
-    with pytest.raises(DecodeError, match="column 'y' holds a null in row 1, must hold none"):
+    with pytest.raises(DecodeError, match=r'field "y": holds a null in row 1, must hold none'):
         store.read(spans, ["y"])
-    with pytest.raises(DecodeError, match="column 'z' holds a null in row 1 inside its list"):
+    with pytest.raises(DecodeError, match=r'field "z": holds a null in row 1 inside its list'):
         store.read(spans, ["z"])
 
 
 def test_a_missing_sequence_is_an_error_at_opening(tmp_path):
     write_ipc(tmp_path / "n.arrow", pa.table({"x": [[1], [2], [3], None]}), rows=2)
-    with pytest.raises(DecodeError, match=r"n.arrow, unit 1: column 'x' holds a null in row 1"):
+    with pytest.raises(
+        DecodeError, match=r'"n.arrow", unit 1\), field "x": holds a null in row 1'
+    ) as told:
         open_store(tmp_path / "n.arrow")
+    assert told.value.facts == {
+        "dataset": str(tmp_path / "n.arrow"), "shard": 0, "file": "n.arrow", "unit": 1,
+        "field": "x", "row": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", [b"", b"no archive", None])
@@ -109,10 +115,12 @@ def test_a_file_that_shrank_after_it_was_opened_is_an_error(tmp_path):
 def test_files_of_other_columns_are_refused(tmp_path):
     pa.parquet.write_table(pa.table({"x": [[1]]}), tmp_path / "a.parquet")
     pa.parquet.write_table(pa.table({"x": [[1.0]]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"column 'x' is list<.*double> in file 'b.parquet', must"):
+    with pytest.raises(
+        DataError, match=r'shard 1 \("b.parquet"\), field "x": is list<.*double>, must'
+    ):
         open_store(tmp_path)
     pa.parquet.write_table(pa.table({"z": [[1]]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"column 'x' is missing in file 'b.parquet'"):
+    with pytest.raises(DataError, match=r'shard 1 \("b.parquet"\), field "x": is missing, must'):
         open_store(tmp_path)
 
 
@@ -126,7 +134,9 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
 def test_arrow_beside_parquet_is_refused(tmp_path):
     WRITERS["file.arrow"](tmp_path / "a.arrow")
     WRITERS["file.parquet"](tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"holds 'a.arrow' beside 'a.parquet', must hold one kind"):
+    with pytest.raises(
+        DataError, match=r'"a.arrow"\): lies beside .a.parquet., must be of the same'
+    ):
         open_store(tmp_path)
 
 
@@ -192,7 +202,7 @@ def test_offsets_that_do_not_rise_are_an_error(tmp_path):
     assert raw.count(good) == 1
     bad = raw.replace(good, np.array([0, 6, 5], np.int32).tobytes())
     (tmp_path / "a.arrow").write_bytes(bad)
-    with pytest.raises(CorruptShardError, match="column 'x' has offsets that do not rise"):
+    with pytest.raises(CorruptShardError, match='field "x": has offsets that do not rise'):
         open_store(tmp_path / "a.arrow")
 
 
