@@ -20,7 +20,7 @@ from seqdata.errors import ConfigError
 from seqdata.storage.manifest import MANIFEST
 
 ASIDE = ".seqdata-tmp-"
-OWN_FILES = re.compile(r"part-\d{5,}\.arrow|lengths-[A-Za-z0-9_-]+\.u(32|64)")
+OWN_FILES = re.compile(r"part-\d{5,}\.(arrow|crc)|lengths-[A-Za-z0-9_-]+\.u(32|64)")
 _LOCK = "lock"  # held while a writer lives; the kernel lets go of it, however the writer ends
 
 

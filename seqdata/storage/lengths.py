@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.kernel.choose import kernel
+from seqdata.storage.checksums import algorithm
 from seqdata.storage.commit import sync_file
 from seqdata.storage.manifest import LengthsFile
 
@@ -65,6 +67,17 @@ class LengthsWriter:
     def finish(self) -> LengthsFile:
         """Flush the file to the disk and give its facts."""
         sync_file(self._path)
-        with open(self._path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return LengthsFile(file=self._path.name, dtype=f"uint{8 * self._bytes}", sha256=digest)
+        content = np.fromfile(self._path, dtype=np.uint8)
+        return LengthsFile(
+            file=self._path.name,
+            dtype=f"uint{8 * self._bytes}",
+            sha256=hashlib.sha256(content.data).hexdigest(),
+            checksum=checksum_of_all(content),
+        )
+
+
+def checksum_of_all(content: NDArray[np.uint8]) -> int:
+    """Give the checksum of some bytes as a whole."""
+    made = np.empty(1, dtype=np.uint32)
+    kernel().checksums(content, np.array([0, len(content)]), made, algorithm())
+    return int(made[0])

@@ -1,8 +1,8 @@
 """One shard: an ordinary Arrow IPC file of one record batch, and where its buffers lie.
 
-Uncompressed and without nulls, so that any Arrow reader can use it and ours needs none. Place in
-the
-flow: the writer makes shards. Reads: packed fields. Makes: a file and its facts.
+Uncompressed and without nulls, so that any Arrow reader can use it and ours needs none; the
+checksums of its sequences lie in a file beside it. Place in the flow: the writer makes shards.
+Reads: packed fields. Makes: two files and their facts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
 from seqdata.protocols import Field
+from seqdata.storage.checksums import Checksums, checksums_of, write_checksums
 from seqdata.storage.manifest import VERSION, Shard
 from seqdata.storage.packing import Packed
 from seqdata.storage.schema import TEXTS, field_width
@@ -46,13 +47,17 @@ def write_shard(
     """
     import pyarrow as pa
 
+    checksums = {
+        name: checksums_of(*packed[name], _width(field, packed[name][1]))
+        for name, field in fields.items()
+    }
     arrays = [_array(field, *packed[name]) for name, field in fields.items()]
     count = len(arrays[0])
     columns = [
         pa.field(name, array.type, nullable=False)
         for name, array in zip(fields, arrays, strict=True)
     ]
-    schema = pa.schema(columns, metadata={"seqdata": _about(fields, packed, number)})
+    schema = pa.schema(columns, metadata={"seqdata": _about(fields, checksums, number)})
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     with open(path, "wb") as file:
         with pa.ipc.new_file(file, schema) as writer:
@@ -67,6 +72,7 @@ def write_shard(
         file=path.name, sequences=count, bytes=size, sha256=digest,
         footer_bytes=len(footer), footer_sha256=hashlib.sha256(footer).hexdigest(),
         timesteps=dict(timesteps), buffers=_places(path, fields, packed),
+        checksums=write_checksums(path.with_suffix(".crc"), checksums),
     )  # fmt: skip
 
 
@@ -87,15 +93,18 @@ def read_footer(descriptor: int, size: int, where: str) -> bytes:
     return os.pread(descriptor, bytes_, size - bytes_)
 
 
-def _about(fields: Mapping[str, Field], packed: Packed, number: int) -> str:
+def _width(field: Field, offsets: NDArray[np.int64] | None) -> int:
+    """Give the bytes of what offsets count, or of a whole value where there are none."""
+    return 1 if offsets is not None and field.dtype in TEXTS else field_width(field)
+
+
+def _about(fields: Mapping[str, Field], checksums: Mapping[str, Checksums], number: int) -> str:
     """Give the note in a shard's schema; the checksum makes every shard's footer its own."""
-    checksum = 0
-    for values, offsets in packed.values():
-        for part in (values, offsets):
-            if part is not None and part.size:
-                checksum = zlib.crc32(part.reshape(-1).view(np.uint8).data, checksum)
+    whole = 0
+    for one in checksums.values():
+        whole = zlib.crc32(one.values.astype("<u4", copy=False).data, whole)
     about = {name: [field.dtype, list(field.shape), field.axis] for name, field in fields.items()}
-    return json.dumps({"version": VERSION, "shard": number, "crc32": checksum, "fields": about})
+    return json.dumps({"version": VERSION, "shard": number, "crc32": whole, "fields": about})
 
 
 def _array(field: Field, values: NDArray[Any], offsets: NDArray[np.int64] | None) -> Any:

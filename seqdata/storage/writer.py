@@ -18,11 +18,12 @@ import numpy as np
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field
 from seqdata.storage.arrow import ArrowStore, open_arrow
+from seqdata.storage.checksums import BLOCK, algorithm
 from seqdata.storage.commit import aside, commit, write_synced
 from seqdata.storage.ids import check_ids
 from seqdata.storage.lengths import LengthsWriter
 from seqdata.storage.location import local_path
-from seqdata.storage.manifest import MANIFEST, Manifest, Shard, dump_manifest
+from seqdata.storage.manifest import MANIFEST, Checking, Manifest, Shard, dump_manifest
 from seqdata.storage.packing import Packed, Packer, TextPacker, check_axes, make_packer, pack_one
 from seqdata.storage.schema import axes_of, infer_fields
 from seqdata.storage.shards import write_shard
@@ -85,6 +86,7 @@ def write_arrow(
         manifest = writing.finish()
         tell(writing.sequences, writing.bytes)
         files = [shard.file for shard in manifest.shards]
+        files += [one.checksums.file for one in manifest.shards if one.checksums is not None]
         commit(root, folder, [*files, *(one.file for one in manifest.lengths.values())])
     return open_arrow(root)
 
@@ -156,6 +158,7 @@ class _Writing:
             sequences=self.sequences,
             lengths={axis: one.finish() for axis, one in self._lengths.items()},
             shards=tuple(self._shards),
+            checksums=Checking(algorithm=algorithm(), block=BLOCK),
         )
         write_synced(self._folder / MANIFEST, dump_manifest(manifest))
         if hashes is not None and len(self._shards) > 1:

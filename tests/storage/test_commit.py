@@ -23,7 +23,7 @@ def test_a_store_that_is_there_is_replaced_only_when_asked(tmp_path):
         write_arrow(tmp_path, numbers(1))
     assert write_arrow(tmp_path, numbers(1), overwrite=True).lengths.tolist() == [1]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "lengths-time.u32", "part-00000.arrow", MANIFEST,
+        "lengths-time.u32", "part-00000.arrow", "part-00000.crc", MANIFEST,
     ]  # fmt: skip
 
 
