@@ -60,9 +60,13 @@ class Layout:
         return bisect_right(self.starts, number) - 1
 
     def place(
-        self, number: int, field: str, offset: int | None = None, length: int | None = None
+        self,
+        number: int,
+        field: str | None = None,
+        offset: int | None = None,
+        length: int | None = None,
     ) -> Place:
-        """Give the place of a sequence's field, for an error.
+        """Give the place of a sequence, or of a field of it, for an error.
 
         Args:
             number: The sequence.

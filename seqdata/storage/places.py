@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from seqdata.errors import REMEDY, Fact, SeqDataError
 
@@ -101,6 +101,15 @@ class Place:
         """
         end = "" if self.remedy is None else f"{REMEDY}{self.remedy}."
         return kind.at(f"{self}: {text}{end}", **{**self.facts, **facts})
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A store that knows where its sequences lie."""
+
+    def place(self, number: int, /) -> Place:
+        """Give the place of a sequence; of one that is not there, the data set's."""
+        ...
 
 
 def quoted(text: str) -> str:

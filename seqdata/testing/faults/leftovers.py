@@ -1,0 +1,119 @@
+"""What is left behind: processes, named shared memory, files, open descriptors.
+
+It reads /proc and /dev/shm, so it needs Linux. Place in the flow: around a fault. Reads: the
+system. Makes: names of what should not be there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+SHARED = Path("/dev/shm")
+_PROC = Path("/proc")
+_OFTEN = 0.05  # seconds between two looks
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What was there before: made by ``look``.
+
+    Attributes:
+        shared: Names in /dev/shm.
+        folder: Where temporary files go.
+        files: Paths in it.
+    """
+
+    shared: frozenset[str]
+    folder: Path
+    files: frozenset[str]
+
+
+def look(folder: Path) -> Before:
+    """Note what is there.
+
+    Args:
+        folder: Where temporary files go, of which none may stay.
+    """
+    return Before(_names(SHARED), folder, _files(folder))
+
+
+def left_behind(before: Before, session: int, *, within: float) -> tuple[str, ...]:
+    """Give what is there and was not; empty as soon as that is nothing.
+
+    Args:
+        before: What was there.
+        session: The session of the process that has ended: no other may be in it.
+        within: Seconds that all may take to go away.
+    """
+
+    def found() -> tuple[str, ...]:
+        processes = [f"process {pid} ({_name(pid)})" for pid in processes_of(session)]
+        shared = [f"{SHARED}/{name}" for name in sorted(_names(SHARED) - before.shared)]
+        files = sorted(_files(before.folder) - before.files)
+        return (*processes, *shared, *files)
+
+    return until_empty(found, within)
+
+
+def until_empty(found: Callable[[], tuple[str, ...]], within: float) -> tuple[str, ...]:
+    """Ask until there is nothing, or time is up; give the last answer."""
+    end = time.monotonic() + within
+    while (there := found()) and time.monotonic() < end:
+        time.sleep(_OFTEN)
+    return there
+
+
+def processes_of(session: int) -> list[int]:
+    """Give the processes of a session that have not ended."""
+    return [pid for pid in _pids() if (about := _stat(pid)) and about == (session, True)]
+
+
+def descriptors() -> int:
+    """Count the open descriptors of this process."""
+    return len(os.listdir(_PROC / "self" / "fd")) - 1  # the listing has one itself
+
+
+def shared_by_name(session: int) -> list[str]:
+    """Give the named shared memory that processes of a session have mapped."""
+    named = set()
+    for pid in processes_of(session):
+        try:
+            maps = (_PROC / str(pid) / "maps").read_text()
+        except OSError:  # it has ended since
+            continue
+        lines = [line.split(maxsplit=5) for line in maps.splitlines()]
+        named.update(parts[5] for parts in lines if parts[5:] and parts[5].startswith(str(SHARED)))
+    return sorted(named)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+
+
+def _stat(pid: int) -> tuple[int, bool] | None:
+    """Give the session of a process, and whether it is no zombie; None: it has ended."""
+    try:
+        after_name = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(after_name[3]), after_name[0] not in "ZX"
+
+
+def _name(pid: int) -> str:
+    try:
+        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "ended"
+    return " ".join(word.decode(errors="replace")[:40] for word in words[:4])
+
+
+def _names(folder: Path) -> frozenset[str]:
+    return frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+
+
+def _files(folder: Path) -> frozenset[str]:
+    return frozenset(str(path) for path in folder.rglob("*"))
