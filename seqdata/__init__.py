@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from seqdata.policies.token_budget import TokenBudget
     from seqdata.policies.windows import Windows
     from seqdata.sharing import share
-    from seqdata.storage.views import folds, split
+    from seqdata.storage.splitting import folds, split
     from seqdata.transforms import Ragged, columnar
     from seqdata.world import World
 
@@ -119,13 +119,13 @@ _DEFINED_IN = {
     "World": "world",
     "batch_size_fn": "batch",
     "columnar": "transforms",
-    "folds": "storage.views",
+    "folds": "storage.splitting",
     "hookimpl": "hookspecs",
     "length_fn": "batch",
     "measure_lengths": "measuring",
     "open_store": "opening",
     "share": "sharing",
-    "split": "storage.views",
+    "split": "storage.splitting",
     "write_store": "opening",
 }
 

@@ -17,7 +17,8 @@ from seqdata.opening import open_store
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.views import folds, split, take, where
+from seqdata.storage.splitting import folds, split
+from seqdata.storage.views import take, where
 from seqdata.storage.writer import write_arrow
 from seqdata.transforms import Ragged, columnar
 

@@ -28,6 +28,7 @@ from seqdata.storage.location import local_path, open_inside
 from seqdata.storage.manifest import MANIFEST, Manifest, Shard
 from seqdata.storage.parsing import load_manifest
 from seqdata.storage.places import Place, quoted
+from seqdata.storage.raw import Raw
 from seqdata.storage.schema import TEXTS, default_axis, field_width, no_such
 from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.texts import TextSource
@@ -150,9 +151,17 @@ class ArrowStore:
         """Give the ids of sequences."""
         return self._sources.keys(numbers)
 
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
+        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``."""
+        return self._sources.raw_texts(name, numbers)
+
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
         return numbers
+
+    def place(self, number: int) -> Place:
+        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        return self._sources.place(number)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"

@@ -20,6 +20,8 @@ from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.protocols import Field
 from seqdata.storage.foreign_tables import Tables, open_tables, sources_of
 from seqdata.storage.location import local_path
+from seqdata.storage.places import Place
+from seqdata.storage.raw import Raw
 from seqdata.storage.schema import default_axis
 from seqdata.storage.sources import Sources
 from seqdata.storage.table_files import digest_of
@@ -135,9 +137,17 @@ class ForeignStore:
         """Give the ids of sequences."""
         return self._sources.keys(numbers)
 
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
+        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``."""
+        return self._sources.raw_texts(name, numbers)
+
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
         return numbers
+
+    def place(self, number: int) -> Place:
+        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        return self._sources.place(number)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"

@@ -25,6 +25,8 @@ from seqdata.storage.packing import (
     make_packer,
     pack_one,
 )
+from seqdata.storage.places import Place
+from seqdata.storage.raw import Raw
 from seqdata.storage.schema import TEXTS, default_axis, infer_fields
 from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.tables import as_rows
@@ -153,9 +155,17 @@ class MemoryStore:
         """Give the ids of sequences."""
         return self._sources.keys(numbers)
 
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
+        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``."""
+        return self._sources.raw_texts(name, numbers)
+
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
         return numbers
+
+    def place(self, number: int) -> Place:
+        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        return self._sources.place(number)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DataError
 from seqdata.storage.columns import Layout, Source, SpanColumn
 from seqdata.storage.decoded import DecodedSource
-from seqdata.storage.schema import no_such
+from seqdata.storage.places import Place
+from seqdata.storage.raw import Raw, decimals, join_texts
+from seqdata.storage.schema import TEXTS, no_such
 from seqdata.storage.texts import TextSource
 
 
@@ -92,6 +94,12 @@ class Sources:
         spans[:, 2] = 1 if axis is None else self.layout.lengths_of[axis].take(numbers, mode="clip")
         return spans
 
+    def place(self, number: int) -> Place:
+        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        if 0 <= number < len(self.layout):
+            return self.layout.place(number)
+        return Place(dataset=self.layout.location)
+
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of sequences.
 
@@ -108,3 +116,25 @@ class Sources:
         for number in wanted:
             self.layout.shard_of(number)
         return [str(number) for number in wanted]
+
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
+        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``.
+
+        Raises:
+            ConfigError: If there is no such sequence or field of texts.
+        """
+        if name is not None and (
+            name not in self.by_name or self.by_name[name].field.dtype not in TEXTS
+        ):
+            texts = [name for name, one in self.by_name.items() if one.field.dtype in TEXTS]
+            raise no_such(self.layout.location, "field of texts", name, texts)
+        name = self.key if name is None else name
+        source = None if name is None else self.by_name[name]
+        if isinstance(source, TextSource):
+            return source.raw(numbers)
+        if isinstance(source, DecodedSource):
+            return join_texts(cast("list[str]", source.take(self._whole(numbers, None))))
+        outside = (numbers < 0) | (numbers >= len(self.layout))
+        if outside.any():
+            self.layout.shard_of(int(numbers[outside][0]))
+        return decimals(numbers)

@@ -21,9 +21,7 @@ from seqdata.kernel.choose import Source as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout
 from seqdata.storage.places import Place
-
-Raw = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""The bytes of texts behind one another, uint8, and where each begins, int64 (n+1,), from 0."""
+from seqdata.storage.raw import Raw
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,9 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Store, Transform
-from seqdata.storage.schema import default_axis, no_such
-
-RUN = 1 << 16  # sequences whose ids are looked at together
+from seqdata.storage.schema import default_axis
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,11 +225,15 @@ def take(store: Store, numbers: ArrayLike) -> View:
             "one dimension; for True and False use `where`"
         )
     wanted = wanted.astype(np.int64)
-    if ((wanted < 0) | (wanted >= len(store))).any():
+    if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(store):
         raise ConfigError(
             f"take: no sequence {_outside(wanted, len(store))}, must be in [0, {len(store)}); "
             "choose others"
         )
+    return _selected(store, wanted)
+
+
+def _selected(store: Store, wanted: NDArray[np.int64]) -> View:
     if isinstance(store, View):
         carried = store.carried
         if carried is not None:
@@ -262,110 +264,4 @@ def where(store: Store, mask: ArrayLike) -> View:
             f"where: `mask` is {chosen.dtype} of shape {chosen.shape}, must be bool of "
             f"({len(store)},); for numbers use `take`"
         )
-    return take(store, np.flatnonzero(chosen))
-
-
-def split(
-    store: Store, parts: Mapping[str, float], *, seed: int = 0, by: str | None = None
-) -> dict[str, View]:
-    """Split a store into parts by a hash of each id, or of what it belongs to.
-
-    A sequence stays in its part when data is appended or reordered, and sequences with one value of
-    ``by`` stay together.
-
-    Args:
-        store: Any store.
-        parts: Name -> fraction of the sequences, about; they add up to 1.
-        seed: Another seed gives another split.
-        by: A ``str`` field, or one number per sequence, such as ``"speaker"``; None: the id.
-
-    Returns:
-        Name -> view, in the store's order.
-
-    Raises:
-        ConfigError: If fractions do not add up to 1, ``by`` is no such field, or a part is empty.
-    """
-    fractions = list(parts.values())
-    if not fractions or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
-        raise ConfigError(
-            f"split: `parts` are {dict(parts)!r}, must be fractions above 0 that add up to 1; name "
-            "what is left over, too"
-        )
-    limits = np.cumsum(fractions)
-    limits[-1] = 2.0  # rounding loses nobody
-    hashes = _hashes(store, seed, by)
-    chosen = np.searchsorted(limits, hashes.astype(np.float64) / 2.0**64, side="right")
-    views = {name: where(store, chosen == i) for i, name in enumerate(parts)}
-    for name, view in views.items():
-        if not len(view):
-            raise ConfigError(
-                f"split: part {name!r} of {len(store)} sequences is empty, must have one at least; "
-                "make its fraction larger, or try another `seed`"
-            )
-    return views
-
-
-def folds(
-    store: Store, count: int, *, seed: int = 0, by: str | None = None
-) -> list[tuple[View, View]]:
-    """Give the pairs (training view, validation view) of a cross-validation.
-
-    Every sequence is in exactly one validation view. Ids, or the values of ``by``, are ordered by a
-    hash and dealt out one by one, so that folds differ by at most one of them.
-
-    Args:
-        store: Any store.
-        count: Number of folds, at least 2.
-        seed: Another seed gives other folds.
-        by: A ``str`` field, or one number per sequence, whose values stay together; None: the id.
-
-    Raises:
-        ConfigError: If there are fewer sequences, or values of ``by``, than folds.
-    """
-    hashes, group = np.unique(_hashes(store, seed, by), return_inverse=True)
-    if not 2 <= count <= len(hashes):
-        what = "sequences" if by is None else f"values of {by!r}"
-        raise ConfigError(
-            f"folds: `count` is {count!r}, must be in [2, {len(hashes)}], as many {what} as there "
-            "are; choose fewer folds"
-        )
-    fold = group % count
-    return [(where(store, fold != i), where(store, fold == i)) for i in range(count)]
-
-
-def _hashes(store: Store, seed: int, by: str | None) -> NDArray[np.uint64]:
-    """Give a stable 64-bit hash of each sequence's id or group, uint64 (sequences,)."""
-    if by is not None:
-        field = store.fields.get(by)
-        if field is None:
-            raise no_such("split", "field", by, store.fields)
-        if field.axis is not None or field.shape:
-            raise ConfigError(
-                f"split: `by` is {by!r}, a field of many numbers, must have one value per "
-                "sequence; choose another, or None for the id"
-            )
-    hashes = np.empty(len(store), dtype=np.uint64)
-    key = hashlib.sha256(f"split:{seed}".encode()).digest()
-    for first in range(0, len(store), RUN):
-        numbers = np.arange(first, min(first + RUN, len(store)))
-        texts = _texts(store, numbers, by)
-        known = {
-            text: hashlib.blake2b(text, digest_size=8, key=key).digest() for text in set(texts)
-        }
-        joined = b"".join([known[text] for text in texts])
-        hashes[numbers] = np.frombuffer(joined, dtype="<u8")
-    return hashes
-
-
-def _texts(store: Store, numbers: NDArray[np.int64], by: str | None) -> list[bytes]:
-    if by is None:
-        return [key.encode() for key in store.keys(store.base_numbers(numbers))]
-    spans = np.zeros((len(numbers), 3), dtype=np.int64)
-    spans[:, 0] = numbers
-    axis = default_axis(store.lengths_of)
-    column = store.read(spans, [by], axis=axis)[by]
-    if isinstance(column, list):
-        return [one if isinstance(one, bytes) else one.encode() for one in column]
-    values = np.empty(len(numbers), dtype=column.dtype)
-    column.fill(values, np.arange(len(numbers) + 1), None)
-    return [str(value).encode() for value in values.tolist()]
+    return _selected(store, np.flatnonzero(chosen))

@@ -1,6 +1,5 @@
-"""Views select, compose, split and fold; nothing is copied but numbers."""
+"""Views select and compose; nothing is copied but numbers."""
 
-import itertools
 import pickle
 
 import numpy as np
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.views import folds, split, take, where
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.views import take, where
 
 
 def made(count, speakers=5):
@@ -143,121 +141,3 @@ def test_a_span_of_a_sequence_outside_of_the_view_is_an_error(number):
     view = made(3).take([0, 1])
     with pytest.raises(ConfigError, match=rf"view: no sequence {number}, must be in \[0, 2\); was"):
         view.read(np.array([[number, 0, 0]]), ["x"])
-
-
-# ---- split
-
-
-def test_a_split_is_a_partition_in_the_stores_order():
-    parts = split(made(200), {"train": 0.8, "val": 0.1, "test": 0.1})
-    assert list(parts) == ["train", "val", "test"]
-    everything = [numbers(part) for part in parts.values()]
-    assert all(one == sorted(one) for one in everything)
-    assert sorted(itertools.chain(*everything)) == list(range(200))
-    assert 140 < len(everything[0]) < 180
-
-
-def test_a_split_is_pinned_for_ever():
-    """The hash is part of what users rely on: a validation set must never move."""
-    parts = split(made(20), {"train": 0.7, "val": 0.3}, seed=3)
-    assert numbers(parts["val"]) == PINNED
-
-
-PINNED = [6, 11]
-
-
-def test_a_split_stays_when_data_is_appended_or_reordered():
-    parts = {"train": 0.7, "val": 0.3}
-    short, long = split(made(50), parts), split(made(80), parts)
-    assert numbers(short["val"]) == [i for i in numbers(long["val"]) if i < 50]
-    turned = split(made(50).take(np.arange(50)[::-1]), parts)
-    assert numbers(turned["val"]) == numbers(short["val"])[::-1]
-
-
-def test_a_split_is_the_same_on_disk_and_in_memory(tmp_path):
-    rows = [{"id": f"u{i}", "x": [i]} for i in range(40)]
-    stored, held = write_arrow(tmp_path, rows, shard_bytes=99), MemoryStore.of(rows)
-    parts = {"a": 0.5, "b": 0.5}
-    assert numbers(split(stored, parts)["a"]) == numbers(split(held, parts)["a"])
-
-
-def test_another_seed_gives_another_split():
-    parts = {"a": 0.5, "b": 0.5}
-    store = made(50)
-    assert numbers(split(store, parts)["a"]) != numbers(split(store, parts, seed=1)["a"])
-
-
-@pytest.mark.parametrize("by", ["speaker", "y"])
-def test_a_split_by_a_field_keeps_its_values_together(by):
-    store = made(60, speakers=20)
-    parts = split(store, {"a": 0.5, "b": 0.5}, by=by, seed=1)
-    key = (lambda i: i % 20) if by == "speaker" else (lambda i: i % 3)
-    values = [{key(i) for i in numbers(part)} for part in parts.values()]
-    assert not values[0] & values[1]
-
-
-def test_a_split_of_more_sequences_than_are_hashed_together(tmp_path):
-    store = MemoryStore.of([[0]] * 70_000)
-    parts = split(store, {"a": 0.5, "b": 0.5})
-    assert abs(len(parts["a"]) - 35_000) < 1_000
-
-
-@pytest.mark.parametrize(
-    "parts", [{}, {"a": 0.5}, {"a": 0.9, "b": 0.2}, {"a": 1.0, "b": 0.0}, {"a": 2.0, "b": -1.0}]
-)
-def test_fractions_that_do_not_add_up_are_an_error(parts):
-    with pytest.raises(
-        ConfigError, match=r"split: `parts` are .*, must be fractions above 0 that add"
-    ):
-        split(made(3), parts)
-
-
-def test_an_empty_part_is_an_error():
-    text = "split: part 'val' of 2 sequences is empty, must have one at least; make its fraction"
-    with pytest.raises(ConfigError, match=text):
-        split(made(2), {"train": 0.999, "val": 0.001})
-
-
-def test_a_field_that_cannot_split_is_an_error():
-    parts = {"a": 0.5, "b": 0.5}
-    with pytest.raises(ConfigError, match=r"split: no field 'speeker', .*; did you mean 'speaker'"):
-        split(made(9), parts, by="speeker")
-    with pytest.raises(
-        ConfigError, match="split: `by` is 'x', a field of many numbers, must have one"
-    ):
-        split(made(9), parts, by="x")
-
-
-# ---- folds
-
-
-def test_folds_are_a_partition_into_validation_views():
-    pairs = folds(made(23), 5)
-    assert sorted(itertools.chain(*(numbers(val) for _, val in pairs))) == list(range(23))
-    assert {len(val) for _, val in pairs} == {4, 5}
-    for train, val in pairs:
-        assert sorted(numbers(train) + numbers(val)) == list(range(23))
-
-
-def test_folds_by_a_field_keep_its_values_together():
-    for train, val in folds(made(30, speakers=6), 3, by="speaker", seed=2):
-        assert len({i % 6 for i in numbers(val)}) == 2
-        assert not {i % 6 for i in numbers(val)} & {i % 6 for i in numbers(train)}
-
-
-def test_another_seed_gives_other_folds():
-    first, second = folds(made(30), 3), folds(made(30), 3, seed=1)
-    assert numbers(first[0][1]) != numbers(second[0][1])
-
-
-def test_too_many_or_too_few_folds_are_an_error():
-    with pytest.raises(
-        ConfigError, match=r"folds: `count` is 4, must be in \[2, 3\], as many sequen"
-    ):
-        folds(made(3), 4)
-    with pytest.raises(
-        ConfigError, match=r"`count` is 3, must be in \[2, 2\], as many values of 'spe"
-    ):
-        folds(made(9, speakers=2), 3, by="speaker")
-    with pytest.raises(ConfigError, match="`count` is 1, must be in"):
-        folds(made(3), 1)

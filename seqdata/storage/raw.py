@@ -1,0 +1,70 @@
+"""The bytes of many texts behind one another: what ids are hashed from.
+
+Place in the flow: stores that can give them so, do; of other stores' texts they are made here.
+Reads: texts, numbers. Makes: bytes and offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Raw = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""The bytes of texts behind one another, uint8, and where each begins, int64 (n+1,), from 0."""
+
+_TENS = np.array([10**power for power in range(1, 19)], dtype=np.int64)
+
+
+@runtime_checkable
+class RawTexts(Protocol):
+    """A store that gives the bytes of ids and of texts without a Python object for each."""
+
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
+        """Give the bytes of one text per sequence.
+
+        Args:
+            name: A field of ``str`` or ``bytes``; None: the ids, as ``keys`` gives them.
+            numbers: int64 (n,), of the base store.
+
+        Raises:
+            ConfigError: If there is no such sequence or field of texts.
+            DataError: If what is stored is damaged.
+        """
+        ...
+
+
+def join_texts(texts: Iterable[str | bytes]) -> Raw:
+    """Give the bytes of texts behind one another; of ``str`` as UTF-8."""
+    pieces = [text if isinstance(text, bytes) else text.encode() for text in texts]
+    offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
+    np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
+    return np.frombuffer(b"".join(pieces), dtype=np.uint8), offsets
+
+
+def decimals(numbers: NDArray[np.int64]) -> Raw:
+    """Give the decimal digits of numbers behind one another.
+
+    Args:
+        numbers: int64 (n,), none below 0.
+
+    Example:
+        >>> values, offsets = decimals(np.array([7, 10, 0]))
+        >>> values.tobytes(), offsets.tolist()
+        (b'7100', [0, 1, 3, 4])
+    """
+    counts = np.searchsorted(_TENS, numbers, side="right") + 1
+    offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    width = int(counts.max(initial=1))
+    digits = np.empty((len(numbers), width), dtype=np.uint8)
+    rest = numbers
+    for place in range(width - 1, -1, -1):
+        without = rest // 10
+        digits[:, place] = rest - without * 10 + ord("0")
+        rest = without
+    if int(counts.min(initial=width)) == width:
+        return digits.reshape(-1), offsets
+    return digits[np.arange(width) >= (width - counts)[:, None]], offsets

@@ -1,0 +1,201 @@
+"""Parts and folds of a store, chosen by a stable hash of each id, or of what it belongs to.
+
+Ids are hashed by runs, without a Python object for each where the store gives their bytes. Place in
+the flow: between a store and the index that is planned over. Reads: ids or one field. Makes: views.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.protocols import Field, Store
+from seqdata.storage.hashing import MASK, hash_numbers, hash_texts
+from seqdata.storage.raw import Raw, RawTexts, join_texts
+from seqdata.storage.schema import TEXTS, default_axis, no_such
+from seqdata.storage.views import View, where
+
+RUN = 1 << 16  # sequences whose ids are looked at together
+RUN_BYTES = 64 << 20  # that their texts may have, about
+
+
+def split(
+    store: Store, parts: Mapping[str, float], *, seed: int = 0, by: str | None = None
+) -> dict[str, View]:
+    """Split a store into parts by a hash of each id, or of what it belongs to.
+
+    A sequence stays in its part when data is appended or reordered, and sequences with one value of
+    ``by`` stay together. The hash is one of the text (of a number: of its 8 bytes as int64 or
+    float64), the same on every machine and for every kind of store: ``storage.hashing``.
+
+    Args:
+        store: Any store.
+        parts: Name -> fraction of the sequences, about; they add up to 1.
+        seed: Another seed gives another split.
+        by: A ``str`` field, or one number per sequence, such as ``"speaker"``; None: the id.
+
+    Returns:
+        Name -> view, in the store's order.
+
+    Raises:
+        ConfigError: If fractions do not add up to 1, ``by`` is no such field, or a part is empty.
+    """
+    fractions = list(parts.values())
+    if not fractions or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
+        raise ConfigError(
+            f"split: `parts` are {dict(parts)!r}, must be fractions above 0 that add up to 1; name "
+            "what is left over, too"
+        )
+    edges = np.cumsum(fractions)[:-1].tolist()  # rounding loses nobody: the last part has no edge
+    limits = np.array([min(int(edge * 2.0**64), MASK) for edge in edges], dtype=np.uint64)
+    chosen = np.empty(len(store), dtype=np.min_scalar_type(len(parts)))
+    for numbers, hashes in _hashes("split", store, seed, by):
+        chosen[numbers] = np.searchsorted(limits, hashes, side="right")
+    views = {name: where(store, chosen == i) for i, name in enumerate(parts)}
+    for name, view in views.items():
+        if not len(view):
+            raise ConfigError(
+                f"split: part {name!r} of {len(store)} sequences is empty, must have one at least; "
+                "make its fraction larger, or try another `seed`"
+            )
+    return views
+
+
+def folds(store: Store, count: int, *, seed: int = 0, by: str | None = None) -> Folds:
+    """Give the pairs (training view, validation view) of a cross-validation.
+
+    Every sequence is in exactly one validation view. Ids, or the values of ``by``, are ordered by
+    the hash of ``split`` and dealt out one by one, so that folds differ by at most one of them.
+
+    Args:
+        store: Any store.
+        count: Number of folds, at least 2.
+        seed: Another seed gives other folds.
+        by: A ``str`` field, or one number per sequence, whose values stay together; None: the id.
+
+    Returns:
+        A sequence of ``count`` pairs; a pair is made when it is asked for.
+
+    Raises:
+        ConfigError: If there are fewer sequences, or values of ``by``, than folds.
+    """
+    all_hashes = np.empty(len(store), dtype=np.uint64)
+    for numbers, hashes in _hashes("folds", store, seed, by):
+        all_hashes[numbers] = hashes
+    fold, found = _deal(all_hashes, max(2, count))
+    if not 2 <= count <= found:
+        what = "sequences" if by is None else f"values of {by!r}"
+        raise ConfigError(
+            f"folds: `count` is {count!r}, must be in [2, {found}], as many {what} as there "
+            "are; choose fewer folds"
+        )
+    return Folds(store, fold, count)
+
+
+class Folds(Sequence[tuple[View, View]]):
+    """The pairs (training view, validation view) of a cross-validation. Made by ``folds``.
+
+    Args:
+        store: What is divided.
+        fold: Integers (sequences,): the fold that a sequence is validated in.
+        count: Number of folds.
+    """
+
+    __slots__ = ("_count", "_fold", "_store")
+
+    def __init__(self, store: Store, fold: NDArray[Any], count: int) -> None:
+        self._store = store
+        self._fold = fold
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"Folds({self._count} of {self._store!r})"
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[View, View]: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[tuple[View, View]]: ...
+    def __getitem__(self, number: int | slice) -> tuple[View, View] | list[tuple[View, View]]:
+        chosen = range(self._count)[number]
+        if isinstance(chosen, range):
+            return [self[i] for i in chosen]
+        inside = self._fold == chosen
+        return where(self._store, ~inside), where(self._store, inside)
+
+
+def _deal(hashes: NDArray[np.uint64], count: int) -> tuple[NDArray[Any], int]:
+    """Give each sequence's fold, by the rank of its hash, and how many hashes differ."""
+    order = np.argsort(hashes)
+    fold = np.empty(len(hashes), dtype=np.min_scalar_type(min(count, len(hashes))))
+    found, last = 0, None
+    for first in range(0, len(order), RUN):
+        here = order[first : first + RUN]
+        ordered = hashes[here]
+        new = np.empty(len(here), dtype=np.int64)
+        new[0] = ordered[0] != last if last is not None else 1
+        new[1:] = ordered[1:] != ordered[:-1]
+        ranks = np.cumsum(new) + (found - 1)
+        fold[here] = ranks % count
+        found, last = int(ranks[-1]) + 1, ordered[-1]
+    return fold, found
+
+
+def _hashes(
+    caller: str, store: Store, seed: int, by: str | None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
+    """Give runs of numbers, int64 (n,), with the hashes of their ids or groups, uint64 (n,)."""
+    field = None if by is None else store.fields.get(by)
+    if by is not None:
+        if field is None:
+            raise no_such(caller, "field", by, store.fields)
+        if field.axis is not None or field.shape:
+            raise ConfigError(
+                f"{caller}: `by` is {by!r}, a field of many numbers, must have one value per "
+                "sequence; choose another, or None for the id"
+            )
+    key = int.from_bytes(hashlib.sha256(f"split:{seed}".encode()).digest()[:8], "little")
+    first, run = 0, min(RUN, 1 << 10)
+    while first < len(store):
+        numbers = np.arange(first, min(first + run, len(store)), dtype=np.int64)
+        first += len(numbers)
+        if by is not None and field is not None and field.dtype not in TEXTS:
+            yield numbers, hash_numbers(_words(store, numbers, by, field), key)
+            run = RUN
+            continue
+        values, offsets = _texts(store, numbers, by)
+        yield numbers, hash_texts(values, offsets, key)
+        run = max(1, min(RUN, 2 * run, RUN_BYTES * len(numbers) // (len(values) + 1)))
+
+
+def _texts(store: Store, numbers: NDArray[np.int64], by: str | None) -> Raw:
+    base = store.base if isinstance(store, View) else store
+    if isinstance(base, RawTexts):
+        return base.raw_texts(by, store.base_numbers(numbers))
+    if by is None:
+        return join_texts(store.keys(store.base_numbers(numbers)))
+    return join_texts(_read(store, numbers, by))
+
+
+def _words(store: Store, numbers: NDArray[np.int64], by: str, field: Field) -> NDArray[np.uint64]:
+    """Give the 8 bytes of one number per sequence, uint64 (n,); equal numbers have equal ones."""
+    values = np.empty(len(numbers), dtype=field.dtype)
+    _read(store, numbers, by).fill(values, np.arange(len(numbers) + 1), None)
+    if values.dtype.kind != "f":
+        return values.astype(np.uint64 if field.dtype == "uint64" else np.int64).view(np.uint64)
+    exact = values.astype(np.float64) + 0.0  # -0.0 is 0.0
+    exact[np.isnan(exact)] = np.nan
+    return exact.view(np.uint64)
+
+
+def _read(store: Store, numbers: NDArray[np.int64], name: str) -> Any:
+    spans = np.zeros((len(numbers), 3), dtype=np.int64)
+    spans[:, 0] = numbers
+    return store.read(spans, [name], axis=default_axis(store.lengths_of))[name]

@@ -1,0 +1,310 @@
+"""Splits and folds are partitions that never move, the same for every kind of store."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqdata.errors import ConfigError, CorruptSampleError
+from seqdata.protocols import Store
+from seqdata.storage import splitting
+from seqdata.storage.dataset import DatasetStore
+from seqdata.storage.foreign import open_foreign
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.raw import RawTexts, decimals, join_texts
+from seqdata.storage.splitting import folds, split
+from seqdata.storage.views import View
+from seqdata.storage.writer import write_arrow
+
+
+def made(count, speakers=5):
+    rows = [
+        {
+            "id": f"u{i}",
+            "x": np.full(i, i),
+            "text": b"t" * (i + 1),
+            "speaker": f"s{i % speakers}",
+            "y": i % 3,
+        }
+        for i in range(count)
+    ]
+    return MemoryStore.of(rows, axes={"text": "text"})
+
+
+def numbers(view):
+    return view.numbers.tolist()
+
+
+def test_a_split_is_a_partition_in_the_stores_order():
+    parts = split(made(200), {"train": 0.8, "val": 0.1, "test": 0.1})
+    assert list(parts) == ["train", "val", "test"]
+    everything = [numbers(part) for part in parts.values()]
+    assert all(one == sorted(one) for one in everything)
+    assert sorted(itertools.chain(*everything)) == list(range(200))
+    assert 140 < len(everything[0]) < 180
+
+
+def test_a_split_is_pinned_for_ever():
+    """The hash is part of what users rely on: a validation set must never move."""
+    parts = split(made(20), {"train": 0.7, "val": 0.3}, seed=3)
+    assert numbers(parts["val"]) == PINNED
+
+
+PINNED = [2, 11, 12, 15, 16, 17, 18]
+
+
+def test_a_split_stays_when_data_is_appended_or_reordered():
+    parts = {"train": 0.7, "val": 0.3}
+    short, long = split(made(50), parts), split(made(80), parts)
+    assert numbers(short["val"]) == [i for i in numbers(long["val"]) if i < 50]
+    turned = split(made(50).take(np.arange(50)[::-1]), parts)
+    assert numbers(turned["val"]) == numbers(short["val"])[::-1]
+
+
+def test_a_split_is_the_same_on_disk_and_in_memory(tmp_path):
+    rows = [{"id": f"u{i}", "x": [i]} for i in range(40)]
+    stored, held = write_arrow(tmp_path, rows, shard_bytes=99), MemoryStore.of(rows)
+    parts = {"a": 0.5, "b": 0.5}
+    assert numbers(split(stored, parts)["a"]) == numbers(split(held, parts)["a"])
+
+
+def test_another_seed_gives_another_split():
+    parts = {"a": 0.5, "b": 0.5}
+    store = made(50)
+    assert numbers(split(store, parts)["a"]) != numbers(split(store, parts, seed=1)["a"])
+
+
+@pytest.mark.parametrize("by", ["speaker", "y"])
+def test_a_split_by_a_field_keeps_its_values_together(by):
+    store = made(60, speakers=20)
+    parts = split(store, {"a": 0.5, "b": 0.5}, by=by, seed=1)
+    key = (lambda i: i % 20) if by == "speaker" else (lambda i: i % 3)
+    values = [{key(i) for i in numbers(part)} for part in parts.values()]
+    assert not values[0] & values[1]
+
+
+def test_a_split_of_more_sequences_than_are_hashed_together(tmp_path):
+    store = MemoryStore.of([[0]] * 70_000)
+    parts = split(store, {"a": 0.5, "b": 0.5})
+    assert abs(len(parts["a"]) - 35_000) < 1_000
+
+
+@pytest.mark.parametrize(
+    "parts", [{}, {"a": 0.5}, {"a": 0.9, "b": 0.2}, {"a": 1.0, "b": 0.0}, {"a": 2.0, "b": -1.0}]
+)
+def test_fractions_that_do_not_add_up_are_an_error(parts):
+    with pytest.raises(
+        ConfigError, match=r"split: `parts` are .*, must be fractions above 0 that add"
+    ):
+        split(made(3), parts)
+
+
+def test_an_empty_part_is_an_error():
+    text = "split: part 'val' of 2 sequences is empty, must have one at least; make its fraction"
+    with pytest.raises(ConfigError, match=text):
+        split(made(2), {"train": 0.999, "val": 0.001})
+
+
+def test_a_field_that_cannot_split_is_an_error():
+    parts = {"a": 0.5, "b": 0.5}
+    with pytest.raises(ConfigError, match=r"split: no field 'speeker', .*; did you mean 'speaker'"):
+        split(made(9), parts, by="speeker")
+    with pytest.raises(
+        ConfigError, match="split: `by` is 'x', a field of many numbers, must have one"
+    ):
+        split(made(9), parts, by="x")
+
+
+# ---- folds
+
+
+def test_folds_are_a_partition_into_validation_views():
+    pairs = folds(made(23), 5)
+    assert sorted(itertools.chain(*(numbers(val) for _, val in pairs))) == list(range(23))
+    assert {len(val) for _, val in pairs} == {4, 5}
+    for train, val in pairs:
+        assert sorted(numbers(train) + numbers(val)) == list(range(23))
+
+
+def test_folds_by_a_field_keep_its_values_together():
+    for train, val in folds(made(30, speakers=6), 3, by="speaker", seed=2):
+        assert len({i % 6 for i in numbers(val)}) == 2
+        assert not {i % 6 for i in numbers(val)} & {i % 6 for i in numbers(train)}
+
+
+def test_another_seed_gives_other_folds():
+    first, second = folds(made(30), 3), folds(made(30), 3, seed=1)
+    assert numbers(first[0][1]) != numbers(second[0][1])
+
+
+def test_too_many_or_too_few_folds_are_an_error():
+    with pytest.raises(
+        ConfigError, match=r"folds: `count` is 4, must be in \[2, 3\], as many sequen"
+    ):
+        folds(made(3), 4)
+    with pytest.raises(
+        ConfigError, match=r"`count` is 3, must be in \[2, 2\], as many values of 'spe"
+    ):
+        folds(made(9, speakers=2), 3, by="speaker")
+    with pytest.raises(ConfigError, match="`count` is 1, must be in"):
+        folds(made(3), 1)
+
+
+def test_a_pair_of_folds_is_made_when_it_is_asked_for():
+    store = made(23)
+    pairs = folds(store, 5)
+    assert len(pairs) == 5
+    assert repr(pairs) == f"Folds(5 of {store!r})"
+    assert pairs[0][1] is not pairs[0][1]
+    assert numbers(pairs[-1][1]) == numbers(pairs[4][1])
+    assert [numbers(val) for _, val in pairs[1:3]] == [numbers(pairs[i][1]) for i in (1, 2)]
+    with pytest.raises(IndexError):
+        pairs[5]
+
+
+def test_repeats_in_a_view_are_validated_in_one_fold():
+    for train, val in folds(made(9).take([3, 1, 3, 0, 8, 3]), 4):
+        assert not set(numbers(train)) & set(numbers(val))
+
+
+# ---- every kind of store
+
+
+@dataclass
+class Foreign:
+    """A store of somebody else: only what the protocol asks for."""
+
+    inner: Store
+
+    def __len__(self):
+        return len(self.inner)
+
+    fields = property(lambda self: self.inner.fields)
+    lengths = property(lambda self: self.inner.lengths)
+    lengths_of = property(lambda self: self.inner.lengths_of)
+    shards = property(lambda self: self.inner.shards)
+    fingerprint = property(lambda self: self.inner.fingerprint)
+
+    def keys(self, numbers):
+        return self.inner.keys(numbers)
+
+    def base_numbers(self, numbers):
+        return numbers
+
+    def read(self, spans, fields, *, axis="time"):
+        return self.inner.read(spans, fields, axis=axis)
+
+
+def rows_of(count, *, ids=True):
+    for i in range(count):
+        row = {"x": np.arange(i % 4), "speaker": f"größe-{i % 7}", "raw": b"%d" % (i % 5)}
+        row |= {"level": i % 11, "gain": np.float32(i % 6 / 3)}
+        yield row | ({"id": f"u{i:05d}/é"} if ids else {})
+
+
+def every_kind(folder, count, *, ids):
+    import pyarrow
+    from pyarrow import feather, parquet
+
+    rows = list(rows_of(count, ids=ids))
+    held = MemoryStore.of(rows)
+    table = pyarrow.Table.from_pylist([{**row, "x": row["x"].tolist()} for row in rows])
+    parquet.write_table(table, folder / "t.parquet", row_group_size=37)
+    feather.write_feather(table, folder / "t.feather", compression="uncompressed")
+    return {
+        "memory": held,
+        "arrow": write_arrow(folder / "store", rows, shard_bytes=700),
+        "parquet": open_foreign(folder / "t.parquet"),
+        "feather": open_foreign(folder / "t.feather"),
+        "dataset": DatasetStore.of(rows, held.lengths),
+        "somebody's": Foreign(held),
+        "view": held.take(np.arange(count)),
+        "view of somebody's": View(Foreign(held), np.arange(count)),
+    }
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_split_is_the_same_for_every_kind_of_store(tmp_path, ids, monkeypatch):
+    monkeypatch.setattr(splitting, "RUN", 64)
+    stores = every_kind(tmp_path, 200, ids=ids)
+    assert isinstance(stores["arrow"], RawTexts)
+    assert not isinstance(stores["somebody's"], RawTexts)
+    parts = {"a": 0.6, "b": 0.4}
+    for by in (None, "speaker", "raw", "level"):
+        found = {kind: split(store, parts, by=by, seed=5) for kind, store in stores.items()}
+        expected = [numbers(part) for part in found["memory"].values()]
+        for kind, views in found.items():
+            assert [numbers(part) for part in views.values()] == expected, (kind, by)
+
+
+def test_a_number_splits_as_its_value_not_as_its_type():
+    parts = {"a": 0.5, "b": 0.5}
+
+    def at(values):
+        rows = [{"x": [0], "by": value} for value in values]
+        return numbers(split(MemoryStore.of(rows), parts, by="by", seed=2)["a"])
+
+    for dtype in (np.int8, np.uint8, np.int32, np.uint64):
+        assert at(np.arange(40, dtype=dtype)) == at(np.arange(40))
+    quarters = np.arange(-40, 40) / 4
+    assert at(quarters.astype(np.float16)) == at(quarters.astype(np.float32)) == at(quarters)
+    mixed = np.array([0.0, -0.0, np.nan, -np.nan, *range(20)])
+    for group in ((0, 1), (2, 3)):
+        assert len(set(group) & set(at(mixed))) in (0, 2)
+    assert at([False] * 20 + [True] * 20) == at([0] * 20 + [1] * 20)
+
+
+def test_long_texts_are_looked_at_in_smaller_runs(monkeypatch):
+    monkeypatch.setattr(splitting, "RUN_BYTES", 4_000)
+    monkeypatch.setattr(splitting, "RUN", 8)
+    rows = [{"x": [0], "doc": str(i) * (1 if i < 1500 else 2_000)} for i in range(1_600)]
+    store, sizes = MemoryStore.of(rows), []
+    parts = split(store, {"a": 0.5, "b": 0.5}, by="doc")
+    for run, _ in splitting._hashes("split", store, 0, "doc"):
+        sizes.append(len(run))
+    assert sizes[:2] == [8, 8]
+    assert sizes[-1] == 1
+    assert sum(sizes) == 1_600
+    monkeypatch.undo()
+    assert numbers(parts["a"]) == numbers(split(store, {"a": 0.5, "b": 0.5}, by="doc")["a"])
+
+
+@given(st.lists(st.integers(0, (1 << 63) - 1)))
+def test_decimals_are_those_of_str(wanted):
+    values, offsets = decimals(np.array(wanted, dtype=np.int64))
+    expected = join_texts(str(one) for one in wanted)
+    assert values.tobytes() == expected[0].tobytes()
+    assert offsets.tolist() == expected[1].tolist()
+
+
+@pytest.mark.parametrize("edge", [10**power + more for power in range(1, 19) for more in (-1, 0)])
+def test_decimals_change_their_width_at_powers_of_ten(edge):
+    values, offsets = decimals(np.array([edge, 0, edge]))
+    assert values.tobytes() == b"%d0%d" % (edge, edge)
+    assert len(offsets) == 4
+
+
+def test_the_texts_of_a_sequence_that_is_not_there_are_an_error(tmp_path):
+    stores = every_kind(tmp_path, 9, ids=True)
+    for kind in ("memory", "arrow", "parquet", "feather"):
+        for number in (9, -1):
+            with pytest.raises(ConfigError, match=rf"no sequence {number}, must be in \[0, 9\)"):
+                stores[kind].raw_texts(None, np.array([0, number]))
+        with pytest.raises(ConfigError, match="no field of texts 'level', must be one of id, raw,"):
+            stores[kind].raw_texts("level", np.array([0]))
+    with pytest.raises(ConfigError, match=r"no sequence -3, must be in \[0, 5\)"):
+        MemoryStore.of([[0]] * 5).raw_texts(None, np.array([1, -3]))
+
+
+def test_ids_that_lie_outside_of_their_shard_are_an_error_of_split(tmp_path):
+    store = write_arrow(tmp_path / "s", rows_of(9))
+    [_, (at, _)] = store.manifest.shards[0].buffers["id"]
+    path = tmp_path / "s" / store.shards[0]
+    raw = bytearray(path.read_bytes())
+    raw[at + 8 * 4 : at + 8 * 5] = (1 << 40).to_bytes(8, "little")
+    path.write_bytes(raw)
+    with pytest.raises(CorruptSampleError, match=r"sequence 3.*lies at bytes .*, must lie"):
+        split(store, {"a": 0.5, "b": 0.5})
