@@ -20,6 +20,7 @@ from seqdata.storage.columns import Layout
 from seqdata.storage.items import as_mapping, infer_item_fields, value_of
 from seqdata.storage.lengths import narrow
 from seqdata.storage.pieces import PieceColumn, check_spans
+from seqdata.storage.places import Place
 from seqdata.storage.schema import TEXTS, default_axis, no_such
 from seqdata.storage.views import View, take, where
 
@@ -165,6 +166,10 @@ class DatasetStore:
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
         return numbers
+
+    def place(self, number: int) -> Place:
+        """Give the place of an item, for an error."""
+        return Place(dataset=_NAME, sequence=number)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
