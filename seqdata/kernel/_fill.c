@@ -4,6 +4,10 @@
  * int64 offsets (Arrow's large_list). Nothing in the buffers or arguments is trusted: every sequence
  * number, start, stop, offset and bound is checked against the real size of its buffer, once, and the
  * checked copy is what is used. `twin.py` does the same in NumPy and passes the same tests.
+ *
+ * A source may have checksums: of each sequence, or of each block of a longer one. What a span
+ * touches is then verified while it is hot from the copy, and marked by a bit, so that it is done
+ * once; where there are no bits it is done each time.
  * POSIX only; elsewhere the build fails quietly and the twin is used.
  */
 #ifndef Py_LIMITED_API
@@ -34,8 +38,9 @@
 #endif
 
 typedef struct {
-    Py_buffer values, offsets;
-    int64_t rows; /* timesteps that `values` really holds */
+    Py_buffer values, offsets, sums, firsts;
+    int64_t rows;  /* timesteps that `values` really holds */
+    int64_t first; /* bit of the first checksum */
 } Shard;
 
 typedef struct {
@@ -43,13 +48,19 @@ typedef struct {
     int ragged;
     int64_t *starts; /* shards + 1 */
     Shard *shard;
+    int checked, kind;
+    size_t block;
+    Py_buffer bits, lengths;
+    Py_ssize_t length_width; /* 4 or 8; 0 where lengths are not looked at */
 } Source;
 
 typedef struct {
-    const char *from; /* offsets of the sequence at first, then its bytes */
-    char *to;
+    const char *from;
+    char *to; /* NULL: nothing is copied */
     size_t bytes, padding;
+    size_t begin, whole; /* of the span in its sequence, and of that, in bytes */
     Py_ssize_t shard;
+    int64_t number; /* inside the shard */
 } Place;
 
 static int64_t load(const char *from) {
@@ -62,7 +73,11 @@ static void forget(Source *source) {
     for (Py_ssize_t i = 0; i < source->shards; i++) {
         if (source->shard[i].values.obj) PyBuffer_Release(&source->shard[i].values);
         if (source->shard[i].offsets.obj) PyBuffer_Release(&source->shard[i].offsets);
+        if (source->shard[i].sums.obj) PyBuffer_Release(&source->shard[i].sums);
+        if (source->shard[i].firsts.obj) PyBuffer_Release(&source->shard[i].firsts);
     }
+    if (source->bits.obj) PyBuffer_Release(&source->bits);
+    if (source->lengths.obj) PyBuffer_Release(&source->lengths);
     free(source->starts);
     free(source->shard);
     free(source);
@@ -111,10 +126,67 @@ static int open_starts(Source *source, PyObject *starts) {
     return -1;
 }
 
+/* Hold the checksums of one shard: as many as it has sequences, or as `firsts` may ask for. */
+static int open_sums(Source *source, Py_ssize_t i, PyObject *sums, PyObject *firsts, int64_t bits) {
+    Shard *shard = &source->shard[i];
+    int64_t count = source->starts[i + 1] - source->starts[i];
+    PyObject *one = PyTuple_GetItem(sums, i), *first = PyTuple_GetItem(firsts, i);
+    if (!one || !first || PyObject_GetBuffer(one, &shard->sums, PyBUF_SIMPLE)) return -1;
+    if (first != Py_None && PyObject_GetBuffer(first, &shard->firsts, PyBUF_SIMPLE)) return -1;
+    int64_t have = shard->sums.len / 4;
+    if (have < count || (first != Py_None && shard->firsts.len / 8 <= count)) {
+        PyErr_Format(PyExc_ValueError, "source: checksums of shard %zd are too few", i);
+        return -1;
+    }
+    if (bits < 0 || (shard->first >= 0 && have <= bits - shard->first)) return 0;
+    PyErr_Format(PyExc_ValueError, "source: `bits` of shard %zd are too few", i);
+    return -1;
+}
+
+/* Hold what is verified by: (algorithm, block, sums, firsts, bits or None, begins, lengths or None)
+ * where sums, firsts and begins have an entry per shard. */
+static int open_checks(Source *source, PyObject *checks) {
+    PyObject *name, *sums, *firsts, *bits, *begins, *lengths;
+    Py_ssize_t block, shards = source->shards;
+    if (!PyArg_ParseTuple(checks, "UnO!O!OO!O", &name, &block, &PyTuple_Type, &sums, &PyTuple_Type,
+                          &firsts, &bits, &PyTuple_Type, &begins, &lengths))
+        return -1;
+    PyObject *ascii = PyUnicode_AsASCIIString(name);
+    source->kind = ascii ? crc_kind(PyBytes_AsString(ascii)) : -1;
+    Py_XDECREF(ascii);
+    PyErr_Clear();
+    if (source->kind < 0 || block < 1 || PyTuple_Size(sums) != shards ||
+        PyTuple_Size(firsts) != shards || PyTuple_Size(begins) != shards) {
+        PyErr_SetString(PyExc_ValueError, "source: checks need a known algorithm, a block of at "
+                                          "least 1 byte and an entry for each shard");
+        return -1;
+    }
+    source->block = (size_t)block;
+    if (bits != Py_None && PyObject_GetBuffer(bits, &source->bits, PyBUF_WRITABLE)) return -1;
+    for (Py_ssize_t i = 0; i < shards; i++) {
+        source->shard[i].first = PyLong_AsLongLong(PyTuple_GetItem(begins, i));
+        if (source->shard[i].first == -1 && PyErr_Occurred()) return -1;
+        if (open_sums(source, i, sums, firsts, bits == Py_None ? -1 : 8 * source->bits.len))
+            return -1;
+    }
+    source->checked = 1;
+    if (lengths == Py_None || !source->starts[shards]) return 0;
+    if (PyObject_GetBuffer(lengths, &source->lengths, PyBUF_SIMPLE)) return -1;
+    source->length_width = source->lengths.len / source->starts[shards];
+    if (source->ragged && (source->length_width == 4 || source->length_width == 8)) return 0;
+    PyErr_SetString(PyExc_ValueError, "source: `lengths` must be one uint32 or uint64 for each "
+                                      "sequence of a ragged field");
+    return -1;
+}
+
 static PyObject *make_source(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
-    if (count != 4 || !PyTuple_Check(args[0]) || !(args[1] == Py_None || PyTuple_Check(args[1]))) {
-        PyErr_SetString(PyExc_TypeError, "source: takes (values, offsets or None, starts, width)");
+    PyObject *checks = count == 5 ? args[4] : Py_None;
+    if (count < 4 || count > 5 || !PyTuple_Check(args[0]) ||
+        !(args[1] == Py_None || PyTuple_Check(args[1])) ||
+        !(checks == Py_None || PyTuple_Check(checks))) {
+        PyErr_SetString(PyExc_TypeError,
+                        "source: takes (values, offsets or None, starts, width, checks or None)");
         return NULL;
     }
     Py_ssize_t shards = PyTuple_Size(args[0]), width = PyLong_AsSsize_t(args[3]);
@@ -135,9 +207,18 @@ static PyObject *make_source(PyObject *self, PyObject *const *args, Py_ssize_t c
     source->shards = shards;
     int bad = open_starts(source, args[2]);
     for (Py_ssize_t i = 0; i < shards && !bad; i++) bad = open_shard(source, i, args[0], args[1]);
+    if (!bad && checks != Py_None) bad = open_checks(source, checks);
     PyObject *capsule = bad ? NULL : PyCapsule_New(source, SOURCE, forget_capsule);
     if (!capsule) forget(source);
     return capsule;
+}
+
+static unsigned char *mark_of(const Source *s, int64_t bit) {
+    return (unsigned char *)s->bits.buf + bit / 8;
+}
+
+static int is_marked(const Source *s, int64_t bit) {
+    return s->bits.buf && __atomic_load_n(mark_of(s, bit), __ATOMIC_RELAXED) >> bit % 8 & 1;
 }
 
 /* Find the shard of every span, and fetch its offsets (ragged) into the cache. */
@@ -157,17 +238,32 @@ static Py_ssize_t find_shards(const Source *s, const char *spans, Py_ssize_t n, 
         }
         id -= s->starts[at];
         places[i].shard = at;
-        places[i].bytes = (size_t)id; /* for now: number inside the shard */
-        if (s->ragged) PREFETCH((const char *)s->shard[at].offsets.buf + 8 * id);
+        places[i].number = id;
+        const Shard *shard = &s->shard[at];
+        if (s->ragged) PREFETCH((const char *)shard->offsets.buf + 8 * id);
+        if (shard->firsts.buf) PREFETCH((const char *)shard->firsts.buf + 8 * id);
+        else if (s->bits.buf) PREFETCH(mark_of(s, shard->first + id));
     }
     return -1;
+}
+
+/* Fetch what an unmarked sequence is verified by into the cache. */
+static void fetch_checks(const Source *s, const Place *place) {
+    const Shard *shard = &s->shard[place->shard];
+    int64_t first = place->number;
+    if (!shard->firsts.buf && is_marked(s, shard->first + first)) return;
+    if (shard->firsts.buf) first = load((const char *)shard->firsts.buf + 8 * first);
+    PREFETCH((const char *)shard->sums.buf + 4 * first); /* never read if it is outside */
+    if (s->length_width)
+        PREFETCH((const char *)s->lengths.buf +
+                 s->length_width * (s->starts[place->shard] + place->number));
 }
 
 /* Turn numbers into addresses; each value is read once, checked, and used from the copy. */
 static Py_ssize_t find_bytes(const Source *s, const char *spans, Py_ssize_t n, Place *places) {
     for (Py_ssize_t i = 0; i < n; i++) {
         const Shard *shard = &s->shard[places[i].shard];
-        int64_t first = (int64_t)places[i].bytes, last = first + 1;
+        int64_t first = places[i].number, last = first + 1;
         int64_t start = load(spans + 24 * i + 8), stop = load(spans + 24 * i + 16);
         if (s->ragged) {
             const char *offsets = (const char *)shard->offsets.buf + 8 * first;
@@ -178,6 +274,9 @@ static Py_ssize_t find_bytes(const Source *s, const char *spans, Py_ssize_t n, P
         if (start < 0 || stop < start || stop > last - first) return i;
         places[i].from = (const char *)shard->values.buf + (first + start) * s->width;
         places[i].bytes = (size_t)(stop - start) * (size_t)s->width;
+        places[i].begin = (size_t)start * (size_t)s->width;
+        places[i].whole = (size_t)(last - first) * (size_t)s->width;
+        if (s->checked) fetch_checks(s, &places[i]);
         size_t ahead = places[i].bytes < PREFETCHED ? places[i].bytes : PREFETCHED;
         if (i < AHEAD)
             for (size_t b = 0; b < ahead; b += 64) PREFETCH(places[i].from + b);
@@ -212,57 +311,119 @@ static void pad(char *to, size_t bytes, const char *pattern, size_t size, int al
         memcpy(to + done, to, done < bytes - done ? done : bytes - done);
 }
 
-static void copy(const Place *places, Py_ssize_t n, const char *pattern, size_t size, int alike) {
+static int length_is_right(const Source *s, const Place *place) {
+    if (!s->length_width) return 1;
+    int64_t number = s->starts[place->shard] + place->number;
+    const char *at = (const char *)s->lengths.buf + s->length_width * number;
+    uint32_t narrow;
+    memcpy(&narrow, at, sizeof narrow);
+    uint64_t length = s->length_width == 4 ? narrow : (uint64_t)load(at);
+    return place->whole / (size_t)s->width == length;
+}
+
+/* Verify one block of a sequence, whose checksum is the `at`-th of its shard, and mark it. */
+static int is_right(const Source *s, const Place *place, size_t block, int64_t at) {
+    const Shard *shard = &s->shard[place->shard];
+    int64_t bit = shard->first + at;
+    if (is_marked(s, bit)) return 1;
+    size_t begin = block * s->block, bytes = place->whole - begin;
+    uint32_t must;
+    memcpy(&must, (const char *)shard->sums.buf + 4 * at, sizeof must);
+    if (bytes > s->block) bytes = s->block;
+    if (crc_of(s->kind, place->from - place->begin + begin, bytes) != must) return 0;
+    if (!length_is_right(s, place)) return 0;
+    if (s->bits.buf)
+        __atomic_fetch_or(mark_of(s, bit), (unsigned char)(1 << bit % 8), __ATOMIC_RELAXED);
+    return 1;
+}
+
+/* Copy one span block by block, each verified while it is hot; false where one is not right. */
+static int copy_checked(const Source *s, const Place *place) {
+    const Shard *shard = &s->shard[place->shard];
+    size_t blocks = place->whole <= s->block ? 1 : (place->whole - 1) / s->block + 1;
+    int64_t first = place->number;
+    if (shard->firsts.buf) {
+        const char *firsts = (const char *)shard->firsts.buf + 8 * first;
+        first = load(firsts);
+        int64_t next = load(firsts + 8);
+        if (first < 0 || next < first || next > shard->sums.len / 4) return 0;
+        if ((size_t)(next - first) != blocks) return 0;
+    } else if (blocks != 1) return 0;
+    if (!place->whole) return is_right(s, place, 0, first);
+    size_t at = place->begin, end = at + place->bytes;
+    while (at < end) {
+        size_t block = blocks == 1 ? 0 : at / s->block, stop = (block + 1) * s->block;
+        size_t done = at - place->begin;
+        if (stop > end) stop = end;
+        if (place->to) memcpy(place->to + done, place->from + done, stop - at);
+        if (!is_right(s, place, block, first + (int64_t)block)) return 0;
+        at = stop;
+    }
+    return 1;
+}
+
+/* Copy all spans and pad; gives the number of the first that is not right, or -1. */
+static Py_ssize_t copy(const Source *s, const Place *places, Py_ssize_t n, const char *pattern,
+                       size_t size, int alike) {
     for (Py_ssize_t i = 0; i < n; i++) {
         if (i + AHEAD < n) {
             const Place *next = &places[i + AHEAD];
             size_t ahead = next->bytes < PREFETCHED ? next->bytes : PREFETCHED;
             for (size_t b = 0; b < ahead; b += 64) PREFETCH(next->from + b);
         }
-        if (places[i].bytes) memcpy(places[i].to, places[i].from, places[i].bytes);
+        if (s->checked) {
+            if (!copy_checked(s, &places[i])) return i;
+        } else if (places[i].bytes && places[i].to) {
+            memcpy(places[i].to, places[i].from, places[i].bytes);
+        }
         if (places[i].padding)
             pad(places[i].to + places[i].bytes, places[i].padding, pattern, size, alike);
     }
+    return -1;
 }
 
-/* The whole call, with its buffers held: -1, the number of the first bad span, or -2 (raised). */
+/* The whole call, with its buffers held; without bounds and out nothing is copied. -1, the number i
+ * of the first bad span, -2-i of the first whose checksum is another, or -1 and an exception. */
 static Py_ssize_t fill_held(const Source *source, const Py_buffer *spans, const Py_buffer *bounds,
                             const Py_buffer *out, const char *pattern, Py_ssize_t size) {
     Py_ssize_t n = spans->len / 24, bad;
-    if (spans->len != 24 * n || bounds->len != 8 * (n + 1)) {
+    if (spans->len != 24 * n || (bounds && bounds->len != 8 * (n + 1))) {
         PyErr_SetString(PyExc_ValueError, "fill: needs `spans` int64 (n, 3), `bounds` int64 (n+1)");
-        return -2;
+        return -1;
     }
     if (size < 1 || source->width % size) {
         PyErr_SetString(PyExc_ValueError, "fill: `padding` must be one element of the field");
-        return -2;
+        return -1;
     }
     int alike = 1, fits = 1;
     for (Py_ssize_t i = 1; i < size; i++) alike = alike && pattern[i] == pattern[0];
     Place few[FEW], *places = n <= FEW ? few : malloc((size_t)n * sizeof *places);
     if (!places) {
         PyErr_NoMemory();
-        return -2;
+        return -1;
     }
     Py_BEGIN_ALLOW_THREADS
     Py_ssize_t lost = find_shards(source, spans->buf, n, places);
     bad = find_bytes(source, spans->buf, lost < 0 ? n : lost, places);
     if (bad < 0) bad = lost;
     if (bad < 0) {
-        fits = find_room(bounds->buf, n, source->width, out, places);
-        if (fits) copy(places, n, pattern, (size_t)size, alike);
+        if (out) fits = find_room(bounds->buf, n, source->width, out, places);
+        else
+            for (Py_ssize_t i = 0; i < n; i++) places[i].to = NULL, places[i].padding = 0;
+        if (fits) bad = copy(source, places, n, pattern, (size_t)size, alike);
+        if (bad >= 0) bad = -2 - bad;
     }
     Py_END_ALLOW_THREADS
     if (places != few) free(places);
     if (fits) return bad;
     PyErr_SetString(PyExc_ValueError, "fill: `bounds` must rise inside `out` and hold every span");
-    return -2;
+    return -1;
 }
 
 static PyObject *fill(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     char zero[] = "", *pattern = zero;
-    Py_ssize_t size = 1, result = -2;
+    Py_ssize_t size = 1, result = -1;
     if (count != 5 || !PyCapsule_IsValid(args[0], SOURCE)) {
         PyErr_SetString(PyExc_TypeError, "fill: takes (source, spans, bounds, out, padding)");
         return NULL;
@@ -279,7 +440,21 @@ static PyObject *fill(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         PyBuffer_Release(&bounds);
     }
     PyBuffer_Release(&spans);
-    return result == -2 ? NULL : PyLong_FromSsize_t(result);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(result);
+}
+
+static PyObject *verify(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count != 2 || !PyCapsule_IsValid(args[0], SOURCE)) {
+        PyErr_SetString(PyExc_TypeError, "verify: takes (source, spans)");
+        return NULL;
+    }
+    const Source *source = PyCapsule_GetPointer(args[0], SOURCE);
+    Py_buffer spans;
+    if (PyObject_GetBuffer(args[1], &spans, PyBUF_SIMPLE)) return NULL;
+    Py_ssize_t result = fill_held(source, &spans, NULL, NULL, "", 1);
+    PyBuffer_Release(&spans);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(result);
 }
 
 static PyObject *algorithms(PyObject *self, PyObject *nothing) {
@@ -405,9 +580,11 @@ static PyObject *populate(PyObject *self, PyObject *const *args, Py_ssize_t coun
 
 static PyMethodDef methods[] = {
     {"source", (PyCFunction)(void (*)(void))make_source, METH_FASTCALL,
-     "source(values, offsets, starts, width)\n--\n\nHold the buffers of one field."},
+     "source(values, offsets, starts, width, checks)\n--\n\nHold the buffers of one field."},
     {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL,
      "fill(source, spans, bounds, out, padding)\n--\n\nCopy spans: -1, or the first bad one."},
+    {"verify", (PyCFunction)(void (*)(void))verify, METH_FASTCALL,
+     "verify(source, spans)\n--\n\nLook at spans as `fill` does; nothing is copied."},
     {"map_file", (PyCFunction)(void (*)(void))map_file, METH_FASTCALL,
      "map_file(descriptor, bytes)\n--\n\nMap a file for reading; the descriptor may be closed."},
     {"algorithms", algorithms, METH_NOARGS,

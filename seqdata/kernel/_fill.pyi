@@ -1,11 +1,17 @@
 from typing import Any
 
-from seqdata.kernel.choose import Source
+from seqdata.kernel.choose import Checks, Source
 
 def source(
-    values: tuple[Any, ...], offsets: tuple[Any, ...] | None, starts: Any, width: int, /
+    values: tuple[Any, ...],
+    offsets: tuple[Any, ...] | None,
+    starts: Any,
+    width: int,
+    checks: Checks | None = None,
+    /,
 ) -> Source: ...
 def fill(source: Source, spans: Any, bounds: Any, out: Any, padding: bytes | None, /) -> int: ...
+def verify(source: Source, spans: Any, /) -> int: ...
 def algorithms() -> tuple[str, ...]: ...
 def checksums(data: Any, bounds: Any, out: Any, algorithm: str, /) -> None: ...
 def map_file(descriptor: int, size: int, /) -> Any: ...

@@ -17,11 +17,28 @@ Source = NewType("Source", object)
 """What ``source`` gives and ``fill`` takes; nobody else looks inside."""
 
 
+Checks = tuple[
+    str, int, tuple[Any, ...], tuple[Any | None, ...], Any | None, tuple[int, ...], Any | None
+]
+"""What a source is verified by.
+
+Algorithm; bytes of a block; per shard uint32 checksums; per shard int64 (sequences+1,) sequence ->
+its first checksum, or None where each has one; writable bits that say what is verified, or None;
+per shard its first bit; and uint32 or uint64 lengths of all sequences, or None.
+"""
+
+
 class Kernel(Protocol):
     """The functions of a kernel. ``Any`` below is an object with the buffer protocol."""
 
     def source(
-        self, values: tuple[Any, ...], offsets: tuple[Any, ...] | None, starts: Any, width: int, /
+        self,
+        values: tuple[Any, ...],
+        offsets: tuple[Any, ...] | None,
+        starts: Any,
+        width: int,
+        checks: Checks | None = None,
+        /,
     ) -> Source:
         """Hold the buffers of one field.
 
@@ -31,6 +48,7 @@ class Kernel(Protocol):
                 each.
             starts: int64 (shards+1,): shard -> its first sequence, from 0.
             width: Bytes per timestep.
+            checks: What ``fill`` verifies by; None: nothing.
 
         Raises:
             ValueError: If a buffer is shorter than its number of sequences asks for.
@@ -42,8 +60,9 @@ class Kernel(Protocol):
     ) -> int:
         """Copy spans into place and pad; -1, or the number of the first span that is not there.
 
-        Where a span is bad nothing is written. No buffer is trusted: whatever they hold, nothing
-        outside of them is read or written.
+        Where a span is bad nothing is written. Where the checksum of one is another, it gives
+        ``-2 - number``, and what was written is not to be used. No buffer is trusted: whatever they
+        hold, nothing outside of them is read or written.
 
         Args:
             source: Of the field.
@@ -56,6 +75,10 @@ class Kernel(Protocol):
         Raises:
             ValueError: If bounds do not fit ``out`` and the spans, or the padding not the width.
         """
+        ...
+
+    def verify(self, source: Source, spans: Any, /) -> int:
+        """Look at spans as ``fill`` does, and give what it gives; nothing is copied."""
         ...
 
     def algorithms(self) -> tuple[str, ...]:

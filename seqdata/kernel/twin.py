@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import mmap
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.kernel.sums import algorithms as algorithms
 from seqdata.kernel.sums import checksums as checksums
+from seqdata.kernel.twin_checks import TwinChecks, checks_of
 
 POPULATE_READ = 22  # MADV_POPULATE_READ, which the mmap module does not name
 _NOTHING = np.zeros(1, dtype=np.uint8)
@@ -32,6 +32,18 @@ class TwinSource:
     offsets: tuple[NDArray[np.int64], ...] | None
     starts: list[int]
     width: int
+    checks: TwinChecks | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """Where a span lies: its part of all bytes of its sequence."""
+
+    shard: int
+    at: int
+    number: int
+    whole: NDArray[np.uint8]
+    span: slice
 
 
 def _flat(buffer: Any, dtype: type) -> NDArray[Any]:
@@ -44,11 +56,16 @@ def _flat(buffer: Any, dtype: type) -> NDArray[Any]:
 
 
 def source(
-    values: tuple[Any, ...], offsets: tuple[Any, ...] | None, starts: Any, width: int
+    values: tuple[Any, ...],
+    offsets: tuple[Any, ...] | None,
+    starts: Any,
+    width: int,
+    checks: Any = None,
 ) -> TwinSource:
     """Hold the buffers of one field; see ``choose.Kernel.source``."""
-    if not isinstance(values, tuple) or not (offsets is None or isinstance(offsets, tuple)):
-        raise TypeError("source: takes (values, offsets or None, starts, width)")
+    optional = all(one is None or isinstance(one, tuple) for one in (offsets, checks))
+    if not isinstance(values, tuple) or not optional:
+        raise TypeError("source: takes (values, offsets or None, starts, width, checks or None)")
     if width < 1 or (offsets is not None and len(offsets) != len(values)):
         raise ValueError("source: needs `width` >= 1 and one `offsets` per shard")
     first = _flat(starts, np.int64).tolist()
@@ -66,9 +83,11 @@ def source(
         all_offsets.append(_flat(offsets[shard], np.int64))
         if len(all_offsets[shard]) <= count:
             raise ValueError(f"source: `offsets` of shard {shard} are too short")
+    ragged = offsets is not None
     return TwinSource(
-        tuple(all_values), None if offsets is None else tuple(all_offsets), first, width
-    )
+        tuple(all_values), tuple(all_offsets) if ragged else None, first, width,
+        None if checks is None else checks_of(checks, first, width, ragged=ragged),
+    )  # fmt: skip
 
 
 def fill(source: TwinSource, spans: Any, bounds: Any, out: Any, padding: bytes | None) -> int:
@@ -84,41 +103,67 @@ def fill(source: TwinSource, spans: Any, bounds: Any, out: Any, padding: bytes |
     target = _flat(out, np.uint8)
     if not target.flags.writeable:
         raise ValueError("fill: `out` is read-only")
-    pieces: list[NDArray[np.uint8]] = []
-    for piece in _pieces(source, table.reshape(-1, 3).tolist()):
-        if piece is None:
-            return len(pieces)
-        pieces.append(piece)
+    places = _places(source, table)
+    if isinstance(places, int):
+        return places
     width = source.width
-    lengths = [len(piece) // width for piece in pieces]
+    lengths = [(place.span.stop - place.span.start) // width for place in places]
     rooms = [stop - start for start, stop in itertools.pairwise(edges)]
     fits = edges[0] >= 0 and edges[-1] <= len(target) // width and edges == sorted(edges)
     if not fits or any(length > room for length, room in zip(lengths, rooms, strict=True)):
         raise ValueError("fill: `bounds` must rise inside `out` and hold every span")
-    for number, piece in enumerate(pieces):
+    wrong = _first_wrong(source, places)
+    for number, place in enumerate(places[: None if wrong < 0 else wrong]):
         start, stop = edges[number] * width, edges[number + 1] * width
+        piece = place.whole[place.span]
         target[start : start + len(piece)] = piece
         target[start + len(piece) : stop].reshape(-1, len(pattern))[:] = pattern
+    return -1 if wrong < 0 else -2 - wrong
+
+
+def verify(source: TwinSource, spans: Any) -> int:
+    """Look at spans as ``fill`` does, and give what it gives; nothing is copied."""
+    if not isinstance(source, TwinSource):
+        raise TypeError("verify: takes (source, spans)")
+    if memoryview(spans).nbytes % 24:
+        raise ValueError("fill: needs `spans` int64 (n, 3), `bounds` int64 (n+1)")
+    places = _places(source, _flat(spans, np.int64))
+    if isinstance(places, int):
+        return places
+    wrong = _first_wrong(source, places)
+    return -1 if wrong < 0 else -2 - wrong
+
+
+def _first_wrong(source: TwinSource, places: list[_Place]) -> int:
+    """Give the number of the first span whose checksum is another; -1: there is none."""
+    checks = source.checks
+    if checks is None:
+        return -1
+    for number, place in enumerate(places):
+        if not checks.good(place.shard, place.at, place.number, place.whole, place.span):
+            return number
     return -1
 
 
-def _pieces(source: TwinSource, spans: list[list[int]]) -> Iterator[NDArray[np.uint8] | None]:
-    """Give the bytes of every span; None, and no more, at the first that is not there."""
-    for number, start, stop in spans:
+def _places(source: TwinSource, table: NDArray[np.int64]) -> list[_Place] | int:
+    """Give where every span lies; or the number of the first that is not there."""
+    places: list[_Place] = []
+    width = source.width
+    for number, start, stop in table.reshape(-1, 3).tolist():
         if not 0 <= number < source.starts[-1]:
-            yield None
-            return
+            return len(places)
         shard = bisect_right(source.starts, number) - 1
         values = source.values[shard]
-        first = number - source.starts[shard]
-        last = first + 1
+        at = number - source.starts[shard]
+        first, last = at, at + 1
         if source.offsets is not None:
-            first, last = source.offsets[shard][first : first + 2].tolist()
-        inside = 0 <= first <= last <= len(values) // source.width
+            first, last = source.offsets[shard][at : at + 2].tolist()
+        inside = 0 <= first <= last <= len(values) // width
         if not inside or not 0 <= start <= stop <= last - first:
-            yield None
-            return
-        yield values[(first + start) * source.width : (first + stop) * source.width]
+            return len(places)
+        whole = values[first * width : last * width]
+        places.append(_Place(shard, at, number, whole, slice(start * width, stop * width)))
+    return places
 
 
 def map_file(descriptor: int, size: int) -> mmap.mmap:

@@ -197,7 +197,7 @@ def test_source_refuses_a_width_of_nothing_and_other_numbers_of_shards(engine, o
 
 
 def test_source_refuses_lists(engine):
-    with pytest.raises(TypeError, match=r"takes \(values, offsets or None, starts, width\)"):
+    with pytest.raises(TypeError, match=r"takes \(values, offsets or None, starts, width, checks"):
         engine.source([bytes(8)], None, int64(0, 2), 4)
 
 
