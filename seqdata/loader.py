@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from seqdata.errors import ConfigError, ResumeError
-from seqdata.loading.options import PREFETCH, PlayOptions, Update
+from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, PlayOptions, Update
 from seqdata.loading.player import Player
 from seqdata.opening import CollatorLike, default_host, resolve_collator, resolve_policy, store_of
 from seqdata.plan import Plan
@@ -52,9 +52,13 @@ class Loader:
             is run once over all of them.
         tail: What a rank without a batch in the last step gets: ``fill``, ``drop`` or ``repeat``.
         accumulate: Steps of an optimizer update, for ``loss_scale``.
-        num_workers: Worker processes; 0 in this version.
+        num_workers: Processes that read and transform, for transforms written in Python and slow
+            Datasets; 0: this one does. Batches are the same for any number.
         prefetch: How far a thread reads ahead, in hand-overs of about 1 MiB or 16 batches; 0: no
             thread.
+        start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
+            ``forkserver`` where there is one, else ``spawn``.
+        stall_timeout: Seconds without progress after which a worker is given up.
         epoch: The first epoch to play.
 
     Raises:
@@ -87,9 +91,10 @@ class Loader:
         accumulate: int = 1,
         num_workers: int = 0,
         prefetch: int = PREFETCH,
+        start_method: str | None = None,
+        stall_timeout: float = STALL_TIMEOUT,
         epoch: int = 0,
     ) -> None:
-        _refuse_what_is_missing(num_workers)
         if not isinstance(epoch, int) or epoch < 0:
             raise ConfigError(f"loader: `epoch` is {epoch!r}, must be a whole number from 0")
         options = PlayOptions(
@@ -103,6 +108,9 @@ class Loader:
             shift=shift,
             tail=tail,
             prefetch=prefetch,
+            num_workers=num_workers,
+            start_method=start_method,
+            stall_timeout=stall_timeout,
             plan_ready=_tell_plugins,
         )
         self._update = Update(accumulate)
@@ -139,6 +147,11 @@ class Loader:
     def store(self) -> Store:
         """What is read; ``store.keys(batch.ids)`` names sequences."""
         return self._player.store
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the worker processes that run; they are started by the first batch."""
+        return self._player.worker_pids
 
     def state_dict(self) -> dict[str, int | str]:
         """Say what was delivered: a few primitives, the same on every rank, less than 1 kB."""
@@ -185,7 +198,7 @@ class Loader:
         self._next, self._playing = place, None
 
     def shutdown(self) -> None:
-        """End threads and free memory; an iteration that runs ends with an error."""
+        """End threads and workers; an iteration that runs ends with an error."""
         self._player.shutdown()
 
     def _origins(self) -> dict[str, int | str]:
@@ -235,14 +248,6 @@ def _checked(state: Mapping[str, Any]) -> _Place:
                 "state is damaged"
             )
     return _Place(state["epoch"], state["position"])
-
-
-def _refuse_what_is_missing(num_workers: int) -> None:
-    if num_workers:
-        raise ConfigError(
-            f"loader: `num_workers` is {num_workers!r}, must be 0: worker processes are not "
-            "available in this version; `prefetch` reads ahead in a thread"
-        )
 
 
 def _tell_plugins(plan: Plan) -> None:

@@ -316,8 +316,16 @@ def test_policy_and_collator_may_be_given_by_name():
     ("options", "message"),
     [
         (
-            {"num_workers": 2},
-            "`num_workers` is 2, must be 0: worker processes are not available",
+            {"num_workers": -1},
+            "`num_workers` is -1, must be a whole number, 0 for no processes",
+        ),
+        (
+            {"start_method": "thread"},
+            "`start_method` is 'thread', must be one of fork, spawn, forkserver, or None",
+        ),
+        (
+            {"stall_timeout": 0},
+            "`stall_timeout` is 0, must be a number of seconds above 0",
         ),
         ({"epoch": -1}, "`epoch` is -1, must be a whole number from 0"),
         ({"epoch": 0.5}, "`epoch` is 0.5, must be a whole number"),

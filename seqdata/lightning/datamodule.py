@@ -22,7 +22,7 @@ from seqdata.lightning.options import DataOptions, Kind, Location, Locations, On
 from seqdata.lightning.run import TrainRun
 from seqdata.lightning.state import RunState
 from seqdata.lightning.stock import Circumstances, Stock
-from seqdata.loading.options import PREFETCH, Update
+from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, Update
 from seqdata.loading.player import Player
 from seqdata.opening import CollatorLike
 from seqdata.policies.bucketed import Bucketed
@@ -67,8 +67,12 @@ class SequenceDataModule(LightningDataModule):
         on_changed: What happens when the training data is not what it was when a state was saved:
             ``error``, or ``next_epoch`` to begin the next epoch over it.
         seed: Of order and transforms; None: that of ``seed_everything``, else 0.
-        num_workers: Loader processes: 0.
+        num_workers: Processes of each rank and loader that read and transform; 0: none. Batches
+            are the same for any number.
         prefetch: Hand-overs that a thread makes ahead; 0: no thread.
+        start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
+            ``forkserver`` where there is one, else ``spawn``.
+        stall_timeout: Seconds without progress after which a worker is given up.
 
     Raises:
         ConfigError: If an argument cannot be meant.
@@ -97,6 +101,8 @@ class SequenceDataModule(LightningDataModule):
         seed: int | None = None,
         num_workers: int = 0,
         prefetch: int = PREFETCH,
+        start_method: str | None = None,
+        stall_timeout: float = STALL_TIMEOUT,
     ) -> None:
         super().__init__()
         self._options = DataOptions(
@@ -107,6 +113,7 @@ class SequenceDataModule(LightningDataModule):
             transform=transform, collator=collator, shift=shift,
             tail=tail, on_error=on_error, on_changed=on_changed,
             seed=seed, num_workers=num_workers, prefetch=prefetch,
+            start_method=start_method, stall_timeout=stall_timeout,
         )  # fmt: skip
         self._stock = Stock(self._options)
         self._run: TrainRun | None = None

@@ -59,6 +59,8 @@ class DataOptions:
     seed: int | None
     num_workers: int
     prefetch: int
+    start_method: str | None
+    stall_timeout: float
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -88,11 +90,6 @@ class DataOptions:
             )
 
     def _check_numbers(self) -> None:
-        if self.num_workers != 0:
-            raise ConfigError(
-                f"datamodule: `num_workers` is {self.num_workers!r}, must be 0: this release has no"
-                " worker processes; leave it out, batches are read ahead by a thread (`prefetch`)"
-            )
         wanted = self.batches_per_update
         if wanted is not None and (not isinstance(wanted, int) or wanted < 1):
             raise ConfigError(
@@ -122,6 +119,9 @@ class DataOptions:
             shift=self.shift,
             tail=self.tail,
             prefetch=self.prefetch,
+            num_workers=self.num_workers,
+            start_method=self.start_method,
+            stall_timeout=self.stall_timeout,
         )
 
     def locations(self, kind: Kind) -> list[Location]:

@@ -5,6 +5,7 @@ Place in the flow: Loader and DataModule make them, the Player reads them.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
@@ -17,6 +18,9 @@ from seqdata.world import World
 
 PREFETCH = 2
 """Hand-overs that wait for the consumer, by default."""
+
+STALL_TIMEOUT = 120.0
+"""Seconds without progress after which a worker is given up, by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,10 @@ class PlayOptions:
         shift: Timesteps between inputs and targets: of the ragged field, or by name.
         tail: What a rank without a batch in the last step gets.
         prefetch: Hand-overs of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
+        num_workers: Processes that read and transform; 0: this one does.
+        start_method: How they are started: ``fork``, ``forkserver`` or ``spawn``; None:
+            ``forkserver`` where there is one, else ``spawn``.
+        stall_timeout: Seconds without progress after which a worker is given up.
         frozen_epoch: Whether every epoch is played with the plan of epoch 0.
         plan_ready: Called with each plan, before its first batch.
 
@@ -51,6 +59,9 @@ class PlayOptions:
     shift: int | Mapping[str, int] = 0
     tail: Tail = "fill"
     prefetch: int = PREFETCH
+    num_workers: int = 0
+    start_method: str | None = None
+    stall_timeout: float = STALL_TIMEOUT
     frozen_epoch: bool = False
     plan_ready: Callable[[Plan], None] | None = None
 
@@ -67,8 +78,27 @@ class PlayOptions:
             raise ConfigError(
                 f"loader: `prefetch` is {self.prefetch!r}, must be a whole number, 0 for no thread"
             )
+        self._check_workers()
         if not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
             raise ConfigError(f"loader: `seed` is {self.seed!r}, must be in [0, 2**64)")
+
+    def _check_workers(self) -> None:
+        if not isinstance(self.num_workers, int) or self.num_workers < 0:
+            raise ConfigError(
+                f"loader: `num_workers` is {self.num_workers!r}, must be a whole number, 0 for no "
+                "processes"
+            )
+        methods = multiprocessing.get_all_start_methods()
+        if self.start_method is not None and self.start_method not in methods:
+            raise ConfigError(
+                f"loader: `start_method` is {self.start_method!r}, must be one of "
+                f"{', '.join(methods)}, or None"
+            )
+        if not isinstance(self.stall_timeout, int | float) or not self.stall_timeout > 0:
+            raise ConfigError(
+                f"loader: `stall_timeout` is {self.stall_timeout!r}, must be a number of seconds "
+                "above 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from seqdata.loading.pool import BlockPool
 from seqdata.loading.prefetch import Ahead, Recipe
 from seqdata.loading.reading import reading_of
 from seqdata.loading.transforming import transforming_of
+from seqdata.loading.workers.crews import Crews
 from seqdata.plan import Plan
 from seqdata.planning.making import describe
 from seqdata.policies.windows import Windows
@@ -67,6 +68,7 @@ class Player:
         self._pool = BlockPool()
         collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
         self._tools = Tools(*self._fetching(), collator, output, together)
+        self._crews = Crews(self._tools.fetching, options)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()
         self._running: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
@@ -147,22 +149,38 @@ class Player:
                 "planned; it was shut down while it played"
             )
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that run."""
+        return self._crews.pids
+
     def shutdown(self) -> None:
-        """End all threads and give recycled memory back; iterations that run end with an error."""
+        """End all threads and worker processes; iterations that run end with an error."""
         running = list(self._running)
+        self._crews.cancel()
         for ahead in running:
             ahead.close()
         for ahead in running:
             ahead.join(timeout=_PATIENCE)
+        self._crews.close()
         self._pool.clear()
 
     def _batches(self, steps: RankPlan, epoch: int, update: Update) -> Iterator[Any]:
-        assembly = Assembly(self._tools, steps, epoch, update, self._tools.fetching.columns)
-        numbers = range(steps.first_step, len(steps))
+        tools, numbers = self._tools, range(steps.first_step, len(steps))
+        if not self.options.num_workers or not numbers:
+            assembly = Assembly(tools, steps, epoch, update, tools.fetching.columns)
+            yield from self._played(assembly, numbers)
+            return
+        with self._crews.run() as run:
+            assembly = Assembly(tools, steps, epoch, update, run.take)
+            run.begin(map(assembly.request, numbers))
+            yield from self._played(assembly, numbers)
+
+    def _played(self, assembly: Assembly, numbers: range) -> Iterator[Any]:
         if not self.options.prefetch or len(numbers) < 2:
             yield from map(assembly.batch, numbers)
             return
-        recipe = Recipe(assembly.sized, numbers, _planner(steps))
+        recipe = Recipe(assembly.sized, numbers, _planner(assembly.share))
         ahead = Ahead(recipe, self.options.prefetch)
         self._running.add(ahead)
         yield from ahead

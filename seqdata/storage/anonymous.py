@@ -32,7 +32,7 @@ class Anonymous:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Hand the descriptor to the process that is being started; it can go nowhere else."""
-        duplicate: Any = reduction.DupFd(self._descriptor)  # type: ignore[attr-defined]
+        duplicate: Any = reduction.DupFd(self._descriptor)
         return _received, (self.size, duplicate)
 
     def fileno(self) -> int:

@@ -195,6 +195,12 @@ class DatasetStore:
                 values[name].append(value)
         return {name: self._column(name, found) for name, found in values.items()}
 
+    def watched(self, tell: Callable[[int], None]) -> DatasetStore:
+        """Give the same store, which tells the number of each item before it is read."""
+        lengths = self._lengths_of[DEFAULT_AXIS]
+        told = _Told(self._dataset, tell)
+        return DatasetStore(told, lengths, self._fields, self._names, self._key)
+
     def take(self, numbers: Any) -> View:
         """Give the view of items by number, in this order; repeats allowed."""
         return take(self, numbers)
@@ -228,6 +234,23 @@ class DatasetStore:
             return values
         pieces = values if field.axis is not None else [value[None] for value in values]
         return PieceColumn(np.dtype(field.dtype), field.shape, pieces)
+
+
+class _Told:
+    """A Dataset that tells the number of each item before it is read."""
+
+    __slots__ = ("_dataset", "_tell")
+
+    def __init__(self, dataset: MapStyle, tell: Callable[[int], None]) -> None:
+        self._dataset = dataset
+        self._tell = tell
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, number: int) -> Any:
+        self._tell(number)
+        return self._dataset[number]
 
 
 def _lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> NDArray[Any]:

@@ -154,7 +154,7 @@ def test_validation_without_data_is_refused_by_the_trainer():
         ({"train": {"a": [], "b": []}}, "`train` has 2 named locations, must be one"),
         ({"on_error": "mask"}, "`on_error` is 'mask', must be 'raise'"),
         ({"on_changed": "go"}, "`on_changed` is 'go', must be 'error' or 'next_epoch'"),
-        ({"num_workers": 2}, "`num_workers` is 2, must be 0"),
+        ({"num_workers": -1}, "`num_workers` is -1, must be a whole number"),
         ({"batches_per_update": 0}, "`batches_per_update` is 0, must be an integer of at least 1"),
         ({"batches_per_update": 2.0}, "`batches_per_update` is 2.0, must be an integer"),
         ({"batches_per_update": 2, "tail": "drop"}, "`tail` is 'drop', must be 'fill' with `batch"),

@@ -1,0 +1,1 @@
+"""Worker processes: make columns elsewhere, lose nothing, leave nothing behind."""

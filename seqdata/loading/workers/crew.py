@@ -1,0 +1,392 @@
+"""The crew: worker processes of one loader, and the slots that batches come back in.
+
+It owns all slots and sends one with each task; a worker holds no position. Answers are taken in the
+order of the plan, whoever gave them. Place in the flow: requests -> columns, beside the training
+process. Makes: columns.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import resource
+import threading
+import time
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from multiprocessing import reduction
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+
+from seqdata.axes import Axes
+from seqdata.errors import ConfigError, IncompleteEpochError, SeqDataError
+from seqdata.kernel.choose import kernel
+from seqdata.loading.fetching import Fetching
+from seqdata.loading.options import PlayOptions
+from seqdata.loading.request import Request
+from seqdata.loading.workers import arena as slots
+from seqdata.loading.workers import ends
+from seqdata.loading.workers.arena import Arena
+from seqdata.loading.workers.wire import columns_of, put_requests
+from seqdata.loading.workers.worker import (
+    DONE,
+    FAILED,
+    MESSAGE,
+    OWN,
+    STOP,
+    Desk,
+    Failure,
+    Sealed,
+    work,
+)
+from seqdata.protocols import Columns
+from seqdata.storage.anonymous import Anonymous
+from seqdata.transforms import name_of
+
+LOG = logging.getLogger("seqdata")
+SLOT_BYTES = 64 << 20  # of a slot, taken from the system where it is written
+AHEAD = 2  # tasks that wait at a worker
+_SPARE = 1  # tasks per worker that are answered and not taken
+TASK_SECONDS = 0.05  # that a task may take, as far as earlier ones tell
+_WARN = 10.0  # seconds without progress after which a line is logged
+_WAKE_UP = 0.2  # seconds after which every wait looks again
+_PATIENCE = 1.0  # seconds that workers have to end by themselves
+_STACK = 1 << 16  # bytes
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """Some requests, the slot that they went out in, and who works on them."""
+
+    slot: int
+    requests: list[Request]
+    member: Member
+    own: deque[Anonymous] = field(default_factory=deque)  # memory of answers too large
+    finished: bool = False  # no more answers will come
+    failed: bool = False  # the last answer is an error
+    lost: SeqDataError | None = None  # why answers are missing
+    taken: int = 0
+    stale: bool = False  # nobody takes it
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One worker process, as the crew sees it."""
+
+    number: int
+    process: BaseProcess
+    connection: Connection
+    stacks: Anonymous
+    tasks: deque[Task] = field(default_factory=deque)
+    gone: SeqDataError | None = None
+    seen: int = 0
+    since: float = 0.0
+    warned: bool = False
+
+
+class Crew:
+    """Worker processes; one epoch is played over them at a time.
+
+    Args:
+        fetching: What they do.
+        options: How many they are, and how they are started.
+
+    Raises:
+        ConfigError: If they cannot be started, or what they need cannot be sent to them.
+    """
+
+    def __init__(self, fetching: Fetching, options: PlayOptions) -> None:
+        self._fetching = fetching
+        self._options = options
+        self._pid = os.getpid()
+        self._engine = kernel()
+        self._members: list[Member] = []
+        self._lock = threading.RLock()  # whoever receives holds it; so does who closes
+        self.cancelled = False
+        self.request_bytes, self.request_seconds = 0.0, 0.0
+        count = options.num_workers
+        try:
+            self._arena = Arena.of(count, (AHEAD + _SPARE) * count + 1, SLOT_BYTES)
+            self._free = list(range(self._arena.slots))
+            for number in range(count):
+                self._members.append(_started(number, self._arena, fetching, options))
+        except OSError as error:
+            self.close(kill=True)
+            raise _no_more(error, count) from error
+        except BaseException:
+            self.close(kill=True)
+            raise
+        self._status = self._arena.status()
+        self._arena.memory.close()
+        atexit.register(_close_at_exit, weakref.ref(self))
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [member.process.pid or 0 for member in self._members]
+
+    @property
+    def broken(self) -> SeqDataError | None:
+        """Why no more tasks are given out; None: they are."""
+        return next((member.gone for member in self._members if member.gone is not None), None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is a slot, and a worker that is not busy enough."""
+        return bool(self._free) and self.broken is None and len(self._idlest().tasks) < AHEAD
+
+    def _idlest(self) -> Member:
+        return min(self._members, key=lambda member: len(member.tasks))
+
+    def send(self, requests: list[Request]) -> Task:
+        """Give a task to the worker that has least to do."""
+        member = self._idlest()
+        slot = self._arena.slot(self._free[-1])
+        put_requests(slot, requests)
+        slots.done(slot)[0] = 0
+        task = Task(self._free.pop(), requests, member)
+        if not member.tasks:
+            member.since, member.warned = time.monotonic(), False
+        member.tasks.append(task)
+        try:
+            member.connection.send_bytes(MESSAGE.pack(len(member.tasks), task.slot, 0))
+        except OSError:  # it is gone: found out when its answers are waited for
+            LOG.debug("worker %d is gone", member.number)
+        return task
+
+    def ready(self, task: Task) -> int:
+        """Give how many answers of a task can be taken."""
+        return int(slots.done(self._arena.slot(task.slot))[0]) if task.finished else 0
+
+    def answer(self, task: Task) -> tuple[Columns, Axes]:
+        """Take the next answer of a task.
+
+        Raises:
+            Exception: What the worker raised instead.
+        """
+        number, slot = task.taken, self._arena.slot(task.slot)
+        task.taken += 1
+        place, size, more = slots.table(slot)[number].tolist()
+        if place < 0:
+            if not task.own and task.lost is not None:
+                raise task.lost
+            place, slot = 0, memoryview(task.own.popleft().mapping)
+        whole = slot[place : place + size + more]
+        if task.failed and task.taken == self.ready(task):
+            _raise(whole[size:], task.member)
+        columns, axes = columns_of(whole, whole[size:], self._engine)
+        return columns, axes or self._fetching.reading.axes
+
+    def release(self, task: Task) -> None:
+        """Take a slot back; of a task that is not answered, when it is."""
+        task.stale = True
+        if task.finished:
+            task.own.clear()
+            self._free.append(task.slot)
+
+    def receive(self, task: Task | None) -> None:
+        """Wait a moment for answers.
+
+        Args:
+            task: The one that is waited for.
+
+        Raises:
+            StallError: If its worker has made no progress for too long.
+            IncompleteEpochError: If the crew is being closed.
+        """
+        with self._lock:
+            if self.cancelled:
+                raise IncompleteEpochError(
+                    "loader: its worker processes were shut down while it played; play again"
+                )
+            known: dict[Any, Member] = {}
+            for member in self._members:
+                if member.gone is None:
+                    known[member.connection] = known[member.process.sentinel] = member
+            for one in wait(list(known), timeout=_WAKE_UP):
+                member = known[one]
+                if one is not member.connection or not self._read(member):
+                    self._bury(member)
+            if task is not None and not task.finished:
+                self._watch(task.member)
+
+    def _read(self, member: Member) -> bool:
+        """Read one message; False: there will be none."""
+        try:
+            kind, _, value = MESSAGE.unpack(member.connection.recv_bytes())
+            task = member.tasks[0]
+            if kind == OWN:
+                if not member.connection.poll(_PATIENCE):
+                    return False
+                descriptor = reduction.recv_handle(member.connection)
+                task.own.append(Anonymous(value, descriptor))
+                return True
+        except (EOFError, OSError):
+            return False
+        member.tasks.popleft()
+        member.since, member.warned = time.monotonic(), False
+        task.finished, task.failed = True, kind == FAILED
+        if kind == DONE:
+            self._learn(task, value / 1e6)
+        if task.stale:
+            self.release(task)
+        return True
+
+    def _learn(self, task: Task, seconds: float) -> None:
+        """Remember what a request costs, newer ones more."""
+        table = slots.table(self._arena.slot(task.slot))[: len(task.requests)]
+        bytes_ = float(table[:, 1:].sum()) / len(table)
+        known = self.request_seconds > 0
+        seconds = max(1e-6, seconds / len(table))
+        self.request_bytes += (bytes_ - self.request_bytes) * (0.25 if known else 1)
+        self.request_seconds += (seconds - self.request_seconds) * (0.25 if known else 1)
+
+    def _bury(self, member: Member) -> None:
+        """Take what a worker that is gone has finished; the rest of its tasks is lost."""
+        if member.gone is not None:
+            return
+        while _has_more(member.connection) and self._read(member):
+            pass
+        member.process.join(timeout=_PATIENCE)
+        stack = ends.read_stack(member.stacks)
+        store = self._fetching.reading.store
+        member.gone = ends.died(self._last(member), member.process.exitcode, stack, store)
+        while member.tasks:
+            task = member.tasks.popleft()
+            task.finished, task.lost = True, member.gone
+            if task.stale:
+                self.release(task)
+
+    def _watch(self, member: Member) -> None:
+        """Look whether a worker makes progress."""
+        now, seen = time.monotonic(), int(self._status[member.number, slots.PROGRESS])
+        if seen != member.seen:
+            member.seen, member.since, member.warned = seen, now, False
+            return
+        seconds, limit = now - member.since, self._options.stall_timeout
+        store = self._fetching.reading.store
+        if seconds >= limit:
+            stack = ends.stack_of(member.process.pid or 0, member.stacks)
+            member.gone = ends.stalled(self._last(member), seconds, stack, store)
+            raise member.gone
+        if seconds >= min(_WARN, limit / 2) and not member.warned:
+            member.warned = True
+            LOG.warning("loader: %s", ends.slow(self._last(member), seconds, store))
+
+    def _last(self, member: Member) -> ends.Last:
+        """Say what is known of a worker's last work."""
+        line = self._status[member.number].tolist()
+        among: tuple[int, ...] = ()
+        if member.tasks:
+            task = member.tasks[0]
+            at = int(slots.done(self._arena.slot(task.slot))[0])
+            if at < len(task.requests):
+                among = tuple(task.requests[at].ids.tolist())
+        sequence = line[slots.SEQUENCE] if line[slots.SEQUENCE] in among else None
+        return ends.Last(
+            worker=member.number, pid=member.process.pid or 0, sequence=sequence, among=among,
+            memory=line[slots.MEMORY],
+        )  # fmt: skip
+
+    def close(self, *, kill: bool = False) -> None:
+        """End the processes; those that do not end by themselves in a second are killed."""
+        self.cancelled = True
+        if os.getpid() != self._pid:  # a forked process of somebody else: they are not its own
+            return
+        with self._lock:
+            members, self._members = self._members, []
+            for member in members:
+                if kill:
+                    member.process.kill()
+                with contextlib.suppress(OSError):  # it is gone already
+                    member.connection.send_bytes(MESSAGE.pack(STOP, 0, 0))
+                member.connection.close()
+            until = time.monotonic() + _PATIENCE
+            for member in members:
+                member.process.join(timeout=max(0.0, until - time.monotonic()))
+                if member.process.is_alive():
+                    member.process.kill()
+                    member.process.join(timeout=_PATIENCE)
+                member.stacks.close()
+                if member.process.exitcode is not None:
+                    member.process.close()
+
+
+def _started(number: int, arena: Arena, fetching: Fetching, options: PlayOptions) -> Member:
+    """Start one worker.
+
+    Raises:
+        ConfigError: If what it needs cannot be sent.
+    """
+    context: Any = multiprocessing.get_context(options.start_method or default_start_method())
+    ours, theirs = context.Pipe(duplex=True)
+    stacks = Anonymous(_STACK)
+    seed = [options.seed & 0xFFFFFFFF, options.seed >> 32, options.world.rank, number]
+    state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    desk = Desk(number, theirs, arena, stacks, int(state[0]), Sealed(fetching))
+    process = context.Process(
+        target=work, args=(desk,), name=f"seqdata-worker-{number}", daemon=True
+    )
+    try:
+        process.start()
+    except (OSError, RuntimeError):
+        ours.close()
+        raise
+    except Exception as error:  # pickling runs anybody's code
+        ours.close()
+        transform = fetching.reading.transform
+        what = "the store" if transform is None else f"{name_of(transform)} or the store"
+        raise ConfigError(
+            f"loader: {what} cannot be sent to a worker process ({error}), must be; write it as a "
+            "function of a module, or pass start_method='fork'"
+        ) from error
+    finally:
+        theirs.close()
+    return Member(number, process, ours, stacks)
+
+
+def default_start_method() -> str:
+    """Give how workers are started where nobody says: not as copies of a process with threads."""
+    methods = multiprocessing.get_all_start_methods()
+    return "forkserver" if "forkserver" in methods else "spawn"
+
+
+def _no_more(error: OSError, count: int) -> ConfigError:
+    files, processes = (
+        resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+    )
+    return ConfigError(
+        f"loader: {count} worker processes cannot be started ({error.strerror}), must be; raise "
+        f"`ulimit -n` (now {files}) or `ulimit -u` (now {processes}), or use fewer `num_workers`"
+    )
+
+
+def _has_more(connection: Connection) -> bool:
+    try:
+        return connection.poll(0)
+    except OSError:
+        return False
+
+
+def _raise(head: memoryview, member: Member) -> None:
+    """Raise what a worker raised, with its traceback as the cause."""
+    error, text = pickle.loads(head)  # our own worker wrote it
+    if isinstance(error, SeqDataError):
+        facts = {**error.facts, "worker": member.number}
+        raise type(error).at(str(error), **facts) from Failure(text)
+    error.add_note(f"in worker {member.number} (pid {member.process.pid})")
+    raise error from Failure(text)
+
+
+def _close_at_exit(crew: weakref.ref[Crew]) -> None:
+    found = crew()
+    if found is not None:
+        found.close(kill=True)

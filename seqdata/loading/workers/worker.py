@@ -1,0 +1,250 @@
+"""A worker process: takes requests, gives columns, and leaves when its parent does.
+
+It imports no torch unless the transform or the data set does, holds no position, and ignores
+Ctrl-C and SIGTERM: the training process decides when it ends. Place in the flow: the other side of
+the crew. Reads: a store. Makes: answers in shared memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import os
+import pickle
+import random
+import resource
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing import parent_process, reduction
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+
+from seqdata.loading.fetching import Fetching
+from seqdata.loading.workers import arena as slots
+from seqdata.loading.workers.arena import Arena
+from seqdata.loading.workers.wire import Parcel, Tell, get_requests
+from seqdata.storage.anonymous import Anonymous
+from seqdata.storage.dataset import DatasetStore
+from seqdata.storage.views import View
+
+MESSAGE = struct.Struct("<qqq")
+DONE, FAILED, OWN = 0, 1, 2  # kinds of answers: all made, one failed, memory of one too large
+STOP = -1  # in place of a task
+_WAKE_UP = 1.0  # seconds after which every wait looks again
+
+
+class Sealed:
+    """What a worker needs, unpickled by itself, so that it can tell what goes wrong there.
+
+    Args:
+        content: Anything that pickles; a forked process has it as it is.
+    """
+
+    def __init__(self, content: Any, *, pickled: bool = False) -> None:
+        self._content = content
+        self._pickled = pickled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        sealed = (
+            self._content if self._pickled else bytes(reduction.ForkingPickler.dumps(self._content))
+        )
+        return functools.partial(Sealed, pickled=True), (sealed,)
+
+    def open(self) -> Any:
+        """Give the content."""
+        return pickle.loads(self._content) if self._pickled else self._content
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Desk:
+    """What one worker is given.
+
+    Attributes:
+        number: Among the workers of its rank.
+        connection: To the crew.
+        arena: Where requests and answers lie.
+        stacks: Where its stack is written when it crashes or is asked for it.
+        seed: Of the global generators of random numbers, which a Dataset may use.
+        fetching: Makes the columns.
+    """
+
+    number: int
+    connection: Connection
+    arena: Arena
+    stacks: Anonymous
+    seed: int
+    fetching: Sealed
+
+
+class Failure(Exception):
+    """The traceback of a worker, as the cause of what it raised."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def work(desk: Desk) -> None:
+    """Answer until the crew closes the connection or the parent is gone."""
+    _behave(desk)
+    status = desk.arena.status()[desk.number]
+
+    def tell(sequence: int) -> None:
+        status[slots.SEQUENCE] = sequence
+        status[slots.PROGRESS] += 1
+
+    fetching: Fetching | BaseException
+    try:
+        fetching = _watched(desk.fetching.open(), tell)
+    except Exception as error:  # told in place of every answer
+        fetching = error
+    _seed(desk)
+    with contextlib.suppress(EOFError, OSError):  # the crew has closed the connection
+        while True:
+            if not desk.connection.poll(_WAKE_UP):
+                continue
+            task, slot, _ = MESSAGE.unpack(desk.connection.recv_bytes())
+            if task == STOP:
+                return
+            status[slots.PROGRESS] += 1
+            answered = _answer(desk, fetching, task, desk.arena.slot(slot), tell)
+            status[slots.SEQUENCE] = -1
+            status[slots.MEMORY] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            desk.connection.send_bytes(answered)
+
+
+def _answer(
+    desk: Desk, fetching: Fetching | BaseException, task: int, slot: memoryview, tell: Tell
+) -> bytes:
+    """Make the answers of one task; the first that fails ends it. Gives the message about it."""
+    began = time.monotonic()
+    kind, outbox = DONE, _Outbox(desk, task, slot)
+    for request in get_requests(slot, tell):
+        try:
+            if isinstance(fetching, BaseException):
+                raise fetching
+            columns, axes = fetching.columns(request)
+            outbox.put(Parcel(columns, axes if axes is not fetching.reading.axes else None))
+        except Exception as error:
+            outbox.put_head(_told(error))
+            kind = FAILED
+            break
+        tell(-1)
+    spent = int(1e6 * (time.monotonic() - began))
+    return MESSAGE.pack(kind, task, spent)
+
+
+class _Outbox:
+    """Puts the answers of a task into its slot, or into memory of their own where it is full."""
+
+    def __init__(self, desk: Desk, task: int, slot: memoryview) -> None:
+        self._desk = desk
+        self._task = task
+        self._slot = slot
+        self._at = slots.HEAD
+        self._done = slots.done(slot)
+        self._done[0] = 0
+        self._table = slots.table(slot)
+
+    def put(self, parcel: Parcel) -> None:
+        """Write the columns of one answer."""
+        self._place(parcel.size, parcel.head, parcel.write)
+
+    def put_head(self, head: bytes) -> None:
+        """Write an answer without columns."""
+
+        def write(to: memoryview) -> None:
+            to[: len(head)] = head
+
+        self._place(0, head, write)
+
+    def _place(self, size: int, head: bytes, write: Callable[[memoryview], None]) -> None:
+        needed = size + len(head)
+        if self._at + needed <= len(self._slot):
+            write(self._slot[self._at : self._at + needed])
+            place = self._at
+            self._at = -(-(self._at + needed) // slots.HEAD) * slots.HEAD
+        else:
+            write(self._own(needed))
+            place = -1
+        number = int(self._done[0])
+        self._table[number] = place, size, len(head)
+        self._done[0] = number + 1
+
+    def _own(self, size: int) -> memoryview:
+        """Give memory that the crew gets the descriptor of."""
+        memory = Anonymous(max(1, size))
+        connection, parent = self._desk.connection, parent_process()
+        connection.send_bytes(MESSAGE.pack(OWN, self._task, memory.size))
+        reduction.send_handle(connection, memory.fileno(), parent.pid if parent else None)
+        memory.close()
+        return memoryview(memory.mapping)
+
+
+def _told(error: Exception) -> bytes:
+    """Give an exception with its traceback as bytes, as itself where it can be sent."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        sent = pickle.dumps((error, text))
+        pickle.loads(sent)
+    except Exception as other:  # pickling runs anybody's code
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        instead = RuntimeError(f"{kind}: {error} (it cannot be sent as it is: {other})")
+        for note in getattr(error, "__notes__", ()):
+            instead.add_note(note)
+        return pickle.dumps((instead, text))
+    return sent
+
+
+def _behave(desk: Desk) -> None:
+    """Leave signals to the parent, write stacks where it can read them, and leave when it does."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    faulthandler.enable(desk.stacks.fileno())
+    faulthandler.register(signal.SIGUSR1, desk.stacks.fileno())
+    threading.Thread(target=_leave_with_parent, name="seqdata-parent", daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    parent, above = parent_process(), os.getppid()
+    while parent is not None and os.getppid() == above:
+        if wait([parent.sentinel], timeout=_WAKE_UP):
+            break
+    os._exit(1)
+
+
+def _seed(desk: Desk) -> None:
+    """Give each worker other global random numbers, and one thread of torch, where it is there."""
+    random.seed(desk.seed)
+    np.random.seed(desk.seed % (1 << 32))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(desk.seed)
+        torch.set_num_threads(1)
+
+
+def _watched(fetching: Fetching, tell: Tell) -> Fetching:
+    """Give the same, where a Dataset tells of each item before it reads it."""
+    store, reading = fetching.reading.store, fetching.reading
+    if isinstance(store, View) and isinstance(store.base, DatasetStore):
+        store = View(store.base.watched(tell), store.numbers, store.carried)
+    elif isinstance(store, DatasetStore):
+        store = store.watched(tell)
+    else:
+        return fetching
+    reading = replace(reading, store=store)
+    transforming = fetching.transforming
+    if transforming is not None:
+        transforming = replace(transforming, reading=reading)
+    return Fetching(reading, transforming)
