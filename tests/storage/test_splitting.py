@@ -165,6 +165,15 @@ def test_a_pair_of_folds_is_made_when_it_is_asked_for():
         pairs[5]
 
 
+@pytest.mark.parametrize("by", [None, "speaker"])
+def test_folds_deal_on_over_runs(by, monkeypatch):
+    store = made(100, speakers=40)
+    whole = [numbers(val) for _, val in folds(store, 7, by=by)]
+    monkeypatch.setattr(splitting, "RUN", 8)
+    assert [numbers(val) for _, val in folds(store, 7, by=by)] == whole
+    assert len({i % 40 for i in whole[0]} if by else whole[0]) in ((5, 6) if by else (14, 15))
+
+
 def test_repeats_in_a_view_are_validated_in_one_fold():
     for train, val in folds(made(9).take([3, 1, 3, 0, 8, 3]), 4):
         assert not set(numbers(train)) & set(numbers(val))
@@ -304,7 +313,7 @@ def test_ids_that_lie_outside_of_their_shard_are_an_error_of_split(tmp_path):
     [_, (at, _)] = store.manifest.shards[0].buffers["id"]
     path = tmp_path / "s" / store.shards[0]
     raw = bytearray(path.read_bytes())
-    raw[at + 8 * 4 : at + 8 * 5] = (1 << 40).to_bytes(8, "little")
+    raw[at + 8 * 4 : at + 8 * 5] = (1 << 62).to_bytes(8, "little")
     path.write_bytes(raw)
     with pytest.raises(CorruptSampleError, match=r"sequence 3.*lies at bytes .*, must lie"):
         split(store, {"a": 0.5, "b": 0.5})
