@@ -4,6 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.made-by-make
+PEERS := .venv-bench
+STAMP_OF_PEERS := $(PEERS)/.made-by-make
 PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist loadfile
 PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
 SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.c) \
@@ -73,9 +75,16 @@ docs: env  ## run the examples of all pages, then build the site in site/
 	@echo "== docs: building site/"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: env  ## batches, the first batch and the wait per step, beside a hand-written loader
-	@for script in loading first_batch waiting; do \
-		echo "== bench: benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
+bench: env $(STAMP_OF_PEERS)  ## reading, writing, checksums, workers, beside what others do (20 minutes)
+	@for script in loading first_batch waiting checksums workers writing; do \
+		echo "== bench: benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py $(BENCH) || exit 1; done
+
+$(STAMP_OF_PEERS): benchmarks/peers.txt | $(STAMP)
+	@test -x $(PEERS)/bin/python || echo "== environment: making $(PEERS), for the writers that we are compared with"
+	@test -x $(PEERS)/bin/python || $(BIN)/python -m venv $(PEERS)
+	@echo "== environment: installing benchmarks/peers.txt in $(PEERS) (minutes)"
+	@if $(PEERS)/bin/python -m pip install -q -r benchmarks/peers.txt; then touch $@; else \
+		echo "== environment: not all of it could be installed; what is missing is left out below"; fi
 
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 	@echo "== mutants: one patch after the other on a copy of the tree"
@@ -89,7 +98,7 @@ dist: env  ## build the wheels in dist/ and try them in an environment of their 
 	@echo "== dist: installing them in a new environment"
 	@$(BIN)/python .ci/try_wheels.py dist
 
-clean:  ## remove what was made, except .venv
+clean:  ## remove what was made, except .venv and .venv-bench
 	@echo "== clean: builds, caches and outputs; remove .venv by hand to start anew"
 	@rm -rf build dist site demo-output lightning_logs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	@rm -rf $(patsubst %,%/build,$(PACKAGES)) $(patsubst %,%/*.egg-info,$(PACKAGES)) seqdata/kernel/*.so $(STAMP)

@@ -1,7 +1,7 @@
-"""What the benchmarks share: data sets S and M, the hand-written peer, processes, tables.
+"""What the benchmarks share: data sets S and M on disk, processes that draw batches, tables.
 
-The peer is what people write by hand and what beats the packaged toolkits: values and offsets in
-memory-mapped files, one slice per sequence, ``pad_sequence`` in a torch DataLoader.
+A loader runs in a process of its own, which a ``Runner`` tells when to draw; so several take turns
+and none sees what another did to its memory.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from samples import FRAME, Samples, frames, frames_count, tokens
 
 from seqdata.index import SequenceIndex
 from seqdata.opening import open_store, write_store
@@ -28,6 +30,7 @@ from seqdata.policies.fixed import Fixed
 BATCH = 64
 POLICIES = {"random": Fixed(BATCH), "bucketed": Bucketed(BATCH)}
 PATIENCE = 600.0  # seconds that any one measurement may take
+KERNELS = {"seqdata": "c", "seqdata, NumPy twin": "numpy"}
 
 
 @dataclass(frozen=True)
@@ -53,134 +56,165 @@ class Data:
         return f"{self.store}.offsets"
 
 
-def lengths_of(count: int, median: float, sigma: float, low: int, high: int) -> np.ndarray:
-    """Log-normal lengths, the same on every machine but for the last bit of exp."""
-    drawn = np.random.default_rng(0).standard_normal(count)
-    return np.clip(np.rint(median * np.exp(sigma * drawn)), low, high).astype(np.int64)
-
-
 def make_s(root: Path, count: int) -> Data:
-    """S: int32 tokens, median 60, 5..1024."""
-    lengths = lengths_of(count, 60, 0.8, 5, 1024)
-    tokens = np.random.default_rng(1).integers(0, 50_000, lengths.sum(), dtype=np.int32)
-    return _write(Data("S", root, "int32", 0, count), tokens, lengths)
+    """Write S."""
+    return _write(Data("S", root, "int32", 0, count), tokens(count))
 
 
 def make_m(root: Path, size: int) -> Data:
-    """M: float32 frames (T, 40), median 300, 20..2000, about ``size`` bytes."""
-    count = max(BATCH, round(size / (340 * 160)))
-    lengths = lengths_of(count, 300, 0.5, 20, 2000)
-    frames = np.random.default_rng(1).random((int(lengths.sum()), 40), dtype=np.float32)
-    return _write(Data("M", root, "float32", 40, count), frames, lengths)
+    """Write M, about ``size`` bytes."""
+    count = frames_count(size)
+    return _write(Data("M", root, "float32", FRAME, count), frames(count))
 
 
-def _write(data: Data, values: np.ndarray, lengths: np.ndarray) -> Data:
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    pieces = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-    write_store(data.store, ({"x": values[first:stop]} for first, stop in pieces))
-    values.tofile(data.values)
-    offsets.tofile(data.offsets)
+def _write(data: Data, samples: Samples) -> Data:
+    write_store(data.store, samples.dicts(), progress=False)
+    samples.values.tofile(data.values)
+    samples.offsets.tofile(data.offsets)
     return data
 
 
-def ours(data: Data, order: str, prefetch: int = 0) -> Iterator[Any]:
+def ours(data: Data, order: str, **options: Any) -> Iterator[Any]:
     """Batches of seqdata, epoch after epoch: a SequenceBatch with data, lengths, ids, weight."""
     from seqdata.loader import Loader
 
-    loader = Loader(data.store, POLICIES[order], prefetch=prefetch)
+    loader = Loader(data.store, POLICIES[order], **options)
     while True:
         yield from loader
 
 
-def peer(data: Data, order: str, tuned: bool = False) -> Iterator[Any]:
-    """The same batches by hand: padded values and lengths."""
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-    from torch.utils.data import DataLoader, Dataset
-
-    shape = (-1, data.width) if data.width else (-1,)
-    mapped = np.memmap(data.values, dtype=data.dtype, mode="c").reshape(shape)
-    values = np.asarray(mapped).view(np.ndarray) if tuned else mapped
-    offsets = np.memmap(data.offsets, dtype=np.int64, mode="r")
-    edges = offsets.tolist() if tuned else np.asarray(offsets)
-
-    class Sequences(Dataset[torch.Tensor]):
-        def __len__(self) -> int:
-            return len(edges) - 1
-
-        def __getitem__(self, number: int) -> torch.Tensor:
-            return torch.from_numpy(values[edges[number] : edges[number + 1]])
-
-    def collate(rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        return pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
-
-    sequences = Sequences()
-    while True:
-        if order == "random":
-            yield from DataLoader(sequences, BATCH, shuffle=True, collate_fn=collate)
-        else:
-            batches = _planned(data, order)
-            yield from DataLoader(sequences, batch_sampler=batches, collate_fn=collate)
-
-
-def _planned(data: Data, order: str) -> list[list[int]]:
+def planned(data: Data, order: str) -> list[list[int]]:
     """Batches of like length for the peer: ours, made beforehand."""
     index = SequenceIndex.from_lengths(open_store(data.store).lengths)
     plan = POLICIES[order].plan(index, seed=0, epoch=0)
     return [plan.batch(number).spans[:, 0].tolist() for number in range(len(plan))]
 
 
-MAKERS: dict[str, Callable[[Data, str], Iterator[Any]]] = {
-    "seqdata": ours,
-    "seqdata, NumPy twin": ours,
-    "memmap DataLoader": peer,
-    "memmap DataLoader, tuned": lambda data, order: peer(data, order, tuned=True),
-}
-KERNELS = {"seqdata": "c", "seqdata, NumPy twin": "numpy"}
+def by_hand(data: Data, order: str, **options: Any) -> Iterator[Any]:
+    """Batches of the hand-written peer: padded values and lengths."""
+    from by_hand import peer
+
+    return peer(data, order, **options)
+
+
+class Cost(NamedTuple):
+    """What one batch took: wall time, and CPU time of all its processes; in microseconds."""
+
+    wall: float
+    cpu: float
 
 
 class Runner:
-    """A fresh process that holds one loader and draws batches when told to."""
+    """A fresh process that holds one loader and draws batches when told to.
 
-    def __init__(self, data: Data, order: str, name: str) -> None:
+    Args:
+        make: Gives the batches; called in the process, which must be able to import it.
+        kernel: ``c``, ``numpy``, or what is there.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[Any]], kernel: str = "") -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        os.environ["SEQDATA_KERNEL"] = KERNELS.get(name, "")
-        self._process = context.Process(
-            target=_serve, args=(theirs, data, order, name), daemon=True
-        )
+        os.environ["SEQDATA_KERNEL"] = kernel
+        self._process = context.Process(target=_serve, args=(theirs, make))
         self._process.start()
         theirs.close()
         self._answer()
 
-    def draw(self, batches: int) -> tuple[float, float]:
-        """Give the wall and the CPU time of one batch, in microseconds."""
-        self._pipe.send(batches)
+    def draw(self, batches: int) -> Cost:
+        """Draw so many batches."""
+        self._pipe.send((batches, 0.0))
+        return self._answer()
+
+    def draw_for(self, seconds: float) -> Cost:
+        """Draw batches for so long, after a quarter of it that does not count."""
+        self._pipe.send((0, seconds))
         return self._answer()
 
     def close(self) -> None:
-        self._pipe.send(0)
-        self._process.join(timeout=10)
+        self._pipe.close()  # the process ends when it finds nobody at the other end
+        self._process.join(timeout=20)
+        if self._process.is_alive():
+            self._process.kill()
 
-    def _answer(self) -> Any:
+    def _answer(self) -> Cost:
         if not self._pipe.poll(PATIENCE):
             raise TimeoutError("a loader gave no batches in time")
-        return self._pipe.recv()
+        return Cost(*self._pipe.recv())
 
 
-def _serve(pipe: Connection, data: Data, order: str, name: str) -> None:
+@contextmanager
+def running(makers: Mapping[str, Callable[[], Iterator[Any]]]) -> Iterator[dict[str, Runner]]:
+    """Give a runner per name, and end them all."""
+    runners: dict[str, Runner] = {}
+    try:
+        for name, make in makers.items():
+            runners[name] = Runner(make, KERNELS.get(name, ""))
+        yield runners
+    finally:
+        for runner in runners.values():
+            runner.close()
+
+
+def _serve(pipe: Connection, make: Callable[[], Iterator[Any]]) -> None:
     import torch
 
     torch.set_num_threads(1)
-    batches = MAKERS[name](data, order)
+    batches = make()
     next(batches)
-    pipe.send("ready")
-    while pipe.poll(PATIENCE) and (count := pipe.recv()):
-        wall, cpu = time.perf_counter(), time.process_time()
+    pipe.send((0.0, 0.0))
+    try:
+        while pipe.poll(PATIENCE):
+            count, seconds = pipe.recv()
+            if seconds:
+                _drawn(batches, 0, seconds / 4)
+            wall, cpu = time.perf_counter(), cpu_seconds()
+            count = _drawn(batches, count, seconds)
+            wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
+            pipe.send((wall / count * 1e6, cpu / count * 1e6))
+    except EOFError:
+        return  # the benchmark is done with it
+
+
+def _drawn(batches: Iterator[Any], count: int, seconds: float) -> int:
+    """Draw ``count`` batches, or as many as come in ``seconds``; gives their number."""
+    if count:
         for _ in range(count):
             next(batches)
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        pipe.send((wall / count * 1e6, cpu / count * 1e6))
+        return count
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or not count:
+        next(batches)
+        count += 1
+    return count
+
+
+def cpu_seconds() -> float:
+    """Give the CPU time of this process, and on Linux of its descendants as they are now."""
+    spent = time.process_time()
+    for pid in descendants(os.getpid()):
+        try:
+            spent += int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+        except (OSError, IndexError):  # it ended meanwhile, or the kernel does not say
+            continue
+    return spent
+
+
+def descendants(pid: int) -> list[int]:
+    """Give the processes below one; on Linux, elsewhere none."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after_name = path.read_text().rpartition(")")[2]
+        except OSError:  # it ended meanwhile
+            continue
+        parents.setdefault(int(after_name.split()[1]), []).append(int(path.parent.name))
+    found, waiting = [], [pid]
+    while waiting:
+        below = parents.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
 
 
 def spread(values: list[float], form: str = "{:.0f}") -> str:

@@ -14,9 +14,22 @@ import argparse
 import statistics
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from common import BATCH, KERNELS, MAKERS, Data, Runner, machine, make_m, make_s, spread
+from common import (
+    BATCH,
+    KERNELS,
+    Cost,
+    Data,
+    by_hand,
+    machine,
+    make_m,
+    make_s,
+    ours,
+    running,
+    spread,
+)  # fmt: skip
 from rich.console import Console
 from rich.table import Table
 
@@ -26,31 +39,38 @@ from seqdata.kernel.choose import kernel_name
 FLOORS = {"S": 10.0, "M": 1.7}
 PEER = "memmap DataLoader"
 COLUMNS = ("data", "loader", "us/batch", "ratio", "CPU us/batch", "ratio", "first epoch", "ratio")
-Pair = tuple[float, float]  # wall, CPU; microseconds of a batch
 
 
 @dataclass
 class Times:
     """What one loader took."""
 
-    first: Pair
-    rounds: list[Pair] = field(default_factory=list)
+    first: Cost
+    rounds: list[Cost] = field(default_factory=list)
 
     def column(self, which: int) -> list[float]:
-        return [pair[which] for pair in self.rounds]
+        return [cost[which] for cost in self.rounds]
 
 
 def measure(data: Data, order: str, rounds: int, batches: int) -> dict[str, Times]:
     """Play an epoch of each loader, then draw ``batches`` from each in turn, ``rounds`` times."""
-    names = [name for name in MAKERS if KERNELS.get(name) != "c" or kernel_name() == "c"]
-    runners = {name: Runner(data, order, name) for name in names}
+    makers = {
+        "seqdata": partial(ours, data, order, prefetch=0),
+        "seqdata, NumPy twin": partial(ours, data, order, prefetch=0),
+        PEER: partial(by_hand, data, order),
+        f"{PEER}, tuned": partial(by_hand, data, order, tuned=True),
+    }
+    kept = {
+        name: make
+        for name, make in makers.items()
+        if KERNELS.get(name) != "c" or kernel_name() == "c"
+    }
     epoch = -(-data.count // BATCH) - 1  # one was drawn when the process began
-    times = {name: Times(runner.draw(epoch)) for name, runner in runners.items()}
-    for _ in range(rounds):
-        for name, runner in runners.items():
-            times[name].rounds.append(runner.draw(batches))
-    for runner in runners.values():
-        runner.close()
+    with running(kept) as runners:
+        times = {name: Times(runner.draw(epoch)) for name, runner in runners.items()}
+        for _ in range(rounds):
+            for name, runner in runners.items():
+                times[name].rounds.append(runner.draw(batches))
     return times
 
 
@@ -63,7 +83,7 @@ def report(table: Table, data: Data, order: str, times: dict[str, Times]) -> Non
             mine, others = taken.column(which), peer.column(which)
             ratio = statistics.median(others) / statistics.median(mine)
             cells += [spread(mine), f"{ratio:.1f}x"]
-        cells += [f"{taken.first[1]:.0f} CPU", f"{peer.first[1] / taken.first[1]:.1f}x"]
+        cells += [f"{taken.first.cpu:.0f} CPU", f"{peer.first.cpu / taken.first.cpu:.1f}x"]
         table.add_row(*cells)
     table.add_section()
 

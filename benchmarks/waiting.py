@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Data, machine, make_m, make_s, ours, peer
+from common import Data, by_hand, machine, make_m, make_s, ours
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -24,7 +24,7 @@ from torch import nn
 LOADERS: dict[str, Callable[[Data], Iterator[Any]]] = {
     "seqdata, prefetch thread": lambda data: ours(data, "bucketed", prefetch=2),
     "seqdata, in line": lambda data: ours(data, "bucketed", prefetch=0),
-    "memmap DataLoader": lambda data: peer(data, "bucketed"),
+    "memmap DataLoader": lambda data: by_hand(data, "bucketed"),
 }
 MOST = 64  # timesteps of a row that are trained on: a step of a few milliseconds
 

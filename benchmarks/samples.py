@@ -1,0 +1,63 @@
+"""Data sets S and M as arrays: NumPy alone, so that every environment makes the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+FRAME = 40  # values of a frame of M
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Sequences, one after the other in one array.
+
+    Args:
+        values: Of all sequences, (timesteps,) or (timesteps, FRAME).
+        offsets: Where each begins, and where the last one ends, int64 (count + 1,).
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    def dicts(self, labelled: bool = False) -> Iterator[dict[str, Any]]:
+        """Give one dict per sequence: a view of its timesteps; with an id and a label, or not."""
+        edges = self.offsets.tolist()
+        for number, first in enumerate(edges[:-1]):
+            one = self.values[first : edges[number + 1]]
+            if labelled:
+                yield {"id": f"sequence-{number:09d}", "x": one, "y": number % 10}
+            else:
+                yield {"x": one}
+
+
+def tokens(count: int) -> Samples:
+    """S: int32 tokens, median 60, 5..1024."""
+    lengths = _lengths(count, 60, 0.8, 5, 1024)
+    values = np.random.default_rng(1).integers(0, 50_000, lengths.sum(), dtype=np.int32)
+    return Samples(values, _offsets(lengths))
+
+
+def frames(count: int) -> Samples:
+    """M: float32 frames, median 300, 20..2000."""
+    lengths = _lengths(count, 300, 0.5, 20, 2000)
+    values = np.random.default_rng(1).random((int(lengths.sum()), FRAME), dtype=np.float32)
+    return Samples(values, _offsets(lengths))
+
+
+def frames_count(size: int) -> int:
+    """Give how many sequences of M take about ``size`` bytes."""
+    return max(64, round(size / (340 * 4 * FRAME)))
+
+
+def _lengths(count: int, median: float, sigma: float, low: int, high: int) -> np.ndarray:
+    """Log-normal lengths, the same on every machine but for the last bit of exp."""
+    drawn = np.random.default_rng(0).standard_normal(count)
+    return np.clip(np.rint(median * np.exp(sigma * drawn)), low, high).astype(np.int64)
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)])
