@@ -59,7 +59,7 @@ def open_store(
     location: Location,
     *,
     backend: str | Opener | None = None,
-    verify: str = "off",
+    verify: str | None = None,
     host: PluginHost | None = None,
 ) -> Store:
     """Open what was written, reading no data yet.
@@ -68,8 +68,10 @@ def open_store(
         location: A folder that ``write_store`` wrote; an Arrow, Feather or Parquet file that others
             wrote, or a folder of them; or another form that a backend knows.
         backend: Name of a backend, or its opener; None: chosen by the location's form.
-        verify: When checksums of the data are looked at: ``off`` for stores without. Sizes and
-            footers are checked in any case.
+        verify: When checksums of the data are looked at: ``"first_read"``: once in a run, shared
+            by its worker processes; ``"always"``: at each read; ``"off"``: never. None is
+            ``first_read`` where the store has checksums. Sizes, footers and the manifest are
+            checked in any case.
         host: Where names are looked up; None: the installed plugins.
 
     Raises:

@@ -181,7 +181,10 @@ seeds, one per sequence. It keeps lengths, or has ``.lengths(lengths) -> lengths
 axis. New fields run along that axis, or as ``.axes`` (field -> axis) says."""
 
 Opener = Callable[..., Store]
-"""A backend: ``open(location, *, verify) -> Store``."""
+"""A backend: ``open(location, *, verify) -> Store``.
+
+``verify`` is ``"off"``, ``"first_read"`` or ``"always"``; or None: what suits the data best. What
+was asked for and cannot be done is a ``ConfigError``."""
 
 PolicyFactory = Callable[..., Policy]
 CollatorFactory = Callable[..., Collator]

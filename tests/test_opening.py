@@ -145,7 +145,7 @@ def test_a_backend_may_be_given_by_name_or_as_its_opener():
 
     open_store("there", backend="mine", host=host_of(opener))
     open_store("there", backend=opener)
-    assert seen == [("there", "off")] * 2
+    assert seen == [("there", None)] * 2
 
 
 def test_an_unknown_backend_is_refused():

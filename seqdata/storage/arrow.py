@@ -6,45 +6,46 @@ mapped bytes.
 
 from __future__ import annotations
 
-import errno
 import functools
-import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, CorruptShardError, DataError, IncompleteDatasetError
-from seqdata.kernel.choose import Kernel, kernel
+from seqdata.errors import ConfigError, DataError, IncompleteDatasetError
+from seqdata.kernel.choose import kernel
 from seqdata.protocols import Field
+from seqdata.storage.bits import SharedBits
 from seqdata.storage.columns import Layout, Source
 from seqdata.storage.commit import OWN_FILES, unfinished
-from seqdata.storage.location import local_path, open_inside
-from seqdata.storage.manifest import MANIFEST, Manifest, Shard
+from seqdata.storage.location import local_path
+from seqdata.storage.manifest import MANIFEST, Manifest
+from seqdata.storage.mapped import Mapped, checks_of, count_checksums, map_files
 from seqdata.storage.parsing import load_manifest
-from seqdata.storage.places import Place, quoted
+from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
 from seqdata.storage.schema import TEXTS, default_axis, field_width, no_such
 from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.texts import TextSource
+from seqdata.storage.verifying import Checks, mode_of
 from seqdata.storage.views import View, take, where
 
 _MAGIC = b"ARROW1"
 
 
-def open_arrow(location: str | os.PathLike[str], *, verify: str = "off") -> ArrowStore:
+def open_arrow(location: str | os.PathLike[str], *, verify: str | None = None) -> ArrowStore:
     """Open a store that ``write_arrow`` wrote.
 
-    Every shard's size and footer are checked; of the data nothing is read.
+    Every shard's size and footer are checked, and the lengths; of the data nothing is read.
 
     Args:
         location: Its folder: a path or a ``file://`` URL.
-        verify: When checksums are looked at; ``"off"`` for stores without.
+        verify: When checksums of the data are looked at: ``"first_read"``, ``"always"``, or
+            ``"off"``: never. None: at the first read, where the store has checksums.
 
     Raises:
         ConfigError: If the location is remote or not there, or ``verify`` cannot be done.
@@ -54,18 +55,25 @@ def open_arrow(location: str | os.PathLike[str], *, verify: str = "off") -> Arro
         DataError: If it is no store, or its manifest cannot be true.
     """
     root = local_path(location)
-    if verify != "off":
-        raise ConfigError(
-            f"{root}: `verify` is {verify!r}, must be 'off': the store has no checksums; leave it "
-            "out"
-        )
     if not (root / MANIFEST).exists():
         raise _no_store(root)
     manifest = load_manifest(root)
-    engine = kernel()
-    shards = [_map_shard(root, i, shard, engine) for i, shard in enumerate(manifest.shards)]
-    lengths_of = {axis: _map_lengths(root, manifest, axis, engine) for axis in manifest.lengths}
-    return ArrowStore(root, manifest, shards, lengths_of)
+    return _open(root, manifest, mode_of(verify, manifest.checksums, str(root)), None)
+
+
+def _open(root: Path, manifest: Manifest, verify: str, bits: SharedBits | None) -> ArrowStore:
+    """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
+    mapped = map_files(root, manifest, kernel(), verified=verify != "off")
+    if verify == "first_read":
+        count, of = count_checksums(manifest), manifest.fingerprint
+        if bits is None or (bits.count, bits.of) != (count, of):
+            bits = SharedBits(count, of)
+    return ArrowStore(root, manifest, mapped, verify, bits if verify == "first_read" else None)
+
+
+def _reopen(location: str, verify: str, bits: SharedBits | None) -> ArrowStore:
+    root = Path(location)
+    return _open(root, load_manifest(root), verify, bits)
 
 
 class ArrowStore:
@@ -74,21 +82,26 @@ class ArrowStore:
     Args:
         root: Its folder.
         manifest: What was written.
-        mappings: Per shard, its bytes; None where there are none.
-        lengths_of: Axis -> timesteps of each sequence.
+        mapped: Its files.
+        verify: When checksums are looked at: off, first_read or always.
+        bits: Those that say which were found right, for first_read.
     """
 
     def __init__(
         self,
         root: Path,
         manifest: Manifest,
-        mappings: Sequence[Any],
-        lengths_of: Mapping[str, NDArray[Any]],
+        mapped: Mapped,
+        verify: str,
+        bits: SharedBits | None,
     ) -> None:
         self._root = root
         self._manifest = manifest
-        self._mappings = mappings
-        self._lengths_of = lengths_of
+        self._mappings = mappings = mapped.shards
+        self._lengths_of = lengths_of = mapped.lengths_of
+        self._verify = verify
+        self._bits = bits
+        checks = checks_of(manifest, mapped, bits) or {}
         self._fingerprint: str | None = None
         counts = [shard.sequences for shard in manifest.shards]
         starts = [0, *itertools.accumulate(counts)]
@@ -96,13 +109,14 @@ class ArrowStore:
         file_of = functools.partial(_file, str(root), self._names)
         layout = Layout(str(root), self._names, starts, lengths_of, file_of)
         if manifest.key is not None:
-            ids = _source(manifest.key, manifest, layout, mappings)
+            ids = _source(manifest.key, manifest, layout, mappings, checks)
             layout = layout if isinstance(ids, Source) else keyed(layout, ids)
-        sources = {name: _source(name, manifest, layout, mappings) for name in manifest.fields}
+        fields = manifest.fields
+        sources = {name: _source(name, manifest, layout, mappings, checks) for name in fields}
         self._sources = Sources(layout, sources, manifest.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_arrow, (str(self._root),)
+        return _reopen, (str(self._root), self._verify, self._bits)
 
     def __len__(self) -> int:
         return self._manifest.sequences
@@ -114,6 +128,11 @@ class ArrowStore:
     def location(self) -> str:
         """The folder."""
         return str(self._root)
+
+    @property
+    def verify(self) -> str:
+        """When checksums are looked at: off, first_read or always."""
+        return self._verify
 
     @property
     def manifest(self) -> Manifest:
@@ -213,59 +232,12 @@ def _file(location: str, names: Sequence[str], shard: int) -> Place:
     return Place(dataset=location, shard=shard, file=names[shard], verify=True)
 
 
-def _map_shard(root: Path, i: int, shard: Shard, engine: Kernel) -> Any:
-    """Map a shard whose size and footer are those that were written."""
-    place = Place(dataset=str(root), shard=i, file=shard.file, verify=True)
-    with open_inside(root, shard.file, replace(place, offset=0, length=shard.bytes)) as opened:
-        descriptor, size = opened
-        if size != shard.bytes:
-            shorter, longer = sorted((size, shard.bytes))
-            raise replace(place, offset=shorter, length=longer - shorter).error(
-                CorruptShardError,
-                f"has {size} bytes, must have {shard.bytes}; restore it or write the store again",
-                expected=shard.bytes, found=size,
-            )  # fmt: skip
-        begin = size - shard.footer_bytes
-        found = hashlib.sha256(os.pread(descriptor, shard.footer_bytes, begin)).hexdigest()
-        if found != shard.footer_sha256:
-            raise replace(place, offset=begin, length=shard.footer_bytes).error(
-                CorruptShardError,
-                f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
-                "another file or damaged, restore it or write the store again",
-                expected=shard.footer_sha256, found=found,
-            )  # fmt: skip
-        return _map(place, descriptor, size, engine)
-
-
-def _map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> NDArray[Any]:
-    one = manifest.lengths[axis]
-    dtype = np.dtype(one.dtype).newbyteorder("<")
-    must = manifest.sequences * dtype.itemsize
-    place = Place(dataset=str(root), file=one.file, part=f"lengths of axis {quoted(axis)}")
-    with open_inside(root, one.file, place) as (descriptor, size):
-        if size != must:
-            raise replace(place, offset=min(size, must), length=abs(size - must)).error(
-                CorruptShardError,
-                f"have {size} bytes, must have {must}; restore them or write the store again",
-                expected=must, found=size,
-            )  # fmt: skip
-        return np.frombuffer(_map(place, descriptor, size, engine), dtype=dtype)
-
-
-def _map(place: Place, descriptor: int, size: int, engine: Kernel) -> Any:
-    try:
-        return engine.map_file(descriptor, size)
-    except OSError as error:
-        limit = "`ulimit -n`" if error.errno == errno.EMFILE else "`sysctl vm.max_map_count`"
-        raise place.error(
-            DataError,
-            f"cannot be mapped ({error.strerror}), must be; raise {limit}, or write the store "
-            "again with larger shards",
-        ) from error
-
-
 def _source(
-    name: str, manifest: Manifest, layout: Layout, mappings: Sequence[Any]
+    name: str,
+    manifest: Manifest,
+    layout: Layout,
+    mappings: Sequence[Any],
+    checks: Mapping[str, Checks],
 ) -> Source | TextSource:
     """Lay arrays over one field's buffers, whose places the manifest's reader has checked."""
     field = manifest.fields[name]
@@ -286,8 +258,8 @@ def _source(
                 np.frombuffer(mapping, dtype=np.int64, count=shard.sequences + 1, offset=at)
             )
     if text:
-        return TextSource.of(name, field, layout, values, offsets, places)
-    return Source.of(name, field, layout, values, offsets or None, places)
+        return TextSource.of(name, field, layout, values, offsets, places, checks.get(name))
+    return Source.of(name, field, layout, values, offsets or None, places, checks.get(name))
 
 
 def _no_store(root: Path) -> ConfigError | DataError:

@@ -21,6 +21,7 @@ from seqdata.kernel.choose import Source as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.places import Place
 from seqdata.storage.schema import field_width
+from seqdata.storage.verifying import Checks, Suspect, mismatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +97,8 @@ class Source:
         places: Per shard, where the values begin in the file, in bytes; None: in no file.
         engine: The kernel that copies.
         handle: The kernel's own hold on the buffers.
+        dtype: Of one element.
+        checks: What its sequences are verified by; None: nothing.
     """
 
     name: str
@@ -107,6 +110,7 @@ class Source:
     engine: Kernel
     handle: KernelSource
     dtype: np.dtype[Any]
+    checks: Checks | None
 
     @classmethod
     def of(
@@ -117,6 +121,7 @@ class Source:
         values: Sequence[NDArray[Any]],
         offsets: Sequence[NDArray[np.int64]] | None = None,
         places: Sequence[int] | None = None,
+        checks: Checks | None = None,
     ) -> Source:
         """Make a source and give its buffers to the kernel of this process."""
         engine = kernel()
@@ -125,14 +130,18 @@ class Source:
             None if offsets is None else tuple(offsets),
             np.array(layout.starts, dtype=np.int64),
             field_width(field),
+            None if checks is None else checks.arguments,
         )
         return cls(
             name, field, layout, tuple(values), None if offsets is None else tuple(offsets),
             None if places is None else tuple(places), engine, handle, np.dtype(field.dtype),
+            checks,
         )  # fmt: skip
 
     def piece(self, number: int, start: int, stop: int) -> NDArray[Any]:
         """Give timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
+
+        What it holds is not verified: see ``verify``.
 
         Raises:
             ConfigError: If there is no such sequence or span.
@@ -147,6 +156,46 @@ class Source:
         if 0 <= first <= last <= len(values) and 0 <= start <= stop <= last - first:
             return values[first + start : first + stop]
         self.refuse(number, start, stop)
+
+    def verify(self, spans: NDArray[np.int64]) -> None:
+        """Look at the checksums of what spans touch.
+
+        Args:
+            spans: int64 (n, 3), C-contiguous.
+
+        Raises:
+            ConfigError: If there is no such sequence or span.
+            CorruptSampleError: If a recorded place or a checksum is wrong.
+        """
+        if self.checks is not None:
+            self.settle(self.engine.verify(self.handle, spans), spans)
+
+    def settle(self, result: int, spans: NDArray[np.int64]) -> None:
+        """Raise what a result of the kernel means, if it means an error."""
+        if result >= 0:
+            self.refuse(*spans[result].tolist())
+        if result < -1:
+            raise self.mismatch(*spans[-2 - result].tolist())
+
+    def mismatch(self, number: int, start: int, stop: int) -> CorruptSampleError:
+        """Make the error about a span whose checksum is another."""
+        shard = self.layout.shard_of(number)
+        at = number - self.layout.starts[shard]
+        first, last = at, at + 1
+        if self.offsets is not None:
+            first, last = self.offsets[shard][at : at + 2].tolist()
+        width = field_width(self.field)
+        content = self.values[shard][first:last].reshape(-1).view(np.uint8)
+
+        def place(begin: int, end: int) -> Place:
+            if self.places is None:
+                return self.layout.place(number, self.name)
+            offset = self.places[shard] + first * width + begin
+            return self.layout.place(number, self.name, offset, end - begin)
+
+        span = (start * width, stop * width)
+        suspect = Suspect(shard, at, number, content, width, *span, place)
+        return mismatch(self.checks, self.engine, suspect)
 
     def refuse(self, number: int, start: int, stop: int) -> NoReturn:
         """Say why a span cannot be read.
@@ -202,11 +251,12 @@ class SpanColumn:
         spans: int64 (n, 3), C-contiguous.
     """
 
-    __slots__ = ("_source", "_spans")
+    __slots__ = ("_source", "_spans", "_verified")
 
     def __init__(self, source: Source, spans: NDArray[np.int64]) -> None:
         self._source = source
         self._spans = spans
+        self._verified = source.checks is None  # the pieces; `fill` verifies what it copies
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -228,7 +278,15 @@ class SpanColumn:
         return len(self._spans)
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Give one piece, (length, *shape): a view, not for writing."""
+        """Give one piece, (length, *shape): a view, not for writing.
+
+        Raises:
+            ConfigError: If a span asks for what is not there.
+            CorruptSampleError: If a recorded place or a checksum of any piece is wrong.
+        """
+        if not self._verified:
+            self._source.verify(self._spans)
+            self._verified = True
         return self._source.piece(*self._spans[number].tolist())
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
@@ -241,7 +299,7 @@ class SpanColumn:
 
         Raises:
             ConfigError: If a span asks for what is not there.
-            CorruptSampleError: If a sequence's recorded place is wrong.
+            CorruptSampleError: If a sequence's recorded place or its checksum is wrong.
             ValueError: If ``bounds`` do not fit ``out``, or its dtype is another.
         """
         source = self._source
@@ -250,6 +308,6 @@ class SpanColumn:
                 f"{source.layout.location}: field {source.name!r}: `out` is {out.dtype}, must be "
                 f"{source.dtype}; make it so"
             )
-        bad = source.engine.fill(source.handle, self._spans, bounds, out, padding)
-        if bad >= 0:
-            source.refuse(*self._spans[bad].tolist())
+        result = source.engine.fill(source.handle, self._spans, bounds, out, padding)
+        if result != -1:
+            source.settle(result, self._spans)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import SeqDataWarning
 from seqdata.protocols import Field
 from seqdata.storage.foreign_tables import Tables, open_tables, sources_of
 from seqdata.storage.location import local_path
@@ -25,12 +25,13 @@ from seqdata.storage.raw import Raw
 from seqdata.storage.schema import default_axis
 from seqdata.storage.sources import Sources
 from seqdata.storage.table_files import digest_of
+from seqdata.storage.verifying import check_mode, unverified
 from seqdata.storage.views import View, take, where
 
 KEY = "id"
 
 
-def open_foreign(location: str | os.PathLike[str], *, verify: str = "off") -> ForeignStore:
+def open_foreign(location: str | os.PathLike[str], *, verify: str | None = None) -> ForeignStore:
     """Open an Arrow, Feather 2 or Parquet file, or a folder of them: a row is a sequence.
 
     List columns are ragged: those as long as the first run on ``time``, others each on an axis of
@@ -39,7 +40,7 @@ def open_foreign(location: str | os.PathLike[str], *, verify: str = "off") -> Fo
 
     Args:
         location: A file, or a folder whose files have the same columns: a path or ``file://`` URL.
-        verify: ``"off"``: such files have no checksums of sequences.
+        verify: ``"off"`` or None: such files have no checksums of sequences.
 
     Raises:
         ConfigError: If nothing is there, or ``verify`` cannot be done.
@@ -47,11 +48,10 @@ def open_foreign(location: str | os.PathLike[str], *, verify: str = "off") -> Fo
         DecodeError: If a sequence is missing; naming column and row.
         CorruptShardError: If a file is damaged.
     """
+    check_mode(verify, os.fspath(location))
     if verify != "off":
-        raise ConfigError(
-            f"{location}: `verify` is {verify!r}, must be 'off': files that others wrote have no "
-            "checksums; leave it out"
-        )
+        why = "files that others wrote have no checksums of sequences"
+        unverified(verify, os.fspath(location), why, "write a store from them with `seqdata write`")
     return _open(os.fspath(location), warn=True)
 
 

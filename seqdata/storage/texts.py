@@ -22,6 +22,7 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import Layout
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
+from seqdata.storage.verifying import Checks, Suspect, mismatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +38,7 @@ class TextSource:
         places: Per shard, where the values begin in the file, in bytes; None: in no file.
         engine: The kernel that copies.
         handle: The kernel's own hold on the buffers.
+        checks: What its sequences are verified by; None: nothing.
     """
 
     name: str
@@ -47,6 +49,7 @@ class TextSource:
     places: tuple[int, ...] | None
     engine: Kernel
     handle: KernelSource
+    checks: Checks | None
 
     @classmethod
     def of(
@@ -57,14 +60,17 @@ class TextSource:
         values: Sequence[NDArray[np.uint8]],
         offsets: Sequence[NDArray[np.int64]],
         places: Sequence[int] | None = None,
+        checks: Checks | None = None,
     ) -> TextSource:
         """Make a source and give its buffers to the kernel of this process."""
         engine = kernel()
         starts = np.array(layout.starts, dtype=np.int64)
-        handle = engine.source(tuple(values), tuple(offsets), starts, 1)
+        arguments = None if checks is None else checks.arguments
+        handle = engine.source(tuple(values), tuple(offsets), starts, 1, arguments)
         return cls(
             name, field, layout, tuple(values), tuple(offsets),
             None if places is None else tuple(places), engine, handle,
+            checks,
         )  # fmt: skip
 
     def take(self, numbers: ArrayLike) -> list[Any]:
@@ -72,7 +78,7 @@ class TextSource:
 
         Raises:
             ConfigError: If there is no such sequence.
-            CorruptSampleError: If a recorded place is wrong.
+            CorruptSampleError: If a recorded place or a checksum is wrong.
             DecodeError: If the bytes are no text.
         """
         wanted = np.asarray(numbers, dtype=np.int64)
@@ -105,7 +111,7 @@ class TextSource:
 
         Raises:
             ConfigError: If there is no such sequence.
-            CorruptSampleError: If a recorded place is wrong.
+            CorruptSampleError: If a recorded place or a checksum is wrong.
         """
         offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
         np.cumsum(self._sizes(numbers), out=offsets[1:])
@@ -116,6 +122,8 @@ class TextSource:
         bad = self.engine.fill(self.handle, spans, offsets, values, None)
         if bad >= 0:
             self.refuse(int(numbers[bad]))
+        if bad < -1:
+            raise self.mismatch(int(numbers[-2 - bad]))
         return values, offsets
 
     def _sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -138,6 +146,22 @@ class TextSource:
                 self.refuse(int(numbers[these[bad][0]]))
             sizes[these] = ends - begins
         return sizes
+
+    def mismatch(self, number: int) -> CorruptSampleError:
+        """Make the error about a sequence whose checksum is another."""
+        shard = self.layout.shard_of(number)
+        at = number - self.layout.starts[shard]
+        first, last = self.offsets[shard][at : at + 2].tolist()
+
+        def place(begin: int, end: int) -> Place:
+            if self.places is None:
+                return self.layout.place(number, self.name)
+            offset = self.places[shard] + first + begin
+            return self.layout.place(number, self.name, offset, end - begin)
+
+        content = self.values[shard][first:last]
+        suspect = Suspect(shard, at, number, content, 1, 0, len(content), place)
+        return mismatch(self.checks, self.engine, suspect)
 
     def refuse(self, number: int) -> NoReturn:
         """Say why a sequence cannot be read.
