@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout, Source
-from seqdata.storage.ids import check_ids
 from seqdata.storage.lengths import narrow
 from seqdata.storage.packing import (
     Packed,
     Packer,
-    TextPacker,
     check_axes,
+    check_keys,
     make_packer,
     pack_one,
 )
@@ -103,12 +102,9 @@ class MemoryStore:
         packed = {name: packer.take() for name, packer in packers.items()}
         found = check_axes(fields, packed, 0, key)
         lengths_of = {axis: narrow(lengths) for axis, lengths in found.items()}
+        check_keys(fields, packed, key, 0)
         has_key = key in fields and fields[key].dtype == "str"
-        store = cls(fields, packed, lengths_of, key if has_key else None)
-        ids = packers.get(key)
-        if isinstance(ids, TextPacker) and ids.hashes is not None:
-            check_ids(np.array(ids.hashes), lambda number: store.keys([number])[0])
-        return store
+        return cls(fields, packed, lengths_of, key if has_key else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MemoryStore, (self._fields, self._packed, self._lengths_of, self._key)

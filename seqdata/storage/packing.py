@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
 from seqdata.protocols import Field
+from seqdata.storage.hashing import hash_texts
+from seqdata.storage.ids import check_ids
 from seqdata.storage.schema import TEXTS, Deviation, as_array, field_width
 
 _SMALLEST = 1 << 16  # bytes that a buffer has room for at first
@@ -153,13 +155,13 @@ class FixedPacker:
 
 
 class TextPacker:
-    """Collects one ``str`` or ``bytes`` per sequence, and the hashes of ids."""
+    """Collects one ``str`` or ``bytes`` per sequence; ids are short and have no NUL."""
 
-    __slots__ = ("_buffer", "_ends", "_is_text", "hashes")
+    __slots__ = ("_buffer", "_ends", "_is_key", "_is_text")
 
     def __init__(self, field: Field, *, is_key: bool = False) -> None:
         self._is_text = field.dtype == "str"
-        self.hashes = array("q") if is_key and self._is_text else None
+        self._is_key = is_key and self._is_text
         self._restart()
 
     def _restart(self) -> None:
@@ -177,13 +179,11 @@ class TextPacker:
                 raise Deviation(f"is {value!r}, must be valid Unicode; clean it") from error
         elif not isinstance(value, bytes | bytearray):
             raise Deviation(_wrong_type(value, "bytes"))
-        if self.hashes is not None:
-            if len(value) > MAX_KEY or b"\0" in value:
-                raise Deviation(
-                    f"is an id of {len(value)} bytes that begins {value[:40]!r}, must have at most "
-                    f"{MAX_KEY} and no NUL; shorten it"
-                )
-            self.hashes.append(hash(value))
+        if self._is_key and (len(value) > MAX_KEY or b"\0" in value):
+            raise Deviation(
+                f"is an id of {len(value)} bytes that begins {value[:40]!r}, must have at most "
+                f"{MAX_KEY} and no NUL; shorten it"
+            )
         self._buffer += value
         self._ends.append(len(self._buffer))
         return len(value) + 8
@@ -293,6 +293,29 @@ def check_axes(
                 sequence=first + at, field=name,
             )  # fmt: skip
     return {axis: lengths for axis, (_, lengths) in found.items()}
+
+
+def check_keys(fields: Mapping[str, Field], packed: Packed, key: str, first: int) -> None:
+    """Refuse one id twice among packed sequences.
+
+    Args:
+        fields: Name -> field.
+        packed: Field -> values and offsets.
+        key: The field of ids, if there is one of that name.
+        first: Number of the first sequence.
+
+    Raises:
+        DecodeError: If there is one, naming both sequences.
+    """
+    if key not in fields or fields[key].dtype != "str":
+        return
+    values, offsets = packed[key]
+    edges = np.asarray(offsets)
+    check_ids(
+        hash_texts(values, edges),
+        lambda i: values[edges[i] : edges[i + 1]].tobytes().decode(),
+        first,
+    )
 
 
 def _id_of(packed: Any, field: Field | None, at: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import zlib
 from collections.abc import Mapping
@@ -34,21 +35,23 @@ def write_shard(
     fields: Mapping[str, Field],
     packed: Packed,
     timesteps: Mapping[str, int],
-    number: int,
+    about: Mapping[str, int],
+    algorithm: str,
 ) -> Shard:
-    """Write one shard, flushed to the disk, and give its facts.
+    """Write one shard and its checksums, flushed to the disk, and give the facts.
 
     Args:
-        path: Where it is written.
+        path: Where it is written; its checksums lie beside it.
         fields: Name -> field.
         packed: Name -> (values, offsets or None).
         timesteps: Axis -> timesteps of all its sequences.
-        number: The shard's number.
+        about: What tells it from other shards, kept in its schema.
+        algorithm: That checksums are computed by.
     """
     import pyarrow as pa
 
     checksums = {
-        name: checksums_of(*packed[name], _width(field, packed[name][1]))
+        name: checksums_of(*packed[name], _width(field, packed[name][1]), algorithm)
         for name, field in fields.items()
     }
     arrays = [_array(field, *packed[name]) for name, field in fields.items()]
@@ -57,16 +60,15 @@ def write_shard(
         pa.field(name, array.type, nullable=False)
         for name, array in zip(fields, arrays, strict=True)
     ]
-    schema = pa.schema(columns, metadata={"seqdata": _about(fields, checksums, number)})
+    schema = pa.schema(columns, metadata={"seqdata": _about(fields, checksums, about)})
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    with open(path, "wb") as file:
-        with pa.ipc.new_file(file, schema) as writer:
-            writer.write_batch(batch)
-        file.flush()
-        os.fsync(file.fileno())
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(batch)
     with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        size = file.tell()
+        os.fsync(file.fileno())
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            digest = hashlib.sha256(content).hexdigest()  # one call: other threads go on
+            size = len(content)
         footer = read_footer(file.fileno(), size, str(path))
     return Shard(
         file=path.name, sequences=count, bytes=size, sha256=digest,
@@ -98,13 +100,15 @@ def _width(field: Field, offsets: NDArray[np.int64] | None) -> int:
     return 1 if offsets is not None and field.dtype in TEXTS else field_width(field)
 
 
-def _about(fields: Mapping[str, Field], checksums: Mapping[str, Checksums], number: int) -> str:
+def _about(
+    fields: Mapping[str, Field], checksums: Mapping[str, Checksums], about: Mapping[str, int]
+) -> str:
     """Give the note in a shard's schema; the checksum makes every shard's footer its own."""
     whole = 0
     for one in checksums.values():
         whole = zlib.crc32(one.values.astype("<u4", copy=False).data, whole)
-    about = {name: [field.dtype, list(field.shape), field.axis] for name, field in fields.items()}
-    return json.dumps({"version": VERSION, "shard": number, "crc32": whole, "fields": about})
+    kinds = {name: [field.dtype, list(field.shape), field.axis] for name, field in fields.items()}
+    return json.dumps({"version": VERSION, **about, "crc32": whole, "fields": kinds})
 
 
 def _array(field: Field, values: NDArray[Any], offsets: NDArray[np.int64] | None) -> Any:
