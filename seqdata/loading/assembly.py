@@ -105,7 +105,8 @@ class Assembly:
         try:
             return self._read(step, request, number)
         except SeqDataError as error:
-            raise self._placed(error, step.number, number) from error
+            placed = self._placed(error, step.number, number)
+            raise placed.with_traceback(error.__traceback__) from error.__cause__
         except Exception as error:
             error.add_note(f"in {self._place(step.number, number)}")
             raise

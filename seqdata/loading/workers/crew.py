@@ -10,21 +10,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import multiprocessing
 import os
 import pickle
 import resource
 import threading
 import time
 import weakref
-from collections import deque
-from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any
-
-import numpy as np
 
 from seqdata.axes import Axes
 from seqdata.errors import ConfigError, IncompleteEpochError, SeqDataError
@@ -35,21 +29,11 @@ from seqdata.loading.request import Request
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers import ends
 from seqdata.loading.workers.arena import Arena
+from seqdata.loading.workers.member import Member, Task, started
 from seqdata.loading.workers.wire import columns_of, put_requests
-from seqdata.loading.workers.worker import (
-    DONE,
-    FAILED,
-    MESSAGE,
-    OWN,
-    STOP,
-    Desk,
-    Failure,
-    Sealed,
-    work,
-)
+from seqdata.loading.workers.worker import DONE, FAILED, MESSAGE, OWN, STOP, Failure
 from seqdata.protocols import Columns
 from seqdata.storage.anonymous import Anonymous
-from seqdata.transforms import name_of
 
 LOG = logging.getLogger("seqdata")
 SLOT_BYTES = 64 << 20  # of a slot, taken from the system where it is written
@@ -59,37 +43,6 @@ TASK_SECONDS = 0.05  # that a task may take, as far as earlier ones tell
 _WARN = 10.0  # seconds without progress after which a line is logged
 _WAKE_UP = 0.2  # seconds after which every wait looks again
 _PATIENCE = 1.0  # seconds that workers have to end by themselves
-_STACK = 1 << 16  # bytes
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """Some requests, the slot that they went out in, and who works on them."""
-
-    slot: int
-    requests: list[Request]
-    member: Member
-    own: deque[Anonymous] = field(default_factory=deque)  # memory of answers too large
-    finished: bool = False  # no more answers will come
-    failed: bool = False  # the last answer is an error
-    lost: SeqDataError | None = None  # why answers are missing
-    taken: int = 0
-    stale: bool = False  # nobody takes it
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One worker process, as the crew sees it."""
-
-    number: int
-    process: BaseProcess
-    connection: Connection
-    stacks: Anonymous
-    tasks: deque[Task] = field(default_factory=deque)
-    gone: SeqDataError | None = None
-    seen: int = 0
-    since: float = 0.0
-    warned: bool = False
 
 
 class Crew:
@@ -117,7 +70,7 @@ class Crew:
             self._arena = Arena.of(count, (AHEAD + _SPARE) * count + 1, SLOT_BYTES)
             self._free = list(range(self._arena.slots))
             for number in range(count):
-                self._members.append(_started(number, self._arena, fetching, options))
+                self._members.append(started(number, self._arena, fetching, options))
         except OSError as error:
             self.close(kill=True)
             raise _no_more(error, count) from error
@@ -199,7 +152,6 @@ class Crew:
             task: The one that is waited for.
 
         Raises:
-            StallError: If its worker has made no progress for too long.
             IncompleteEpochError: If the crew is being closed.
         """
         with self._lock:
@@ -258,10 +210,14 @@ class Crew:
         member.process.join(timeout=_PATIENCE)
         stack = ends.read_stack(member.stacks)
         store = self._fetching.reading.store
-        member.gone = ends.died(self._last(member), member.process.exitcode, stack, store)
+        self._give_up(member, ends.died(self._last(member), member.process.exitcode, stack, store))
+
+    def _give_up(self, member: Member, error: SeqDataError) -> None:
+        """Let what a worker has not finished be lost; what it has finished can be taken."""
+        member.gone = error
         while member.tasks:
             task = member.tasks.popleft()
-            task.finished, task.lost = True, member.gone
+            task.finished, task.lost = True, error
             if task.stale:
                 self.release(task)
 
@@ -275,9 +231,8 @@ class Crew:
         store = self._fetching.reading.store
         if seconds >= limit:
             stack = ends.stack_of(member.process.pid or 0, member.stacks)
-            member.gone = ends.stalled(self._last(member), seconds, stack, store)
-            raise member.gone
-        if seconds >= min(_WARN, limit / 2) and not member.warned:
+            self._give_up(member, ends.stalled(self._last(member), seconds, stack, store))
+        elif seconds >= min(_WARN, limit / 2) and not member.warned:
             member.warned = True
             LOG.warning("loader: %s", ends.slow(self._last(member), seconds, store))
 
@@ -318,45 +273,6 @@ class Crew:
                 member.stacks.close()
                 if member.process.exitcode is not None:
                     member.process.close()
-
-
-def _started(number: int, arena: Arena, fetching: Fetching, options: PlayOptions) -> Member:
-    """Start one worker.
-
-    Raises:
-        ConfigError: If what it needs cannot be sent.
-    """
-    context: Any = multiprocessing.get_context(options.start_method or default_start_method())
-    ours, theirs = context.Pipe(duplex=True)
-    stacks = Anonymous(_STACK)
-    seed = [options.seed & 0xFFFFFFFF, options.seed >> 32, options.world.rank, number]
-    state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
-    desk = Desk(number, theirs, arena, stacks, int(state[0]), Sealed(fetching))
-    process = context.Process(
-        target=work, args=(desk,), name=f"seqdata-worker-{number}", daemon=True
-    )
-    try:
-        process.start()
-    except (OSError, RuntimeError):
-        ours.close()
-        raise
-    except Exception as error:  # pickling runs anybody's code
-        ours.close()
-        transform = fetching.reading.transform
-        what = "the store" if transform is None else f"{name_of(transform)} or the store"
-        raise ConfigError(
-            f"loader: {what} cannot be sent to a worker process ({error}), must be; write it as a "
-            "function of a module, or pass start_method='fork'"
-        ) from error
-    finally:
-        theirs.close()
-    return Member(number, process, ours, stacks)
-
-
-def default_start_method() -> str:
-    """Give how workers are started where nobody says: not as copies of a process with threads."""
-    methods = multiprocessing.get_all_start_methods()
-    return "forkserver" if "forkserver" in methods else "spawn"
 
 
 def _no_more(error: OSError, count: int) -> ConfigError:

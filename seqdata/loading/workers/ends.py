@@ -15,10 +15,11 @@ from typing import TypeVar
 from seqdata.errors import Fact, SeqDataError, StallError, WorkerDiedError
 from seqdata.protocols import Store
 from seqdata.storage.anonymous import Anonymous
-from seqdata.storage.places import Place
+from seqdata.storage.places import Place, Placing
 from seqdata.storage.views import View
 
 Made = TypeVar("Made", bound=SeqDataError)
+CALLER = "_answer"  # the function of a worker that calls the transform or data set
 _DUMP = 2.0  # seconds that a silent worker has to write its stack
 _LOOK = 0.02
 _REMEDIES = {
@@ -109,8 +110,15 @@ def _made(
 ) -> Made:
     known = dict(place.facts) if place is not None else {}
     known |= {"worker": last.worker, "pid": last.pid, "memory_kib": last.memory, **facts}
-    shown = "".join(f"\n  | {line}" for line in stack.strip().splitlines())
+    shown = "".join(f"\n  | {line}" for line in _of_the_user(stack))
     return kind.at(f"loader: {text}{shown}", **known)
+
+
+def _of_the_user(stack: str) -> list[str]:
+    """Give the lines of a stack down to where the worker calls what it was given."""
+    lines = stack.strip().splitlines()
+    ends = [number for number, line in enumerate(lines) if line.endswith(f" in {CALLER}")]
+    return lines[: ends[0] if ends else len(lines)]
 
 
 def _where(last: Last, store: Store) -> tuple[str, Place | None]:
@@ -127,6 +135,8 @@ def _where(last: Last, store: Store) -> tuple[str, Place | None]:
 def place_of(store: Store, number: int) -> Place:
     """Give the place of a base sequence, as far as the store knows it."""
     base = store.base if isinstance(store, View) else store
+    if isinstance(base, Placing):
+        return base.place(number)
     return Place(dataset=str(base), sequence=number)
 
 

@@ -14,7 +14,8 @@ from seqdata.errors import IncompleteEpochError
 from seqdata.loading.prefetch import GROUP_BYTES
 from seqdata.loading.request import Request
 from seqdata.loading.workers.arena import GROUP, HEAD
-from seqdata.loading.workers.crew import SLOT_BYTES, TASK_SECONDS, Crew, Task
+from seqdata.loading.workers.crew import SLOT_BYTES, TASK_SECONDS, Crew
+from seqdata.loading.workers.member import Task
 from seqdata.loading.workers.wire import room_for
 from seqdata.protocols import Columns
 

@@ -211,8 +211,8 @@ def _behave(desk: Desk) -> None:
     """Leave signals to the parent, write stacks where it can read them, and leave when it does."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    faulthandler.enable(desk.stacks.fileno())
-    faulthandler.register(signal.SIGUSR1, desk.stacks.fileno())
+    faulthandler.enable(desk.stacks.fileno(), all_threads=False)
+    faulthandler.register(signal.SIGUSR1, desk.stacks.fileno(), all_threads=False)
     threading.Thread(target=_leave_with_parent, name="seqdata-parent", daemon=True).start()
 
 

@@ -1,0 +1,122 @@
+"""One worker process as the crew sees it, the tasks that it has, and how it is started.
+
+Place in the flow: the crew holds members. Makes: processes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+
+from seqdata.errors import ConfigError, SeqDataError
+from seqdata.loading.fetching import Fetching
+from seqdata.loading.options import PlayOptions
+from seqdata.loading.request import Request
+from seqdata.loading.workers.arena import Arena
+from seqdata.loading.workers.worker import Desk, Sealed, work
+from seqdata.storage.anonymous import Anonymous
+from seqdata.transforms import name_of
+
+_STACK = 1 << 16  # bytes
+_MAIN = "__main__"
+_STARTING = threading.Lock()  # one process is started at a time
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """Some requests, the slot that they went out in, and who works on them."""
+
+    slot: int
+    requests: list[Request]
+    member: Member
+    own: deque[Anonymous] = field(default_factory=deque)  # memory of answers too large
+    finished: bool = False  # no more answers will come
+    failed: bool = False  # the last answer is an error
+    lost: SeqDataError | None = None  # why answers are missing
+    taken: int = 0
+    stale: bool = False  # nobody takes it
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One worker process, as the crew sees it."""
+
+    number: int
+    process: BaseProcess
+    connection: Connection
+    stacks: Anonymous
+    tasks: deque[Task] = field(default_factory=deque)
+    gone: SeqDataError | None = None
+    seen: int = 0
+    since: float = 0.0
+    warned: bool = False
+
+
+def started(number: int, arena: Arena, fetching: Fetching, options: PlayOptions) -> Member:
+    """Start one worker.
+
+    Raises:
+        ConfigError: If what it needs cannot be sent.
+    """
+    context: Any = multiprocessing.get_context(options.start_method or default_start_method())
+    ours, theirs = context.Pipe(duplex=True)
+    stacks = Anonymous(_STACK)
+    seed = [options.seed & 0xFFFFFFFF, options.seed >> 32, options.world.rank, number]
+    state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    desk = Desk(number, theirs, arena, stacks, int(state[0]), Sealed(fetching))
+    process = context.Process(
+        target=work, args=(desk,), name=f"seqdata-worker-{number}", daemon=True
+    )
+    try:
+        with _STARTING, _alone(fetching, context):
+            process.start()
+    except (OSError, RuntimeError):
+        ours.close()
+        raise
+    except Exception as error:  # pickling runs anybody's code
+        ours.close()
+        transform = fetching.reading.transform
+        what = "the store" if transform is None else f"{name_of(transform)} or the store"
+        raise ConfigError(
+            f"loader: {what} cannot be sent to a worker process ({error}), must be; write it as a "
+            "function of a module, or pass start_method='fork'"
+        ) from error
+    finally:
+        theirs.close()
+    return Member(number, process, ours, stacks)
+
+
+def default_start_method() -> str:
+    """Give how workers are started where nobody says: not as copies of a process with threads."""
+    methods = multiprocessing.get_all_start_methods()
+    return "forkserver" if "forkserver" in methods else "spawn"
+
+
+@contextmanager
+def _alone(fetching: Fetching, context: Any) -> Iterator[None]:
+    """Keep a new process from running the user's script again where it needs nothing of it.
+
+    It would import what the script imports, for seconds, and run all of a script that does not
+    look for ``__main__``. The module is looked up while a process is started, and nowhere else.
+    """
+    if context.get_start_method() == "fork" or _MAIN.encode() in pickle.dumps(fetching):
+        yield
+        return
+    script = sys.modules[_MAIN]
+    sys.modules[_MAIN] = types.ModuleType(_MAIN)
+    try:
+        yield
+    finally:
+        sys.modules[_MAIN] = script
