@@ -105,28 +105,35 @@ def write_store(
     shard_bytes: int = SHARD_BYTES,
     key: str = "id",
     executor: Executor | None = None,
-    progress: bool | None = None,
+    resume: bool = True,
+    progress: bool | Callable[[int, int], None] | None = None,
     overwrite: bool = False,
 ) -> Store:
     """Write sequences, whole or not at all, and open what was written.
 
     Args:
-        location: A folder that is not there yet, or is empty.
+        location: A folder that is not there yet, is empty, or where a writer stopped.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
             plain arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
-            per sequence. Read once, in order.
+            per sequence. Read once, in order. Or a list of functions without arguments, *parts*,
+            that give such sequences: each runs on the executor and has shards of its own.
         format: ``arrow``.
         axes: Field -> the axis it runs along; None: a vector per sequence. Arrays that are not
             named run on ``time``.
         shard_bytes: Size at which a new file begins.
         key: The ``str`` field that names a sequence, where there is one.
-        executor: Not in this release: must be None.
-        progress: Whether to show a bar; None: where standard error is a terminal.
+        executor: Where shards are written; None: one thread. Bytes do not depend on it. In memory
+            are the open shard and those under way: 1 with the thread, else 1 GiB, at least 2.
+        resume: Whether to go on after the whole shards that a writer left; False: remove them.
+        progress: Whether to show a bar; None: where standard error is a terminal. Or a function
+            that is told (sequences, bytes).
         overwrite: Whether a store that lies there is replaced, once the new one is whole.
 
     Raises:
         ConfigError: If an argument cannot be meant, there is no sequence, or something lies there.
-        DataError: If a sequence is not like the first one; naming it.
+        DataError: If a sequence is not like the first one or not what was written before, or the
+            disk is full.
+        WorkerDiedError: If the executor broke.
 
     Example:
         >>> import tempfile
@@ -139,20 +146,10 @@ def write_store(
         raise ConfigError(
             f"write_store: `format` is {format!r}, must be 'arrow'; no other can be written yet"
         )
-    if executor is not None:
-        raise ConfigError(
-            f"write_store: `executor` is {executor!r}, must be None; writing in parallel is not in "
-            "this release"
-        )
     return write_arrow(
-        location,
-        sequences,
-        axes=axes,
-        shard_bytes=shard_bytes,
-        key=key,
-        progress=progress,
-        overwrite=overwrite,
-    )
+        location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
+        resume=resume, progress=progress, overwrite=overwrite,
+    )  # fmt: skip
 
 
 def store_of(

@@ -77,10 +77,9 @@ def test_another_format_is_refused(tmp_path):
         write_store(tmp_path / "s", ROWS, format="hdf5")
 
 
-def test_an_executor_is_refused_in_this_release(tmp_path):
-    with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match=r"`executor` is <.*None"):
-        write_store(tmp_path / "s", ROWS, executor=pool)
-    assert not (tmp_path / "s").exists()
+def test_a_store_may_be_written_on_an_executor(tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        assert len(write_store(tmp_path / "s", ROWS, executor=pool, resume=False)) == len(ROWS)
 
 
 def test_a_location_that_is_none_is_refused():

@@ -33,6 +33,7 @@ from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.texts import TextSource
 from seqdata.storage.verifying import Checks, mode_of
 from seqdata.storage.views import View, take, where
+from seqdata.storage.whole import left_behind
 
 _MAGIC = b"ARROW1"
 
@@ -282,7 +283,15 @@ def _no_store(root: Path) -> ConfigError | DataError:
         )
     names = sorted(path.name for path in root.iterdir())
     own = [name for name in names if OWN_FILES.fullmatch(name)]
-    if own or unfinished(root):
+    if unfinished(root):
+        shards, sequences = left_behind(root)
+        return IncompleteDatasetError.at(
+            f"{root}: has no {MANIFEST!r}, which is written last, must have it; writing was not "
+            f"finished: {shards} whole shards ({sequences} sequences) are there, and the same call "
+            "or command goes on after them",
+            file=str(root), shards=shards, sequences=sequences,
+        )  # fmt: skip
+    if own:
         return IncompleteDatasetError.at(
             f"{root}: holds {len(own)} files of a store but no {MANIFEST!r}, which is written "
             "last; writing was not finished or not all was copied: write it again, or copy "

@@ -23,7 +23,7 @@ import numpy as np
 
 from seqdata.errors import IncompleteDatasetError
 from seqdata.protocols import Field
-from seqdata.storage.commit import FACTS, write_whole
+from seqdata.storage.commit import FACTS, unfinished, write_whole
 from seqdata.storage.manifest import ChecksumFile, Shard
 from seqdata.storage.packing import Packed
 from seqdata.storage.shards import write_shard
@@ -151,6 +151,12 @@ def facts_in(folder: Path, part: int | None = None) -> list[Whole]:
     begin = "*" if part is None else f"{part:05d}-*"
     found = [_read_facts(path) for path in folder.glob(begin + FACTS)]
     return sorted((one for one in found if one), key=lambda one: (one.part, one.number))
+
+
+def left_behind(root: Path) -> tuple[int, int]:
+    """Give how many shards, and sequences, an unfinished writing left; it may be going on."""
+    found = [one for folder in unfinished(root) for one in facts_in(folder)]
+    return len(found), sum(one.shard.sequences for one in found)
 
 
 def find_whole(folder: Path, part: int) -> dict[int, Whole]:

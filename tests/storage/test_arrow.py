@@ -221,7 +221,15 @@ def test_a_location_that_is_no_path_is_an_error(location):
         open_arrow(location)
 
 
-@pytest.mark.parametrize("left", ["part-00000.arrow", "lengths-time.u32", ".seqdata-tmp-abc"])
+def test_a_folder_where_a_writer_stopped_says_how_to_go_on(tmp_path):
+    (tmp_path / ".seqdata-tmp-abc").mkdir()
+    text = r"has no 'seqdata.json', .*: 0 whole shards \(0 sequences\) are there, and the same call"
+    with pytest.raises(IncompleteDatasetError, match=text) as caught:
+        open_arrow(tmp_path)
+    assert caught.value.facts == {"file": str(tmp_path), "shards": 0, "sequences": 0}
+
+
+@pytest.mark.parametrize("left", ["part-00000.arrow", "lengths-time.u32", "part-00000.crc"])
 def test_a_folder_without_manifest_is_an_unfinished_one(tmp_path, left):
     (tmp_path / left).touch()
     text = "but no 'seqdata.json', which is written last; writing was not finished or not all was"
