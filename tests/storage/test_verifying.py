@@ -1,0 +1,113 @@
+"""When a store is verified: modes, stores without checksums, bits that processes share."""
+
+import logging
+import multiprocessing
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from seqdata.errors import (
+    ConfigError,
+    SeqDataWarning,
+)
+from seqdata.storage.arrow import open_arrow
+from seqdata.storage.manifest import MANIFEST, dump_manifest
+from seqdata.storage.parsing import load_manifest
+from seqdata.storage.writer import write_arrow
+from tests.storage.checked import everything, marked, spans_of, write
+
+
+@pytest.fixture(params=["c", "numpy"], autouse=True)
+def engine(request, monkeypatch):
+    if request.param == "c":
+        pytest.importorskip("seqdata.kernel._fill")
+    monkeypatch.setenv("SEQDATA_KERNEL", request.param)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write(tmp_path / "store")
+
+
+def rewrite(root, **changes):
+    (root / MANIFEST).write_bytes(dump_manifest(replace(load_manifest(root), **changes)))
+
+
+def test_a_store_without_checksums_is_read_unverified_and_that_is_logged(root, caplog):
+    rewrite(root, checksums=None)
+    with caplog.at_level(logging.INFO, "seqdata.storage"):
+        store = open_arrow(root)
+    assert store.verify == "off"
+    assert [one.message for one in caplog.records] == [
+        f"{root}: unverified: it has no checksums; sizes and footers are checked"
+    ]
+    caplog.clear()
+    pickle.loads(pickle.dumps(store))
+    open_arrow(root, verify="off")
+    assert not caplog.records
+    with pytest.raises(
+        ConfigError,
+        match="`verify` is 'always', must be 'off': it has no checksums; leave it out, or write",
+    ):
+        open_arrow(root, verify="always")
+
+
+def test_checksums_that_cannot_be_computed_are_a_warning_or_what_was_asked_for_an_error(root):
+    rewrite(root, checksums=replace(load_manifest(root).checksums, algorithm="xxh3"))
+    text = r"its checksums are 'xxh3', which cannot be computed here; .*pip install lightning-seqd"
+    with pytest.warns(SeqDataWarning, match=f"{root}: is read unverified, .*: {text}"):
+        store = open_arrow(root)
+    assert store.verify == "off"
+    assert everything(store)["keys"] == [f"u{i}" for i in range(6)]
+    with pytest.raises(
+        ConfigError, match=f"must be 'off': {text.replace('; .*', '; leave it .*')}"
+    ):
+        open_arrow(root, verify="first_read")
+
+
+def test_an_unknown_mode_is_refused(root):
+    with pytest.raises(
+        ConfigError, match="`verify` is 'on', must be one of off, first_read, always; leave it out"
+    ):
+        open_arrow(root, verify="on")
+
+
+def test_a_pickled_store_keeps_its_mode_and_has_bits_of_its_own(root):
+    store = open_arrow(root)
+    everything(store)
+    other = pickle.loads(pickle.dumps(store))
+    assert other.verify == "first_read"
+    assert marked(other) == 0
+    assert pickle.loads(pickle.dumps(open_arrow(root, verify="always"))).verify == "always"
+    assert pickle.loads(pickle.dumps(open_arrow(root, verify="off"))).verify == "off"
+
+
+def test_bits_of_another_store_are_not_taken(root):
+    store = open_arrow(root)
+    everything(store)
+    reopen, (location, verify, bits) = store.__reduce__()
+    assert marked(reopen(location, verify, bits)) == bits.count
+    write_arrow(root, [{"x": [1]}], overwrite=True)
+    assert marked(reopen(location, verify, bits)) == 0
+
+
+def read_some(store, numbers, pipe):
+    store.read(spans_of(store)[numbers], ["id"])
+    pipe.send(marked(store))
+    pipe.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_ranks_processes_share_what_was_found_right(root, method):
+    store = open_arrow(root)
+    store.read(spans_of(store)[:2], ["id"])
+    context = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=read_some, args=(store, [4, 5], theirs))
+    process.start()
+    theirs.close()
+    assert ours.poll(60)
+    assert ours.recv() == 4
+    process.join(timeout=60)
+    assert marked(store) == 4
