@@ -7,8 +7,10 @@ from collections import Counter
 
 import pytest
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from seqdata import Loader, World
+from seqdata.axes import Axes
 from seqdata.errors import SeqDataError
 from tests.table.cells import FIELDS, POLICIES, ROWS, STORES, all_cells, pairwise, refusal
 
@@ -25,10 +27,10 @@ def stores(tmp_path_factory):
     return {name: make(folder / name.replace(" ", "-")) for name, make in STORES.items()}
 
 
-def loader_of(cell, stores, world=None):
+def loader_of(cell, stores, world=None, **options):
     return Loader(
         stores[cell.store], POLICIES[cell.policy], collator=cell.layout, seed=2, prefetch=0,
-        world=world or World(), **FIELDS[cell.fields],
+        world=world or World(), **FIELDS[cell.fields], **options,
     )  # fmt: skip
 
 
@@ -93,6 +95,32 @@ def test_a_cell_of_the_table(cell, stores):
         spans.update(one[1:] for one in spans_of(batch) if one[3] > one[2])
     assert spans == planned(loader_of(cell, stores))
     check_resume(cell, stores)
+    check_workers(cell, stores)
+
+
+def check_workers(cell, stores):
+    """Make the batches in two processes: bit by bit the same."""
+    with_workers = loader_of(cell, stores, num_workers=2, start_method="fork")
+    for one, other in zip(loader_of(cell, stores), with_workers, strict=True):
+        assert alike(vars(one), vars(other))
+    with_workers.shutdown()
+
+
+def alike(one, other):
+    """Tell whether two parts of batches are the same, down to dtypes and bits."""
+    if isinstance(one, torch.Tensor) and one.is_nested:
+        return alike(list(one.unbind()), list(other.unbind()))
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, Axes):
+        return repr(one) == repr(other)
+    if isinstance(one, PackedSequence):
+        return all(alike(*parts) for parts in zip(one, other, strict=True))
+    return type(one) is type(other) and one == other
 
 
 def check_resume(cell, stores):
