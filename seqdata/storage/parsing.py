@@ -27,6 +27,7 @@ from seqdata.storage.manifest import (
     fingerprint_of,
     seal_of,
 )
+from seqdata.storage.places import Place
 from seqdata.storage.schema import MAX_WIDTH, NUMBERS, TEXTS, axes_of, field_width
 
 MAX_MANIFEST = 256 << 20  # bytes
@@ -45,24 +46,25 @@ def load_manifest(root: Path) -> Manifest:
         DataError: If it is none, of another version, or says what cannot be.
         FingerprintMismatch: If it was changed after it was written.
     """
-    with open_inside(root, MANIFEST, "manifest") as (descriptor, size):
+    place = Place(dataset=str(root), file=MANIFEST, part="manifest")
+    with open_inside(root, MANIFEST, place) as (descriptor, size):
         if size > MAX_MANIFEST:
-            raise DataError.at(
-                f"{root / MANIFEST}: has {size} bytes, must have at most {MAX_MANIFEST}; write the "
-                "store again with larger shards",
-                file=str(root / MANIFEST),
+            raise place.error(
+                DataError,
+                f"has {size} bytes, must have at most {MAX_MANIFEST}; write the store again with "
+                "larger shards",
             )
         with open(descriptor, "rb", closefd=False) as file:
             text = file.read()
-    return parse_manifest(text, str(root / MANIFEST))
+    return parse_manifest(text, place)
 
 
-def parse_manifest(text: bytes, where: str) -> Manifest:
+def parse_manifest(text: bytes, where: Place) -> Manifest:
     """Check the text of a manifest and give its facts.
 
     Args:
         text: JSON.
-        where: The file, for messages.
+        where: The file.
 
     Raises:
         DataError: If it is no manifest, of another version, or says what cannot be.
@@ -76,10 +78,10 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise reader.error("format", "is missing or another", f"be {FORMAT!r}")
     if whole.get("version") != VERSION:
-        raise DataError.at(
-            f"{where}: version is {whole.get('version')!r}, must be {VERSION}; install the release "
-            "of lightning-seqdata that wrote it",
-            file=where,
+        raise where.error(
+            DataError,
+            f"version is {whole.get('version')!r}, must be {VERSION}; install the release of "
+            "lightning-seqdata that wrote it",
         )
     manifest = reader.manifest(whole)
     reader.same("fingerprint", whole, fingerprint_of(whole))
@@ -93,13 +95,12 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
 class _Reader:
     """Turns JSON into facts, naming the place of whatever is not as it must be."""
 
-    where: str
+    where: Place
 
     def error(self, place: str, found: str, must: str) -> DataError:
-        return DataError.at(
-            f"{self.where}: {place} {found}, must {must}; restore the manifest or write the store "
-            "again",
-            file=self.where,
+        return self.where.error(
+            DataError,
+            f"{place} {found}, must {must}; restore the manifest or write the store again",
         )
 
     def need(self, facts: Any, name: str, kind: type, place: str) -> Any:
@@ -117,10 +118,10 @@ class _Reader:
     def same(self, name: str, whole: dict[str, Any], found: str) -> None:
         said = self.need(whole, name, str, "manifest")
         if said != found:
-            raise FingerprintMismatch.at(
-                f"{self.where}: {name} is {said!r}, must be {found!r} by its content; it was "
-                "changed after writing, restore it or write the store again",
-                file=self.where,
+            raise self.where.error(
+                FingerprintMismatch,
+                f"{name} is {said!r}, must be {found!r} by its content; it was changed after "
+                "writing, restore it or write the store again",
             )
 
     def count(self, facts: Any, name: str, place: str, most: int = 1 << 62) -> int:

@@ -21,7 +21,10 @@ from seqdata.storage.manifest import (
     seal_of,
 )
 from seqdata.storage.parsing import load_manifest, parse_manifest
+from seqdata.storage.places import Place
 from seqdata.storage.writer import write_arrow
+
+PLACE = Place(dataset="store", part="manifest", file="seqdata.json")
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +44,12 @@ def parse(whole):
     whole = {**whole, "fingerprint": fingerprint_of(whole), "digest": UNSEALED}
     text = json.dumps(whole)
     sealed = text.replace(UNSEALED, seal_of(text.encode(), UNSEALED))
-    return parse_manifest(sealed.encode(), "store/seqdata.json")
+    return parse_manifest(sealed.encode(), PLACE)
 
 
 def test_a_manifest_survives_writing_and_reading(root):
     manifest = load_manifest(root)
-    assert parse_manifest(dump_manifest(manifest), "") == manifest
+    assert parse_manifest(dump_manifest(manifest), PLACE) == manifest
     assert (root / MANIFEST).read_bytes() == dump_manifest(manifest)
 
 
@@ -67,7 +70,7 @@ def with_checksums(manifest):
 def test_a_manifest_has_checksums_and_statistics_outside_of_the_fingerprint(root):
     manifest = load_manifest(root)
     more = replace(with_checksums(manifest), statistics={"block": 4})
-    found = parse_manifest(dump_manifest(more), "")
+    found = parse_manifest(dump_manifest(more), PLACE)
     assert found == more
     assert found.fingerprint == manifest.fingerprint
 
@@ -152,15 +155,15 @@ WRONG = [
     ((*B, "id", 0, 1), 1 << 60, "shard 0, buffers of 'id', are .*, must lie in"),
     ((*B, "y", 0, 1), 1, "shard 0, buffers of 'y', are .*, must lie in"),
     (("checksums",), 3, "manifest, 'checksums', is a int, must be an object"),
-    (("fingerprint",), 3, ""),
+    (("fingerprint",), 3, PLACE),
 ]
 
 
 @pytest.mark.parametrize(("path", "value", "text"), WRONG[:-1])
 def test_what_cannot_be_true_is_an_error_that_names_the_place(whole, path, value, text):
-    with pytest.raises(DataError, match=f"^store/seqdata.json: {text}") as caught:
+    with pytest.raises(DataError, match=rf"^store manifest \(.seqdata.json.\): {text}") as caught:
         parse(changed(whole, path, value))
-    assert caught.value.facts == {"file": "store/seqdata.json"}
+    assert caught.value.facts == {"dataset": "store", "file": "seqdata.json"}
 
 
 C = ("checksums", "shards", 0)
@@ -202,7 +205,7 @@ WRONG_CHECKSUMS = [
 @pytest.mark.parametrize(("path", "value", "text"), WRONG_CHECKSUMS)
 def test_checksums_that_cannot_be_are_an_error_that_names_the_place(root, path, value, text):
     whole = json.loads(dump_manifest(with_checksums(load_manifest(root))))
-    with pytest.raises(DataError, match=f"^store/seqdata.json: {text}"):
+    with pytest.raises(DataError, match=rf"^store manifest \(.seqdata.json.\): {text}"):
         parse(changed(whole, path, value))
 
 
@@ -210,14 +213,14 @@ def test_checksums_that_cannot_be_are_an_error_that_names_the_place(root, path, 
 def test_a_manifest_with_another_digest_is_an_error(root, said):
     whole = json.loads(dump_manifest(load_manifest(root))) | {"digest": said}
     with pytest.raises(FingerprintMismatch, match=r"digest is '.*', must be '\w{64}' by its cont"):
-        parse_manifest(json.dumps(whole).encode(), "seqdata.json")
+        parse_manifest(json.dumps(whole).encode(), PLACE)
 
 
 def test_a_manifest_with_checksums_must_have_a_digest(root):
     whole = json.loads(dump_manifest(with_checksums(load_manifest(root))))
     del whole["digest"]
     with pytest.raises(DataError, match="manifest lacks 'digest', must have it"):
-        parse_manifest(json.dumps(whole).encode(), "seqdata.json")
+        parse_manifest(json.dumps(whole).encode(), PLACE)
 
 
 def test_a_manifest_of_an_older_release_has_neither(root):
@@ -225,7 +228,7 @@ def test_a_manifest_of_an_older_release_has_neither(root):
     whole = json.loads(dump_manifest(manifest))
     del whole["digest"]
     whole.pop("checksums", None)
-    found = parse_manifest(json.dumps(whole).encode(), "seqdata.json")
+    found = parse_manifest(json.dumps(whole).encode(), PLACE)
     assert found.checksums is None
     assert found.fingerprint == manifest.fingerprint
 
@@ -236,7 +239,7 @@ def test_every_flipped_bit_of_a_manifest_is_an_error(root):
         bad = bytearray(good)
         bad[at // 8] ^= 1 << at % 8
         with pytest.raises(DataError):
-            parse_manifest(bytes(bad), "seqdata.json")
+            parse_manifest(bytes(bad), PLACE)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 10_000])
@@ -244,13 +247,13 @@ def test_what_is_no_json_is_an_error(text):
     with pytest.raises(
         DataError, match=r"text is no JSON .*, must be a manifest; restore the manif"
     ):
-        parse_manifest(text, "seqdata.json")
+        parse_manifest(text, PLACE)
 
 
 @pytest.mark.parametrize("text", [b"[]", b"3", b"{}", b"null"])
 def test_json_that_is_no_manifest_is_an_error(text):
     with pytest.raises(DataError, match="format is missing or another, must be 'seqdata'"):
-        parse_manifest(text, "seqdata.json")
+        parse_manifest(text, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -265,13 +268,13 @@ def test_a_manifest_that_was_changed_is_an_error(whole, path, value):
     with pytest.raises(
         FingerprintMismatch, match=r"fingerprint is '\w+', must be '\w+' by its cont"
     ):
-        parse_manifest(json.dumps(changed(whole, path, value)).encode(), "seqdata.json")
+        parse_manifest(json.dumps(changed(whole, path, value)).encode(), PLACE)
 
 
 def test_a_manifest_without_a_fingerprint_is_an_error(whole):
     del whole["fingerprint"]
     with pytest.raises(DataError, match="manifest lacks 'fingerprint', must have it"):
-        parse_manifest(json.dumps(whole).encode(), "seqdata.json")
+        parse_manifest(json.dumps(whole).encode(), PLACE)
 
 
 def test_a_manifest_that_is_too_large_is_an_error_before_it_is_read(tmp_path):
@@ -289,4 +292,4 @@ def test_random_damage_of_a_manifest_is_an_error(root):
         bad[random.integers(len(bad))] = random.integers(256)
         if bad != good:
             with pytest.raises(DataError):
-                parse_manifest(bytes(bad), "seqdata.json")
+                parse_manifest(bytes(bad), PLACE)
