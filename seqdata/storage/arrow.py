@@ -272,38 +272,39 @@ def _no_store(root: Path) -> ConfigError | DataError:
         return ConfigError(
             f"{root}: is not there ({found}), must be a store's folder; check the path"
         )
+    place = Place(dataset=str(root))
     if root.is_file():
         with open(root, "rb") as file:
             arrow = file.read(len(_MAGIC)) == _MAGIC
         what = "a single Arrow file" if arrow else "a file, and no Arrow file"
-        return DataError.at(
-            f"{root}: is {what}, must be a store's folder with {MANIFEST!r}; turn it into one with "
+        return place.error(
+            DataError,
+            f"is {what}, must be a store's folder with {MANIFEST!r}; turn it into one with "
             "`seqdata write`",
-            file=str(root),
         )
+    place = Place(dataset=str(root), file=MANIFEST, part="manifest")
     names = sorted(path.name for path in root.iterdir())
     own = [name for name in names if OWN_FILES.fullmatch(name)]
     if unfinished(root):
         shards, sequences = left_behind(root)
-        return IncompleteDatasetError.at(
-            f"{root}: has no {MANIFEST!r}, which is written last, must have it; writing was not "
-            f"finished: {shards} whole shards ({sequences} sequences) are there, and the same call "
-            "or command goes on after them",
-            file=str(root), shards=shards, sequences=sequences,
+        return place.error(
+            IncompleteDatasetError,
+            "is not there, must be: it is written last; writing was not finished: "
+            f"{shards} whole shards ({sequences} sequences) are there, and the same call or "
+            "command goes on after them",
+            shards=shards, sequences=sequences,
         )  # fmt: skip
     if own:
-        return IncompleteDatasetError.at(
-            f"{root}: holds {len(own)} files of a store but no {MANIFEST!r}, which is written "
-            "last; writing was not finished or not all was copied: write it again, or copy "
-            "the rest",
-            file=str(root),
+        return place.error(
+            IncompleteDatasetError,
+            f"is not there, but {len(own)} files of a store are, must be: it is written last; "
+            "writing was not finished or not all was copied: write it again, or copy the rest",
         )
+    place = Place(dataset=str(root))
     if not names:
-        return DataError.at(
-            f"{root}: is empty, must hold a store; write one with `seqdata write`", file=str(root)
-        )
-    return DataError.at(
-        f"{root}: holds {', '.join(names[:5])} but no {MANIFEST!r}, must be a store's folder; turn "
-        "the files into one with `seqdata write`",
-        file=str(root),
+        return place.error(DataError, "is empty, must hold a store; write one with `seqdata write`")
+    return place.error(
+        DataError,
+        f"holds {', '.join(names[:5])} but no {MANIFEST!r}, must be a store's folder; turn the "
+        "files into one with `seqdata write`",
     )

@@ -223,16 +223,21 @@ def test_a_location_that_is_no_path_is_an_error(location):
 
 def test_a_folder_where_a_writer_stopped_says_how_to_go_on(tmp_path):
     (tmp_path / ".seqdata-tmp-abc").mkdir()
-    text = r"has no 'seqdata.json', .*: 0 whole shards \(0 sequences\) are there, and the same call"
+    text = (
+        r"manifest \(.seqdata.json.\): is not there, must be: .*: 0 whole shards \(0 sequences\) are "
+        "there, and the same call or command goes on after them"
+    )
     with pytest.raises(IncompleteDatasetError, match=text) as caught:
         open_arrow(tmp_path)
-    assert caught.value.facts == {"file": str(tmp_path), "shards": 0, "sequences": 0}
+    assert caught.value.facts == {
+        "dataset": str(tmp_path), "file": "seqdata.json", "shards": 0, "sequences": 0
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("left", ["part-00000.arrow", "lengths-time.u32", "part-00000.crc"])
 def test_a_folder_without_manifest_is_an_unfinished_one(tmp_path, left):
     (tmp_path / left).touch()
-    text = "but no 'seqdata.json', which is written last; writing was not finished or not all was"
+    text = "is not there, but 1 files of a store are, must be: it is written last; writing was not"
     with pytest.raises(IncompleteDatasetError, match=text):
         open_arrow(tmp_path)
 
