@@ -79,7 +79,7 @@ def descriptors() -> int:
 
 def shared_by_name(session: int) -> list[str]:
     """Give the named shared memory that processes of a session have mapped."""
-    named = set()
+    named: set[str] = set()
     for pid in processes_of(session):
         try:
             maps = (_PROC / str(pid) / "maps").read_text()

@@ -1,0 +1,111 @@
+"""What came of a fault, what must come of it, and what is wrong about it.
+
+Place in the flow: ``reading`` and ``children`` make outcomes, the matrix holds them against what is
+expected. Makes: complaints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from seqdata.errors import Fact, SeqDataError
+
+WHOLE = "whole"
+WRONG = "wrong"
+SHORT = "short"
+ERROR = "error"
+DIED = "died"
+STUCK = "stuck"
+BROKEN = "broken"
+SILENT = (WRONG, SHORT)
+"""Outcomes that nobody would notice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of reading or playing a data set.
+
+    Attributes:
+        what: ``whole`` (all that was planned came, and was right), ``wrong`` (a value was another),
+            ``short`` (it ended early, as if that were all), ``error``, ``died`` (the process ended)
+            ``stuck``, or ``broken`` (the test of the fault itself failed).
+        kinds: Of an error: its class, then those it is one of.
+        text: Of an error: its message; else what happened.
+        facts: Of an error.
+        delivered: Batches that came before it ended.
+        planned: Batches that had to come.
+        seconds: From the fault, or else from opening, to the end.
+        left: What was left behind: processes, shared memory, files, descriptors.
+    """
+
+    what: str
+    kinds: tuple[str, ...] = ()
+    text: str = ""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    delivered: int = 0
+    planned: int = 0
+    seconds: float = 0.0
+    left: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The class of the error, or what happened."""
+        return self.kinds[0] if self.kinds else self.what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What must come of a fault.
+
+    Attributes:
+        kinds: One of these: classes of errors, or ``whole``, ``died``.
+        facts: Names of the facts that an error of seqdata's must have.
+        seconds: Within which it must come.
+        delivered: Batches that must have come before; None: any number.
+        text: What the message must say.
+    """
+
+    kinds: tuple[str, ...]
+    facts: tuple[str, ...] = ()
+    seconds: float = 10.0
+    delivered: int | None = None
+    text: str = ""
+
+
+def of_error(
+    error: BaseException, *, seconds: float, delivered: int = 0, planned: int = 0
+) -> Outcome:
+    """Give the outcome that an exception is."""
+    classes = [one.__name__ for one in type(error).__mro__]
+    facts = error.facts if isinstance(error, SeqDataError) else {}
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    return Outcome(
+        what=ERROR, kinds=tuple(classes), text=f"{error}{notes}", facts=facts, seconds=seconds,
+        delivered=delivered, planned=planned,
+    )  # fmt: skip
+
+
+def complaints(outcome: Outcome, must: Expectation) -> tuple[str, ...]:
+    """Say what is wrong about an outcome; nothing where it is as it must be."""
+    return tuple(_complaints(outcome, must))
+
+
+def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
+    wrong = []
+    got = outcome.kinds or (outcome.what,)
+    if not set(got) & set(must.kinds):
+        shown = f"{outcome.name} ({outcome.text})" if outcome.text else outcome.name
+        wrong.append(f"is {shown}, must be {' or '.join(must.kinds)}")
+    elif outcome.what == ERROR:
+        missing = [name for name in must.facts if name not in outcome.facts]
+        if missing:
+            wrong.append(f"{outcome.name} lacks the facts {', '.join(missing)}: {outcome.text}")
+        if must.text not in outcome.text:
+            wrong.append(f"{outcome.name} does not say {must.text!r}: {outcome.text}")
+    if outcome.seconds > must.seconds:
+        wrong.append(f"came after {outcome.seconds:.1f} s, must within {must.seconds:.1f} s")
+    if must.delivered is not None and outcome.delivered != must.delivered:
+        wrong.append(f"came after {outcome.delivered} batches, must after {must.delivered}")
+    wrong += [f"left behind: {one}" for one in outcome.left]
+    return wrong

@@ -1,0 +1,21 @@
+"""All cells of the core's own stores.
+
+Place in the flow: between the rows and the matrix. Makes: cells.
+"""
+
+from __future__ import annotations
+
+from seqdata.testing.faults import rows_d
+from seqdata.testing.faults.subject import SUBJECTS
+from seqdata.testing.faults.table import FAULTS, Cell
+
+
+def all_cells(*, quick: bool = False) -> list[Cell]:
+    """Give the cells of every fault, in the order of ``FAULTS``.
+
+    Args:
+        quick: Whether each tries little, for the cells that run at every change.
+    """
+    found = [cell for subject in SUBJECTS for cell in rows_d.cells(subject, quick=quick)]
+    order = list(FAULTS)
+    return sorted(found, key=lambda cell: order.index(cell.fault))

@@ -1,0 +1,65 @@
+"""All faults, and what a cell of their matrix is.
+
+Place in the flow: below the rows, which are lists of cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from seqdata.testing.faults.outcome import Expectation, Outcome
+
+Try = Callable[[], Sequence[Outcome]]
+
+FAULTS = {
+    "D1": "a bit of a value flips",
+    "D2": "a bit of metadata, lengths or manifest flips",
+    "D3": "a file is cut off",
+    "D4": "a file is cut off at a multiple of 512 bytes",
+    "D5": "a file has no bytes",
+    "D6": "a page of 4 KiB is zeroed",
+    "D7": "a file is gone",
+    "D8": "two shards are in each other's place",
+    "D9": "a manifest or index is of an older write",
+    "D10": "a file is cut off while it is read",
+    "W1": "a worker is killed",
+    "W2": "a worker crashes",
+    "W3": "a worker runs out of memory",
+    "W4": "a worker leaves by sys.exit",
+    "W5": "a worker is stuck",
+    "V1": "a writer is killed",
+    "V2": "a writer finds the disk full",
+    "V3": "a writer is asked to end",
+    "X1": "all processes are asked to end",
+    "X2": "descriptors, mappings or shared memory run out",
+}
+"""Fault -> what happens; as in the page on what happens when something breaks."""
+
+
+NOTHING = Expectation(kinds=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A fault, tried in one way.
+
+    Attributes:
+        fault: Its name in ``FAULTS``.
+        way: Data set, ``verify``, workers, …: what makes this cell another than the rest.
+        tries: Gives the outcomes; runs in a process of its own. None: cannot apply.
+        reason: Why it cannot apply, or what is special.
+        must: What every outcome must be.
+        bound: Seconds that the whole cell may take.
+        quick: Whether it is run at every change; the others only at night.
+        named: Which part of the errors must name the sequence.
+    """
+
+    fault: str
+    way: str
+    tries: Try | None = None
+    reason: str = ""
+    must: Expectation = NOTHING
+    bound: float = 60.0
+    quick: bool = False
+    named: float = 0.0
