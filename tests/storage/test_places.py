@@ -1,10 +1,17 @@
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from seqdata.errors import CorruptShardError, DecodeError
-from seqdata.storage.places import Place, quoted
+from seqdata.storage.arrow import open_arrow
+from seqdata.storage.dataset import DatasetStore
+from seqdata.storage.foreign import open_foreign
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.places import Place, Placing, quoted
+from seqdata.storage.writer import write_arrow
 
 WHOLE = Place(
     dataset="store/train", shard=17, file="part-00017.arrow", sequence=88123, key="utt-381",
@@ -59,3 +66,22 @@ def test_a_long_id_is_cut_in_the_message_and_whole_in_the_facts():
     assert quoted(key) == f'"{"k" * 80}…"'
     assert quoted(key) in str(error)
     assert len(str(error)) < 150
+
+
+def test_every_store_knows_where_its_sequences_lie(tmp_path):
+    rows = [{"id": f"s{i}", "x": np.arange(i)} for i in range(3)]
+    root = tmp_path / "store"
+    write_arrow(root, rows, shard_bytes=1)
+    pa.parquet.write_table(pa.table({"x": [[1], [2]], "id": ["a", "b"]}), tmp_path / "p.parquet")
+    stores = {
+        open_arrow(root): f'{root} shard 2 ("part-00002.arrow"), sequence 2 ("s2")',
+        open_foreign(tmp_path / "p.parquet"): f"{tmp_path / 'p.parquet'}",
+        MemoryStore.of(rows): 'memory, sequence 2 ("s2")',
+        DatasetStore.of(dict(enumerate(rows)), [0, 1, 2]): "dataset, sequence 2",
+    }
+    for store, words in stores.items():
+        assert isinstance(store, Placing)
+        assert str(store.place(2)) == words  # the file of two rows has no sequence 2
+    assert str(open_foreign(tmp_path / "p.parquet").place(1)).endswith(
+        'p.parquet shard 0 ("p.parquet"), sequence 1 ("b")'
+    )
