@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DecodeError
+from seqdata.storage.limits import check_size
 from seqdata.storage.places import Place
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def decode(where: Place, array: pa.Array, kind: Kind, width: int | None = None) 
         DecodeError: If a value is missing; naming column and row.
         CorruptShardError: If the offsets cannot be true.
     """
-    array = _unwrapped(array)
+    array = _unwrapped(where, array)
     _refuse_nulls(where, array, None)
     if kind.is_text:
         return _text(where, array)
@@ -154,7 +155,8 @@ def list_offsets(where: Place, array: pa.Array) -> NDArray[np.int64]:
     buffer = array.buffers()[1]
     if not len(array) or buffer is None:
         return np.zeros(len(array) + 1, dtype=np.int64)
-    raw = np.frombuffer(buffer, dtype=np.int64 if wide else np.int32)
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    raw = np.frombuffer(buffer, dtype, buffer.size // dtype.itemsize)
     found = raw[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
     if len(found) <= len(array) or found[0] < 0 or (found[1:] < found[:-1]).any():
         raise _corrupt(where, "offsets that do not rise")
@@ -172,7 +174,7 @@ def row_lengths(
         DecodeError: If a row is missing.
         CorruptShardError: If the offsets cannot be true.
     """
-    array = _unwrapped(array)
+    array = _unwrapped(where, array)
     _refuse_nulls(where, array, None)
     offsets = list_offsets(where, array)
     if not kind.nested:
@@ -194,18 +196,54 @@ def has_nulls(array: pa.Array) -> bool:
     return lists and has_nulls(array.values)
 
 
-def _unwrapped(array: pa.Array) -> pa.Array:
+def _unwrapped(where: Place, array: pa.Array) -> pa.Array:
+    """Give a column as plain numbers, lists or text.
+
+    pyarrow follows indices and views of bytes without a look, so all of them are checked before.
+    """
     from pyarrow import BaseExtensionType, large_binary, large_string, types
 
-    if isinstance(array.type, BaseExtensionType):
-        array = array.storage
-    if types.is_dictionary(array.type):
+    while isinstance(array.type, BaseExtensionType) or types.is_dictionary(array.type):
+        if isinstance(array.type, BaseExtensionType):
+            array = array.storage
+            continue
+        array.validate(full=True)
+        _refuse_nulls(where, array, None)
+        check_size(
+            where, array.indices.nbytes + array.dictionary.nbytes, _unpacked_bytes(where, array)
+        )
         array = array.dictionary_decode()
-    if types.is_string_view(array.type):
-        return array.cast(large_string())
-    if types.is_binary_view(array.type) or types.is_fixed_size_binary(array.type):
-        return array.cast(large_binary())
-    return array
+    if types.is_string_view(array.type) or types.is_binary_view(array.type):
+        array.validate(full=True)
+        stored = sum(buffer.size for buffer in array.buffers() if buffer is not None)
+        check_size(where, stored, int(_view_sizes(array).sum()))
+        return array.cast(
+            large_string() if types.is_string_view(array.type) else large_binary(), safe=True
+        )
+    return array.cast(large_binary()) if types.is_fixed_size_binary(array.type) else array
+
+
+def _unpacked_bytes(where: Place, array: pa.DictionaryArray) -> int:
+    """Give the bytes of a column's values, each as often as it is used."""
+    from pyarrow import types
+
+    values, used = array.dictionary, array.indices.to_numpy(zero_copy_only=False)
+    type_ = values.type
+    if types.is_string_view(type_) or types.is_binary_view(type_):
+        return int(_view_sizes(values)[used].sum())
+    if kind_of(type_) in (Kind("str"), Kind("bytes")):
+        return int(np.diff(list_offsets(where, values))[used].sum())
+    size = -(-int(values.nbytes) // max(1, len(values)))  # all are of one size
+    return len(used) * size
+
+
+def _view_sizes(array: pa.Array) -> NDArray[np.int64]:
+    """Give the bytes that each view of a column asks for, int64 (rows,)."""
+    buffer = array.buffers()[1]
+    if not len(array) or buffer is None:
+        return np.zeros(len(array), dtype=np.int64)
+    words = np.frombuffer(buffer, dtype=np.int32, count=4 * (array.offset + len(array)))
+    return words[4 * array.offset :: 4].astype(np.int64)
 
 
 def _text(where: Place, array: pa.Array) -> Decoded:
@@ -231,7 +269,10 @@ def _numbers(where: Place, array: pa.Array, offsets: NDArray[np.int64] | None) -
 def _refuse_nulls(where: Place, array: pa.Array, offsets: NDArray[np.int64] | None) -> None:
     if not array.null_count:
         return
-    place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+    missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+    if not len(missing):
+        raise _corrupt(where, "a count of nulls that are not there")
+    place = int(missing[0])
     row = place if offsets is None else int(np.searchsorted(offsets, place, side="right")) - 1
     inside = "" if offsets is None else " inside its list"
     raise where.error(

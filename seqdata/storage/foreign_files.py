@@ -81,6 +81,6 @@ def _named_by_datasets(state: Path) -> list[str]:
     try:
         told = json.loads(state.read_text("utf-8"))
         names = [one["filename"] for one in told["_data_files"]]
-    except (ValueError, KeyError, TypeError):  # somebody else's state.json
+    except (ValueError, KeyError, TypeError, RecursionError):  # somebody else's state.json
         return []
     return [name for name in names if isinstance(name, str) and is_plain_name(name)]

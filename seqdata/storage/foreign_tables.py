@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import DataError
+from seqdata.errors import CorruptShardError, DataError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.arrow_types import Decoded, Kind, decode, has_nulls, kind_of
@@ -64,7 +64,15 @@ class Tables:
         width = kind.shape[0] if kind.nested else None
         where = file.place_of(unit, name)
         with guarded(where):
-            return decode(where, file.column(unit, name), kind, width)
+            array = file.column(unit, name)
+            if len(array) != self.rows[number]:
+                raise where.error(
+                    CorruptShardError,
+                    f"has {len(array)} rows, must have {self.rows[number]} as were counted; "
+                    "restore the file",
+                    found=len(array), expected=int(self.rows[number]),
+                )  # fmt: skip
+            return decode(where, array, kind, width)
 
     def in_place(self, name: str) -> bool:
         """Tell whether a column's bytes can be used as they lie, in all files."""

@@ -8,6 +8,7 @@ lengths.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -116,18 +117,36 @@ def _save(cache: Path, found: Survey) -> None:
 def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> Survey | None:
     """Give the count that was kept; None where there is none, or it cannot be true."""
     try:
-        with np.load(cache, allow_pickle=False) as kept:
-            rows = kept["rows"]
-            lengths = {name: kept[f"lengths/{name}"] for name in kinds}
-            widths = {
-                name: (int(kept[f"widths/{name}"][0]), int(kept[f"widths/{name}"][1]))
-                for name, kind in kinds.items()
-                if kind.nested
-            }
-    except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
+        with zipfile.ZipFile(cache) as kept:
+            rows = _array(kept, "rows")
+            lengths = {name: _array(kept, f"lengths/{name}") for name in kinds}
+            nested = [name for name, kind in kinds.items() if kind.nested]
+            widths = {name: _array(kept, f"widths/{name}") for name in nested}
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
+        return None
+    if rows.shape != (units,) or rows.dtype != np.int64 or (rows < 0).any():
         return None
     count = int(rows.sum())
-    whole = rows.shape == (units,) and all(
-        one.shape == (count,) and one.dtype.kind == "u" for one in lengths.values()
-    )
-    return Survey(rows.astype(np.int64), lengths, widths) if whole else None
+    whole = all(one.shape == (count,) and one.dtype.kind == "u" for one in lengths.values())
+    whole = whole and all(one.shape == (2,) and one.dtype.kind == "i" for one in widths.values())
+    pairs = {name: (int(one[0]), int(one[1])) for name, one in widths.items()} if whole else {}
+    return Survey(rows, lengths, pairs) if whole else None
+
+
+def _array(kept: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """Give one array of the archive, which must be as ``numpy.savez`` writes it.
+
+    Raises:
+        ValueError: If it is not.
+        KeyError: If it is not there.
+    """
+    about = kept.getinfo(f"{name}.npy")
+    if about.compress_type != zipfile.ZIP_STORED or about.flag_bits & 1:
+        raise ValueError(f"{name} is compressed or encrypted")  # sizes would be a matter of trust
+    file = io.BytesIO(kept.read(about))
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError(f"{name} is of another version")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.hasobject or len(shape) != 1:
+        raise ValueError(f"{name} holds no numbers")
+    return np.frombuffer(file.getvalue(), dtype, offset=file.tell(), count=shape[0])

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seqdata.errors import CorruptShardError, DataError
+from seqdata.errors import CorruptShardError, DataError, LimitError
+from seqdata.storage.limits import MAX_FOOTER, refuse
+from seqdata.storage.messages import check_file, check_stream
 from seqdata.storage.places import Place
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def open_file(path: Path, place: Place) -> TableFile:
             "`seqdata write`",
         )
     with guarded(place):
-        digest = _digest(path, format)
+        digest = _digest(path, format, place)
         opener = {"parquet": _open_parquet, "stream": _open_stream, "arrow": _open_ipc}[format]
         made = opener(path, place, digest)
         made.schema.names  # noqa: B018 - decoded now, while damage still has a path
@@ -114,11 +116,18 @@ def guarded(place: Place) -> Iterator[None]:
 
     Raises:
         CorruptShardError: If it says so.
+        LimitError: If memory did not suffice.
     """
     import pyarrow as pa
 
     try:
         yield
+    except MemoryError as error:
+        raise place.error(
+            LimitError,
+            f"asks for more memory than there is ({error}), must fit; write the file again in "
+            "smaller units",
+        ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise place.error(
@@ -131,9 +140,10 @@ def _open_ipc(path: Path, place: Place, digest: bytes) -> TableFile:
     import pyarrow as pa
 
     source = pa.memory_map(str(path))
+    whole = source.read_buffer(source.size())
+    check_file(place, memoryview(whole))
     reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
     count, schema = reader.num_record_batches, reader.schema
-    whole = source.read_buffer(source.size())
     batches: list[pa.RecordBatch] = []
     while len(batches) < count:  # ends at the first batch that is compressed
         batch = reader.get_batch(len(batches))
@@ -148,7 +158,10 @@ def _open_stream(path: Path, place: Place, digest: bytes) -> TableFile:
     import pyarrow as pa
 
     options = pa.ipc.IpcReadOptions(use_threads=False)
-    reader = pa.ipc.open_stream(pa.memory_map(str(path)), options=options)
+    source = pa.memory_map(str(path))
+    check_stream(place, memoryview(source.read_buffer(source.size())))
+    source.seek(0)
+    reader = pa.ipc.open_stream(source, options=options)
     return _kept(place, "stream", reader.schema, list(reader), digest)
 
 
@@ -224,8 +237,12 @@ class _Parquet:
             return table.column(name).combine_chunks()
 
 
-def _digest(path: Path, format: str) -> bytes:
-    """Digest a file's name, size and footer; of a stream, which has none, its end."""
+def _digest(path: Path, format: str, place: Place) -> bytes:
+    """Digest a file's name, size and footer; of a stream, which has none, its end.
+
+    Raises:
+        LimitError: If the footer is too large.
+    """
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         ends = {"arrow": 10, "parquet": 8}
@@ -233,7 +250,11 @@ def _digest(path: Path, format: str) -> bytes:
         if format in ends:
             file.seek(-min(size, ends[format]), os.SEEK_END)
             tail = ends[format] + int.from_bytes(file.read(4), "little")
-        file.seek(-min(size, tail), os.SEEK_END)
+        tail = min(size, tail)
+        if tail > MAX_FOOTER:
+            must = f"have at most {MAX_FOOTER}"
+            refuse(place, f"has a footer of {tail} bytes", must, tail, MAX_FOOTER)
+        file.seek(-tail, os.SEEK_END)
         footer = file.read()
     made = hashlib.sha256(f"{path.name}\0{size}\0{format}\0".encode())
     made.update(footer)

@@ -1,0 +1,67 @@
+"""How much data may ask for: what is beyond is refused before memory is taken for it.
+
+Files say how large they are; a few bytes can say anything. Place in the flow: the readers of other
+people's files ask here. Reads: declared sizes. Makes: errors.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from seqdata.errors import LimitError
+from seqdata.storage.places import Place
+
+MAX_ROWS = 1 << 48
+"""Rows of a file or of one of its units."""
+MAX_METADATA = 1 << 24
+"""Bytes of what Arrow says about one record batch, or of the schema."""
+MAX_FOOTER = 1 << 26
+"""Bytes of a file's footer."""
+MAX_DEPTH = 8
+"""Lists in lists, extensions and dictionaries counted, too."""
+MAX_RATIO = 200
+"""Bytes in memory for each byte in the file, beyond ``FREE_BYTES``."""
+FREE_BYTES = 256 << 20
+"""Bytes of one column of one unit that may come from any few bytes."""
+
+
+def check_rows(place: Place, rows: int) -> None:
+    """Refuse more rows than there can be.
+
+    Raises:
+        LimitError: If there are more than ``MAX_ROWS``.
+    """
+    if rows > MAX_ROWS:
+        refuse(place, f"declares {rows} rows", f"have at most {MAX_ROWS}", rows, MAX_ROWS)
+
+
+def check_size(place: Place, stored: int, needed: int) -> None:
+    """Refuse data that is very much larger in memory than in the file.
+
+    Args:
+        place: What is to be decoded.
+        stored: Its bytes in the file.
+        needed: Bytes that it would take in memory.
+
+    Raises:
+        LimitError: If that is more than ``FREE_BYTES`` and ``MAX_RATIO`` times as much.
+    """
+    most = max(FREE_BYTES, MAX_RATIO * stored)
+    if needed > most:
+        refuse(
+            place, f"has {stored} bytes that become {needed} in memory",
+            f"become at most {most}", needed, most,
+        )  # fmt: skip
+
+
+def refuse(place: Place, found: str, must: str, asked: int, most: int) -> NoReturn:
+    """Say that a cap was reached.
+
+    Raises:
+        LimitError: Always.
+    """
+    raise place.error(
+        LimitError,
+        f"{found}, must {must}; where you trust the file, write it again in smaller units",
+        found=asked, expected=most,
+    )  # fmt: skip
