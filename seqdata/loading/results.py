@@ -96,7 +96,7 @@ def checked(result: Any, piece: int, axis_of: Axis, wrong: Wrong) -> dict[str, A
             "gave None, must give a dict of arrays: it never drops a sequence; leave sequences out "
             "with `where`",
         )
-    if not isinstance(result, Mapping):
+    if type(result) is not dict and not isinstance(result, Mapping):
         raise wrong(piece, f"gave {type(result).__name__}, must give a dict of arrays")
     made: dict[str, Any] = {}
     for name, value in result.items():

@@ -8,8 +8,6 @@ flow: spans -> columns. Reads: columns of a ``Reading``. Makes: columns over new
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from seqdata.axes import Axes, unknown_name
 from seqdata.errors import ConfigError, DecodeError, SeqDataError, trailer
 from seqdata.loading.columnar import shown, taken
+from seqdata.loading.pieces import Generator, pieces_of
 from seqdata.loading.reading import TARGETS, Reading
 from seqdata.loading.request import Request
 from seqdata.loading.results import Results, checked, gathered
@@ -78,11 +77,22 @@ class Transforming:
         made = []
         ids = request.ids
         wrong, drawings = self._wrong(ids), request.drawings().tolist()
-        for piece, base in enumerate(ids.tolist()):
+        pieces = [
+            (name, pieces_of(column, ragged=self.reading.axes.along(name) is not None))
+            for name, column in seen.items()
+        ]
+        generator = Generator(self.seed, request.epoch)
+        transform = self.reading.transform
+        for number, base in enumerate(ids.tolist()):
             request.tell(base)
-            sequence = {name: self._piece(column, piece, name) for name, column in seen.items()}
-            result = self._one(sequence, drawings[piece], base, request.epoch)
-            made.append(checked(result, piece, self._axis, wrong))
+            sequence = {name: piece(number) for name, piece in pieces}
+            try:
+                result = transform(sequence, generator.at(drawings[number], base))
+            except Exception as error:
+                raise _told(error, f"transform of sequence {self.name(base)}", base) from (
+                    error.__cause__
+                )
+            made.append(checked(result, number, self._axis, wrong))
         return gathered(made, self._axis, wrong, lambda piece: self.name(int(ids[piece])))
 
     def name(self, base: int) -> str:
@@ -94,13 +104,6 @@ class Transforming:
         text = f"transform of sequence {self.name(base)}: {what}; change the transform"
         return DecodeError.at(text, sequence=base, **facts)
 
-    def _one(self, sequence: dict[str, Any], occurrence: int, base: int, epoch: int) -> Any:
-        key = np.array([self.seed, epoch], dtype=np.uint64)
-        counter = np.array([0, occurrence, int(Purpose.TRANSFORM), base], dtype=np.uint64)
-        rng = np.random.Generator(np.random.Philox(key=key, counter=counter))
-        with _told(lambda: f"in the transform of sequence {self.name(base)}", sequence=base):
-            return self.reading.transform(sequence, rng)
-
     def _at_once(self, seen: Columns, request: Request) -> Results:
         ids, drawings = request.ids, request.drawings()
         seeds = Draw(self.seed, request.epoch).each(Purpose.TRANSFORM, drawings, ids)
@@ -108,20 +111,16 @@ class Transforming:
         def where() -> str:  # asked for by errors only: names may have to be read
             return self._several(ids)
 
-        with _told(lambda: f"in the {where()}"):
+        try:
             result = self.reading.transform(shown(seen, self.reading.axes), seeds)
+        except Exception as error:
+            raise _told(error, where()) from error.__cause__
         return taken(result, len(ids), self.axes, where)
 
     def _several(self, ids: NDArray[np.int64]) -> str:
         keys = [repr(key) for key in self.reading.store.keys(ids[:_NAMED])]
         more = ", …" if len(ids) > _NAMED else ""
         return f"transform of sequences {', '.join(keys)}{more}"
-
-    def _piece(self, column: Any, number: int, name: str) -> Any:
-        if isinstance(column, list):
-            return column[number]
-        piece = np.array(column[number])  # a copy: what is mapped is not for writing
-        return piece if self.reading.axes.along(name) is not None else piece[0]
 
     def _axis(self, name: str, dimensions: int) -> str | None:
         return self.axes.axis_of.get(name, self.axes.axis if dimensions else None)
@@ -200,15 +199,12 @@ def transforming_of(reading: Reading, seed: int) -> Transforming:
     return Transforming(reading, seed, Axes(reading.axis, reading.made_axes))
 
 
-@contextmanager
-def _told(place: Callable[[], str], **facts: int | str) -> Iterator[None]:
+def _told(error: Exception, where: str, base: int | None = None) -> Exception:
     """Say in an exception where it was raised: which sequence."""
-    try:
-        yield
-    except SeqDataError as error:
-        raise type(error).at(f"{error}\n  {place()}", **{**error.facts, **facts}) from error
-    except Exception as error:
-        error.add_note(place())
-        if facts:
-            error.add_note(trailer(**facts))
-        raise
+    facts = {} if base is None else {"sequence": base}
+    if isinstance(error, SeqDataError):
+        return error.with_place(f"in the {where}", **facts).with_traceback(error.__traceback__)
+    error.add_note(f"in the {where}")
+    if facts:
+        error.add_note(trailer(**facts))
+    return error
