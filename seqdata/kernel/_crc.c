@@ -2,16 +2,17 @@
  *
  * The instruction takes three cycles but one can begin in each, so that three neighbouring runs of
  * bytes are done side by side; a run's checksum is moved over the bytes behind it by a table that
- * was made for their number. CRC-32, which stores use that were written without this kernel, has
- * tables only.
+ * was made for their number. Where the processor multiplies polynomials 512 bits wide, long runs are
+ * folded by that first, which is twice as fast. CRC-32, which stores use that were written without
+ * this kernel, has tables only.
  */
 #include "_crc.h"
 #include <string.h>
 
 #define TABLES 8
-#define RUNS 3
+#define RUNS 2
 static const uint32_t POLYNOMIAL[CRC_KINDS] = {0x82F63B78, 0xEDB88320}; /* bits reflected */
-static const size_t RUN[RUNS] = {4096, 256, 64}; /* bytes; powers of two */
+static const size_t RUN[RUNS] = {256, 64}; /* bytes; powers of two */
 
 typedef uint32_t Table[256];
 static Table tables[CRC_KINDS][TABLES];
@@ -30,6 +31,17 @@ static int has_instruction;
 #define FOUND() 1
 #define WORD(crc, word) __crc32cd((uint32_t)(crc), word)
 #define BYTE(crc, byte) __crc32cb((uint32_t)(crc), byte)
+#endif
+
+#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 9)
+#include <immintrin.h>
+#define FOLDED 256 /* bytes at a time */
+#define WIDE __attribute__((target("sse4.2,pclmul,avx512f,vpclmulqdq")))
+#define FOUND_WIDE() \
+    (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq") && \
+     __builtin_cpu_supports("pclmul"))
+static int has_wide;
+static uint32_t over_all[2], over_one[2], over_lane[2]; /* to fold over 256, 64 and 16 bytes */
 #endif
 
 /* Multiply a matrix of bits, a column each, with a vector. */
@@ -55,6 +67,22 @@ static void make_shift(size_t bytes, Table *shift) {
             shift[place][byte] = times(columns, byte << (8 * place));
 }
 
+#ifdef WIDE
+/* Give x^degree modulo the polynomial, bits reflected. */
+static uint32_t power(int degree) {
+    uint32_t value = 0x80000000;
+    while (degree--) value = value & 1 ? (value >> 1) ^ POLYNOMIAL[CRC32C] : value >> 1;
+    return value;
+}
+
+/* What moves 16 bytes over so many bits: their first half, which is 64 bits further, and their
+ * second. The product of 64 reflected bits and these 32 is 33 bits too far. */
+static void make_fold(int bits, uint32_t *fold) {
+    fold[0] = power(bits + 64 - 33);
+    fold[1] = power(bits - 33);
+}
+#endif
+
 void crc_prepare(void) {
     for (int kind = 0; kind < CRC_KINDS; kind++) {
         Table *table = tables[kind];
@@ -73,6 +101,12 @@ void crc_prepare(void) {
     for (int i = 0; i < RUNS; i++) make_shift(RUN[i], shifts[i]);
 #ifdef INSTRUCTION
     has_instruction = FOUND();
+#endif
+#ifdef WIDE
+    make_fold(8 * FOLDED, over_all);
+    make_fold(512, over_one);
+    make_fold(128, over_lane);
+    has_wide = has_instruction && FOUND_WIDE();
 #endif
 }
 
@@ -106,8 +140,53 @@ static uint64_t move(const Table *shift, uint64_t crc) {
            shift[3][crc >> 24 & 0xFF];
 }
 
+#ifdef WIDE
+WIDE static __m512i fold(__m512i value, __m512i by, __m512i next) {
+    __m512i first = _mm512_clmulepi64_epi128(value, by, 0x00);
+    __m512i second = _mm512_clmulepi64_epi128(value, by, 0x11);
+    return _mm512_ternarylogic_epi64(first, second, next, 0x96); /* xor of three */
+}
+
+WIDE static __m128i fold_lane(__m128i value, __m128i by, __m128i next) {
+    __m128i first = _mm_clmulepi64_si128(value, by, 0x00);
+    return _mm_xor_si128(_mm_xor_si128(first, _mm_clmulepi64_si128(value, by, 0x11)), next);
+}
+
+WIDE static __m128i factors(const uint32_t *fold) { return _mm_set_epi64x(fold[1], fold[0]); }
+
+/* Go on with a checksum over a multiple of FOLDED bytes. */
+WIDE static uint64_t by_folding(uint64_t crc, const unsigned char *at, size_t bytes) {
+    __m512i all = _mm512_broadcast_i32x4(factors(over_all));
+    __m512i one = _mm512_broadcast_i32x4(factors(over_one));
+    __m128i lane = factors(over_lane);
+    __m512i a = _mm512_loadu_si512(at), b = _mm512_loadu_si512(at + 64);
+    __m512i c = _mm512_loadu_si512(at + 128), d = _mm512_loadu_si512(at + 192);
+    a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi64_si128((long long)crc)));
+    for (at += FOLDED, bytes -= FOLDED; bytes; at += FOLDED, bytes -= FOLDED) {
+        a = fold(a, all, _mm512_loadu_si512(at));
+        b = fold(b, all, _mm512_loadu_si512(at + 64));
+        c = fold(c, all, _mm512_loadu_si512(at + 128));
+        d = fold(d, all, _mm512_loadu_si512(at + 192));
+    }
+    d = fold(fold(fold(a, one, b), one, c), one, d);
+    __m128i last = _mm512_castsi512_si128(d);
+    last = fold_lane(last, lane, _mm512_extracti32x4_epi32(d, 1));
+    last = fold_lane(last, lane, _mm512_extracti32x4_epi32(d, 2));
+    last = fold_lane(last, lane, _mm512_extracti32x4_epi32(d, 3));
+    crc = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(last));
+    return _mm_crc32_u64(crc, (uint64_t)_mm_extract_epi64(last, 1));
+}
+#endif
+
 INSTRUCTION static uint32_t by_instruction(const unsigned char *at, size_t bytes) {
     uint64_t crc = 0xFFFFFFFF;
+#ifdef WIDE
+    if (has_wide && bytes >= 4 * FOLDED) {
+        size_t folded = bytes - bytes % FOLDED;
+        crc = by_folding(crc, at, folded);
+        at += folded, bytes -= folded;
+    }
+#endif
     for (int i = 0; i < RUNS; i++) {
         size_t run = RUN[i];
         for (; bytes >= 3 * run; bytes -= 3 * run, at += 3 * run) {

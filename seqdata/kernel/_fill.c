@@ -321,16 +321,21 @@ static int length_is_right(const Source *s, const Place *place) {
     return place->whole / (size_t)s->width == length;
 }
 
-/* Verify one block of a sequence, whose checksum is the `at`-th of its shard, and mark it. */
-static int is_right(const Source *s, const Place *place, size_t block, int64_t at) {
+/* Copy the bytes `from..stop` of a sequence, which lie in one of its blocks; verify all of that,
+ * whose checksum is the `at`-th of its shard, and mark it. */
+static int copy_block(const Source *s, const Place *place, size_t from, size_t stop, size_t block,
+                      int64_t at) {
     const Shard *shard = &s->shard[place->shard];
+    const char *whole = place->from - place->begin;
+    char *to = place->to ? place->to + (from - place->begin) : NULL;
     int64_t bit = shard->first + at;
-    if (is_marked(s, bit)) return 1;
     size_t begin = block * s->block, bytes = place->whole - begin;
     uint32_t must;
+    if (to && from < stop) memcpy(to, whole + from, stop - from);
+    if (is_marked(s, bit)) return 1;
     memcpy(&must, (const char *)shard->sums.buf + 4 * at, sizeof must);
     if (bytes > s->block) bytes = s->block;
-    if (crc_of(s->kind, place->from - place->begin + begin, bytes) != must) return 0;
+    if (crc_of(s->kind, whole + begin, bytes) != must) return 0;
     if (!length_is_right(s, place)) return 0;
     if (s->bits.buf)
         __atomic_fetch_or(mark_of(s, bit), (unsigned char)(1 << bit % 8), __ATOMIC_RELAXED);
@@ -349,14 +354,12 @@ static int copy_checked(const Source *s, const Place *place) {
         if (first < 0 || next < first || next > shard->sums.len / 4) return 0;
         if ((size_t)(next - first) != blocks) return 0;
     } else if (blocks != 1) return 0;
-    if (!place->whole) return is_right(s, place, 0, first);
+    if (!place->whole) return copy_block(s, place, 0, 0, 0, first);
     size_t at = place->begin, end = at + place->bytes;
     while (at < end) {
         size_t block = blocks == 1 ? 0 : at / s->block, stop = (block + 1) * s->block;
-        size_t done = at - place->begin;
         if (stop > end) stop = end;
-        if (place->to) memcpy(place->to + done, place->from + done, stop - at);
-        if (!is_right(s, place, block, first + (int64_t)block)) return 0;
+        if (!copy_block(s, place, at, stop, block, first + (int64_t)block)) return 0;
         at = stop;
     }
     return 1;

@@ -45,7 +45,7 @@ def test_checksums_are_those_that_everybody_knows(engine):
 def test_both_kernels_compute_the_same_of_pieces_of_any_size_and_place(name):
     random = np.random.default_rng(0)
     data = random.bytes(60_000)
-    sizes = [*range(80), 191, 192, 193, 767, 768, 769, 12_287, 12_288, 12_289, 13_333]
+    sizes = [*range(80), 191, 192, 193, 767, 768, 769, 1023, 1024, 1025, 1279, 1280, 12_287, 12_289]
     bounds = np.concatenate([[3], 3 + np.cumsum(sizes)])
     assert bounds[-1] <= len(data)
     assert summed(compiled(), data, bounds, name) == summed(twin, data, bounds, name)
