@@ -13,6 +13,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from seqdata.axes import Axes
 from seqdata.batch import SequenceBatch
 from seqdata.protocols import Column, Columns
 
@@ -26,6 +27,19 @@ class Allocating(Protocol):
 
     def with_allocator(self, allocate: Allocate) -> Self:
         """Give the same collator over another allocator."""
+        ...
+
+
+@runtime_checkable
+class Splitting(Protocol):
+    """A collator whose work can be done in a worker process, away from the batch."""
+
+    def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
+        """Give what it makes of the columns of ``count`` rows, one span each."""
+        ...
+
+    def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
+        """Put what it made into a batch."""
         ...
 
 

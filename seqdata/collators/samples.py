@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from seqdata.axes import Axes
 from seqdata.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.protocols import Columns
@@ -40,27 +41,41 @@ class Samples:
         Raises:
             ConfigError: If a row holds several spans, which a list of samples cannot tell.
         """
-        if batch.segments is not None:
-            raise ConfigError(
-                "collator: a `collate_fn` takes one sequence per row, but rows of this policy hold "
-                "several; take a collator such as 'varlen', or another policy"
-            )
-        samples: list[dict[str, Any]] = [{} for _ in range(len(batch))]
+        _refuse_several(batch)
+        return self.filled(self.collated(columns, batch.axes, len(batch)), batch)
+
+    def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
+        """Give what the function makes of ``count`` rows, one span each."""
+        samples: list[dict[str, Any]] = [{} for _ in range(count)]
         for name, column in columns.items():
-            self._add(samples, name, column, batch)
-        made = self.collate_fn(samples)
+            _add(samples, name, column, ragged=axes.along(name) is not None)
+        return self.collate_fn(samples)
+
+    def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
+        """Put what the function made into a batch.
+
+        Raises:
+            ConfigError: If a row holds several spans, which a list of samples cannot tell.
+        """
+        _refuse_several(batch)
         batch.data = dict(made) if isinstance(made, Mapping) else {}
         batch.data[COLLATED] = made
         return batch
 
-    def _add(
-        self, samples: list[dict[str, Any]], name: str, column: Any, batch: SequenceBatch
-    ) -> None:
-        if isinstance(column, list):
-            for sample, text in zip(samples, column, strict=True):
-                sample[name] = text
-            return
-        ragged = batch.axes.along(name) is not None
-        for number, sample in enumerate(samples):
-            piece = torch.from_numpy(np.array(column[number]))  # a copy: mapped bytes are not ours
-            sample[name] = piece if ragged else piece[0]
+
+def _refuse_several(batch: SequenceBatch) -> None:
+    if batch.segments is not None:
+        raise ConfigError(
+            "collator: a `collate_fn` takes one sequence per row, but rows of this policy hold "
+            "several; take a collator such as 'varlen', or another policy"
+        )
+
+
+def _add(samples: list[dict[str, Any]], name: str, column: Any, *, ragged: bool) -> None:
+    if isinstance(column, list):
+        for sample, text in zip(samples, column, strict=True):
+            sample[name] = text
+        return
+    for number, sample in enumerate(samples):
+        piece = torch.from_numpy(np.array(column[number]))  # a copy: mapped bytes are not ours
+        sample[name] = piece if ragged else piece[0]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seqdata.axes import Axes
 from seqdata.batch import SequenceBatch
+from seqdata.collating import Splitting
 from seqdata.errors import SeqDataError, step_line
 from seqdata.loading.fetching import Fetching
 from seqdata.loading.head import head_of
@@ -20,11 +21,11 @@ from seqdata.loading.occurrences import Occurrences
 from seqdata.loading.options import Update
 from seqdata.loading.output import Output
 from seqdata.loading.request import Request
-from seqdata.protocols import Collator, Columns
+from seqdata.protocols import Collator
 from seqdata.sharing import RankPlan, Step
 
-Fetch = Callable[[Request], tuple[Columns, Axes]]
-"""Gives the columns of a request, here or from a worker process."""
+Fetch = Callable[[Request], tuple[Any, Axes]]
+"""Gives the columns of a request, here or from a worker process; or what that has collated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +117,10 @@ class Assembly:
         self._count(batch, number)
         batch.horizon = request.horizon
         columns, batch.axes = self.fetch(request)
-        return self.tools.collator(columns, batch)
+        collator = self.tools.collator
+        if self.tools.fetching.collate is not None and isinstance(collator, Splitting):
+            return collator.filled(columns, batch)  # a worker has collated them
+        return collator(columns, batch)
 
     def _count(self, batch: SequenceBatch, number: int) -> None:
         """Say what the step and its update count over all ranks: known from the plan."""

@@ -6,7 +6,9 @@ columns, which the collator lays out. Reads: a store.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from seqdata.axes import Axes
 from seqdata.loading.reading import Reading
@@ -22,10 +24,13 @@ class Fetching:
     Attributes:
         reading: Reads columns.
         transforming: Changes them; None: nothing does.
+        collate: Makes something of the columns of so many rows, in a worker; None: the training
+            process does.
     """
 
     reading: Reading
     transforming: Transforming | None
+    collate: Callable[[Columns, Axes, int], Any] | None = None
 
     def columns(self, request: Request) -> tuple[Columns, Axes]:
         """Give the columns of a step, and which of their fields runs along which axis.

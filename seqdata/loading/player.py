@@ -11,12 +11,13 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.collating import Allocating
+from seqdata.collating import Allocating, Splitting
 from seqdata.collators.padded import Padded
 from seqdata.collators.samples import COLLATED, Samples
 from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
@@ -67,7 +68,10 @@ class Player:
             output.check(self._reading.names)
         self._pool = BlockPool()
         collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
-        self._tools = Tools(*self._fetching(), collator, output, together)
+        fetching, occurrences = self._fetching()
+        if options.num_workers and isinstance(collator, Splitting):
+            fetching = replace(fetching, collate=collator.collated)
+        self._tools = Tools(fetching, occurrences, collator, output, together)
         self._crews = Crews(self._tools.fetching, options)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()

@@ -30,9 +30,9 @@ from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers import ends
 from seqdata.loading.workers.arena import Arena
 from seqdata.loading.workers.member import Member, Task, started
+from seqdata.loading.workers.objects import object_of
 from seqdata.loading.workers.wire import columns_of, put_requests
 from seqdata.loading.workers.worker import DONE, FAILED, MESSAGE, OWN, STOP, Failure
-from seqdata.protocols import Columns
 from seqdata.storage.anonymous import Anonymous
 
 LOG = logging.getLogger("seqdata")
@@ -119,8 +119,8 @@ class Crew:
         """Give how many answers of a task can be taken."""
         return int(slots.done(self._arena.slot(task.slot))[0]) if task.finished else 0
 
-    def answer(self, task: Task) -> tuple[Columns, Axes]:
-        """Take the next answer of a task.
+    def answer(self, task: Task) -> tuple[Any, Axes]:
+        """Take the next answer of a task: columns, or what a worker has collated.
 
         Raises:
             Exception: What the worker raised instead.
@@ -135,8 +135,11 @@ class Crew:
         whole = slot[place : place + size + more]
         if task.failed and task.taken == self.ready(task):
             _raise(whole[size:], task.member)
+        known = self._fetching.reading.axes
+        if self._fetching.collate is not None:
+            return object_of(whole, whole[size:]), known
         columns, axes = columns_of(whole, whole[size:], self._engine)
-        return columns, axes or self._fetching.reading.axes
+        return columns, axes or known
 
     def release(self, task: Task) -> None:
         """Take a slot back; of a task that is not answered, when it is."""

@@ -87,11 +87,13 @@ def started(number: int, arena: Arena, fetching: Fetching, options: PlayOptions)
         raise
     except Exception as error:  # pickling runs anybody's code
         ours.close()
-        transform = fetching.reading.transform
-        what = "the store" if transform is None else f"{name_of(transform)} or the store"
+        functions = [
+            one for one in (fetching.reading.transform, fetching.collate) if one is not None
+        ]
+        what = ", ".join([*map(name_of, functions), "the store"])
         raise ConfigError(
-            f"loader: {what} cannot be sent to a worker process ({error}), must be; write it as a "
-            "function of a module, or pass start_method='fork'"
+            f"loader: {what} cannot be sent to a worker process ({error}), must be; write "
+            "functions in a module, or pass start_method='fork'"
         ) from error
     finally:
         theirs.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 from seqdata.axes import Axes
 from seqdata.errors import IncompleteEpochError
@@ -17,7 +18,6 @@ from seqdata.loading.workers.arena import GROUP, HEAD
 from seqdata.loading.workers.crew import SLOT_BYTES, TASK_SECONDS, Crew
 from seqdata.loading.workers.member import Task
 from seqdata.loading.workers.wire import room_for
-from seqdata.protocols import Columns
 
 _PATIENCE = 5.0  # seconds that the end waits for whoever takes
 
@@ -44,7 +44,7 @@ class Run:
         """Say what will be taken, in order; it is asked for as far ahead as there is room."""
         self._requests = requests
 
-    def take(self, request: Request) -> tuple[Columns, Axes]:
+    def take(self, request: Request) -> tuple[Any, Axes]:
         """Give the columns of the next request; they are there until the next one is taken.
 
         Raises:

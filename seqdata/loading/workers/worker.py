@@ -31,6 +31,7 @@ import numpy as np
 from seqdata.loading.fetching import Fetching
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers.arena import Arena
+from seqdata.loading.workers.objects import ObjectParcel
 from seqdata.loading.workers.wire import Parcel, Tell, get_requests
 from seqdata.storage.anonymous import Anonymous
 from seqdata.storage.dataset import DatasetStore
@@ -135,7 +136,11 @@ def _answer(
             if isinstance(fetching, BaseException):
                 raise fetching
             columns, axes = fetching.columns(request)
-            outbox.put(Parcel(columns, axes if axes is not fetching.reading.axes else None))
+            if fetching.collate is None:
+                outbox.put(Parcel(columns, axes if axes is not fetching.reading.axes else None))
+            else:
+                made = fetching.collate(columns, axes, len(request.ids))
+                outbox.put(ObjectParcel(made))
         except Exception as error:
             outbox.put_head(_told(error))
             kind = FAILED
@@ -157,8 +162,8 @@ class _Outbox:
         self._done[0] = 0
         self._table = slots.table(slot)
 
-    def put(self, parcel: Parcel) -> None:
-        """Write the columns of one answer."""
+    def put(self, parcel: Parcel | ObjectParcel) -> None:
+        """Write one answer."""
         self._place(parcel.size, parcel.head, parcel.write)
 
     def put_head(self, head: bytes) -> None:
@@ -247,4 +252,4 @@ def _watched(fetching: Fetching, tell: Tell) -> Fetching:
     transforming = fetching.transforming
     if transforming is not None:
         transforming = replace(transforming, reading=reading)
-    return Fetching(reading, transforming)
+    return replace(fetching, reading=reading, transforming=transforming)
