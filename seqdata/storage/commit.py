@@ -42,7 +42,7 @@ def aside(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path
     """
     _sweep(root)
     check_free(root, overwrite=overwrite)
-    made = not root.exists()
+    was_empty = root.exists() and not any(root.iterdir())
     root.mkdir(parents=True, exist_ok=True)
     folder, lock = _claim(root, resume=resume)
     kept = False
@@ -55,7 +55,7 @@ def aside(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
         let_go(lock)
-        if made and not any(root.iterdir()):
+        if not was_empty and not any(root.iterdir()):
             root.rmdir()
 
 

@@ -73,10 +73,11 @@ class Jobs:
             pass
         return [_result(future) for future in self._all]
 
-    def cancel(self) -> None:
-        """Start nothing more, and wait a while for what runs."""
-        for future in self._under_way:
-            future.cancel()
+    def stop(self) -> None:
+        """Wait a while for what is under way; where that may be anything, start no more of it."""
+        if self._most is None:
+            for future in self._under_way:
+                future.cancel()
         wait(self._under_way, _PATIENCE)
 
     def _settle(self) -> list[Any]:
@@ -115,5 +116,5 @@ def running(executor: Executor | None, most: int | None) -> Iterator[Jobs]:
         try:
             yield jobs
         except BaseException:
-            jobs.cancel()
+            jobs.stop()
             raise

@@ -42,7 +42,8 @@ class LengthsWriter:
     def __init__(self, folder: Path, axis: str) -> None:
         self._folder = folder
         self._axis = axis
-        self._bytes = 4
+        for self._bytes in (8, 4):
+            self._path.unlink(missing_ok=True)  # of a writer that was killed here
         self._path.touch()
 
     @property

@@ -1,0 +1,299 @@
+"""A writer that is killed leaves nothing that can be read, and the next one ends where it would."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqdata.errors import ConfigError, DataError, DecodeError, IncompleteDatasetError
+from seqdata.opening import open_store
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.writer import write_arrow
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from killed import write  # noqa: E402
+
+sys.path.remove(str(HERE))
+
+
+class Killer:
+    """The program ``killed.py``, which forks writers and kills them."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, HERE / "killed.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def __call__(self, folder, how="thread", **order):
+        self.process.stdin.write(json.dumps({"folder": str(folder), "how": how, **order}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def kill():
+    killer = Killer()
+    yield killer
+    killer.close()
+
+
+def content(folder):
+    """Give name -> bytes of all files, and no folder may be left."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def due(tmp_path_factory):
+    """Give how a store is written -> its files, where nobody kills the writer."""
+    made = {}
+    for how in ("thread", "parts"):
+        folder = tmp_path_factory.mktemp("due") / how
+        write(folder, how)
+        made[how] = content(folder)
+    return {**made, "threads": made["thread"], "processes": made["thread"]}
+
+
+def check_goes_on(folder, due, how="thread"):
+    """See that a folder is refused, or is whole; then that the next writer ends as it should."""
+    try:
+        store = open_store(folder)
+    except IncompleteDatasetError as error:
+        assert "the same call or command goes on after them" in str(error)
+    except (ConfigError, DataError) as error:
+        assert "is not there" in str(error) or "is empty" in str(error)
+    else:
+        assert len(store)
+        files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        assert files == due
+        write(folder, how, overwrite=True)  # and removes what may be left beside it
+    if not (folder / MANIFEST).exists():
+        write(folder, how)
+    assert content(folder) == due
+
+
+COMMIT = 26  # calls, of which the last are those of the commit
+INSTANTS = [pytest.param(20, 0), pytest.param(200, 1, marks=pytest.mark.nightly)]
+
+
+@pytest.mark.parametrize("how", ["thread", "threads", "processes", "parts"])
+@pytest.mark.parametrize(("instants", "seed"), INSTANTS)
+def test_a_writer_that_is_killed_at_any_time_is_gone_on_with(
+    tmp_path, kill, due, how, instants, seed
+):
+    whole = kill(tmp_path / "whole", how)
+    assert not whole["died"]
+    drawn = random.Random(seed)
+    died = 0
+    for number in range(instants if how == "thread" or seed else instants // 4):
+        folder = tmp_path / str(number)
+        died += kill(folder, how, after=drawn.random() * whole["seconds"])["died"]
+        check_goes_on(folder, due[how], how)
+    assert died > 0
+
+
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_writer_that_is_killed_before_any_change_of_its_folder_is_gone_on_with(
+    tmp_path, kill, due, stride
+):
+    calls = kill(tmp_path / "whole")["calls"]
+    commit = calls - COMMIT
+    assert commit > 20
+    for call in sorted({*range(0, commit, stride), *range(commit, calls, min(stride, 2))}):
+        folder = tmp_path / str(call)
+        assert kill(folder, call=call)["died"]
+        check_goes_on(folder, due["thread"])
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.nightly) for i in (1, 2))])
+def test_a_writer_that_is_killed_again_and_again_is_gone_on_with(tmp_path, kill, due, seed):
+    drawn = random.Random(seed)
+    for number in range(4):
+        folder = tmp_path / str(number)
+        for _ in range(4):
+            kill(folder, call=drawn.randrange(60))
+            if (folder / MANIFEST).exists():
+                break
+        check_goes_on(folder, due["thread"])
+
+
+def test_an_old_store_is_read_until_a_new_one_is_there(tmp_path, kill, due):
+    old = write_arrow(tmp_path / "old", [{"x": [i]} for i in range(50)], shard_bytes=100)
+    calls = kill(tmp_path / "whole")["calls"]
+    refused = 0
+    for call in range(calls - COMMIT, calls + COMMIT, 3):
+        folder = tmp_path / str(call)
+        write_arrow(folder, [{"x": [i]} for i in range(50)], shard_bytes=100)
+        kill(folder, call=call, overwrite=True)
+        try:
+            store = open_store(folder)
+            new = (folder / MANIFEST).read_bytes() == due["thread"][MANIFEST]
+            assert store.fingerprint == old.fingerprint or new
+        except IncompleteDatasetError:
+            refused += 1
+        write(folder, "thread", overwrite=True)
+        assert content(folder) == due["thread"]
+    assert refused > 0
+
+
+# ---- what goes on, and what does not
+
+
+def numbers(count, size=9):
+    return [{"x": np.full(size, i)} for i in range(count)]
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping(sequences):
+    yield from sequences
+    raise Stop
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Give a folder with three whole shards of four sequences of a writing that failed."""
+    with pytest.raises(Stop):
+        write_arrow(tmp_path / "store", stopping(numbers(14)), shard_bytes=320)
+    return tmp_path / "store"
+
+
+def test_an_error_of_the_users_keeps_whole_shards_and_says_so(begun):
+    with pytest.raises(Stop) as caught:
+        write_arrow(begun, stopping(numbers(14)), shard_bytes=320)
+    assert caught.value.__notes__ == [
+        "3 whole shards (12 sequences) are kept: the same call goes on after them, or begins anew "
+        "with `resume`=False"
+    ]
+    with pytest.raises(IncompleteDatasetError, match=r"3 whole shards \(12 sequences\) are there"):
+        open_store(begun)
+
+
+def test_whole_shards_are_not_written_again(begun):
+    def changed():
+        kept = [0, 3, 4, 7, 8, 11]  # the first and the last of every shard
+        yield from ({"x": np.full(9, i if i in kept else -1)} for i in range(12))
+        yield from numbers(20)[12:]
+
+    store = write_arrow(begun, changed(), shard_bytes=320)
+    assert [int(store.read(np.array([[i, 0, 1]]), ["x"])["x"][0][0]) for i in range(20)] == [
+        *range(20)
+    ]
+    assert [path.name for path in begun.iterdir() if path.is_dir()] == []
+
+
+def test_nothing_is_kept_where_no_shard_was_whole(tmp_path):
+    with pytest.raises(Stop):
+        write_arrow(tmp_path / "store", stopping(numbers(3)), shard_bytes=320)
+    assert not (tmp_path / "store").exists()
+
+
+def test_writing_may_begin_anew(begun):
+    assert len(write_arrow(begun, numbers(2), resume=False)) == 2
+    assert sorted(content(begun)) == ["lengths-time.u32", "part-00000.arrow", "part-00000.crc",
+        MANIFEST]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"shard_bytes": 300}, r"was begun with `shard_bytes` 320, must go on with it and not wit"),
+        ({"key": "name"}, "was begun with `key` 'id', must go on with it and not with 'name'; pas"),
+        ({"axes": {"x": "t"}}, r"was begun with `axes` None, must .* or `resume`=False to begin a"),
+    ],
+)
+def test_other_arguments_do_not_go_on(begun, change, text):
+    with pytest.raises(ConfigError, match=text):
+        write_arrow(begun, numbers(14), **{"shard_bytes": 320, **change})
+    assert len(write_arrow(begun, numbers(14), shard_bytes=320)) == 14
+
+
+def test_parts_do_not_go_on_with_sequences(begun):
+    with pytest.raises(ConfigError, match="was begun with `parts` None, must go on with it and no"):
+        write_arrow(begun, [lambda: numbers(14)], shard_bytes=320)
+
+
+def other(count, at, value=-1):
+    return [{"x": np.full(9, value if i == at else i)} for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "text"),
+    [
+        (other(14, 0), "sequence 0: is not the one that was written before writing stopped, must"),
+        (other(14, 3), "sequence 3: is not the one that was written before writing stopped, must"),
+        (other(14, 4), "sequence 4: is not the one .*; give the same .* or pass `resume`=False to"),
+        (numbers(14, 8), "sequence 0: is not the one that was written"),
+        (
+            [{"x": np.full(9, i, np.int32)} for i in range(14)],
+            "sequence 0: is not the one that was",
+        ),
+        (numbers(3), "sequence 3: is not there, must be, as it was written before writing stopped"),
+        (numbers(2), "sequence 2: is not there, must be"),
+        (numbers(4), "sequence 4: is not there, must be"),
+        (
+            numbers(9),
+            "sequence 9: is not there, must be, .*; give the same sequences, or pass `res",
+        ),
+    ],
+)
+def test_other_sequences_do_not_go_on(begun, sequences, text):
+    with pytest.raises(DecodeError, match=text) as caught:
+        write_arrow(begun, sequences, shard_bytes=320)
+    assert "sequence" in caught.value.facts
+
+
+def test_sequences_after_what_was_the_last_shard_do_not_go_on(tmp_path, monkeypatch):
+    """The last shard is shorter than others; the same sequences end with it."""
+    rename = os.replace
+
+    def fails(source, target):
+        if str(target).endswith(MANIFEST):
+            raise OSError("disk is gone")
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fails)
+        with pytest.raises(OSError, match="disk is gone"):
+            write_arrow(tmp_path / "store", numbers(6), shard_bytes=320)
+    text = "sequence 6: comes after the last one that was there before writing stopped, must be non"
+    with pytest.raises(DecodeError, match=text):
+        write_arrow(tmp_path / "store", numbers(7), shard_bytes=320)
+    assert len(write_arrow(tmp_path / "store", numbers(6), shard_bytes=320)) == 6
+
+
+@pytest.mark.parametrize("ending", ["arrow", "crc", "facts"])
+@pytest.mark.parametrize("change", ["flip", "cut", "remove"])
+def test_a_shard_that_is_damaged_meanwhile_is_written_again(tmp_path, begun, ending, change):
+    path = next(begun.glob(f".seqdata-tmp-*/00000-00001.{ending}"))
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw if change == "flip" else raw[: len(raw) // 2])
+    if change == "remove":
+        path.unlink()
+    write_arrow(begun, numbers(14), shard_bytes=320)
+    write_arrow(tmp_path / "due", numbers(14), shard_bytes=320)
+    assert content(begun) == content(tmp_path / "due")
+
+
+def test_ids_are_compared_with_those_of_whole_shards_too(tmp_path):
+    rows = [{"id": str(i % 12), "x": np.zeros(9)} for i in range(14)]
+    with pytest.raises(Stop):
+        write_arrow(tmp_path / "store", stopping(rows[:12]), shard_bytes=320)
+    text = "sequence 12: has the id '0', which sequence 0 has, must be its own; make ids unique"
+    with pytest.raises(DecodeError, match=text):
+        write_arrow(tmp_path / "store", rows, shard_bytes=320)
+    assert not (tmp_path / "store").exists(), "shards with ids that are wrong are not kept"
