@@ -106,6 +106,16 @@ def _numbers_of(type_: pa.DataType) -> Kind | None:
     return None
 
 
+def depth_of(type_: pa.DataType) -> int:
+    """Give how many types lie inside of one another."""
+    from pyarrow import BaseExtensionType, types
+
+    if isinstance(type_, BaseExtensionType):
+        return 1 + depth_of(type_.storage_type)
+    lists = types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
+    return 1 + depth_of(type_.value_type) if lists or types.is_dictionary(type_) else 1
+
+
 def decode(where: Place, array: pa.Array, kind: Kind, width: int | None = None) -> Decoded:
     """Give a column's values and offsets.
 

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.arrow_types import Decoded, Kind, decode, has_nulls, kind_of
+from seqdata.storage.arrow_types import Decoded, Kind, decode, depth_of, has_nulls, kind_of
 from seqdata.storage.columns import Layout, Source
 from seqdata.storage.decoded import DecodedSource, UnitCache
 from seqdata.storage.foreign_files import files_of
+from seqdata.storage.limits import check_depth, refuse
 from seqdata.storage.places import Place
-from seqdata.storage.schema import TEXTS
+from seqdata.storage.schema import MAX_WIDTH, TEXTS, field_width
 from seqdata.storage.sources import keyed
 from seqdata.storage.survey import survey
 from seqdata.storage.table_files import TableFile, digest_of, guarded, open_file
@@ -107,6 +108,7 @@ def open_tables(root: Path) -> tuple[Tables, dict[str, str]]:
     for name, (low, high) in found.widths.items():
         if low == high:
             kinds[name] = replace(kinds[name], shape=(max(1, low), *kinds[name].shape))
+            check_width(replace(files[0].place, field=name), kinds[name])
         else:
             left_out[name] = f"{low} to {high} numbers per timestep"
             del kinds[name]
@@ -158,8 +160,11 @@ def _kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]
         kind = kind_of(column.type)
         if kind is None:
             left_out[column.name] = str(column.type)
-        else:
-            kinds[column.name] = kind
+            continue
+        kinds[column.name] = kind
+        place = replace(files[0].place, field=column.name)
+        check_depth(place, depth_of(column.type))
+        check_width(place, kind)
     for file in files:
         if len(set(file.schema.names)) < len(file.schema.names):
             raise file.place.error(
@@ -168,6 +173,18 @@ def _kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]
         for name, kind in kinds.items():
             _check_alike(files[0], file, name, kind)
     return kinds, left_out
+
+
+def check_width(place: Place, kind: Kind) -> None:
+    """Refuse timesteps that no memory holds.
+
+    Raises:
+        LimitError: If one takes ``MAX_WIDTH`` bytes or more.
+    """
+    width = 1 if kind.is_text else field_width(Field(kind.dtype, kind.shape))
+    if width >= MAX_WIDTH:
+        what = f"declares timesteps of {width} bytes"
+        refuse(place, what, f"have less than {MAX_WIDTH}", width, MAX_WIDTH)
 
 
 def _check_alike(first: TableFile, file: TableFile, name: str, kind: Kind) -> None:

@@ -18,7 +18,7 @@ MAX_METADATA = 1 << 24
 MAX_FOOTER = 1 << 26
 """Bytes of a file's footer."""
 MAX_DEPTH = 8
-"""Lists in lists, extensions and dictionaries counted, too."""
+"""Types inside of one another: lists, extensions, dictionaries, and the number at the end."""
 MAX_RATIO = 200
 """Bytes in memory for each byte in the file, beyond ``FREE_BYTES``."""
 FREE_BYTES = 256 << 20
@@ -33,6 +33,17 @@ def check_rows(place: Place, rows: int) -> None:
     """
     if rows > MAX_ROWS:
         refuse(place, f"declares {rows} rows", f"have at most {MAX_ROWS}", rows, MAX_ROWS)
+
+
+def check_depth(place: Place, depth: int) -> None:
+    """Refuse a column whose type is nested too deeply.
+
+    Raises:
+        LimitError: If it is deeper than ``MAX_DEPTH``.
+    """
+    if depth > MAX_DEPTH:
+        what = f"has a type of {depth} types inside of one another"
+        refuse(place, what, f"have at most {MAX_DEPTH}", depth, MAX_DEPTH)
 
 
 def check_size(place: Place, stored: int, needed: int) -> None:

@@ -196,7 +196,7 @@ def _check_compressed(
         asked = _number(body, at, "<q") if size >= 8 else -1
         if asked < 0 and (asked != -1 or size < 8):
             raise _Damage
-        check_size(place, size, asked)
+        check_size(place, len(body), asked)
         total += max(asked, size)  # -1: it is not compressed after all
     return total
 

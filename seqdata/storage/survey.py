@@ -117,11 +117,12 @@ def _save(cache: Path, found: Survey) -> None:
 def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> Survey | None:
     """Give the count that was kept; None where there is none, or it cannot be true."""
     try:
+        size = cache.stat().st_size
         with zipfile.ZipFile(cache) as kept:
-            rows = _array(kept, "rows")
-            lengths = {name: _array(kept, f"lengths/{name}") for name in kinds}
+            rows = _array(kept, "rows", size)
+            lengths = {name: _array(kept, f"lengths/{name}", size) for name in kinds}
             nested = [name for name, kind in kinds.items() if kind.nested]
-            widths = {name: _array(kept, f"widths/{name}") for name in nested}
+            widths = {name: _array(kept, f"widths/{name}", size) for name in nested}
     except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
         return None
     if rows.shape != (units,) or rows.dtype != np.int64 or (rows < 0).any():
@@ -133,7 +134,7 @@ def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> Survey | None:
     return Survey(rows, lengths, pairs) if whole else None
 
 
-def _array(kept: zipfile.ZipFile, name: str) -> NDArray[Any]:
+def _array(kept: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
     """Give one array of the archive, which must be as ``numpy.savez`` writes it.
 
     Raises:
@@ -143,6 +144,8 @@ def _array(kept: zipfile.ZipFile, name: str) -> NDArray[Any]:
     about = kept.getinfo(f"{name}.npy")
     if about.compress_type != zipfile.ZIP_STORED or about.flag_bits & 1:
         raise ValueError(f"{name} is compressed or encrypted")  # sizes would be a matter of trust
+    if about.file_size != about.compress_size or about.file_size > size:
+        raise ValueError(f"{name} leads out of the file")
     file = io.BytesIO(kept.read(about))
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError(f"{name} is of another version")

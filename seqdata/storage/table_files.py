@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqdata.errors import CorruptShardError, DataError, LimitError
-from seqdata.storage.limits import MAX_FOOTER, refuse
+from seqdata.storage.limits import MAX_FOOTER, check_size, refuse
 from seqdata.storage.messages import check_file, check_stream
+from seqdata.storage.pages import check_column
 from seqdata.storage.places import Place
 
 if TYPE_CHECKING:
@@ -227,14 +228,30 @@ class _Parquet:
     place: Place
 
     def __call__(self, unit: int, name: str) -> pa.Array:
+        import pyarrow as pa
         from pyarrow import parquet
 
-        with (
-            guarded(replace(self.place, unit=unit, field=name)),
-            parquet.ParquetFile(str(self.path), metadata=self.about, memory_map=True) as file,
-        ):
-            table = file.read_row_group(unit, columns=[name], use_threads=False)
-            return table.column(name).combine_chunks()
+        place = replace(self.place, unit=unit, field=name)
+        with guarded(place):
+            mapped = pa.memory_map(str(self.path))
+            whole = mapped.read_buffer(mapped.size())
+            rows = check_column(place, memoryview(whole).cast("B"), self.about, unit, name)
+            file = parquet.ParquetFile(pa.BufferReader(whole), metadata=self.about)
+            if rows >= self.about.row_group(unit).num_rows:
+                table = file.read_row_group(unit, columns=[name], use_threads=False)
+                return table.column(name).combine_chunks()
+            return self._by_pieces(place, file, unit, name, rows)
+
+    def _by_pieces(self, place: Place, file: Any, unit: int, name: str, rows: int) -> pa.Array:
+        """Read texts that may be very much longer than the file, and count their bytes."""
+        import pyarrow as pa
+
+        pieces, needed = [], 0
+        for batch in file.iter_batches(rows, row_groups=[unit], columns=[name], use_threads=False):
+            pieces.append(batch.column(0))
+            needed += batch.nbytes
+            check_size(place, self.path.stat().st_size, needed)
+        return pa.chunked_array(pieces).combine_chunks()
 
 
 def _digest(path: Path, format: str, place: Place) -> bytes:
