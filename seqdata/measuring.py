@@ -9,58 +9,65 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
 import sys
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.axes import Axes
 from seqdata.errors import ConfigError
 from seqdata.identity import code_digest
 from seqdata.index import DEFAULT_AXIS
-from seqdata.loading.occurrences import Occurrences, occurrences_of
-from seqdata.loading.reading import whole_reading
+from seqdata.loading.occurrences import occurrences_of
+from seqdata.loading.options import PlayOptions
+from seqdata.loading.reading import Reading, whole_reading
 from seqdata.loading.request import Request
+from seqdata.loading.results import Results
 from seqdata.loading.transforming import Transforming, transforming_of
+from seqdata.loading.workers.crews import Crews
 from seqdata.opening import store_of
-from seqdata.protocols import Store, Transform
+from seqdata.protocols import Columns, Store, Transform
 from seqdata.storage.arrow import ArrowStore
 from seqdata.storage.commit import write_synced
 from seqdata.storage.lengths import narrow
+from seqdata.storage.pieces import PieceColumn
 from seqdata.storage.views import Carried, View, carried_of, carrying
 from seqdata.transforms import lengths_of, name_of
 
 RUN = 64  # sequences that are transformed together
-_AHEAD = 4  # runs that wait for each worker
-Run = tuple[int, int]
+_LENGTHS = "lengths"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measuring:
-    """A transform over a store, and which drawing of its sequence each one is."""
+    """What measures; it can be sent to a worker process.
+
+    Attributes:
+        transforming: Applies the transform.
+        collate: Nothing is collated.
+    """
 
     transforming: Transforming
-    occurrences: Occurrences
+    collate: None = None
 
-    @classmethod
-    def of(cls, store: Store, axis: str, transform: Transform) -> _Measuring:
-        reading = whole_reading(store, axis, transform)
-        return cls(transforming_of(reading, 0), occurrences_of(store))
+    @property
+    def reading(self) -> Reading:
+        """What reads the sequences."""
+        return self.transforming.reading
 
-
-_WORKER: ContextVar[_Measuring] = ContextVar("worker")
+    def columns(self, request: Request) -> tuple[Columns, Axes]:
+        """Give the lengths of the results, as the one piece of a column."""
+        transforming, reading = self.transforming, self.reading
+        results = transforming.results(reading.pieces(request.spans), request)
+        lengths = _along(transforming, results, request)
+        return {_LENGTHS: PieceColumn(lengths.dtype, (), [lengths])}, reading.axes
 
 
 def measure_lengths(
@@ -89,6 +96,8 @@ def measure_lengths(
     Raises:
         ConfigError: If the transform says its lengths itself, the store carries one already, or the
             transform cannot be sent to a process.
+        WorkerDiedError: If a process ended before its work.
+        StallError: If a process made no progress for two minutes.
         DecodeError: If a result does not fit, or has no field along the axis; naming the sequence.
 
     Example:
@@ -99,7 +108,7 @@ def measure_lengths(
     """
     whole = store_of(store)
     _check(whole, transform, num_workers)
-    measuring = _Measuring.of(whole, axis, transform)
+    measuring = _Measuring(transforming_of(whole_reading(whole, axis, transform), 0))
     kept = _kept(whole, transform, axis)
     lengths = _load(kept, len(whole)) if cache and kept is not None else None
     if lengths is None:
@@ -132,33 +141,41 @@ def _measured(
 ) -> NDArray[np.int64]:
     lengths = np.empty(count, dtype=np.int64)
     runs = [(first, min(first + RUN, count)) for first in range(0, count, RUN)]
+    requests = _requests(measuring.reading.store, runs)
     with ExitStack() as stack:
         tell = stack.enter_context(_told(progress, count))
+        found: Iterator[tuple[Columns, Axes]] = map(measuring.columns, requests)
         if num_workers and runs:
-            found = _by_workers(stack, measuring.transforming, min(num_workers, len(runs)), runs)
-        else:
-            found = (_lengths(measuring, run) for run in runs)
-        for (first, stop), one in zip(runs, found, strict=True):
-            lengths[first:stop] = one
+            found = stack.enter_context(_by_workers(measuring, num_workers, requests, len(runs)))
+        for (first, stop), (columns, _) in zip(runs, found, strict=True):
+            column: Any = columns[_LENGTHS]
+            lengths[first:stop] = column[0]
             tell(stop)
     return lengths
 
 
-def _lengths(measuring: _Measuring, run: Run) -> NDArray[np.int64]:
-    """Give the lengths of the results of a run of sequences, int64 (n,)."""
-    spans = np.zeros((run[1] - run[0], 3), dtype=np.int64)
-    spans[:, 0] = np.arange(*run)
-    transforming = measuring.transforming
-    reading = transforming.reading
-    ids, drawings = reading.store.base_numbers(spans[:, 0]), measuring.occurrences.of(spans, 0)
-    request = Request(spans, ids, epoch=0, occurrences=drawings)
-    results = transforming.results(reading.pieces(spans), request)
-    names = results.along(reading.axis)
+def _requests(store: Store, runs: list[tuple[int, int]]) -> Iterator[Request]:
+    occurrences = occurrences_of(store)
+    for run in runs:
+        spans = np.zeros((run[1] - run[0], 3), dtype=np.int64)
+        spans[:, 0] = np.arange(*run)
+        ids, drawings = store.base_numbers(spans[:, 0]), occurrences.of(spans, 0)
+        yield Request(spans, ids, epoch=0, occurrences=drawings)
+
+
+def _along(transforming: Transforming, results: Results, request: Request) -> NDArray[np.int64]:
+    """Give the lengths of results along the axis, int64 (n,).
+
+    Raises:
+        DecodeError: If no field runs along it, or two of them differ.
+    """
+    axis, ids = transforming.reading.axis, request.ids
+    names = results.along(axis)
     if not names:
         raise transforming.wrong(
             int(ids[0]),
             f"gave {', '.join(results.columns) or 'nothing'}, must give a field along axis "
-            f"{reading.axis!r} to be measured",
+            f"{axis!r} to be measured",
         )
     lengths: NDArray[np.int64] = results.columns[names[0]].lengths
     for name in names[1:]:
@@ -167,55 +184,25 @@ def _lengths(measuring: _Measuring, run: Run) -> NDArray[np.int64]:
             raise transforming.wrong(
                 int(ids[piece]),
                 f"gave field {name!r} {other[piece]} timesteps and {names[0]!r} {lengths[piece]}, "
-                f"must be equal along axis {reading.axis!r}",
+                f"must be equal along axis {axis!r}",
                 field=name,
             )
     return lengths
 
 
+@contextmanager
 def _by_workers(
-    stack: ExitStack, transforming: Transforming, workers: int, runs: Iterable[Run]
-) -> Iterator[NDArray[np.int64]]:
-    """Give the same, made by processes, in the order of the runs."""
+    measuring: _Measuring, num_workers: int, requests: Iterator[Request], count: int
+) -> Iterator[Iterator[tuple[Columns, Axes]]]:
+    """Give the same, made by processes, in the order of the requests."""
+    options = PlayOptions(num_workers=min(num_workers, count))
+    crews = Crews(measuring, options)
     try:
-        job = pickle.dumps((transforming.reading.store, transforming.reading.transform,
-                            transforming.reading.axis))  # fmt: skip
-    except Exception as error:  # pickling runs anybody's code
-        raise ConfigError(
-            f"measure_lengths: {name_of(transforming.reading.transform)} or the store cannot be "
-            f"sent to a process ({error}); write it as a function of a module, or pass "
-            "num_workers=0"
-        ) from error
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin, initargs=(job,))
-    stack.callback(pool.shutdown, cancel_futures=True)
-    return _in_order(pool, workers * _AHEAD, runs)
-
-
-def _in_order(
-    pool: ProcessPoolExecutor, most: int, runs: Iterable[Run]
-) -> Iterator[NDArray[np.int64]]:
-    waiting: deque[Future[NDArray[np.int64]]] = deque()
-    try:
-        for run in runs:
-            waiting.append(pool.submit(_work, run))
-            if len(waiting) >= most:
-                yield waiting.popleft().result()  # ends: its worker answers, or dies
-        while waiting:
-            yield waiting.popleft().result()  # ends: its worker answers, or dies
-    except BrokenProcessPool as error:
-        raise ConfigError(
-            "measure_lengths: a worker process ended before its work, must not; put the call of a "
-            "script under `if __name__ == '__main__':`, or pass num_workers=0 to see the error"
-        ) from error
-
-
-def _begin(job: bytes) -> None:
-    store, transform, axis = pickle.loads(job)  # our own, made a moment ago by our parent
-    _WORKER.set(_Measuring.of(store, axis, transform))
-
-
-def _work(run: Run) -> NDArray[np.int64]:
-    return _lengths(_WORKER.get(), run)
+        with crews.run() as run:
+            run.begin(requests)
+            yield (run.take() for _ in range(count))
+    finally:
+        crews.close()
 
 
 def _kept(store: Store, transform: Any, axis: str) -> Path | None:

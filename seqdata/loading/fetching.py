@@ -8,13 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from seqdata.axes import Axes
 from seqdata.loading.reading import Reading
 from seqdata.loading.request import Request
 from seqdata.loading.transforming import Transforming
 from seqdata.protocols import Columns
+
+
+class Work(Protocol):
+    """What worker processes do; it can be sent to them."""
+
+    @property
+    def reading(self) -> Reading:
+        """What reads; its store knows where sequences lie."""
+        ...
+
+    @property
+    def collate(self) -> Callable[[Columns, Axes, int], Any] | None:
+        """Makes something of the columns of so many rows; None: columns are what is wanted."""
+        ...
+
+    def columns(self, request: Request) -> tuple[Columns, Axes]:
+        """Give the columns of a request, and which of their fields runs along which axis."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

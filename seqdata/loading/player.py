@@ -176,7 +176,7 @@ class Player:
             yield from self._played(assembly, numbers)
             return
         with self._crews.run() as run:
-            assembly = Assembly(tools, steps, epoch, update, run.take)
+            assembly = Assembly(tools, steps, epoch, update, lambda _: run.take())
             run.begin(map(assembly.request, numbers))
             yield from self._played(assembly, numbers)
 

@@ -23,7 +23,7 @@ from typing import Any
 from seqdata.axes import Axes
 from seqdata.errors import ConfigError, IncompleteEpochError, SeqDataError
 from seqdata.kernel.choose import kernel
-from seqdata.loading.fetching import Fetching
+from seqdata.loading.fetching import Work
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.request import Request
 from seqdata.loading.workers import arena as slots
@@ -56,7 +56,7 @@ class Crew:
         ConfigError: If they cannot be started, or what they need cannot be sent to them.
     """
 
-    def __init__(self, fetching: Fetching, options: PlayOptions) -> None:
+    def __init__(self, fetching: Work, options: PlayOptions) -> None:
         self._fetching = fetching
         self._options = options
         self._pid = os.getpid()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from seqdata.loading.fetching import Fetching
+from seqdata.loading.fetching import Work
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.workers.crew import Crew
 from seqdata.loading.workers.run import Run
@@ -23,7 +23,7 @@ class Crews:
         options: How many they are, and how they are started.
     """
 
-    def __init__(self, fetching: Fetching, options: PlayOptions) -> None:
+    def __init__(self, fetching: Work, options: PlayOptions) -> None:
         self._fetching = fetching
         self._options = options
         self._lock = threading.Lock()

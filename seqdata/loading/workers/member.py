@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import ConfigError, SeqDataError
-from seqdata.loading.fetching import Fetching
+from seqdata.loading.fetching import Work
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.request import Request
 from seqdata.loading.workers.arena import Arena
@@ -64,7 +64,7 @@ class Member:
     warned: bool = False
 
 
-def started(number: int, arena: Arena, fetching: Fetching, options: PlayOptions) -> Member:
+def started(number: int, arena: Arena, fetching: Work, options: PlayOptions) -> Member:
     """Start one worker.
 
     Raises:
@@ -107,7 +107,7 @@ def default_start_method() -> str:
 
 
 @contextmanager
-def _alone(fetching: Fetching, context: Any) -> Iterator[None]:
+def _alone(fetching: Work, context: Any) -> Iterator[None]:
     """Keep a new process from running the user's script again where it needs nothing of it.
 
     It would import what the script imports, for seconds, and run all of a script that does not

@@ -44,7 +44,7 @@ class Run:
         """Say what will be taken, in order; it is asked for as far ahead as there is room."""
         self._requests = requests
 
-    def take(self, request: Request) -> tuple[Any, Axes]:
+    def take(self) -> tuple[Any, Axes]:
         """Give the columns of the next request; they are there until the next one is taken.
 
         Raises:
@@ -53,7 +53,6 @@ class Run:
             StallError: If it makes no progress.
             IncompleteEpochError: If the crew is shut down.
         """
-        del request  # the crew has it
         with self._taking:
             self._let_go()
             self._send()

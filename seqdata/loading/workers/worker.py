@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.loading.fetching import Fetching
+from seqdata.loading.fetching import Fetching, Work
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers.arena import Arena
 from seqdata.loading.workers.objects import ObjectParcel
@@ -105,7 +105,7 @@ def work(desk: Desk) -> None:
         status[slots.SEQUENCE] = sequence
         status[slots.PROGRESS] += 1
 
-    fetching: Fetching | BaseException
+    fetching: Work | BaseException
     try:
         fetching = _watched(desk.fetching.open(), tell)
     except Exception as error:  # told in place of every answer
@@ -126,7 +126,7 @@ def work(desk: Desk) -> None:
 
 
 def _answer(
-    desk: Desk, fetching: Fetching | BaseException, task: int, slot: memoryview, tell: Tell
+    desk: Desk, fetching: Work | BaseException, task: int, slot: memoryview, tell: Tell
 ) -> bytes:
     """Make the answers of one task; the first that fails ends it. Gives the message about it."""
     began = time.monotonic()
@@ -239,14 +239,14 @@ def _seed(desk: Desk) -> None:
         torch.set_num_threads(1)
 
 
-def _watched(fetching: Fetching, tell: Tell) -> Fetching:
+def _watched(fetching: Work, tell: Tell) -> Work:
     """Give the same, where a Dataset tells of each item before it reads it."""
     store, reading = fetching.reading.store, fetching.reading
     if isinstance(store, View) and isinstance(store.base, DatasetStore):
         store = View(store.base.watched(tell), store.numbers, store.carried)
     elif isinstance(store, DatasetStore):
         store = store.watched(tell)
-    else:
+    if store is reading.store or not isinstance(fetching, Fetching):
         return fetching
     reading = replace(reading, store=store)
     transforming = fetching.transforming
