@@ -14,7 +14,6 @@ from seqdata.errors import ConfigError, DataError, DecodeError, IncompleteDatase
 from seqdata.opening import open_store
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.writer import write_arrow
-from tests.storage.killed import write
 
 KILLED = Path(__file__).with_name("killed.py")
 REFUSED = "the same call or command goes on after them|is not there|is empty, must hold a store"
@@ -28,6 +27,12 @@ class Killer:
             [sys.executable, KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True,
         )  # fmt: skip
+
+    def let(self, folder, how="thread", **order):
+        """Let a writer come to its end."""
+        done = self(folder, how, **order)
+        assert done["calls"], "it failed"
+        return done
 
     def __call__(self, folder, how="thread", **order):
         self.process.stdin.write(json.dumps({"folder": str(folder), "how": how, **order}) + "\n")
@@ -53,27 +58,27 @@ def content(folder):
 
 
 @pytest.fixture(scope="module")
-def due(tmp_path_factory):
+def due(tmp_path_factory, kill):
     """Give how a store is written -> its files, where nobody kills the writer."""
     made = {}
     for how in ("thread", "parts"):
         folder = tmp_path_factory.mktemp("due") / how
-        write(folder, how)
+        kill.let(folder, how)
         made[how] = content(folder)
     return {**made, "threads": made["thread"], "processes": made["thread"]}
 
 
-def check_goes_on(folder, due, how="thread"):
+def check_goes_on(kill, folder, due, how="thread"):
     """See that a folder is refused, or is whole; then that the next writer ends as it should."""
     if (folder / MANIFEST).exists():
         assert len(open_store(folder))
         files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
         assert files == due
-        write(folder, how, overwrite=True)  # and removes what may be left beside it
+        kill.let(folder, how, overwrite=True)  # and removes what may be left beside it
     else:
         with pytest.raises((ConfigError, DataError), match=REFUSED):
             open_store(folder)
-        write(folder, how)
+        kill.let(folder, how)
     assert content(folder) == due
 
 
@@ -86,14 +91,13 @@ INSTANTS = [pytest.param(20, 0), pytest.param(200, 1, marks=pytest.mark.nightly)
 def test_a_writer_that_is_killed_at_any_time_is_gone_on_with(
     tmp_path, kill, due, how, instants, seed
 ):
-    whole = kill(tmp_path / "whole", how)
-    assert not whole["died"]
+    whole = kill.let(tmp_path / "whole", how)
     drawn = random.Random(seed)
     died = 0
     for number in range(instants if how == "thread" or seed else instants // 4):
         folder = tmp_path / str(number)
         died += kill(folder, how, after=drawn.random() * whole["seconds"])["died"]
-        check_goes_on(folder, due[how], how)
+        check_goes_on(kill, folder, due[how], how)
     assert died > 0
 
 
@@ -101,13 +105,13 @@ def test_a_writer_that_is_killed_at_any_time_is_gone_on_with(
 def test_a_writer_that_is_killed_before_any_change_of_its_folder_is_gone_on_with(
     tmp_path, kill, due, stride
 ):
-    calls = kill(tmp_path / "whole")["calls"]
+    calls = kill.let(tmp_path / "whole")["calls"]
     commit = calls - COMMIT
     assert commit > 20
     for call in sorted({*range(0, commit, stride), *range(commit, calls, min(stride, 2))}):
         folder = tmp_path / str(call)
         assert kill(folder, call=call)["died"]
-        check_goes_on(folder, due["thread"])
+        check_goes_on(kill, folder, due["thread"])
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.nightly) for i in (1, 2))])
@@ -119,12 +123,12 @@ def test_a_writer_that_is_killed_again_and_again_is_gone_on_with(tmp_path, kill,
             kill(folder, call=drawn.randrange(60))
             if (folder / MANIFEST).exists():
                 break
-        check_goes_on(folder, due["thread"])
+        check_goes_on(kill, folder, due["thread"])
 
 
 def test_an_old_store_is_read_until_a_new_one_is_there(tmp_path, kill, due):
     old = write_arrow(tmp_path / "old", [{"x": [i]} for i in range(50)], shard_bytes=100)
-    calls = kill(tmp_path / "whole")["calls"]
+    calls = kill.let(tmp_path / "whole")["calls"]
     refused = 0
     for call in range(calls - COMMIT, calls + COMMIT, 3):
         folder = tmp_path / str(call)
@@ -136,7 +140,7 @@ def test_an_old_store_is_read_until_a_new_one_is_there(tmp_path, kill, due):
             assert store.fingerprint == old.fingerprint or new
         except IncompleteDatasetError:
             refused += 1
-        write(folder, "thread", overwrite=True)
+        kill.let(folder, overwrite=True)
         assert content(folder) == due["thread"]
     assert refused > 0
 
