@@ -6,7 +6,7 @@ so that worker processes can be started in any way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,7 @@ def loader(
     )  # fmt: skip
 
 
-def peer(data: Data, order: str, **options: Any) -> Iterator[Any]:
+def peer(data: Data, order: str, **options: Any) -> Generator[Any, None, None]:
     """Give batches, epoch after epoch."""
     made = loader(data, order, **options)
     while True:

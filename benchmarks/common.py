@@ -12,12 +12,12 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from samples import FRAME, Samples, frames, frames_count, tokens
@@ -30,6 +30,7 @@ from seqdata.policies.fixed import Fixed
 BATCH = 64
 POLICIES = {"random": Fixed(BATCH), "bucketed": Bucketed(BATCH)}
 PATIENCE = 600.0  # seconds that any one measurement may take
+Name = TypeVar("Name", bound=Hashable)
 KERNELS = {"seqdata": "c", "seqdata, NumPy twin": "numpy"}
 
 
@@ -74,13 +75,16 @@ def _write(data: Data, samples: Samples) -> Data:
     return data
 
 
-def ours(data: Data, order: str, **options: Any) -> Iterator[Any]:
+def ours(data: Data, order: str, **options: Any) -> Generator[Any, None, None]:
     """Batches of seqdata, epoch after epoch: a SequenceBatch with data, lengths, ids, weight."""
     from seqdata.loader import Loader
 
     loader = Loader(data.store, POLICIES[order], **options)
-    while True:
-        yield from loader
+    try:
+        while True:
+            yield from loader
+    finally:
+        loader.shutdown()
 
 
 def planned(data: Data, order: str) -> list[list[int]]:
@@ -90,11 +94,14 @@ def planned(data: Data, order: str) -> list[list[int]]:
     return [plan.batch(number).spans[:, 0].tolist() for number in range(len(plan))]
 
 
-def by_hand(data: Data, order: str, **options: Any) -> Iterator[Any]:
+def by_hand(data: Data, order: str, **options: Any) -> Generator[Any, None, None]:
     """Batches of the hand-written peer: padded values and lengths."""
     from by_hand import peer
 
     return peer(data, order, **options)
+
+
+Maker = Callable[[], Generator[Any, None, None]]
 
 
 class Cost(NamedTuple):
@@ -112,7 +119,7 @@ class Runner:
         kernel: ``c``, ``numpy``, or what is there.
     """
 
-    def __init__(self, make: Callable[[], Iterator[Any]], kernel: str = "") -> None:
+    def __init__(self, make: Maker, kernel: str = "") -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         os.environ["SEQDATA_KERNEL"] = kernel
@@ -144,19 +151,19 @@ class Runner:
 
 
 @contextmanager
-def running(makers: Mapping[str, Callable[[], Iterator[Any]]]) -> Iterator[dict[str, Runner]]:
+def running(makers: Mapping[Name, Maker]) -> Iterator[dict[Name, Runner]]:
     """Give a runner per name, and end them all."""
-    runners: dict[str, Runner] = {}
+    runners: dict[Name, Runner] = {}
     try:
         for name, make in makers.items():
-            runners[name] = Runner(make, KERNELS.get(name, ""))
+            runners[name] = Runner(make, KERNELS.get(str(name), ""))
         yield runners
     finally:
         for runner in runners.values():
             runner.close()
 
 
-def _serve(pipe: Connection, make: Callable[[], Iterator[Any]]) -> None:
+def _serve(pipe: Connection, make: Maker) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -172,8 +179,8 @@ def _serve(pipe: Connection, make: Callable[[], Iterator[Any]]) -> None:
             count = _drawn(batches, count, seconds)
             wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
             pipe.send((wall / count * 1e6, cpu / count * 1e6))
-    except EOFError:
-        return  # the benchmark is done with it
+    except EOFError:  # the benchmark is done with it
+        batches.close()
 
 
 def _drawn(batches: Iterator[Any], count: int, seconds: float) -> int:
