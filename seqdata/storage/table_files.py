@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from seqdata.errors import CorruptShardError, DataError, LimitError
 from seqdata.storage.limits import MAX_FOOTER, check_size, refuse
 from seqdata.storage.messages import check_file, check_stream
-from seqdata.storage.pages import check_column
+from seqdata.storage.pages import Group, check_column, groups_of
 from seqdata.storage.places import Place
 
 if TYPE_CHECKING:
@@ -137,13 +137,19 @@ def guarded(place: Place) -> Iterator[None]:
         ) from error
 
 
-def _open_ipc(path: Path, place: Place, digest: bytes) -> TableFile:
+def _mapped(path: Path) -> pa.Buffer:
     import pyarrow as pa
 
     source = pa.memory_map(str(path))
-    whole = source.read_buffer(source.size())
+    return source.read_buffer(source.size())
+
+
+def _open_ipc(path: Path, place: Place, digest: bytes) -> TableFile:
+    import pyarrow as pa
+
+    whole = _mapped(path)
     check_file(place, memoryview(whole))
-    reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
+    reader = pa.ipc.open_file(whole, options=pa.ipc.IpcReadOptions(use_threads=False))
     count, schema = reader.num_record_batches, reader.schema
     batches: list[pa.RecordBatch] = []
     while len(batches) < count:  # ends at the first batch that is compressed
@@ -159,10 +165,9 @@ def _open_stream(path: Path, place: Place, digest: bytes) -> TableFile:
     import pyarrow as pa
 
     options = pa.ipc.IpcReadOptions(use_threads=False)
-    source = pa.memory_map(str(path))
-    check_stream(place, memoryview(source.read_buffer(source.size())))
-    source.seek(0)
-    reader = pa.ipc.open_stream(source, options=options)
+    whole = _mapped(path)
+    check_stream(place, memoryview(whole))
+    reader = pa.ipc.open_stream(whole, options=options)
     return _kept(place, "stream", reader.schema, list(reader), digest)
 
 
@@ -209,14 +214,14 @@ class _Ipc:
 
 
 def _open_parquet(path: Path, place: Place, digest: bytes) -> TableFile:
+    import pyarrow as pa
     from pyarrow import parquet
 
-    opened = parquet.ParquetFile(str(path), memory_map=True)
-    about = opened.metadata
-    schema, groups = opened.schema_arrow, about.num_row_groups
-    opened.close()
-    column = _Parquet(path, about, place)
-    return TableFile(place, "parquet", schema, False, groups, column, digest)
+    whole = _mapped(path)
+    groups = groups_of(place, memoryview(whole).cast("B"))
+    opened = parquet.ParquetFile(pa.BufferReader(whole))
+    column = _Parquet(path, opened.metadata, groups, place)
+    return TableFile(place, "parquet", opened.schema_arrow, False, len(groups), column, digest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,6 +230,7 @@ class _Parquet:
 
     path: Path
     about: Any
+    groups: Sequence[Group]
     place: Place
 
     def __call__(self, unit: int, name: str) -> pa.Array:
@@ -233,11 +239,10 @@ class _Parquet:
 
         place = replace(self.place, unit=unit, field=name)
         with guarded(place):
-            mapped = pa.memory_map(str(self.path))
-            whole = mapped.read_buffer(mapped.size())
-            rows = check_column(place, memoryview(whole).cast("B"), self.about, unit, name)
+            whole, group = _mapped(self.path), self.groups[unit]
+            rows = check_column(place, memoryview(whole).cast("B"), group, name)
             file = parquet.ParquetFile(pa.BufferReader(whole), metadata=self.about)
-            if rows >= self.about.row_group(unit).num_rows:
+            if rows >= group.rows:
                 table = file.read_row_group(unit, columns=[name], use_threads=False)
                 return table.column(name).combine_chunks()
             return self._by_pieces(place, file, unit, name, rows)
