@@ -24,14 +24,14 @@ from seqdata.storage.columns import Layout, Source
 from seqdata.storage.commit import OWN_FILES, unfinished
 from seqdata.storage.location import local_path
 from seqdata.storage.manifest import MANIFEST, Manifest
-from seqdata.storage.mapped import Mapped, checks_of, count_checksums, map_files
+from seqdata.storage.mapped import Mapped, checks_of, count_checksums, map_files, source_over
 from seqdata.storage.parsing import load_manifest
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
-from seqdata.storage.schema import TEXTS, default_axis, field_width, no_such
+from seqdata.storage.schema import default_axis, field_width, no_such
 from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.texts import TextSource
-from seqdata.storage.verifying import Checks, mode_of
+from seqdata.storage.verifying import mode_of
 from seqdata.storage.views import View, take, where
 from seqdata.storage.whole import left_behind
 
@@ -110,10 +110,10 @@ class ArrowStore:
         file_of = functools.partial(_file, str(root), self._names)
         layout = Layout(str(root), self._names, starts, lengths_of, file_of)
         if manifest.key is not None:
-            ids = _source(manifest.key, manifest, layout, mappings, checks)
+            ids = source_over(manifest.key, manifest, layout, mappings, checks)
             layout = layout if isinstance(ids, Source) else keyed(layout, ids)
         fields = manifest.fields
-        sources = {name: _source(name, manifest, layout, mappings, checks) for name in fields}
+        sources = {name: source_over(name, manifest, layout, mappings, checks) for name in fields}
         self._sources = Sources(layout, sources, manifest.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -231,36 +231,6 @@ class ArrowStore:
 
 def _file(location: str, names: Sequence[str], shard: int) -> Place:
     return Place(dataset=location, shard=shard, file=names[shard], verify=True)
-
-
-def _source(
-    name: str,
-    manifest: Manifest,
-    layout: Layout,
-    mappings: Sequence[Any],
-    checks: Mapping[str, Checks],
-) -> Source | TextSource:
-    """Lay arrays over one field's buffers, whose places the manifest's reader has checked."""
-    field = manifest.fields[name]
-    text = field.dtype in TEXTS
-    dtype = np.dtype("uint8" if text else field.dtype)
-    width = 1 if text else field_width(field)
-    values: list[NDArray[Any]] = []
-    offsets: list[NDArray[np.int64]] = []
-    places = []
-    for mapping, shard in zip(mappings, manifest.shards, strict=True):
-        (place, size), *more = shard.buffers[name]
-        count = size // width * (width // dtype.itemsize)
-        flat = np.frombuffer(mapping, dtype=dtype, count=count, offset=place if count else 0)
-        values.append(flat.reshape(size // width, *field.shape) if field.shape else flat)
-        places.append(place)
-        for at, _ in more:
-            offsets.append(
-                np.frombuffer(mapping, dtype=np.int64, count=shard.sequences + 1, offset=at)
-            )
-    if text:
-        return TextSource.of(name, field, layout, values, offsets, places, checks.get(name))
-    return Source.of(name, field, layout, values, offsets or None, places, checks.get(name))
 
 
 def _no_store(root: Path) -> ConfigError | DataError:

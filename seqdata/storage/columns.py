@@ -35,6 +35,7 @@ class Layout:
         lengths_of: Axis -> timesteps of each sequence.
         file_of: Shard -> its place; None: they are no files.
         key_of: Sequence -> its id, None where it cannot be read; None: it has none.
+        first: Number of its first sequence in the data set, where it is a part of one.
     """
 
     location: str
@@ -43,6 +44,7 @@ class Layout:
     lengths_of: Mapping[str, NDArray[Any]]
     file_of: Callable[[int], Place] | None = None
     key_of: Callable[[int], str | None] | None = None
+    first: int = 0
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -81,7 +83,9 @@ class Layout:
         shard = self.shard_of(number)
         file = Place(dataset=self.location) if self.file_of is None else self.file_of(shard)
         key = None if self.key_of is None else self.key_of(number)
-        return replace(file, sequence=number, key=key, field=field, offset=offset, length=length)
+        return replace(
+            file, sequence=self.first + number, key=key, field=field, offset=offset, length=length
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

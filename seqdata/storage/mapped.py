@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +19,12 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.kernel.choose import Kernel
 from seqdata.storage.bits import SharedBits
+from seqdata.storage.columns import Layout, Source
 from seqdata.storage.location import open_inside
 from seqdata.storage.manifest import Checking, ChecksumFile, Manifest, Shard
 from seqdata.storage.places import Place, quoted
+from seqdata.storage.schema import TEXTS, field_width
+from seqdata.storage.texts import TextSource
 from seqdata.storage.verifying import Checks
 
 
@@ -54,15 +56,22 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verified: bool)
         MissingShardError: If a file is not there.
         CorruptShardError: If one is not what was written.
     """
-    how = manifest.checksums if verified else None
-    shards = [_map_shard(root, i, shard, engine) for i, shard in enumerate(manifest.shards)]
-    lengths_of = {
-        axis: _map_lengths(root, manifest, axis, engine, how) for axis in manifest.lengths
-    }
-    checksums = None
-    if how is not None:
-        files = [(i, shard.checksums) for i, shard in enumerate(manifest.shards)]
-        checksums = [_map_sums(root, i, one, engine) for i, one in files if one is not None]
+    shards = []
+    for i, shard in enumerate(manifest.shards):
+        place = shard_place(root, i, shard)
+        shards.append(map_whole(root, shard.file, shard.bytes, place, engine))
+        check_footer(shards[-1], place, shard)
+    lengths_of = {axis: map_lengths(root, manifest, axis, engine) for axis in manifest.lengths}
+    if not verified:
+        return Mapped(shards, lengths_of, None)
+    for axis, lengths in lengths_of.items():
+        check_lengths(lengths, root, manifest, axis, engine)
+    files = [(i, shard.checksums) for i, shard in enumerate(manifest.shards)]
+    checksums = [
+        map_whole(root, one.file, one.bytes, sums_place(root, i, one), engine)
+        for i, one in files
+        if one is not None
+    ]
     return Mapped(shards, lengths_of, checksums)
 
 
@@ -124,80 +133,131 @@ def _checks(
     )  # fmt: skip
 
 
-def _map_shard(root: Path, i: int, shard: Shard, engine: Kernel) -> Any:
-    """Map a shard whose size and footer are those that were written."""
-    place = Place(dataset=str(root), shard=i, file=shard.file, verify=True)
-    with open_inside(root, shard.file, replace(place, offset=0, length=shard.bytes)) as opened:
-        descriptor, size = opened
-        if size != shard.bytes:
-            shorter, longer = sorted((size, shard.bytes))
+def source_over(
+    name: str,
+    manifest: Manifest,
+    layout: Layout,
+    mappings: Sequence[Any],
+    checks: Mapping[str, Checks],
+) -> Source | TextSource:
+    """Lay arrays over one field's buffers, whose places the manifest's reader has checked."""
+    field = manifest.fields[name]
+    text = field.dtype in TEXTS
+    dtype = np.dtype("uint8" if text else field.dtype)
+    width = 1 if text else field_width(field)
+    values: list[NDArray[Any]] = []
+    offsets: list[NDArray[np.int64]] = []
+    places = []
+    for mapping, shard in zip(mappings, manifest.shards, strict=True):
+        (place, size), *more = shard.buffers[name]
+        count = size // width * (width // dtype.itemsize)
+        flat = np.frombuffer(mapping, dtype=dtype, count=count, offset=place if count else 0)
+        values.append(flat.reshape(size // width, *field.shape) if field.shape else flat)
+        places.append(place)
+        for at, _ in more:
+            offsets.append(
+                np.frombuffer(mapping, dtype=np.int64, count=shard.sequences + 1, offset=at)
+            )
+    if text:
+        return TextSource.of(name, field, layout, values, offsets, places, checks.get(name))
+    return Source.of(name, field, layout, values, offsets or None, places, checks.get(name))
+
+
+def shard_place(root: Path, i: int, shard: Shard) -> Place:
+    """Give the place of a shard, for an error."""
+    return Place(dataset=str(root), shard=i, file=shard.file, verify=True)
+
+
+def sums_place(root: Path, i: int, file: ChecksumFile) -> Place:
+    """Give the place of a shard's checksums, for an error."""
+    part = f"checksums of shard {i}"
+    return Place(dataset=str(root), shard=i, file=file.file, part=part, verify=True)
+
+
+def lengths_place(root: Path, manifest: Manifest, axis: str) -> Place:
+    """Give the place of the lengths along an axis, for an error."""
+    part = f"lengths of axis {quoted(axis)}"
+    return Place(dataset=str(root), file=manifest.lengths[axis].file, part=part)
+
+
+def map_whole(root: Path, name: str, bytes_: int, place: Place, engine: Kernel) -> Any:
+    """Map a file that has the size that it must have.
+
+    Args:
+        root: The store's folder.
+        name: The file's.
+        bytes_: What the manifest says.
+        place: Of the file, for errors.
+        engine: The kernel that maps.
+
+    Raises:
+        MissingShardError: If it is not there.
+        CorruptShardError: If it has another size.
+    """
+    with open_inside(root, name, replace(place, offset=0, length=bytes_)) as (descriptor, size):
+        if size != bytes_:
+            shorter, longer = sorted((size, bytes_))
+            have, them = ("has", "it") if place.part is None else ("have", "them")
             raise replace(place, offset=shorter, length=longer - shorter).error(
                 CorruptShardError,
-                f"has {size} bytes, must have {shard.bytes}; restore it or write the store again",
-                expected=shard.bytes, found=size,
+                f"{have} {size} bytes, must have {bytes_}; restore {them} or write the store again",
+                expected=bytes_, found=size,
             )  # fmt: skip
-        begin = size - shard.footer_bytes
-        found = hashlib.sha256(os.pread(descriptor, shard.footer_bytes, begin)).hexdigest()
-        if found != shard.footer_sha256:
-            raise replace(place, offset=begin, length=shard.footer_bytes).error(
-                CorruptShardError,
-                f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
-                "another file or damaged, restore it or write the store again",
-                expected=shard.footer_sha256, found=found,
-            )  # fmt: skip
-        return _map(place, descriptor, size, engine)
+        try:
+            return engine.map_file(descriptor, size) if size else b""
+        except OSError as error:
+            limit = "`ulimit -n`" if error.errno == errno.EMFILE else "`sysctl vm.max_map_count`"
+            raise place.error(
+                DataError,
+                f"cannot be mapped ({error.strerror}), must be; raise {limit}, or write the store "
+                "again with larger shards",
+            ) from error
 
 
-def _map_sums(root: Path, i: int, file: ChecksumFile, engine: Kernel) -> Any:
-    place = Place(
-        dataset=str(root), shard=i, file=file.file, part=f"checksums of shard {i}", verify=True
-    )
-    with open_inside(root, file.file, place) as (descriptor, size):
-        if size != file.bytes:
-            shorter, longer = sorted((size, file.bytes))
-            raise replace(place, offset=shorter, length=longer - shorter).error(
-                CorruptShardError,
-                f"have {size} bytes, must have {file.bytes}; restore them or write the store again",
-                expected=file.bytes, found=size,
-            )  # fmt: skip
-        return _map(place, descriptor, size, engine) if size else b""
+def check_footer(mapping: Any, place: Place, shard: Shard) -> None:
+    """Look at a shard's footer, whose digest is its own among all shards.
+
+    Raises:
+        CorruptShardError: If it is another.
+    """
+    begin = shard.bytes - shard.footer_bytes
+    found = hashlib.sha256(memoryview(mapping)[begin:]).hexdigest()
+    if found != shard.footer_sha256:
+        raise replace(place, offset=begin, length=shard.footer_bytes).error(
+            CorruptShardError,
+            f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
+            "another file or damaged, restore it or write the store again",
+            expected=shard.footer_sha256, found=found,
+        )  # fmt: skip
 
 
-def _map_lengths(
-    root: Path, manifest: Manifest, axis: str, engine: Kernel, how: Checking | None
-) -> NDArray[Any]:
+def map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> NDArray[Any]:
+    """Map the lengths along an axis; what they are is not looked at."""
     one = manifest.lengths[axis]
     dtype = np.dtype(one.dtype).newbyteorder("<")
-    must = manifest.sequences * dtype.itemsize
-    place = Place(dataset=str(root), file=one.file, part=f"lengths of axis {quoted(axis)}")
-    with open_inside(root, one.file, place) as (descriptor, size):
-        if size != must:
-            raise replace(place, offset=min(size, must), length=abs(size - must)).error(
-                CorruptShardError,
-                f"have {size} bytes, must have {must}; restore them or write the store again",
-                expected=must, found=size,
-            )  # fmt: skip
-        lengths = np.frombuffer(_map(place, descriptor, size, engine), dtype=dtype)
-    if how is not None and one.checksum is not None:
-        found = np.empty(1, dtype=np.uint32)
-        engine.checksums(lengths, np.array([0, must]), found, how.algorithm)
-        if found[0] != one.checksum:
-            raise replace(place, offset=0, length=must).error(
-                CorruptShardError,
-                f"have {how.algorithm} {int(found[0]):08x}, must have {one.checksum:08x}; restore "
-                "them or write the store again",
-                expected=f"{one.checksum:08x}", found=f"{int(found[0]):08x}",
-            )  # fmt: skip
-    return lengths
+    place = lengths_place(root, manifest, axis)
+    bytes_ = manifest.sequences * dtype.itemsize
+    return np.frombuffer(map_whole(root, one.file, bytes_, place, engine), dtype=dtype)
 
 
-def _map(place: Place, descriptor: int, size: int, engine: Kernel) -> Any:
-    try:
-        return engine.map_file(descriptor, size)
-    except OSError as error:
-        limit = "`ulimit -n`" if error.errno == errno.EMFILE else "`sysctl vm.max_map_count`"
-        raise place.error(
-            DataError,
-            f"cannot be mapped ({error.strerror}), must be; raise {limit}, or write the store "
-            "again with larger shards",
-        ) from error
+def check_lengths(
+    lengths: NDArray[Any], root: Path, manifest: Manifest, axis: str, engine: Kernel
+) -> None:
+    """Look at the checksum of the lengths along an axis.
+
+    Raises:
+        CorruptShardError: If it is another.
+    """
+    must, how = manifest.lengths[axis].checksum, manifest.checksums
+    if how is None or must is None:
+        return
+    made = np.empty(1, dtype=np.uint32)
+    engine.checksums(lengths, np.array([0, lengths.nbytes]), made, how.algorithm)
+    found = int(made[0])
+    if found != must:
+        raise replace(lengths_place(root, manifest, axis), offset=0, length=lengths.nbytes).error(
+            CorruptShardError,
+            f"have {how.algorithm} {found:08x}, must have {must:08x}; restore them or write the "
+            "store again",
+            expected=f"{must:08x}", found=f"{found:08x}",
+        )  # fmt: skip

@@ -120,10 +120,8 @@ class TextSource:
         np.subtract(offsets[1:], offsets[:-1], out=spans[:, 2])
         values = np.empty(int(offsets[-1]), dtype=np.uint8)
         bad = self.engine.fill(self.handle, spans, offsets, values, None)
-        if bad >= 0:
-            self.refuse(int(numbers[bad]))
-        if bad < -1:
-            raise self.mismatch(int(numbers[-2 - bad]))
+        if bad != -1:
+            self.settle(bad, spans)
         return values, offsets
 
     def _sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -146,6 +144,13 @@ class TextSource:
                 self.refuse(int(numbers[these[bad][0]]))
             sizes[these] = ends - begins
         return sizes
+
+    def settle(self, result: int, spans: NDArray[np.int64]) -> None:
+        """Raise what a result of the kernel means, if it means an error."""
+        if result >= 0:
+            self.refuse(int(spans[result, 0]))
+        if result < -1:
+            raise self.mismatch(int(spans[-2 - result, 0]))
 
     def mismatch(self, number: int) -> CorruptSampleError:
         """Make the error about a sequence whose checksum is another."""
