@@ -1,0 +1,102 @@
+"""How processes are started so that a signal to all of them leaves the decision to the first.
+
+A cluster sends SIGTERM to every process of a job, a terminal Ctrl-C. A worker is born with such
+signals blocked and ignores them later. The fork server of ``multiprocessing`` ends by them, and its
+processes with it, so workers have one of their own; it knows what a worker needs, so that one
+starts at once. Place in the flow: the crew starts its workers through it. Makes: processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import context, popen_forkserver, reduction, resource_tracker, spawn, util
+from multiprocessing.forkserver import ForkServer, read_signed
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+DECIDED_ABOVE = (signal.SIGINT, signal.SIGTERM)
+"""Signals that are left to the training process."""
+
+_PRELOADED = ["seqdata.loading.workers.worker"]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Block these signals in what is started, until it does ``leave_to_parent``.
+
+    ``multiprocessing``'s tracker has to run, for starting it unblocks them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, DECIDED_ABOVE)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_to_parent() -> None:
+    """Ignore these signals in this process, whose main thread this is."""
+    for number in DECIDED_ABOVE:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DECIDED_ABOVE)
+
+
+def context_of(method: str) -> Any:
+    """Give what starts processes by a method, as ``multiprocessing.get_context``, ready to start.
+
+    Args:
+        method: ``fork``, ``forkserver`` or ``spawn``.
+    """
+    if method != "fork":
+        resource_tracker.ensure_running()
+    return _Context() if method == "forkserver" else multiprocessing.get_context(method)
+
+
+class _Popen(popen_forkserver.Popen):
+    """A process that our server starts."""
+
+    _fds: list[int]
+
+    def _launch(self, process_obj: BaseProcess) -> None:
+        data = io.BytesIO()
+        context.set_spawning_popen(self)
+        try:
+            reduction.dump(spawn.get_preparation_data(process_obj.name), data)
+            reduction.dump(process_obj, data)
+        finally:
+            context.set_spawning_popen(None)
+        self.sentinel, writer = _server(os.getpid()).connect_to_new_process(self._fds)
+        alive = os.dup(writer)  # the child notices our end when it is closed
+        self.finalizer = util.Finalize(self, _close, (alive, self.sentinel))
+        with open(writer, "wb") as file:
+            file.write(data.getbuffer())
+        self.pid = read_signed(self.sentinel)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class _Process(context.ForkServerProcess):
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> _Popen:
+        return _Popen(process_obj)
+
+
+class _Context(context.ForkServerContext):
+    Process = _Process
+
+
+@functools.cache
+def _server(pid: int) -> ForkServer:
+    """Give the server of this process; a fork of it has its own."""
+    del pid
+    made = ForkServer()
+    made.set_forkserver_preload(_PRELOADED)
+    return made
