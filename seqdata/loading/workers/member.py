@@ -25,6 +25,7 @@ from seqdata.loading.fetching import Work
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.request import Request
 from seqdata.loading.workers.arena import Arena
+from seqdata.loading.workers.server import context_of, undisturbed
 from seqdata.loading.workers.worker import Desk, Sealed, work
 from seqdata.storage.anonymous import Anonymous
 from seqdata.transforms import name_of
@@ -70,7 +71,7 @@ def started(number: int, arena: Arena, fetching: Work, options: PlayOptions) -> 
     Raises:
         ConfigError: If what it needs cannot be sent.
     """
-    context: Any = multiprocessing.get_context(options.start_method or default_start_method())
+    context: Any = context_of(options.start_method or default_start_method())
     ours, theirs = context.Pipe(duplex=True)
     stacks = Anonymous(_STACK)
     seed = [options.seed & 0xFFFFFFFF, options.seed >> 32, options.world.rank, number]
@@ -80,7 +81,7 @@ def started(number: int, arena: Arena, fetching: Work, options: PlayOptions) -> 
         target=work, args=(desk,), name=f"seqdata-worker-{number}", daemon=True
     )
     try:
-        with _STARTING, _alone(fetching, context):
+        with _STARTING, _alone(fetching, context), undisturbed():
             process.start()
     except (OSError, RuntimeError):
         ours.close()

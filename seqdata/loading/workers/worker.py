@@ -32,6 +32,7 @@ from seqdata.loading.fetching import Fetching, Work
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers.arena import Arena
 from seqdata.loading.workers.objects import ObjectParcel
+from seqdata.loading.workers.server import leave_to_parent
 from seqdata.loading.workers.wire import Parcel, Tell, get_requests
 from seqdata.storage.anonymous import Anonymous
 from seqdata.storage.dataset import DatasetStore
@@ -214,8 +215,7 @@ def _told(error: Exception) -> bytes:
 
 def _behave(desk: Desk) -> None:
     """Leave signals to the parent, write stacks where it can read them, and leave when it does."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    leave_to_parent()
     faulthandler.enable(desk.stacks.fileno(), all_threads=False)
     faulthandler.register(signal.SIGUSR1, desk.stacks.fileno(), all_threads=False)
     threading.Thread(target=_leave_with_parent, name="seqdata-parent", daemon=True).start()
