@@ -89,14 +89,14 @@ def _pass(
     rows: Iterator[Any], fields: Mapping[str, Field], key: str, whole: Whole, begin: int
 ) -> None:
     """Leave out the sequences of a shard that is written, where they are the same."""
-    stop = begin + whole.shard.sequences
-    for number, digest in ((begin, whole.first), (stop - 1, whole.last)):
-        if number == begin or stop - begin > 1:
-            _compare(next(rows, _END), fields, key, number, digest)
-        if number == begin:
-            between = sum(1 for _ in itertools.islice(rows, max(0, stop - begin - 2)))
-            if between < stop - begin - 2:
-                raise _too_few(begin + 1 + between)
+    many = whole.shard.sequences
+    _compare(next(rows, _END), fields, key, begin, whole.first)
+    if many == 1:
+        return
+    between = sum(1 for _ in itertools.islice(rows, many - 2))
+    if between < many - 2:
+        raise _too_few(begin + 1 + between)
+    _compare(next(rows, _END), fields, key, begin + many - 1, whole.last)
 
 
 def compare_first(sequence: Any, fields: Mapping[str, Field], key: str, whole: Whole) -> None:

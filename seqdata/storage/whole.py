@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import mmap
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +134,7 @@ def room_for(path: Path, size: int) -> Iterator[None]:
             raise
         free = shutil.disk_usage(path.parent).free
         raise IncompleteDatasetError.at(
-            f"{path}: cannot be written ({error.strerror}), needs about {size} bytes, {free} are "
+            f"{path}: cannot be written ({os.strerror(error.errno)}), needs about {size} bytes, {free} are "
             "free; make room and write again: whole shards are kept",
             file=str(path),
             needed=size,

@@ -193,6 +193,17 @@ def test_whole_shards_are_not_written_again(begun):
     assert [path.name for path in begun.iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_shards_of_few_sequences_are_gone_on_with(tmp_path, size):
+    """All sequences are alike, so that one too many would not be seen by comparing them."""
+    rows = [{"x": np.zeros(9)} for _ in range(8)]
+    with pytest.raises(Stop):
+        write_arrow(tmp_path / "store", stopping(rows[:6]), shard_bytes=80 * size)
+    assert len(write_arrow(tmp_path / "store", rows, shard_bytes=80 * size)) == 8
+    write_arrow(tmp_path / "due", rows, shard_bytes=80 * size)
+    assert content(tmp_path / "store") == content(tmp_path / "due")
+
+
 def test_nothing_is_kept_where_no_shard_was_whole(tmp_path):
     with pytest.raises(Stop):
         write_arrow(tmp_path / "store", stopping(numbers(3)), shard_bytes=320)

@@ -1,0 +1,212 @@
+"""Shards on executors: the same bytes wherever and in whatever order they are written."""
+
+import functools
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from seqdata.errors import ConfigError, DecodeError, WorkerDiedError
+from seqdata.storage.arrow import open_arrow
+from seqdata.storage.writer import write_arrow
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def rows(count=40, name="s"):
+    for i in range(count):
+        yield {"id": f"{name}{i}", "x": np.full(i % 7, i, dtype=np.int32), "y": i}
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def due(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("due") / "store"
+    write_arrow(folder, rows(), shard_bytes=200)
+    return content(folder)
+
+
+class Backwards(Executor):
+    """Runs what it was given in the opposite order, so many together or when time is up."""
+
+    def __init__(self, together=2):
+        self.together = together
+        self.waiting = []
+        self.most = 0
+        self.lock = threading.Lock()
+
+    def submit(self, function, *arguments):
+        future = Future()
+        with self.lock:
+            self.waiting.append((future, function, arguments))
+            self.most = max(self.most, len(self.waiting))
+            if len(self.waiting) in (1, self.together):
+                threading.Timer(0.1 if len(self.waiting) == 1 else 0, self.run).start()
+        return future
+
+    def run(self):
+        with self.lock:
+            while self.waiting:
+                future, function, arguments = self.waiting.pop()
+                future.set_result(function(*arguments))
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(3), Backwards])
+def test_the_bytes_do_not_depend_on_the_executor(tmp_path, due, make):
+    with make() as pool:
+        write_arrow(tmp_path / "store", rows(), shard_bytes=200, executor=pool)
+    assert content(tmp_path / "store") == due
+
+
+def test_the_bytes_do_not_depend_on_processes(tmp_path, due):
+    with ProcessPoolExecutor(1, SPAWN) as pool:
+        write_arrow(tmp_path / "store", rows(), shard_bytes=200, executor=pool)
+    assert content(tmp_path / "store") == due
+
+
+@pytest.mark.parametrize(("shard_bytes", "most"), [(400 << 20, 2), (256 << 20, 4), (1, 64)])
+def test_so_many_shards_are_under_way_at_a_time(tmp_path, monkeypatch, shard_bytes, most):
+    """Shards that would take shard_bytes are made small, so that the test needs no memory."""
+    from seqdata.storage import cutting
+
+    small = cutting.pack_one
+    monkeypatch.setattr(cutting, "pack_one", lambda *given: small(*given) * shard_bytes)
+    pool = Backwards(most + 1)
+    write_arrow(tmp_path / "store", rows(most + 3), shard_bytes=shard_bytes, executor=pool)
+    assert pool.most == most
+
+
+@pytest.mark.parametrize("executor", [4, "threads", ThreadPoolExecutor])
+def test_what_is_no_executor_is_an_error(tmp_path, executor):
+    with pytest.raises(ConfigError, match=r"`executor` is .*, must be a concurrent.futures.Execut"):
+        write_arrow(tmp_path / "store", rows(), executor=executor)
+
+
+# ---- parts
+
+
+def numbered(part):
+    return rows(10 * part, f"{part}-")
+
+
+PARTS = [functools.partial(numbered, part) for part in (3, 0, 1, 2)]
+
+
+def test_parts_have_shards_of_their_own_in_their_order(tmp_path):
+    write_arrow(tmp_path / "here", PARTS, shard_bytes=300)
+    store = open_arrow(tmp_path / "here")
+    assert store.keys(range(60)) == [f"{part}-{i}" for part in (3, 1, 2) for i in range(10 * part)]
+    assert len(store.shards) > 6
+    assert list(store.shards) == [f"part-{i:05d}.arrow" for i in range(len(store.shards))]
+    for name, make in (("threads", ThreadPoolExecutor), ("back", lambda _: Backwards())):
+        with make(2) as pool:
+            write_arrow(tmp_path / name, PARTS, shard_bytes=300, executor=pool)
+        assert content(tmp_path / name) == content(tmp_path / "here")
+
+
+def test_a_part_may_give_a_table_or_plain_arrays(tmp_path):
+    table = pa.table({"x": pa.array([[1, 2], [3]])})
+    parts = [lambda: table, lambda: iter([table]), lambda: [np.array([4]), [5]]]
+    assert write_arrow(tmp_path / "store", parts).lengths.tolist() == [2, 1, 2, 1, 1, 1]
+
+
+def test_parts_that_give_nothing_at_all_are_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="`sequences` has parts, but none of them gives a sequen"):
+        write_arrow(tmp_path / "store", [list, list])
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_error_names_the_part(tmp_path):
+    parts = [lambda: rows(3), lambda: [*rows(3, "b"), {"id": "c", "x": [1.5], "y": 0}]]
+    text = r"^part 1, sequence 3 \('c'\), field 'x': has dtype float64, must be int32"
+    with ThreadPoolExecutor(2) as pool:
+        for executor in (None, pool):
+            with pytest.raises(DecodeError, match=text) as caught:
+                write_arrow(tmp_path / "store", parts, executor=executor)
+            assert caught.value.facts == {"part": 1, "sequence": 3, "field": "x"}
+
+
+def test_parts_with_other_fields_are_an_error(tmp_path):
+    text = (
+        r"part 2: has fields x float64 \[\] time, must have those of part 0: x int64 \[\] time; "
+        "give all parts the same"
+    )
+    with pytest.raises(DecodeError, match=text):
+        write_arrow(tmp_path / "store", [lambda: [[1]], list, lambda: [[1.5]]])
+
+
+def test_one_id_in_two_parts_is_an_error(tmp_path):
+    with pytest.raises(DecodeError, match="sequence 3: has the id 's0', which sequence 0 has, mus"):
+        write_arrow(tmp_path / "store", [lambda: rows(3), lambda: rows(1)])
+
+
+def test_a_finished_part_is_not_run_again_but_for_its_first_sequence(tmp_path):
+    drawn = []
+
+    def part(number, broken):
+        for row in rows(20, f"{number}-"):
+            drawn.append(row["id"])
+            yield row
+        if broken:
+            raise OSError("source is gone")
+
+    with pytest.raises(OSError, match="source is gone") as caught:
+        write_arrow(
+            tmp_path, [functools.partial(part, i, i == 2) for i in range(4)], shard_bytes=300
+        )
+    assert "(56 sequences) are kept" in caught.value.__notes__[0]
+    drawn.clear()
+    told = []
+    write_arrow(
+        tmp_path, [functools.partial(part, i, False) for i in range(4)], shard_bytes=300,
+        progress=lambda *both: told.append(both[0]),
+    )  # fmt: skip
+    due = [f"{part}-{i}" for part in range(4) for i in range(20)]
+    assert drawn == ["0-0", "1-0", *due[40:]]
+    assert open_arrow(tmp_path).keys(range(80)) == due
+    assert told == [20, 40, 60, 80, 80]
+
+
+def test_a_finished_part_that_begins_otherwise_is_an_error(tmp_path):
+    def fails():
+        raise OSError("source is gone")
+
+    with pytest.raises(OSError, match="source is gone"):
+        write_arrow(tmp_path, [lambda: rows(3, "a"), fails], shard_bytes=1)
+    text = "part 0, sequence 0: is not the one that was written before writing stopped"
+    with pytest.raises(DecodeError, match=text):
+        write_arrow(tmp_path, [lambda: rows(3, "b"), lambda: rows(3, "c")], shard_bytes=1)
+
+
+def dies(seconds):
+    yield from rows(5)
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_executor_that_breaks_is_an_error_that_says_what_is_kept(tmp_path):
+    parts = [functools.partial(dies, 0)]
+    text = "`executor`: broke while shards were written .*, must live until all are; look for what"
+    with (
+        ProcessPoolExecutor(1, SPAWN) as pool,
+        pytest.raises(WorkerDiedError, match=text) as caught,
+    ):
+        write_arrow(tmp_path, parts, shard_bytes=100, executor=pool)
+    assert "sequences) are kept" in caught.value.__notes__[0]
+    with pytest.raises(WorkerDiedError, match="`executor`: broke while shards were written"):
+        write_arrow(tmp_path, rows(), executor=pool_that_broke(), resume=False)
+
+
+def pool_that_broke():
+    pool = ProcessPoolExecutor(1, SPAWN)
+    pool.submit(os._exit, 1).exception(timeout=60)
+    return pool

@@ -1,0 +1,72 @@
+"""The line that says how far writing is, and when it will be done."""
+
+import io
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+from rich.progress import Progress as Rich
+
+from seqdata.storage.progress import Bar, said
+from seqdata.storage.writer import write_arrow
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (None, "1,200 sequences, 345.0 kB, 800 per second"),
+        (0.0, "1,200 sequences, 345.0 kB, 800 per second, 0:00:00 left"),
+        (3675.4, "1,200 sequences, 345.0 kB, 800 per second, 1:01:15 left"),
+    ],
+)
+def test_counts_are_written_for_people(left, text):
+    assert said(1200, 345_000, 800.4, left) == text
+
+
+@pytest.fixture
+def drawn():
+    return Rich(console=Console(file=io.StringIO()))
+
+
+def seconds_left(drawn):
+    hours, minutes, seconds = drawn.tasks[0].fields["said"].split(", ")[-1].split(":")
+    return int(hours) * 3600 + int(minutes) * 60 + int(seconds.removesuffix(" left"))
+
+
+def test_the_time_left_follows_the_rate(drawn):
+    bar = Bar(drawn, "writing", 100)
+    time.sleep(0.2)
+    bar.tell(10, 1000)
+    assert 1 <= seconds_left(drawn) <= 4
+    bar.tell(99, 9900)
+    assert seconds_left(drawn) == 0
+    assert drawn.tasks[0].completed == 99
+
+
+def test_the_rate_does_not_count_what_was_written_before(drawn):
+    bar = Bar(drawn, "writing", 1000)
+    bar.begin(900, 900)
+    time.sleep(0.2)
+    bar.tell(910, 9100)
+    assert 1 <= seconds_left(drawn) <= 4
+
+
+def test_the_time_left_may_follow_something_else_than_sequences(drawn):
+    bar = Bar(drawn, "writing", 4)
+    time.sleep(0.2)
+    bar.tell(5000, 1, done=3)
+    assert "left" in drawn.tasks[0].fields["said"]
+    assert drawn.tasks[0].completed == 3
+
+
+@pytest.mark.parametrize(("given", "known"), [(list, True), (iter, False)])
+def test_the_time_left_is_shown_where_the_number_of_sequences_is_known(
+    tmp_path, capsys, given, known
+):
+    rows = [{"x": np.zeros(3)} for _ in range(5)]
+    write_arrow(tmp_path / "store", given(rows), progress=True)
+    shown = capsys.readouterr().err
+    assert "writing store" in shown
+    assert "5 sequences, 160 bytes, " in shown
+    assert ("left" in shown) is known
