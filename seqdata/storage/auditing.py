@@ -72,7 +72,8 @@ class Report:
         bytes: Its size, as it must be.
         damages: How many things are wrong.
         findings: The first of them.
-        verified: Whether its sequences were compared with checksums.
+        by: What it was compared with: ``checksums`` of its sequences and its digest, ``digest``
+            alone, or ``structure``: there was nothing, all could be read.
     """
 
     file: str
@@ -81,7 +82,7 @@ class Report:
     bytes: int
     damages: int
     findings: Sequence[Finding]
-    verified: bool
+    by: str
 
 
 def bytes_of(manifest: Manifest, only: int | None) -> int:
@@ -201,7 +202,7 @@ def _audit_lengths(root: Path, manifest: Manifest, axis: str) -> tuple[Report, N
     good = found.add(check)
     size = manifest.sequences * np.dtype(one.dtype).itemsize
     report = found.report(
-        file=one.file, shard=None, sequences=manifest.sequences, bytes=size, verified=True
+        file=one.file, shard=None, sequences=manifest.sequences, bytes=size, by="digest"
     )
     return report, mapped[0] if good else None
 
@@ -230,7 +231,7 @@ def _audit_shard(
             found.damages, found.kept = outside.damages, outside.kept
     return found.report(
         file=shard.file, shard=i, sequences=shard.sequences, bytes=shard.bytes,
-        verified=there and sums is not None,
+        by="digest" if sums is None else "checksums",
     )  # fmt: skip
 
 

@@ -1,8 +1,13 @@
 """A store with a long sequence, all that can be read of it, and flips of its bits."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from seqdata.storage.checksums import BLOCK
+from seqdata.storage.manifest import MANIFEST, dump_manifest
+from seqdata.storage.parsing import load_manifest
+from seqdata.storage.schema import TEXTS, field_width
 from seqdata.storage.writer import write_arrow
 
 LONG = 2 * BLOCK // 4 + 100  # timesteps of 4 bytes: three blocks
@@ -67,9 +72,14 @@ def place_of(store, number, name, buffer=0, offset=0):
     if buffer == 1:
         return about.file, about.buffers[name][1][0] + 8 * first + offset
     first = int(store._sources.by_name[name].offsets[shard][first])
-    width = {"x": 4, "wide": 4, "id": 1, "raw": 1}[name]
+    field = store.manifest.fields[name]
+    width = 1 if field.dtype in TEXTS else field_width(field)
     return about.file, about.buffers[name][0][0] + first * width + offset
 
 
 def marked(store):
     return int(np.unpackbits(np.frombuffer(store._bits.buffer, np.uint8)).sum())
+
+
+def rewrite(root, **changes):
+    (root / MANIFEST).write_bytes(dump_manifest(replace(load_manifest(root), **changes)))

@@ -56,10 +56,14 @@ def test_a_missing_shard_is_an_error_that_names_it(root):
 
 def test_a_missing_lengths_file_is_an_error(root):
     (root / "lengths-time.u32").unlink()
-    text = r"store lengths of axis \"time\" \(\"lengths-time.u32\"\), bytes 0..24: is not there, must"
+    text = (
+        r"store lengths of axis \"time\" \(\"lengths-time.u32\"\), bytes 0..24: is not there, must"
+    )
     with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
-    assert caught.value.facts == {"dataset": str(root), "file": "lengths-time.u32"}
+    assert caught.value.facts == {
+        "dataset": str(root), "file": "lengths-time.u32", "offset": 0, "length": 24
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, -1])

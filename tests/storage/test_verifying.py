@@ -12,10 +12,9 @@ from seqdata.errors import (
     SeqDataWarning,
 )
 from seqdata.storage.arrow import open_arrow
-from seqdata.storage.manifest import MANIFEST, dump_manifest
 from seqdata.storage.parsing import load_manifest
 from seqdata.storage.writer import write_arrow
-from tests.storage.checked import everything, marked, spans_of, write
+from tests.storage.checked import everything, marked, rewrite, spans_of, write
 
 
 @pytest.fixture(params=["c", "numpy"], autouse=True)
@@ -28,10 +27,6 @@ def engine(request, monkeypatch):
 @pytest.fixture
 def root(tmp_path):
     return write(tmp_path / "store")
-
-
-def rewrite(root, **changes):
-    (root / MANIFEST).write_bytes(dump_manifest(replace(load_manifest(root), **changes)))
 
 
 def test_a_store_without_checksums_is_read_unverified_and_that_is_logged(root, caplog):

@@ -1,0 +1,147 @@
+"""``seqdata verify``: is every byte of a store what was written?
+
+Place in the flow: a store's files -> a report and an exit code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from seqdata.cli.console import DATA, console, examples, reporting, size
+from seqdata.errors import ConfigError
+from seqdata.opening import form_of, open_store
+from seqdata.storage.auditing import Report, Told, audit, bytes_of, keep_bad
+from seqdata.storage.location import local_path
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.parsing import load_manifest
+from seqdata.storage.reading_all import read_all
+
+_SHOWN = 20  # findings of one file; --json has more
+_WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverified"}
+
+
+@click.command(
+    epilog=examples(
+        "seqdata verify store/",
+        "seqdata verify store/ --shard 17 --keep-bad bad/",
+        "seqdata verify store/ --json",
+    )
+)
+@click.argument("store")
+@click.option("--shard", type=click.IntRange(min=0), help="Number of the one shard to look at.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--keep-bad",
+    "keep",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Copy damaged bytes there, at most 1 MiB each.",
+)
+@reporting
+def verify(store: str, shard: int | None, as_json: bool, keep: Path | None) -> None:
+    """Compare every file of STORE with its digest and every sequence with its checksums.
+
+    Names every sequence that is damaged. Files that others wrote have no checksums: they are read
+    as a whole, and called unverified. Exit code 1 where something is damaged.
+    """
+    reports = []
+    out = console()
+    for report in _reports(store, shard):
+        reports.append(report)
+        if not as_json:
+            _print(out, report)
+    damages = sum(report.damages for report in reports)
+    verified = all(report.by != "structure" for report in reports)
+    kept = _keep(store, reports, keep)
+    if as_json:
+        facts = {"location": store, "damages": damages, "verified": verified}
+        click.echo(json.dumps({**facts, "files": [asdict(one) for one in reports]}, indent=2))
+    else:
+        out.print(_verdict(damages, verified))
+        for path in kept:
+            out.print(f"kept {path}")
+    if damages:
+        raise SystemExit(DATA)
+
+
+def _reports(store: str, shard: int | None) -> Iterator[Report]:
+    root = local_path(store) if form_of(store) == "arrow" else None
+    if root is not None and (root / MANIFEST).exists():
+        manifest = load_manifest(root)
+        with _bar(store, bytes_of(manifest, shard), of="bytes") as told:
+            yield from audit(root, manifest, shard, told)
+        return
+    opened = open_store(store)
+    if shard is not None:
+        raise ConfigError(
+            f"verify: `--shard` is {shard}, must be left out: {store!r} is no store of ours and is "
+            "read as a whole"
+        )
+    with _bar(store, len(opened), of="sequences") as told:
+        yield read_all(opened, told)
+
+
+@contextmanager
+def _bar(store: str, total: int, *, of: str) -> Iterator[Told]:
+    """Show a bar with rate and time left where standard error is a terminal."""
+    err = console(stderr=True)
+    counts = (
+        (DownloadColumn(), TransferSpeedColumn())
+        if of == "bytes"
+        else (TextColumn("{task.completed:,} of {task.total:,} sequences"),)
+    )
+    parts = (TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn())
+    with Progress(*parts, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(f"verifying {store}", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _print(out: Console, report: Report) -> None:
+    name = report.file if report.shard is None else f"shard {report.shard} ({report.file})"
+    holds = f"{report.sequences:,} sequences"
+    if report.bytes:
+        holds += f", {size(report.bytes)}"
+    if not report.damages:
+        out.print(f"{name}: {_WORDS[report.by]}, {holds}")
+        return
+    out.print(f"{name}: DAMAGED in {report.damages:,} places, {holds}", style="red")
+    for finding in report.findings[:_SHOWN]:
+        out.print(f"  {finding.text}")
+    if report.damages > _SHOWN:
+        out.print(f"  … and {report.damages - _SHOWN:,} more; --json lists them")
+
+
+def _verdict(damages: int, verified: bool) -> str:
+    if damages:
+        return f"{damages:,} things are damaged: restore these files, or write the store again"
+    if verified:
+        return "every byte is as it was written"
+    return "unverified: there are no checksums of sequences; all could be read, sizes are right"
+
+
+def _keep(store: str, reports: list[Report], folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    made: dict[Path, Any] = {}  # in order, each once
+    for report in reports:
+        for finding in report.findings:
+            path = keep_bad(local_path(store), finding, folder)
+            if path is not None:
+                made[path] = None
+    return list(made)

@@ -1,0 +1,207 @@
+"""``seqdata verify``: what is damaged is named, what is not is ok."""
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from seqdata.cli.app import app
+from seqdata.opening import open_store, write_store
+from seqdata.storage.auditing import KEPT
+from tests.storage.checked import flip, place_of, rewrite
+
+
+@pytest.fixture
+def store(tmp_path):
+    rows = [
+        {"id": f"s{i}", "x": np.full((i % 5, 2), i, dtype=np.float32), "y": i} for i in range(40)
+    ]
+    write_store(tmp_path / "store", rows, shard_bytes=300)
+    return tmp_path / "store"
+
+
+def run(*arguments, status=0):
+    done = CliRunner().invoke(app, ["verify", *map(str, arguments)])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def facts(*arguments, status=0):
+    return json.loads(run(*arguments, "--json", status=status))
+
+
+def test_a_good_store_is_ok_file_by_file(store):
+    lines = run(store).splitlines()
+    count = len(open_store(store).shards)
+    assert count > 3
+    assert lines[0] == "lengths-time.u32: ok by its digest, 40 sequences, 160 bytes"
+    assert all(f"shard {i} (part-0000{i}.arrow): ok, " in lines[i + 1] for i in range(count))
+    assert lines[-1] == "every byte is as it was written"
+    assert len(lines) == count + 2
+
+
+def test_the_same_as_json(store):
+    found = facts(store)
+    assert (found["location"], found["damages"], found["verified"]) == (str(store), 0, True)
+    assert [one["by"] for one in found["files"][1:]] == ["checksums"] * (len(found["files"]) - 1)
+    assert sum(one["sequences"] for one in found["files"][1:]) == 40
+
+
+def test_every_damaged_sequence_is_named(store):
+    opened = open_store(store)
+    damaged = {3: "x", 4: "x", 21: "id", 39: "x"}
+    for number, name in damaged.items():
+        file, place = place_of(opened, number, name)
+        flip(store / file, place)
+    found = facts(store, status=1)
+    places = [one["facts"] for file in found["files"] for one in file["findings"]]
+    assert {one["sequence"]: one["field"] for one in places} == damaged
+    assert found["damages"] == 4
+    assert {one["sequence"]: one.get("key") for one in places} == {
+        3: "s3", 4: "s4", 21: None, 39: "s39"
+    }  # fmt: skip
+    text = run(store, status=1)
+    assert 'sequence 39 ("s39"), field "x", bytes ' in text
+    assert "must have" in text
+    assert "Verify: " not in text
+    assert "4 things are damaged: restore these files, or write the store again" in text
+
+
+def test_one_shard_can_be_looked_at_alone(store):
+    file, place = place_of(open_store(store), 3, "x")
+    flip(store / file, place)
+    shard = int(file[5:10])
+    text = run(store, "--shard", shard, status=1)
+    assert f"shard {shard} ({file}): DAMAGED in 1 places, " in text
+    assert "shard 1" not in run(store, "--shard", shard + 1).replace(f"shard {shard + 1}", "")
+    assert "no shard 99, must be in [0, " in run(store, "--shard", 99, status=2)
+
+
+def test_a_wrong_place_is_named_and_so_is_what_lies_before_it(store):
+    opened = open_store(store)
+    per = opened.manifest.shards[0].sequences
+    assert per >= 5
+    file, place = place_of(opened, 1, "x")
+    flip(store / file, place)
+    file, place = place_of(opened, 4, "x", buffer=1, offset=4)
+    flip(store / file, place)
+    found = facts(store, "--shard", 0, status=1)["files"][1]
+    numbers = {one["facts"].get("sequence") for one in found["findings"]}
+    assert {1, 3, 4} <= numbers
+
+
+def test_damage_outside_of_all_sequences_is_found_by_the_digest(store):
+    flip(store / "part-00000.arrow", 3)
+    (finding,) = facts(store, status=1)["files"][1]["findings"]
+    assert (
+        "no sequence is damaged, but other readers may need the rest: restore it"
+        in (finding["text"])
+    )
+    assert finding["facts"]["offset"] == 0
+
+
+def test_a_damaged_footer_is_named(store):
+    path = store / "part-00001.arrow"
+    flip(path, os.path.getsize(path) - 20)
+    (finding,) = facts(store, status=1)["files"][2]["findings"]
+    assert "has a footer of digest" in finding["text"]
+
+
+def test_a_shard_that_is_cut_off_or_gone_does_not_keep_others_from_being_looked_at(store):
+    file, place = place_of(open_store(store), 39, "x")
+    flip(store / file, place)
+    os.truncate(store / "part-00000.arrow", 500)
+    (store / "part-00001.arrow").unlink()
+    found = facts(store, status=1)["files"]
+    assert "has 500 bytes, must have " in found[1]["findings"][0]["text"]
+    assert "is not there" in found[2]["findings"][0]["text"]
+    assert [one["damages"] for one in found[1:4]] == [1, 1, 0]
+    assert found[-1]["findings"][0]["facts"]["sequence"] == 39
+
+
+def test_damaged_checksums_are_not_taken_for_damaged_sequences(store):
+    flip(store / "part-00002.crc", 0)
+    found = facts(store, status=1)["files"][3]
+    (finding,) = found["findings"]
+    assert 'checksums of shard 2 ("part-00002.crc"), bytes 0..' in finding["text"]
+    assert "sha256 is " in finding["text"]
+
+
+def test_damaged_lengths_are_not_taken_for_damaged_sequences(store):
+    flip(store / "lengths-time.u32", 0)
+    found = facts(store, status=1)["files"]
+    assert [one["damages"] for one in found] == [1] + [0] * (len(found) - 1)
+    assert 'lengths of axis "time"' in found[0]["findings"][0]["text"]
+
+
+def test_a_store_without_checksums_is_compared_with_its_digests(store):
+    rewrite(store, checksums=None)
+    assert "shard 0 (part-00000.arrow): ok by its digest, " in run(store)
+    file, place = place_of(open_store(store), 3, "x")
+    flip(store / file, place)
+    text = run(store, status=1)
+    assert "sha256 is " in text
+    assert "restore it or write the store again" in text
+
+
+def test_a_damaged_manifest_is_an_error(store):
+    flip(store / "seqdata.json", 40)
+    assert "error: " in run(store, status=1)
+
+
+def test_damaged_bytes_are_kept_aside(store, tmp_path):
+    file, place = place_of(open_store(store), 3, "x")
+    flip(store / file, place)
+    text = run(store, "--keep-bad", tmp_path / "bad", status=1)
+    (kept,) = (tmp_path / "bad").iterdir()
+    assert f"kept {kept}" in text
+    assert kept.name == f"{file}.{place}-{place + 24}.bad"
+    assert kept.read_bytes() == (store / file).read_bytes()[place : place + 24]
+
+
+def test_of_many_damaged_sequences_some_are_shown_and_all_are_counted(tmp_path):
+    count = KEPT + 50
+    write_store(tmp_path / "store", [{"x": [i, i]} for i in range(count)])
+    path = tmp_path / "store" / "part-00000.arrow"
+    place, size = open_store(tmp_path / "store").manifest.shards[0].buffers["x"][0]
+    content = bytearray(path.read_bytes())
+    content[place : place + size] = bytes(byte ^ 1 for byte in content[place : place + size])
+    path.write_bytes(content)
+    found = facts(tmp_path / "store", status=1)["files"][1]
+    assert (found["damages"], len(found["findings"])) == (count, KEPT)
+    text = run(tmp_path / "store", status=1)
+    assert f"DAMAGED in {count:,} places" in text
+    assert f"… and {count - 20:,} more; --json lists them" in text
+
+
+def test_what_cannot_be_read_of_files_that_others_wrote_is_named(tmp_path):
+    offsets = np.arange(5, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"a\xffc\xfe")]
+    names = pa.Array.from_buffers(pa.utf8(), 4, buffers)
+    table = pa.table({"x": [[1, 2], [3], [], [4]], "name": names})
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
+        writer.write_table(table)
+    found = facts(tmp_path / "a.arrow", status=1)
+    assert found["damages"] == 2
+    places = [one["facts"] for one in found["files"][0]["findings"]]
+    assert [(one["sequence"], one["field"]) for one in places] == [(1, "name"), (3, "name")]
+
+
+def test_files_that_others_wrote_are_read_and_called_unverified(tmp_path):
+    table = pa.table({"x": [[1, 2], [3]], "id": ["a", "b"]})
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
+        writer.write_table(table)
+    text = run(tmp_path / "a.arrow")
+    assert "a.arrow: unverified, 2 sequences" in text
+    assert "unverified: there are no checksums of sequences; all could be read" in text
+    assert facts(tmp_path / "a.arrow")["verified"] is False
+    assert "`--shard` is 0, must be left out" in run(tmp_path / "a.arrow", "--shard", 0, status=2)
