@@ -109,7 +109,7 @@ def _made(
     kind: type[Made], text: str, stack: str, last: Last, place: Place | None, **facts: Fact
 ) -> Made:
     known = dict(place.facts) if place is not None else {}
-    known |= {"worker": last.worker, "pid": last.pid, "memory_kib": last.memory, **facts}
+    known |= {"worker": last.worker, "pid": last.pid, "rss": last.memory << 10, **facts}
     shown = "".join(f"\n  | {line}" for line in _of_the_user(stack))
     return kind.at(f"loader: {text}{shown}", **known)
 

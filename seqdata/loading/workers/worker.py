@@ -41,6 +41,7 @@ from seqdata.storage.views import View
 MESSAGE = struct.Struct("<qqq")
 DONE, FAILED, OWN = 0, 1, 2  # kinds of answers: all made, one failed, memory of one too large
 STOP = -1  # in place of a task
+_LOOK = 0.25  # seconds between two looks at the parent
 _WAKE_UP = 1.0  # seconds after which every wait looks again
 
 
@@ -122,7 +123,6 @@ def work(desk: Desk) -> None:
             status[slots.PROGRESS] += 1
             answered = _answer(desk, fetching, task, desk.arena.slot(slot), tell)
             status[slots.SEQUENCE] = -1
-            status[slots.MEMORY] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             desk.connection.send_bytes(answered)
 
 
@@ -218,13 +218,18 @@ def _behave(desk: Desk) -> None:
     leave_to_parent()
     faulthandler.enable(desk.stacks.fileno(), all_threads=False)
     faulthandler.register(signal.SIGUSR1, desk.stacks.fileno(), all_threads=False)
-    threading.Thread(target=_leave_with_parent, name="seqdata-parent", daemon=True).start()
+    watch = threading.Thread(target=_leave_with_parent, args=(desk,), name="seqdata-parent")
+    watch.daemon = True
+    watch.start()
 
 
-def _leave_with_parent() -> None:
+def _leave_with_parent(desk: Desk) -> None:
+    """Note how much memory is taken, until the parent is gone; then leave."""
     parent, above = parent_process(), os.getppid()
+    status = desk.arena.status()[desk.number]
     while parent is not None and os.getppid() == above:
-        if wait([parent.sentinel], timeout=_WAKE_UP):
+        status[slots.MEMORY] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if wait([parent.sentinel], timeout=_LOOK):
             break
     os._exit(1)
 
