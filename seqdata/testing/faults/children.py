@@ -33,7 +33,7 @@ Work = Callable[..., Sequence[Outcome]]
 def in_child(
     work: Work, *arguments: Any, bound: float, grace: float = GRACE
 ) -> tuple[Outcome, ...]:
-    """Run a function in a process of its own.
+    """Run a function in a process of its own, in an empty folder.
 
     Args:
         work: A function of a module, which gives outcomes.
@@ -47,15 +47,19 @@ def in_child(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    with tempfile.TemporaryDirectory(prefix="seqdata-fault-") as folder:
-        before = look(Path(folder))
+    with (
+        tempfile.TemporaryDirectory(prefix="seqdata-fault-") as folder,
+        tempfile.TemporaryDirectory(prefix="seqdata-fault-tmp-") as temporary,
+    ):
+        before = look(Path(temporary))
         mine, its = context.Pipe(duplex=False)
-        child = context.Process(target=_child, args=(its, folder, work, arguments))
+        about = (its, folder, temporary, work, arguments)
+        child = context.Process(target=_child, args=about)
         began = time.monotonic()
         child.start()
         its.close()
         found = _answer(mine, bound)
-        child.join(timeout=_SOON if found else 0)
+        child.join(timeout=_SOON if found or mine.closed else 0)
         if found is None or child.is_alive():
             found = [_unanswered(child.exitcode, child.is_alive(), time.monotonic() - began)]
             child.kill()
@@ -79,7 +83,8 @@ def _answer(connection: Connection, bound: float) -> Sequence[Outcome] | None:
         return None
     try:
         answer: Sequence[Outcome] = connection.recv()
-    except EOFError:
+    except EOFError:  # it has ended, or will at once
+        connection.close()
         return None
     return answer
 
@@ -92,9 +97,12 @@ def _unanswered(exitcode: int | None, alive: bool, seconds: float) -> Outcome:
     return Outcome(what=outcomes.DIED, text=text, seconds=seconds)
 
 
-def _child(connection: Connection, folder: str, work: Work, arguments: tuple[Any, ...]) -> None:
+def _child(
+    connection: Connection, folder: str, temporary: str, work: Work, arguments: tuple[Any, ...]
+) -> None:
     os.setsid()
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    os.chdir(folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = temporary
     try:
         answer = work(*arguments)
     except Exception as error:  # of the work itself, which is no outcome of a fault

@@ -6,7 +6,6 @@ outcomes.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ Harms = Callable[[Target], list[Harm]]
 def harmed(
     subject: Subject, verify: str, workers: int | None, harms: Harms, count: int, part: str
 ) -> list[Outcome]:
-    """Try one act of damage after the other.
+    """Try one act of damage after the other on a data set in the present folder.
 
     Args:
         subject: What is damaged.
@@ -78,20 +77,19 @@ def harmed(
         part: Which files: ``shards``, or the ``others``.
     """
     given = subject.dataset()
-    with tempfile.TemporaryDirectory() as made:
-        root = Path(made) / "data"
-        subject.write(root, given)
-        open_it = partial(subject.open, root, verify)
-        found = []
-        names = subject.shards(root) if part == "shards" else subject.others(root)
-        for harm in harms(Target(subject, root, names, np.random.default_rng(1), count)):
-            with _done(root, harm):
-                if workers is None:
-                    outcome = read_through(open_it, given)
-                else:
-                    outcome = play_through(partial(loader_of, open_it, workers), given)
-                found.append(outcome)
-        return found
+    root = Path("data").resolve()
+    subject.write(root, given)
+    open_it = partial(subject.open, root, verify)
+    found = []
+    names = subject.shards(root) if part == "shards" else subject.others(root)
+    for harm in harms(Target(subject, root, names, np.random.default_rng(1), count)):
+        with _done(root, harm):
+            if workers is None:
+                outcome = read_through(open_it, given)
+            else:
+                outcome = play_through(partial(loader_of, open_it, workers), given)
+            found.append(outcome)
+    return found
 
 
 def loader_of(open_it: Callable[[], Store], workers: int) -> Loader:

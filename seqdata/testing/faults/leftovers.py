@@ -22,12 +22,10 @@ class Before:
     """What was there before: made by ``look``.
 
     Attributes:
-        shared: Names in /dev/shm.
         folder: Where temporary files go.
         files: Paths in it.
     """
 
-    shared: frozenset[str]
     folder: Path
     files: frozenset[str]
 
@@ -38,7 +36,7 @@ def look(folder: Path) -> Before:
     Args:
         folder: Where temporary files go, of which none may stay.
     """
-    return Before(_names(SHARED), folder, _files(folder))
+    return Before(folder, _files(folder))
 
 
 def left_behind(before: Before, session: int, *, within: float) -> tuple[str, ...]:
@@ -52,9 +50,7 @@ def left_behind(before: Before, session: int, *, within: float) -> tuple[str, ..
 
     def found() -> tuple[str, ...]:
         processes = [f"process {pid} ({_name(pid)})" for pid in processes_of(session)]
-        shared = [f"{SHARED}/{name}" for name in sorted(_names(SHARED) - before.shared)]
-        files = sorted(_files(before.folder) - before.files)
-        return (*processes, *shared, *files)
+        return (*processes, *sorted(_files(before.folder) - before.files))
 
     return until_empty(found, within)
 
@@ -78,7 +74,7 @@ def descriptors() -> int:
 
 
 def shared_by_name(session: int) -> list[str]:
-    """Give the named shared memory that processes of a session have mapped."""
+    """Give the named shared memory that processes of a session have mapped: what may stay."""
     named: set[str] = set()
     for pid in processes_of(session):
         try:
@@ -109,10 +105,6 @@ def _name(pid: int) -> str:
     except OSError:
         return "ended"
     return " ".join(word.decode(errors="replace")[:40] for word in words[:4])
-
-
-def _names(folder: Path) -> frozenset[str]:
-    return frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
 
 
 def _files(folder: Path) -> frozenset[str]:

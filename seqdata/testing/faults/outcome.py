@@ -18,6 +18,7 @@ ERROR = "error"
 DIED = "died"
 STUCK = "stuck"
 BROKEN = "broken"
+UNAVAILABLE = "n/a"
 SILENT = (WRONG, SHORT)
 """Outcomes that nobody would notice."""
 
@@ -29,7 +30,8 @@ class Outcome:
     Attributes:
         what: ``whole`` (all that was planned came, and was right), ``wrong`` (a value was another),
             ``short`` (it ended early, as if that were all), ``error``, ``died`` (the process ended)
-            ``stuck``, or ``broken`` (the test of the fault itself failed).
+            ``stuck``, ``broken`` (the test of the fault itself failed) or ``n/a`` (this system
+            cannot do it).
         kinds: Of an error: its class, then those it is one of.
         text: Of an error: its message; else what happened.
         facts: Of an error.
@@ -60,17 +62,19 @@ class Expectation:
 
     Attributes:
         kinds: One of these: classes of errors, or ``whole``, ``died``.
-        facts: Names of the facts that an error of seqdata's must have.
+        facts: Names of the facts that an error must have.
+        values: Facts that it must have, with their values.
+        texts: What the message must say.
         seconds: Within which it must come.
         delivered: Batches that must have come before; None: any number.
-        text: What the message must say.
     """
 
     kinds: tuple[str, ...]
     facts: tuple[str, ...] = ()
+    values: Mapping[str, Fact] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
     seconds: float = 10.0
     delivered: int | None = None
-    text: str = ""
 
 
 def of_error(
@@ -80,8 +84,10 @@ def of_error(
     classes = [one.__name__ for one in type(error).__mro__]
     facts = error.facts if isinstance(error, SeqDataError) else {}
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    cause = "" if error.__cause__ is None else f"\ncaused by: {error.__cause__}"
     return Outcome(
-        what=ERROR, kinds=tuple(classes), text=f"{error}{notes}", facts=facts, seconds=seconds,
+        what=ERROR, kinds=tuple(classes), text=f"{error}{notes}{cause}", facts=facts,
+        seconds=seconds,
         delivered=delivered, planned=planned,
     )  # fmt: skip
 
@@ -92,17 +98,20 @@ def complaints(outcome: Outcome, must: Expectation) -> tuple[str, ...]:
 
 
 def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
+    if outcome.what == UNAVAILABLE:
+        return []
     wrong = []
     got = outcome.kinds or (outcome.what,)
     if not set(got) & set(must.kinds):
         shown = f"{outcome.name} ({outcome.text})" if outcome.text else outcome.name
         wrong.append(f"is {shown}, must be {' or '.join(must.kinds)}")
     elif outcome.what == ERROR:
-        missing = [name for name in must.facts if name not in outcome.facts]
-        if missing:
-            wrong.append(f"{outcome.name} lacks the facts {', '.join(missing)}: {outcome.text}")
-        if must.text not in outcome.text:
-            wrong.append(f"{outcome.name} does not say {must.text!r}: {outcome.text}")
+        facts = outcome.facts
+        lacks = [name for name in must.facts if name not in facts]
+        lacks += [f"{name}={one!r}" for name, one in must.values.items() if facts.get(name) != one]
+        lacks += [repr(text) for text in must.texts if text not in outcome.text]
+        if lacks:
+            wrong.append(f"{outcome.name} lacks {', '.join(lacks)}: {outcome.text}")
     if outcome.seconds > must.seconds:
         wrong.append(f"came after {outcome.seconds:.1f} s, must within {must.seconds:.1f} s")
     if must.delivered is not None and outcome.delivered != must.delivered:

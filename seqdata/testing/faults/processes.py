@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ import numpy as np
 
 _AT_ONCE = 1 << 24  # bytes that are taken at once
 _LONG = 3600  # seconds
+_MOMENT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +29,26 @@ class Trap:
     """A transform that acts when it sees one sequence, and changes nothing.
 
     Attributes:
-        act: What it does then.
+        act: What it does then; None: nothing.
         field: The field that the sequence is known by.
         value: Its value there.
+        note: A file to write the time of the act into, of ``time.monotonic``.
+        slow: Seconds that it takes over every sequence.
     """
 
-    act: Callable[[], None]
-    field: str
-    value: Any
+    act: Callable[[], None] | None
+    field: str = ""
+    value: Any = None
+    note: Path | None = None
+    slow: float = 0.0
 
     def __call__(self, sequence: Mapping[str, Any], _: Any) -> dict[str, Any]:
         """Give the same sequence."""
-        if np.array_equal(sequence[self.field], self.value):
+        if self.slow:
+            time.sleep(self.slow)
+        if self.act is not None and np.array_equal(sequence[self.field], self.value):
+            if self.note is not None:
+                self.note.write_text(repr(time.monotonic()))
             self.act()
         return dict(sequence)
 
@@ -94,8 +104,9 @@ class Swollen:
     size: int = 1 << 28
 
     def __call__(self) -> None:
-        """Take them, and be killed."""
+        """Take them, and be killed a moment later."""
         taken = [bytearray(os.urandom(1) * _AT_ONCE) for _ in range(self.size // _AT_ONCE)]
+        time.sleep(_MOMENT)
         killed()
         taken.clear()
 
@@ -117,8 +128,8 @@ def stuck() -> None:
 
 
 def stuck_in_c() -> None:
-    """Never come back, in a library that keeps Python's lock. Must come of it: as of ``stuck``."""
-    ctypes.PyDLL(None).sleep(_LONG)
+    """Never come back, in C code that keeps Python's lock. Must come of it: as of ``stuck``."""
+    re.match("(a+)+$", "a" * 60 + "b")  # takes 2**60 steps
 
 
 def raised() -> None:
