@@ -123,8 +123,8 @@ def check_stream(place: Place, data: memoryview) -> None:
     All of a stream is held in memory, so its batches count together.
     """
     needed = 0
-    for unit, (at, metadata, body) in enumerate(_messages(place, data)):
-        needed += _check_message(replace(place, unit=unit), data, at, metadata, body)
+    for at, metadata, body in _messages(place, data):
+        needed += _check_message(replace(place, offset=at), data, at, metadata, body)
     check_size(place, len(data), needed)
 
 

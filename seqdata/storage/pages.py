@@ -19,6 +19,8 @@ from seqdata.storage.thrift import NoStructError, Struct, read_struct
 MAGIC = b"PAR1"
 MAX_PAGES = 1 << 18
 """Pages of one column of one row group."""
+PIECE_BYTES = FREE_BYTES // 8
+"""Bytes that texts may become before they are counted."""
 _LEVELS = 8  # bytes per value for levels and offsets while a column is read
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # Type -> bytes; 6 is text
 _TEXT = 6
@@ -136,7 +138,7 @@ def check_column(place: Place, data: memoryview, group: Group, name: str) -> int
         needed = found.values * (_LEVELS + (chunk.width or 0)) + found.needed
         check_size(place, len(data), needed)
         if chunk.width is None:  # each may be a copy of the longest, at a few bits in the file
-            rows = min(rows, max(1, FREE_BYTES // (found.largest + 1)))
+            rows = min(rows, max(1, PIECE_BYTES // (found.largest + 1)))
     return rows
 
 

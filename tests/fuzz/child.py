@@ -62,6 +62,14 @@ def outcome(location):
         return "bad", traceback.format_exc()
 
 
+def warm_up():
+    """Import what opening imports, so that it does not count."""
+    from pyarrow import parquet  # noqa: F401
+
+    import seqdata.storage.arrow
+    import seqdata.storage.foreign  # noqa: F401
+
+
 def main(seeds, scratch, first, last, cap):
     warnings.simplefilter("ignore")
     seeds, scratch = Path(seeds), Path(scratch)
@@ -85,4 +93,5 @@ def differing(found, well):
     return [name for name in well[0] if found[0].get(name) != well[0][name]] or "ids"
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

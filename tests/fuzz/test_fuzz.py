@@ -1,0 +1,154 @@
+"""Mutated files, opened and read by a child process: data or one of our errors, and nothing else.
+
+No signal, no hang, no memory beyond the cap; and what the own format gives is what was written. A
+case that fails is run again by its number: ``python tests/fuzz/child.py SEEDS SCRATCH 17 18 CAP``.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CAP = 1 << 30  # bytes over those of a process that has read well files
+LONGEST = 5.0  # seconds for one file
+START = 60.0  # seconds for the child's imports and first reads
+BOMB_CAP = 512 << 20
+ENVIRONMENT = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve room ahead, which is no use
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+@dataclass
+class Tally:
+    """What happened to a range of cases."""
+
+    outcomes: list[dict] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def script(name, *arguments):
+    return subprocess.Popen(
+        [sys.executable, str(HERE / name), *map(str, arguments)],
+        env={**os.environ, **ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def lines_of(process, first_wait, wait):
+    """Give the lines of a child as they come; None where none came in time."""
+    rest, allowed = b"", first_wait
+    while True:
+        ready, _, _ = select.select([process.stdout], [], [], allowed)
+        if not ready:
+            yield None
+            return
+        more = os.read(process.stdout.fileno(), 1 << 16)
+        if not more:
+            return
+        *lines, rest = (rest + more).split(b"\n")
+        if lines:
+            allowed = wait
+        yield from map(json.loads, lines)
+
+
+def ended(process):
+    """Give how a child ended, and what it said last; one that still runs is killed."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=2.0)
+    if process.poll() is None:
+        process.kill()
+    said = process.communicate(timeout=10.0)[1].decode(errors="replace")[-500:]
+    code = process.returncode
+    return f"{signal.Signals(-code).name if code < 0 else f'status {code}'}: {said}"
+
+
+def run_cases(seeds, scratch, first, last):
+    """Run cases in one child after the other: a death or a hang costs one case."""
+    tally = Tally()
+    scratch.mkdir()
+    while first < last:
+        process = script("child.py", seeds, scratch, first, last, CAP)
+        for line in lines_of(process, START, LONGEST):
+            if line is None:
+                tally.failures.append(f"case {first}: no answer in {LONGEST} s")
+                process.kill()
+                break
+            first = line["case"] + 1
+            tally.outcomes.append(line)
+        how = ended(process)
+        if first < last:
+            tally.failures.append(f"case {first}: the process ended, {how}")
+            first += 1
+    for line in tally.outcomes:
+        if line["outcome"] == "bad" or line["rss"] > CAP:
+            tally.failures.append(json.dumps(line, indent=1).replace("\\n", "\n"))
+    return tally
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fuzz") / "seeds"
+    code = f"import cases, pathlib; cases.make_seeds(pathlib.Path({str(folder)!r}))"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=HERE, check=True, timeout=120)
+    return folder
+
+
+def check(tally, count):
+    assert not tally.failures, f"{len(tally.failures)} failures\n" + "\n".join(tally.failures[:5])
+    assert len(tally.outcomes) == count
+    for kind in {line["kind"] for line in tally.outcomes}:  # mutations reach behind the door
+        found = [line["outcome"] for line in tally.outcomes if line["kind"] == kind]
+        assert 0.02 < found.count("data") / len(found) < 0.6
+
+
+@pytest.mark.slow
+def test_a_thousand_mutated_files_are_data_or_an_error_of_ours(seeds, tmp_path):
+    check(run_cases(seeds, tmp_path / "scratch", 0, 1_000), 1_000)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_a_hundred_thousand_mutated_files_are_data_or_an_error_of_ours(seeds, tmp_path):
+    edges = range(1_000, 101_000, 5_000)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = [
+            pool.submit(run_cases, seeds, tmp_path / str(first), first, first + 5_000)
+            for first in edges
+        ]
+        whole = Tally()
+        for one in made:
+            tally = one.result(timeout=3600)
+            whole.outcomes += tally.outcomes
+            whole.failures += tally.failures
+    check(whole, 100_000)
+
+
+@pytest.mark.slow
+def test_files_that_ask_for_much_memory_are_refused_before_it_is_taken(tmp_path):
+    made = script("bombs.py", "make", tmp_path)
+    said = made.communicate(timeout=120)[1].decode()
+    assert made.returncode == 0, said
+    begin = time.monotonic()
+    process = script("bombs.py", "open", tmp_path)
+    lines = list(lines_of(process, START, 20.0))
+    how = ended(process)
+    assert None not in lines, how
+    assert len(lines) == 12, how
+    for line in lines:
+        assert line["outcome"] == "LimitError", line
+        assert line["grown"] < BOMB_CAP, line
+        assert "where you trust the file, write it again in smaller units" in line["told"]
+    assert time.monotonic() - begin < 60
