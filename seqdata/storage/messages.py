@@ -16,7 +16,6 @@ import numpy as np
 
 from seqdata.errors import CorruptShardError
 from seqdata.storage.limits import (
-    MAX_FOOTER,
     MAX_METADATA,
     check_rows,
     check_size,
@@ -102,10 +101,6 @@ def check_file(place: Place, data: memoryview) -> None:
     size = _number(data, len(data) - _END, "<i")
     if not 0 <= size <= len(data) - _END:
         raise _damaged(place, "a footer")
-    if size > MAX_FOOTER:
-        refuse(
-            place, f"has a footer of {size} bytes", f"have at most {MAX_FOOTER}", size, MAX_FOOTER
-        )
     try:
         footer = _Table.root(data[len(data) - _END - size : len(data) - _END])
         blocks = [footer.vector(field, _BLOCK) for field in (_FOOTER_DICTIONARIES, _FOOTER_BATCHES)]
