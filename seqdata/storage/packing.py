@@ -41,16 +41,16 @@ class Packer(Protocol):
 class RaggedPacker:
     """Collects arrays (length, *shape) of a field that runs along an axis."""
 
-    __slots__ = ("_buffer", "_dtype", "_ends", "_shape", "_used", "_width")
+    __slots__ = ("_buffer", "_dimensions", "_dtype", "_ends", "_shape", "_used", "_width")
 
     def __init__(self, field: Field) -> None:
         self._dtype = np.dtype(field.dtype)
         self._shape = field.shape
+        self._dimensions = 1 + len(field.shape)
         self._width = field_width(field)
-        self._restart()
+        self._restart(max(1, _SMALLEST // self._width))
 
-    def _restart(self) -> None:
-        rows = max(1, _SMALLEST // self._width)
+    def _restart(self, rows: int) -> None:
         self._buffer = np.empty((rows, *self._shape), dtype=self._dtype)
         self._ends = array("q", [0])
         self._used = 0
@@ -60,8 +60,8 @@ class RaggedPacker:
         if (
             type(value) is not np.ndarray
             or value.dtype is not self._dtype
-            or not value.ndim
-            or value.shape[1:] != self._shape
+            or value.ndim != self._dimensions
+            or (self._shape and value.shape[1:] != self._shape)
         ):
             value = self._accept(value)
         first = self._used
@@ -74,10 +74,11 @@ class RaggedPacker:
         return (stop - first) * self._width + 8
 
     def _grow(self, needed: int) -> None:
-        size = max(needed, 2 * len(self._buffer))
-        self._buffer.resize(
-            (size, *self._shape), refcheck=False
-        )  # nothing else sees the buffer yet
+        """Move to a larger buffer, of which only what is written to takes memory."""
+        rows = max(needed, 2 * len(self._buffer))
+        larger = np.empty((rows, *self._shape), dtype=self._dtype)
+        larger[: self._used] = self._buffer[: self._used]
+        self._buffer = larger
 
     def _accept(self, value: Any) -> NDArray[Any]:
         if isinstance(value, bytes | bytearray) and self._dtype == np.uint8 and not self._shape:
@@ -97,10 +98,9 @@ class RaggedPacker:
 
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Give (values, offsets) of what was added, and start anew."""
-        self._buffer.resize((self._used, *self._shape), refcheck=False)
-        values = self._buffer
+        values = self._buffer[: self._used]
         offsets = np.array(self._ends, dtype=np.int64)
-        self._restart()
+        self._restart(len(self._buffer))  # the next shard is about as large
         return values, offsets
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import zlib
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from seqdata.storage.packing import Packed
 from seqdata.storage.schema import TEXTS, field_width
 
 _MAGIC = b"ARROW1"
+_PIECE = 16 << 20  # bytes
 _TAIL = 4 + len(_MAGIC)  # the footer's size, and the magic
 
 
@@ -66,16 +66,25 @@ def write_shard(
         writer.write_batch(batch)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            digest = hashlib.sha256(content).hexdigest()  # one call: other threads go on
-            size = len(content)
+        size = os.fstat(file.fileno()).st_size
         footer = read_footer(file.fileno(), size, str(path))
+    digest = digest_of_file(path)
     return Shard(
         file=path.name, sequences=count, bytes=size, sha256=digest,
         footer_bytes=len(footer), footer_sha256=hashlib.sha256(footer).hexdigest(),
         timesteps=dict(timesteps), buffers=_places(path, fields, packed),
         checksums=write_checksums(path.with_suffix(".crc"), checksums),
     )  # fmt: skip
+
+
+def digest_of_file(path: Path) -> str:
+    """Give the sha256 of a file; in few large pieces, so that other threads are not held up."""
+    digest = hashlib.sha256()
+    piece = memoryview(bytearray(min(_PIECE, path.stat().st_size)))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+    return digest.hexdigest()
 
 
 def read_footer(descriptor: int, size: int, where: str) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import mmap
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ from seqdata.protocols import Field
 from seqdata.storage.commit import FACTS, unfinished, write_whole
 from seqdata.storage.manifest import ChecksumFile, Shard
 from seqdata.storage.packing import Packed
-from seqdata.storage.shards import write_shard
+from seqdata.storage.shards import digest_of_file, write_shard
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _THREADS = 4  # that look at digests
@@ -134,8 +133,8 @@ def room_for(path: Path, size: int) -> Iterator[None]:
             raise
         free = shutil.disk_usage(path.parent).free
         raise IncompleteDatasetError.at(
-            f"{path}: cannot be written ({os.strerror(error.errno)}), needs about {size} bytes, {free} are "
-            "free; make room and write again: whole shards are kept",
+            f"{path}: cannot be written ({os.strerror(error.errno)}), needs about {size} bytes, "
+            f"{free} are free; make room and write again: whole shards are kept",
             file=str(path),
             needed=size,
             free=free,
@@ -181,15 +180,6 @@ def _is_file(path: Path, size: int, digest: str) -> bool:
     if not path.is_file() or path.stat().st_size != size:
         return False
     return digest_of_file(path) == digest
-
-
-def digest_of_file(path: Path) -> str:
-    """Give the sha256 of a file, without holding up other threads."""
-    with open(path, "rb") as file:
-        if not path.stat().st_size:
-            return hashlib.sha256().hexdigest()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return hashlib.sha256(content).hexdigest()
 
 
 def _read_facts(path: Path) -> Whole | None:
