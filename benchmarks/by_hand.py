@@ -6,12 +6,13 @@ so that worker processes can be started in any way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from common import BATCH, Data, planned
+from samples import BATCH, Data
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
@@ -50,29 +51,25 @@ def collate(rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def loader(
     data: Data,
-    order: str,
     *,
+    batches: list[list[int]] | None = None,
     change: Change | None = None,
     tuned: bool = False,
     workers: int = 0,
     method: str | None = None,
 ) -> DataLoader[Any]:
-    """Give the DataLoader: the batches that seqdata makes, or as many random ones."""
-    sequences = Sequences(data, change, tuned)
-    context, kept = (method, True) if workers else (None, False)
-    if order == "random":
-        return DataLoader(
-            sequences, BATCH, shuffle=True, collate_fn=collate, num_workers=workers,
-            multiprocessing_context=context, persistent_workers=kept,
-        )  # fmt: skip
-    return DataLoader(
-        sequences, batch_sampler=planned(data, order), collate_fn=collate, num_workers=workers,
-        multiprocessing_context=context, persistent_workers=kept,
+    """Give the DataLoader: random batches, or those that are given.
+
+    Args:
+        data: What was written.
+        batches: Numbers of the sequences of each batch.
+        change: Applied to each sequence.
+        tuned: See ``Sequences``.
+        workers: Worker processes, kept from epoch to epoch.
+        method: How they are started.
+    """
+    made = partial(
+        DataLoader, Sequences(data, change, tuned), collate_fn=collate, num_workers=workers,
+        multiprocessing_context=method, persistent_workers=workers > 0,
     )  # fmt: skip
-
-
-def peer(data: Data, order: str, **options: Any) -> Generator[Any, None, None]:
-    """Give batches, epoch after epoch."""
-    made = loader(data, order, **options)
-    while True:
-        yield from made
+    return made(batch_size=BATCH, shuffle=True) if batches is None else made(batch_sampler=batches)

@@ -14,47 +14,22 @@ import sys
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from samples import FRAME, Samples, frames, frames_count, tokens
+from samples import BATCH, FRAME, Data, Samples, frames, frames_count, tokens
 
 from seqdata.index import SequenceIndex
 from seqdata.opening import open_store, write_store
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 
-BATCH = 64
 POLICIES = {"random": Fixed(BATCH), "bucketed": Bucketed(BATCH)}
 PATIENCE = 600.0  # seconds that any one measurement may take
 Name = TypeVar("Name", bound=Hashable)
 KERNELS = {"seqdata": "c", "seqdata, NumPy twin": "numpy"}
-
-
-@dataclass(frozen=True)
-class Data:
-    """A data set, written twice: as a store, and as the peer's two files."""
-
-    name: str
-    root: Path
-    dtype: str
-    width: int
-    count: int
-
-    @property
-    def store(self) -> str:
-        return str(self.root / self.name)
-
-    @property
-    def values(self) -> str:
-        return f"{self.store}.values"
-
-    @property
-    def offsets(self) -> str:
-        return f"{self.store}.offsets"
 
 
 def make_s(root: Path, count: int) -> Data:
@@ -96,9 +71,12 @@ def planned(data: Data, order: str) -> list[list[int]]:
 
 def by_hand(data: Data, order: str, **options: Any) -> Generator[Any, None, None]:
     """Batches of the hand-written peer: padded values and lengths."""
-    from by_hand import peer
+    from by_hand import loader
 
-    return peer(data, order, **options)
+    batches = None if order == "random" else planned(data, order)
+    made = loader(data, batches=batches, **options)
+    while True:
+        yield from made
 
 
 Maker = Callable[[], Generator[Any, None, None]]

@@ -1,92 +1,142 @@
-"""Time to the first batch in a fresh process, counted from after ``import torch``.
+"""Time to the first batch in a fresh process: with the imports after torch's, and without.
 
     python benchmarks/first_batch.py [--quick] [--rounds N]
 
-Opening, planning or shuffling 10^6 sequences, and one padded batch of 64; imports of seqdata are in
-the figure, that of torch, which every training script pays, is not.
+Opening, planning or shuffling 10^6 sequences, starting the worker if there is one, one padded batch
+of 64. "after torch" counts from the end of ``import torch``, which every training script pays, and
+of one garbage collection: torch leaves one over all its objects due, for whoever allocates next;
+"constructed" from where the loader is made.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from common import Data, machine, make_s, spread
 from rich.console import Console
 from rich.table import Table
 
+HERE = Path(__file__).resolve().parent
+METHODS = ("fork", "forkserver", "spawn")
+FLOOR = 0.1  # seconds that the first batch may come later than the DataLoader's
 OURS = """
-import time, torch
+import gc, json, time, torch
+gc.collect()
 began = time.perf_counter()
 from seqdata.loader import Loader
 from seqdata.policies.{module} import {policy}
-next(iter(Loader({store!r}, {policy}(64))))
-print(time.perf_counter() - began)
+imported = time.perf_counter()
+loader = Loader({store!r}, {policy}(64), **{options!r})
+next(iter(loader))
+done = time.perf_counter()
+print(json.dumps([done - began, done - imported]))
+loader.shutdown()
 """
 PEER = """
-import time, torch
-from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset
+import gc, json, time, torch
+gc.collect()
 began = time.perf_counter()
-import numpy as np
-values = np.memmap({values!r}, dtype=np.int32, mode="c")
-offsets = np.memmap({offsets!r}, dtype=np.int64, mode="r")
-
-class Sequences(Dataset):
-    def __len__(self):
-        return len(offsets) - 1
-
-    def __getitem__(self, number):
-        return torch.from_numpy(values[offsets[number] : offsets[number + 1]])
-
-def collate(rows):
-    return pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
-
-next(iter(DataLoader(Sequences(), 64, shuffle=True, collate_fn=collate)))
-print(time.perf_counter() - began)
+from pathlib import Path
+from by_hand import loader
+from samples import Data
+imported = time.perf_counter()
+made = loader(Data({name!r}, Path({root!r}), {dtype!r}, {width}, {count}), **{options!r})
+next(iter(made))
+done = time.perf_counter()
+print(json.dumps([done - began, done - imported]))
 """
+BY_HAND = "memmap DataLoader"
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"  # would let every process compile what has changed
 
 
 def programs(data: Data) -> dict[str, str]:
     """The programs that are timed, by name."""
-    made = {
-        f"seqdata, {policy}(64)": OURS.format(
-            module=policy.lower(), policy=policy, store=data.store
-        )
-        for policy in ("Fixed", "Bucketed")
-    }
-    return made | {"memmap DataLoader": PEER.format(values=data.values, offsets=data.offsets)}
+    peer = {
+        "name": data.name, "root": str(data.root), "dtype": data.dtype, "width": data.width,
+        "count": data.count,
+    }  # fmt: skip
+    made = {f"seqdata, {policy}(64)": _ours(data, policy, {}) for policy in ("Fixed", "Bucketed")}
+    made[BY_HAND] = PEER.format(**peer, options={})
+    for method in METHODS:
+        options: dict[str, Any] = {"num_workers": 1, "start_method": method}
+        made[f"seqdata, {_worker(method)}"] = _ours(data, "Fixed", options)
+        options = {"workers": 1, "method": method}
+        made[f"{BY_HAND}, {_worker(method)}"] = PEER.format(**peer, options=options)
+    return made
 
 
-def once(program: str) -> float:
+def _worker(method: str) -> str:
+    return f"1 worker by {method}"
+
+
+def _ours(data: Data, policy: str, options: dict[str, Any]) -> str:
+    return OURS.format(module=policy.lower(), policy=policy, store=data.store, options=options)
+
+
+def once(program: str) -> tuple[float, float]:
     """Run a program in a fresh process; give the milliseconds that it prints."""
+    known = {name: value for name, value in os.environ.items() if name != _NO_BYTECODE}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
-    )
-    return float(done.stdout) * 1e3
+        [sys.executable, "-c", program], cwd=HERE, env=known, capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"the program ended with {done.returncode}:\n{done.stderr}")
+    after, constructed = json.loads(done.stdout)
+    return after * 1e3, constructed * 1e3
+
+
+def verdicts(times: dict[str, list[tuple[float, float]]]) -> list[str]:
+    """Say how much later than the DataLoader's the first batch comes, like beside like."""
+    pairs = [("seqdata, Fixed(64)", BY_HAND)]
+    pairs += [(f"seqdata, {_worker(one)}", f"{BY_HAND}, {_worker(one)}") for one in METHODS]
+    said = []
+    for mine, other in pairs:
+        later = _median(times[mine]) - _median(times[other])
+        said.append(
+            f"{mine}: floor {FLOOR * 1e3:.0f} ms after {other}, found {later:+.0f} ms after torch "
+            f"{'(met)' if later <= FLOOR * 1e3 else '(MISSED)'}"
+        )
+    return said
+
+
+def _median(taken: list[tuple[float, float]]) -> float:
+    return statistics.median(after for after, _ in taken)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the data")
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (7)")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
     options = parser.parse_args()
-    console = Console()
+    console = Console(width=120, soft_wrap=True)
     count = 100_000 if options.quick else 1_000_000
     with tempfile.TemporaryDirectory() as folder:
+        console.print(machine())
         console.print(f"writing {count} sequences …")
         named = programs(make_s(Path(folder), count))
-        times: dict[str, list[float]] = {name: [] for name in named}
-        for _ in range(options.rounds):
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in named}
+        for number in range(options.rounds + 1):
             for name, program in named.items():
-                times[name].append(once(program))
-    table = Table("loader", "ms to the first batch", title=f"{count} sequences, fresh processes")
-    for name, taken in times.items():
-        table.add_row(name, spread(taken))
+                taken = once(program)
+                if number:  # the first round compiles modules and fills the page cache
+                    times[name].append(taken)
+    table = Table(title=f"{count} sequences, fresh processes; ms to the first batch")
+    for number, column in enumerate(("loader", "after torch", "constructed")):
+        table.add_column(column, justify="left" if number < 1 else "right")
+    for name, found in times.items():
+        table.add_row(name, *(spread(list(column)) for column in zip(*found, strict=True)))
     console.print(table)
+    for line in verdicts(times):
+        console.print(line)
     console.print(machine())
 
 

@@ -1,13 +1,15 @@
-"""Data sets S and M as arrays: NumPy alone, so that every environment makes the same ones."""
+"""Data sets S and M as arrays and where they lie: NumPy alone, for any environment and process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+BATCH = 64
 FRAME = 40  # values of a frame of M
 
 
@@ -32,6 +34,29 @@ class Samples:
                 yield {"id": f"sequence-{number:09d}", "x": one, "y": number % 10}
             else:
                 yield {"x": one}
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, written twice: as a store, and as the peer's two files."""
+
+    name: str
+    root: Path
+    dtype: str
+    width: int
+    count: int
+
+    @property
+    def store(self) -> str:
+        return str(self.root / self.name)
+
+    @property
+    def values(self) -> str:
+        return f"{self.store}.values"
+
+    @property
+    def offsets(self) -> str:
+        return f"{self.store}.offsets"
 
 
 def tokens(count: int) -> Samples:
