@@ -6,24 +6,21 @@ Place in the flow: source -> reader -> writer.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import click
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from seqdata.cli.console import console, examples, reporting, size
 from seqdata.cli.stats import describe_store
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, SeqDataError
 from seqdata.host import PluginHost
 from seqdata.opening import default_host, write_store
 from seqdata.protocols import Reader, Store
 from seqdata.readers.source import ReadOptions, SourceFile, endings, find_files
+from seqdata.storage.progress import Bar, told
+from seqdata.storage.whole import left_behind
 from seqdata.storage.writer import SHARD_BYTES
 
 _BUDGET = 16_384  # timesteps, in the suggestion at the end
@@ -61,6 +58,12 @@ _BUDGET = 16_384  # timesteps, in the suggestion at the end
     "--shard-bytes", type=click.IntRange(min=1), default=SHARD_BYTES, help="Size of a shard."
 )
 @click.option("--overwrite", is_flag=True, help="Replace a store that is there.")
+@click.option(
+    "--resume/--no-resume",
+    default=True,
+    show_default=True,
+    help="Go on where writing stopped, or begin anew.",
+)
 @reporting
 def write(
     source: str,
@@ -72,25 +75,40 @@ def write(
     axes: tuple[str, ...],
     shard_bytes: int,
     overwrite: bool,
+    resume: bool,
 ) -> None:
     """Write the sequences of SOURCE, a file, folder or glob, as a store in the folder OUT.
 
-    Quote a glob, so that the shell leaves it alone; ** is any depth of folders.
+    Quote a glob, so that the shell leaves it alone; ** is any depth of folders. If it is stopped,
+    the same command goes on.
     """
     begin = time.monotonic()
     files = find_files(source, skip=out)
     read = choose_reader(files, kind, default_host())
     options = ReadOptions(field=field, group=group, id=key)
     along = parse_axes(axes)
-    with reading_bar() as bar:
-        store = write_store(
-            out,
-            read(bar.track(files, description=f"reading {source}"), options),
-            axes=along,
-            shard_bytes=shard_bytes,
-            progress=False,
-            overwrite=overwrite,
-        )
+    before = going_on(out) if resume else 0
+    total = sum(file.path.stat().st_size for file in files)
+    try:
+        with told(None, f"writing {out}", total) as bar:
+            reading = _Reading(bar, before)
+            store = write_store(
+                out,
+                read(reading.through(files), options),
+                axes=along,
+                shard_bytes=shard_bytes,
+                progress=reading.tell,
+                overwrite=overwrite,
+                resume=resume,
+            )
+    except (SeqDataError, OSError):
+        shards, sequences = left_behind(Path(out))
+        if shards:
+            console(stderr=True).print(
+                f"note: {shards} whole shards ({sequences:,} sequences) are kept: the same command "
+                "goes on after them, or begins anew with --no-resume"
+            )
+        raise
     _report(store, out, time.monotonic() - begin)
 
 
@@ -133,16 +151,42 @@ def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
     return axes or None
 
 
-def reading_bar() -> Progress:
-    """Give a bar of the files that are read; shown where standard error is a terminal."""
-    err = console(stderr=True)
-    parts = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    return Progress(*parts, console=err, transient=True, disable=not err.is_terminal)
+def going_on(out: str) -> int:
+    """Say what an earlier writer left in a folder, and give how many sequences that is."""
+    shards, sequences = left_behind(Path(out))
+    if shards:
+        to = console(stderr=True)
+        to.print(f"continuing after shard {shards - 1} ({sequences:,} sequences)")
+    return sequences
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How much of the files is read, beside what is written.
+
+    Attributes:
+        bar: Where it is shown; None: nowhere.
+        before: Sequences that an earlier writer left.
+        done: Bytes of the files that are read.
+    """
+
+    bar: Bar | None
+    before: int
+    done: int = 0
+
+    def through(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
+        """Give the files, and count those that are read."""
+        for file in files:
+            yield file
+            self.done += file.path.stat().st_size
+
+    def tell(self, sequences: int, size: int) -> None:
+        """Show how far it is."""
+        if self.bar is None:
+            return
+        if sequences <= self.before:
+            self.bar.begin(sequences, self.done)
+        self.bar.tell(sequences, size, self.done)
 
 
 def _report(store: Store, out: str, seconds: float) -> None:

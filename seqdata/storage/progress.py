@@ -55,8 +55,8 @@ class Bar:
         rate = (sequences - self._begin_sequences) / seconds
         gone = done - self._begin_done
         left = None
-        if self._total is not None and gone > 0:
-            left = max(0.0, self._total - done) * seconds / gone
+        if self._total is not None and gone > 0 and done < self._total:
+            left = (self._total - done) * seconds / gone
         self._drawn.update(self._task, completed=done, said=said(sequences, size, rate, left))
 
 
@@ -83,20 +83,19 @@ def said(sequences: int, size: int, rate: float, left: float | None) -> str:
 
 
 @contextmanager
-def bar(what: str, total: float | None, *, keep: bool = True) -> Iterator[Bar]:
+def bar(what: str, total: float | None) -> Iterator[Bar]:
     """Show a bar on standard error.
 
     Args:
         what: Its first words.
         total: Of what ``tell`` is given as done; None: nobody knows.
-        keep: Whether the line stays at the end.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Rich
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
-    with Rich(*columns, console=Console(stderr=True), transient=not keep) as drawn:
+    with Rich(*columns, console=Console(stderr=True)) as drawn:
         yield Bar(drawn, what, total)
 
 

@@ -145,6 +145,42 @@ def test_a_store_that_is_there_is_kept(folder):
     assert "holds a store, must be another folder" in done.stderr
 
 
+def test_writing_goes_on_where_it_stopped(folder):
+    (folder / "in").mkdir()
+    for name in "abc":
+        np.save(folder / "in" / f"{name}.npy", np.zeros(30))
+    (folder / "in" / "d.npy").write_bytes(b"no array")
+    failed = write("in", "store", "--shard-bytes", "250")
+    assert failed.exit_code == 1
+    note, error = failed.stderr.splitlines()
+    assert note == (
+        "note: 3 whole shards (3 sequences) are kept: the same command goes on after them, or "
+        "begins anew with --no-resume"
+    )
+    assert error.startswith("error: file 'in/d.npy': cannot be read")
+    np.save(folder / "in" / "d.npy", np.zeros(20))
+    done = write("in", "store", "--shard-bytes", "250")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "continuing after shard 2 (3 sequences)\n"
+    assert open_store("store").lengths.tolist() == [30, 30, 30, 20]
+
+
+def test_writing_may_begin_anew(folder):
+    (folder / "in").mkdir()
+    np.save(folder / "in" / "a.npy", np.zeros(30))
+    (folder / "in" / "b.npy").write_bytes(b"no array")
+    assert "1 whole shards" in write("in", "store", "--shard-bytes", "1").stderr
+    (folder / "in" / "b.npy").unlink()
+    np.save(folder / "in" / "a.npy", np.ones(3))
+    done = write("in", "store", "--shard-bytes", "1")
+    assert done.exit_code == 1
+    assert "sequence 0: is not the one that was written before writing stopped" in done.stderr
+    done = write("in", "store", "--no-resume")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
+    assert open_store("store").lengths.tolist() == [3]
+
+
 def test_a_folder_without_rights_is_one_line(folder):
     if os.geteuid() == 0:
         target = "/proc/store"

@@ -60,13 +60,25 @@ def test_the_time_left_may_follow_something_else_than_sequences(drawn):
     assert drawn.tasks[0].completed == 3
 
 
-@pytest.mark.parametrize(("given", "known"), [(list, True), (iter, False)])
-def test_the_time_left_is_shown_where_the_number_of_sequences_is_known(
-    tmp_path, capsys, given, known
+def test_no_time_is_left_at_the_end(drawn):
+    bar = Bar(drawn, "writing", 4)
+    bar.tell(4, 1)
+    assert "left" not in drawn.tasks[0].fields["said"]
+
+
+@pytest.mark.parametrize(("given", "known"), [(list, 2000), (iter, None)])
+def test_the_time_left_is_told_where_the_number_of_sequences_is_known(
+    tmp_path, capsys, monkeypatch, given, known
 ):
-    rows = [{"x": np.zeros(3)} for _ in range(5)]
+    texts = []
+    update = Rich.update
+    monkeypatch.setattr(
+        Rich, "update", lambda *a, **b: texts.append(b.get("said", "")) or update(*a, **b)
+    )
+    rows = [{"x": np.zeros(3)} for _ in range(2000)]
     write_arrow(tmp_path / "store", given(rows), progress=True)
     shown = capsys.readouterr().err
     assert "writing store" in shown
-    assert "5 sequences, 160 bytes, " in shown
-    assert ("left" in shown) is known
+    assert "2,000 sequences, 64.0 kB, " in shown
+    assert texts[0].startswith("1,024 sequences, 32.8 kB, ")
+    assert ("left" in texts[0]) is bool(known)
