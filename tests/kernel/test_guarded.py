@@ -6,7 +6,7 @@ import sys
 import pytest
 
 GUARDED = """
-import ctypes, mmap
+import ctypes, mmap, zlib
 import numpy as np
 from seqdata.kernel import _fill
 
@@ -43,9 +43,25 @@ for _ in range(3_000):
     bounds = np.concatenate([[0], np.cumsum(lengths + random.integers(0, 3, n))])
     if random.random() < 0.1:
         bounds[random.integers(0, n + 1)] += random.integers(-9, 9)
+    values, checks, block = random.bytes(rows * width), None, int(random.integers(1, 9))
+    if random.random() < 0.7:
+        sizes = np.maximum(np.diff(offsets), 0) * width
+        firsts = np.concatenate([[0], np.cumsum(np.maximum(1, -(-sizes // block)))])
+        sums = np.zeros(firsts[-1], np.uint32)
+        for i, (begin, size) in enumerate(zip(offsets[:-1] * width, sizes)):
+            for k in range(firsts[i + 1] - firsts[i]):
+                at = int(begin) + k * block
+                end = int(begin) + min(int(size), (k + 1) * block)
+                sums[firsts[i] + k] = zlib.crc32(values[max(0, at) : max(0, end)])
+        if random.random() < 0.3:
+            firsts[random.integers(0, count + 1)] = random.integers(-5, 60)
+        bits = guarded(bytes(-(-(len(sums) + 3) // 8))) if random.random() < 0.6 else None
+        checks = (
+            "crc32", block, (guarded(sums.tobytes()),), (guarded(firsts.tobytes()),), bits, (3,),
+            guarded(np.diff(offsets).astype(np.uint32).tobytes()),
+        )
     source = _fill.source(
-        (guarded(random.bytes(rows * width)),), (guarded(offsets.tobytes()),),
-        guarded(starts.tobytes()), width,
+        (guarded(values),), (guarded(offsets.tobytes()),), guarded(starts.tobytes()), width, checks,
     )
     out = guarded(bytes(max(1, int(lengths.sum() + 8) * width)))
     padding = random.bytes(width)
