@@ -8,7 +8,7 @@ PEERS := .venv-bench
 STAMP_OF_PEERS := $(PEERS)/.made-by-make
 PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist loadfile
 PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
-SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.c) \
+SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.[ch]) \
 	$(patsubst %,%/pyproject.toml,$(PACKAGES))
 GROUPS_OF_TOOLS := "import tomllib; g = tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']; \
 	print(*g['dev'], *g['docs'])"
