@@ -5,6 +5,7 @@ Place in the flow: below every store. Reads: locations. Makes: paths and open fi
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -74,10 +75,9 @@ def open_inside(root: Path, name: str, what: str | Place) -> Iterator[tuple[int,
         ) from error
     except OSError as error:
         if not os.path.islink(path):
+            remedy = f"raise {limit_of(error)}" if _is_limit(error) else "check its rights"
             raise place.error(
-                DataError,
-                f"cannot be opened ({error.strerror}), must be readable; check its rights and "
-                "`ulimit -n`",
+                DataError, f"cannot be opened ({error.strerror}), must be readable; {remedy}"
             ) from error
         descriptor = _open_link(root, name, place)
     try:
@@ -87,6 +87,30 @@ def open_inside(root: Path, name: str, what: str | Place) -> Iterator[tuple[int,
         yield descriptor, status.st_size
     finally:
         os.close(descriptor)
+
+
+def limit_of(error: OSError) -> str:
+    """Name the limit that a file could not be opened or mapped for, with its present value."""
+    import resource
+
+    if error.errno == errno.EMFILE:
+        return f"`ulimit -n` (now {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})"
+    if error.errno == errno.ENFILE:
+        return f"`sysctl fs.file-max`{_now('fs/file-max')}"
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    memory = "" if most == resource.RLIM_INFINITY else f", or `ulimit -v` (now {most >> 10})"
+    return f"`sysctl vm.max_map_count`{_now('vm/max_map_count')}{memory}"
+
+
+def _is_limit(error: OSError) -> bool:
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def _now(name: str) -> str:
+    try:
+        return f" (now {Path('/proc/sys', name).read_text().strip()})"
+    except OSError:  # no Linux, or no descriptor left to ask with
+        return ""
 
 
 def _open_link(root: Path, name: str, place: Place) -> int:

@@ -6,7 +6,6 @@ mappings and arrays over them.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from seqdata.errors import CorruptShardError, DataError
 from seqdata.kernel.choose import Kernel
 from seqdata.storage.bits import SharedBits
 from seqdata.storage.columns import Layout, Source
-from seqdata.storage.location import open_inside
+from seqdata.storage.location import limit_of, open_inside
 from seqdata.storage.manifest import Checking, ChecksumFile, Manifest, Shard
 from seqdata.storage.places import Place, quoted
 from seqdata.storage.schema import TEXTS, field_width
@@ -206,11 +205,10 @@ def map_whole(root: Path, name: str, bytes_: int, place: Place, engine: Kernel) 
         try:
             return engine.map_file(descriptor, size) if size else b""
         except OSError as error:
-            limit = "`ulimit -n`" if error.errno == errno.EMFILE else "`sysctl vm.max_map_count`"
             raise place.error(
                 DataError,
-                f"cannot be mapped ({error.strerror}), must be; raise {limit}, or write the store "
-                "again with larger shards",
+                f"cannot be mapped ({error.strerror}), must be; raise {limit_of(error)}, or write "
+                "the store again with larger shards",
             ) from error
 
 

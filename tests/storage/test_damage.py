@@ -1,6 +1,7 @@
 """Whatever is damaged is an error that names the place; nothing ends the process."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -159,7 +160,7 @@ def test_too_few_descriptors_are_an_error_that_says_so(tmp_path):
         capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "SEQDATA_KERNEL": "numpy"},
     )  # fmt: skip
-    assert "raise `ulimit -n`, or write" in done.stdout or "and `ulimit -n`" in done.stdout, done
+    assert "raise `ulimit -n` (now 24)" in done.stdout, done
 
 
 def test_no_memory_to_map_is_an_error_that_says_so(root):
@@ -178,7 +179,9 @@ def test_no_memory_to_map_is_an_error_that_says_so(root):
         [sys.executable, "-c", code, str(root)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert "cannot be mapped (Cannot allocate memory), must be; raise `sysctl vm.max" in done.stdout
+    text = r"cannot be mapped \(Cannot allocate memory\), must be; raise `sysctl vm.max_map_count`"
+    more = r" \(now \d+\), or `ulimit -v` \(now \d+\), or write the store again"
+    assert re.search(text + more, done.stdout)
 
 
 def place_of(store, number, name, buffer):
