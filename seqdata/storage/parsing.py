@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import DataError, FingerprintMismatch
+from seqdata.errors import DataError, FingerprintMismatch, LimitError
 from seqdata.protocols import Field
 from seqdata.storage.location import is_plain_name, open_inside
 from seqdata.storage.manifest import (
@@ -45,12 +45,13 @@ def load_manifest(root: Path) -> Manifest:
     Raises:
         DataError: If it is none, of another version, or says what cannot be.
         FingerprintMismatch: If it was changed after it was written.
+        LimitError: If it is larger than ``MAX_MANIFEST``.
     """
     place = Place(dataset=str(root), file=MANIFEST, part="manifest")
     with open_inside(root, MANIFEST, place) as (descriptor, size):
         if size > MAX_MANIFEST:
             raise place.error(
-                DataError,
+                LimitError,
                 f"has {size} bytes, must have at most {MAX_MANIFEST}; write the store again with "
                 "larger shards",
             )

@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqdata.errors import CorruptSampleError, DecodeError
+from seqdata.errors import CorruptSampleError, CorruptShardError, DecodeError
 from seqdata.kernel.choose import Kernel, kernel
 from seqdata.kernel.choose import Source as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout
+from seqdata.storage.limits import FREE_BYTES
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
 from seqdata.storage.verifying import Checks, Suspect, mismatch
@@ -112,12 +113,15 @@ class TextSource:
         Raises:
             ConfigError: If there is no such sequence.
             CorruptSampleError: If a recorded place or a checksum is wrong.
+            CorruptShardError: If texts lie on one another.
         """
         offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
         np.cumsum(self._sizes(numbers), out=offsets[1:])
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         np.subtract(offsets[1:], offsets[:-1], out=spans[:, 2])
+        if offsets[-1] > FREE_BYTES:
+            self._refuse_overlaps(numbers, int(offsets[-1]))
         values = np.empty(int(offsets[-1]), dtype=np.uint8)
         bad = self.engine.fill(self.handle, spans, offsets, values, None)
         if bad != -1:
@@ -144,6 +148,22 @@ class TextSource:
                 self.refuse(int(numbers[these[bad][0]]))
             sizes[these] = ends - begins
         return sizes
+
+    def _refuse_overlaps(self, numbers: NDArray[np.int64], total: int) -> None:
+        """Refuse texts that together are longer than the shards that they lie in.
+
+        Raises:
+            CorruptShardError: If they are; some lie on one another.
+        """
+        distinct, repeats = np.unique(numbers, return_counts=True)
+        shards = np.searchsorted(np.array(self.layout.starts), distinct, side="right") - 1
+        most = sum(len(self.values[shard]) for shard in np.unique(shards).tolist())
+        if total > most * int(repeats.max()):
+            raise self.layout.place(int(numbers[0]), self.name).error(
+                CorruptShardError,
+                f"and {len(numbers) - 1} others take {total} bytes of {most}, must not lie on one "
+                "another; the shard is damaged, restore it or write the store again",
+            )
 
     def settle(self, result: int, spans: NDArray[np.int64]) -> None:
         """Raise what a result of the kernel means, if it means an error."""

@@ -10,10 +10,13 @@ import pytest
 
 from seqdata.errors import CorruptShardError, LimitError
 from seqdata.opening import open_store
-from seqdata.storage import limits, messages, pages, table_files, thrift
+from seqdata.protocols import Field
+from seqdata.storage import limits, messages, pages, table_files, texts, thrift
+from seqdata.storage.columns import Layout
 from seqdata.storage.messages import check_file, check_stream
 from seqdata.storage.pages import Chunk, Group, check_column, groups_of, pages_of
 from seqdata.storage.places import Place
+from seqdata.storage.texts import TextSource
 from seqdata.storage.thrift import NoStructError, read_struct
 
 HERE = Place(dataset="/d", shard=0, file="f")
@@ -149,6 +152,19 @@ def test_memory_that_does_not_suffice_is_an_error_with_its_place():
         np.empty(1 << 60, dtype=np.int8)
 
 
+def test_texts_that_lie_on_one_another_are_refused_before_memory_is_taken(monkeypatch):
+    values = np.frombuffer(b"t" * 1_000, dtype=np.uint8)
+    offsets = np.array([0, 1_000] * 50 + [0])  # every other text is the whole shard
+    layout = Layout("/d", ("a",), [0, 100], {"time": np.ones(100, np.uint32)})
+    source = TextSource.of("t", Field("str", (), None), layout, [values], [offsets])
+    assert len(source.raw(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000  # asked for so often
+    monkeypatch.setattr(texts, "FREE_BYTES", 10_000)
+    assert len(source.raw(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000
+    text = 'field "t": and 49 others take 50000 bytes of 1000, must not lie on one another; the'
+    with pytest.raises(CorruptShardError, match=text):
+        source.raw(np.arange(0, 100, 2))
+
+
 # ---- what pyarrow would follow without a look
 
 
@@ -238,6 +254,16 @@ def test_a_footer_that_leads_out_of_the_file_is_an_error(tmp_path):
     for bad in (raw[:-1], raw[:5]):
         with pytest.raises(CorruptShardError, match="has no footer at its end, must have one; it"):
             check_file(HERE, memoryview(bad))
+
+
+@pytest.mark.parametrize("place", [(-8, 5), (1 << 40, 5), (24, 1 << 40), (24, -1), (24, 1 << 62)])
+def test_a_buffer_that_leads_out_of_its_message_is_an_error(tmp_path, place):
+    path = write(tmp_path / "a.arrow", column())
+    damaged(path, np.array([24, 5]).tobytes(), np.array(place).tobytes())
+    with pytest.raises(
+        CorruptShardError, match=r"unit 0.: has a message that leads out of the file"
+    ):
+        check_file(HERE, memoryview(path.read_bytes()))
 
 
 def test_every_damaged_byte_of_a_file_is_an_error_of_ours_or_none(tmp_path):
@@ -351,6 +377,18 @@ def test_every_damaged_byte_of_a_parquet_file_is_an_error_of_ours_or_none(tmp_pa
             except (CorruptShardError, LimitError) as error:
                 found.add(type(error))
     assert found == {CorruptShardError}
+
+
+def test_a_run_of_one_value_counts_as_often_as_it_is_said(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    pa.parquet.write_table(pa.table(column(100_000)), path)
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(limits, "FREE_BYTES", 850_000)
+    monkeypatch.setattr(limits, "MAX_RATIO", 1)
+    with pytest.raises(
+        LimitError, match=r"bytes that become 12\d{5} in memory, must become at most"
+    ):
+        open_store(path)
 
 
 def test_too_many_pages_are_refused(tmp_path, monkeypatch):

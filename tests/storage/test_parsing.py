@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from seqdata.errors import DataError, FingerprintMismatch
+from seqdata.errors import DataError, FingerprintMismatch, LimitError
 from seqdata.storage import parsing
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.manifest import (
@@ -280,7 +280,7 @@ def test_a_manifest_without_a_fingerprint_is_an_error(whole):
 def test_a_manifest_that_is_too_large_is_an_error_before_it_is_read(tmp_path):
     with open(tmp_path / MANIFEST, "wb") as file:
         os.truncate(file.fileno(), parsing.MAX_MANIFEST + 1)
-    with pytest.raises(DataError, match="has 268435457 bytes, must have at most 268435456; write"):
+    with pytest.raises(LimitError, match="has 268435457 bytes, must have at most 268435456; write"):
         open_arrow(tmp_path)
 
 
