@@ -33,7 +33,7 @@ static int has_instruction;
 #define BYTE(crc, byte) __crc32cb((uint32_t)(crc), byte)
 #endif
 
-#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 9)
+#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 10 : __GNUC__ >= 11)
 #include <immintrin.h>
 #define FOLDED 256 /* bytes at a time */
 #define WIDE __attribute__((target("sse4.2,pclmul,avx512f,vpclmulqdq")))
