@@ -60,12 +60,7 @@ def verify(store: str, shard: int | None, as_json: bool, keep: Path | None) -> N
     Names every sequence that is damaged. Files that others wrote have no checksums: they are read
     as a whole, and called unverified. Exit code 1 where something is damaged.
     """
-    reports = []
-    out = console()
-    for report in _reports(store, shard):
-        reports.append(report)
-        if not as_json:
-            _print(out, report)
+    reports = list(_reports(store, shard))  # printed when the bar is gone
     damages = sum(report.damages for report in reports)
     verified = all(report.by != "structure" for report in reports)
     kept = _keep(store, reports, keep)
@@ -73,6 +68,9 @@ def verify(store: str, shard: int | None, as_json: bool, keep: Path | None) -> N
         facts = {"location": store, "damages": damages, "verified": verified}
         click.echo(json.dumps({**facts, "files": [asdict(one) for one in reports]}, indent=2))
     else:
+        out = console()
+        for report in reports:
+            _print(out, report)
         out.print(_verdict(damages, verified))
         for path in kept:
             out.print(f"kept {path}")

@@ -2,6 +2,9 @@
 
 import json
 import os
+import pty
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -205,3 +208,19 @@ def test_files_that_others_wrote_are_read_and_called_unverified(tmp_path):
     assert "unverified: there are no checksums of sequences; all could be read" in text
     assert facts(tmp_path / "a.arrow")["verified"] is False
     assert "`--shard` is 0, must be left out" in run(tmp_path / "a.arrow", "--shard", 0, status=2)
+
+
+def test_on_a_terminal_a_bar_is_shown_and_the_report_goes_where_it_should(store, tmp_path):
+    ours, theirs = pty.openpty()
+    with open(tmp_path / "report.txt", "wb") as report:
+        command = [sys.executable, "-m", "seqdata", "verify", str(store)]
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+        done = subprocess.run(
+            command, stdout=report, stderr=theirs, env=environment, timeout=60, check=False
+        )
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert f"verifying {store}" in shown
+    assert (tmp_path / "report.txt").read_text() == run(store)
