@@ -193,6 +193,32 @@ def test_whole_shards_are_not_written_again(begun):
     assert [path.name for path in begun.iterdir() if path.is_dir()] == []
 
 
+def test_what_was_in_place_already_when_a_commit_stopped_is_not_written_again(
+    tmp_path, monkeypatch
+):
+    stop_in_commit(tmp_path / "store", numbers(12), monkeypatch)
+    assert (tmp_path / "store" / "part-00001.arrow").exists()
+    changed = ({"x": np.full(9, i if i % 4 in (0, 3) else -1)} for i in range(12))
+    write_arrow(tmp_path / "store", changed, shard_bytes=320)
+    write_arrow(tmp_path / "due", numbers(12), shard_bytes=320)
+    assert content(tmp_path / "store") == content(tmp_path / "due")
+
+
+def stop_in_commit(folder, sequences, monkeypatch):
+    """Write a store up to the last of the renames of its commit."""
+    rename = os.replace
+
+    def fails(source, target):
+        if os.fspath(target) == os.fspath(folder / MANIFEST):
+            raise OSError("disk is gone")
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fails)
+        with pytest.raises(OSError, match="disk is gone"):
+            write_arrow(folder, sequences, shard_bytes=320)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_shards_of_few_sequences_are_gone_on_with(tmp_path, size):
     """All sequences are alike, so that one too many would not be seen by comparing them."""
@@ -267,17 +293,7 @@ def test_other_sequences_do_not_go_on(begun, sequences, text):
 
 def test_sequences_after_what_was_the_last_shard_do_not_go_on(tmp_path, monkeypatch):
     """The last shard is shorter than others; the same sequences end with it."""
-    rename = os.replace
-
-    def fails(source, target):
-        if str(target).endswith(MANIFEST):
-            raise OSError("disk is gone")
-        rename(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fails)
-        with pytest.raises(OSError, match="disk is gone"):
-            write_arrow(tmp_path / "store", numbers(6), shard_bytes=320)
+    stop_in_commit(tmp_path / "store", numbers(6), monkeypatch)
     text = "sequence 6: comes after the last one that was there before writing stopped, must be non"
     with pytest.raises(DecodeError, match=text):
         write_arrow(tmp_path / "store", numbers(7), shard_bytes=320)
