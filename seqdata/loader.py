@@ -10,11 +10,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from seqdata.errors import ConfigError, ResumeError
-from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, PlayOptions, Update
+from seqdata.loading.options import (
+    PREFETCH,
+    STALL_TIMEOUT,
+    OnError,
+    PlayOptions,
+    Update,
+)
 from seqdata.loading.player import Player
+from seqdata.loading.tally import MAX_ERRORS, Tally
 from seqdata.opening import CollatorLike, default_host, resolve_collator, resolve_policy, store_of
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
@@ -52,6 +60,11 @@ class Loader:
             is run once over all of them.
         tail: What a rank without a batch in the last step gets: ``fill``, ``drop`` or ``repeat``.
         accumulate: Steps of an optimizer update, for ``loss_scale``.
+        on_error: What a sequence that cannot be read or transformed does: ``raise``; ``mask``: its
+            row has weight 0; ``replace``: its row is the longest other row of the batch, cropped,
+            and ``mask`` where there is none. Batches stay as many and as large.
+        max_errors: How many of those a run may have; one more is raised.
+        error_log: File that lists them, a line of JSON each; those in it already count.
         num_workers: Processes that read and transform, for transforms written in Python and slow
             Datasets; 0: this one does. Batches are the same for any number.
         prefetch: How far a thread reads ahead, in hand-overs of about 1 MiB or 16 batches; 0: no
@@ -89,6 +102,9 @@ class Loader:
         lengths: Any = None,
         tail: Tail = "fill",
         accumulate: int = 1,
+        on_error: OnError = "raise",
+        max_errors: int = MAX_ERRORS,
+        error_log: str | Path | None = None,
         num_workers: int = 0,
         prefetch: int = PREFETCH,
         start_method: str | None = None,
@@ -107,6 +123,8 @@ class Loader:
             collator=None if collator is None else resolve_collator(collator),
             shift=shift,
             tail=tail,
+            on_error=on_error,
+            tally=Tally(max_errors, None if error_log is None else Path(error_log)),
             prefetch=prefetch,
             num_workers=num_workers,
             start_method=start_method,
@@ -147,6 +165,11 @@ class Loader:
     def store(self) -> Store:
         """What is read; ``store.keys(batch.ids)`` names sequences."""
         return self._player.store
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """What this rank went on from: dicts with ``error``, ``message``, ``sequence`` and more."""
+        return self._player.options.tally.found
 
     @property
     def worker_pids(self) -> list[int]:

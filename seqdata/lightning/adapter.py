@@ -8,6 +8,7 @@ a counter breaks one file and the test beside it. Place in the flow: below all o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
@@ -111,6 +112,12 @@ def world_of(trainer: Trainer | None) -> World:
         return World.current()
     given = trainer.distributed_sampler_kwargs
     return World(0, 1) if given is None else World(int(given["rank"]), int(given["num_replicas"]))
+
+
+def log_folder(trainer: Trainer | None) -> Path | None:
+    """Give the folder that a run logs into, the same on every rank; all must ask together."""
+    folder = None if trainer is None else trainer.log_dir
+    return None if folder is None else Path(folder)
 
 
 def trained_steps(trainer: Trainer, steps: int) -> int:

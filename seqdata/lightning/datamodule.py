@@ -22,8 +22,9 @@ from seqdata.lightning.options import DataOptions, Kind, Location, Locations, On
 from seqdata.lightning.run import TrainRun
 from seqdata.lightning.state import RunState
 from seqdata.lightning.stock import Circumstances, Stock
-from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, Update
+from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError, Update
 from seqdata.loading.player import Player
+from seqdata.loading.tally import MAX_ERRORS
 from seqdata.opening import CollatorLike
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
@@ -63,7 +64,10 @@ class SequenceDataModule(LightningDataModule):
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
         tail: What a rank without a batch in the last step gets: ``fill`` (a row of weight 0),
             ``drop`` (the last uneven step is left out), ``repeat`` (in training an earlier batch).
-        on_error: What happens on an error in the data: ``raise``.
+        on_error: What a sequence that cannot be read or transformed does: ``raise``; ``mask``: its
+            row has weight 0; ``replace``: its row is the longest other row of the batch, cropped.
+            Steps and rows stay as many; ids go to ``seqdata-errors-rank0.jsonl`` in the log folder.
+        max_errors: How many of those a rank may have in a run.
         on_changed: What happens when the training data is not what it was when a state was saved:
             ``error``, or ``next_epoch`` to begin the next epoch over it.
         seed: Of order and transforms; None: that of ``seed_everything``, else 0.
@@ -96,7 +100,8 @@ class SequenceDataModule(LightningDataModule):
         collator: CollatorLike | str | None = None,
         shift: int | Mapping[str, int] = 0,
         tail: Tail = "fill",
-        on_error: str = "raise",
+        on_error: OnError = "raise",
+        max_errors: int = MAX_ERRORS,
         on_changed: OnChanged = "error",
         seed: int | None = None,
         num_workers: int = 0,
@@ -111,7 +116,7 @@ class SequenceDataModule(LightningDataModule):
             eval_batching=eval_batching, batches_per_update=batches_per_update,
             lengths=lengths, fields=fields, as_tuple=as_tuple, as_dict=as_dict,
             transform=transform, collator=collator, shift=shift,
-            tail=tail, on_error=on_error, on_changed=on_changed,
+            tail=tail, on_error=on_error, max_errors=max_errors, on_changed=on_changed,
             seed=seed, num_workers=num_workers, prefetch=prefetch,
             start_method=start_method, stall_timeout=stall_timeout,
         )  # fmt: skip
@@ -225,7 +230,8 @@ class SequenceDataModule(LightningDataModule):
         if seed is None:
             seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         world, frozen = adapter.world_of(self.trainer), adapter.overfits(self.trainer)
-        return Circumstances(world=world, seed=seed, frozen=frozen)
+        folder = adapter.log_folder(self.trainer) if self._options.on_error != "raise" else None
+        return Circumstances(world=world, seed=seed, frozen=frozen, folder=folder)
 
     def _players(self, kind: Kind) -> list[Player]:
         return self._stock.kept(kind) or self._stock.make(kind, self._circumstances())

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from seqdata.errors import ConfigError
-from seqdata.loading.options import PlayOptions
+from seqdata.loading.options import OnError, PlayOptions
+from seqdata.loading.tally import Tally
 from seqdata.opening import CollatorLike, is_map_style
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.sharing import Tail
@@ -54,7 +55,8 @@ class DataOptions:
     collator: CollatorLike | str | None
     shift: Shift
     tail: Tail
-    on_error: str
+    on_error: OnError
+    max_errors: int
     on_changed: OnChanged
     seed: int | None
     num_workers: int
@@ -82,11 +84,6 @@ class DataOptions:
         if self.on_changed not in get_args(OnChanged):
             raise ConfigError(
                 f"datamodule: `on_changed` is {self.on_changed!r}, must be 'error' or 'next_epoch'"
-            )
-        if self.on_error != "raise":
-            raise ConfigError(
-                f"datamodule: `on_error` is {self.on_error!r}, must be 'raise'; this release has no"
-                " other way to go on from an error in the data"
             )
 
     def _check_numbers(self) -> None:
@@ -118,6 +115,8 @@ class DataOptions:
             transform=self.transform,
             shift=self.shift,
             tail=self.tail,
+            on_error=self.on_error,
+            tally=Tally(self.max_errors),
             prefetch=self.prefetch,
             num_workers=self.num_workers,
             start_method=self.start_method,

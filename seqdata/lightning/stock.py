@@ -6,9 +6,11 @@ Place in the flow: options in, players out. Reads: stores. Makes: players.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from seqdata.lightning.options import DataOptions, Kind, unshuffled
 from seqdata.loading.player import Player
+from seqdata.loading.tally import Tally
 from seqdata.opening import default_host, resolve_collator, resolve_policy, store_of
 from seqdata.protocols import Store
 from seqdata.world import World
@@ -22,11 +24,13 @@ class Circumstances:
         world: Who we are.
         seed: Of order and transforms.
         frozen: Whether a small part is being overfitted: epoch 0 for ever, not shuffled.
+        folder: Where errors in the data are listed; None: nowhere.
     """
 
     world: World
     seed: int
     frozen: bool
+    folder: Path | None = None
 
 
 class Stock:
@@ -41,6 +45,7 @@ class Stock:
         self._stores: dict[Kind, list[Store]] = {}
         self._players: dict[Kind, list[Player]] = {}
         self._made_for: Circumstances | None = None
+        self._tally: Tally | None = None  # of all players of this process
 
     def keep(self, kind: Kind, circumstances: Circumstances) -> list[Player]:
         """Give the players of a kind, and keep them for as long as the circumstances last."""
@@ -69,11 +74,20 @@ class Stock:
             options.playing(circumstances.world, circumstances.seed),
             collator=None if options.collator is None else resolve_collator(options.collator),
             frozen_epoch=circumstances.frozen,
+            tally=self._counting(circumstances),
             plan_ready=default_host().plan_ready,
         )
         if evaluates and play.tail == "repeat":
             play = replace(play, tail="fill")
         return [Player(store, policy, play) for store in self._opened(kind)]
+
+    def _counting(self, circumstances: Circumstances) -> Tally:
+        if self._tally is None:
+            name = f"seqdata-errors-rank{circumstances.world.rank}.jsonl"
+            folder = circumstances.folder
+            path = None if folder is None else folder / name
+            self._tally = Tally(self._options.max_errors, path)
+        return self._tally
 
     def shutdown(self) -> None:
         """End all threads."""

@@ -14,13 +14,15 @@ from torch import Tensor
 from seqdata.axes import Axes
 from seqdata.batch import SequenceBatch
 from seqdata.collating import Splitting
-from seqdata.errors import SeqDataError, step_line
+from seqdata.errors import SEE, SeqDataError, step_line
 from seqdata.loading.fetching import Fetching
-from seqdata.loading.head import head_of
+from seqdata.loading.head import delivered, head_of
+from seqdata.loading.mending import is_about_data, mend
 from seqdata.loading.occurrences import Occurrences
-from seqdata.loading.options import Update
+from seqdata.loading.options import OnError, Update
 from seqdata.loading.output import Output
 from seqdata.loading.request import Request
+from seqdata.loading.tally import Tally
 from seqdata.protocols import Collator
 from seqdata.sharing import RankPlan, Step
 
@@ -38,6 +40,9 @@ class Tools:
         collator: Lays columns out.
         output: Chooses what is handed out.
         together: Whether the collator takes inputs and targets of a shift as one column.
+        on_error: What becomes of a sequence that cannot be read or transformed.
+        tally: Counts them.
+        see: Says what shows a batch, by epoch and number; None: nothing does.
     """
 
     fetching: Fetching
@@ -45,6 +50,9 @@ class Tools:
     collator: Collator
     output: Output | None
     together: bool
+    on_error: OnError
+    tally: Tally
+    see: Callable[[int, int], str] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -76,11 +84,11 @@ class Assembly:
 
     def batch(self, step: int) -> Any:
         """Make the batch of a step, or what is chosen of it."""
-        return self._chosen(self._whole(step))
+        return self._chosen(self.whole(step))
 
     def sized(self, step: int) -> tuple[Any, int]:
         """Make the same, and say how many bytes of tensors it holds."""
-        batch = self._whole(step)
+        batch = self.whole(step)
         size = sum(value.nbytes for value in batch.data.values() if isinstance(value, Tensor))
         return self._chosen(batch), size
 
@@ -100,33 +108,65 @@ class Assembly:
         output = self.tools.output
         return batch if output is None else output(batch)
 
-    def _whole(self, number: int) -> SequenceBatch:
+    def headed(self, step: int) -> SequenceBatch:
+        """Make the batch of a step without its data: nothing is read."""
+        return self._head(*self._made(step), step)
+
+    def whole(self, number: int) -> SequenceBatch:
+        """Make the batch of a step, whatever is chosen of it."""
         asked = number in self._asked
         step, request = self._asked.pop(number) if asked else self._made(number)
         try:
-            return self._read(step, request, number)
+            try:
+                return self._read(step, request, number)
+            except Exception as error:
+                if self.tools.on_error == "raise" or not is_about_data(error):
+                    raise
+                return self._mended(step, request, number, error)
         except SeqDataError as error:
             placed = self._placed(error, step.number, number)
             raise placed.with_traceback(error.__traceback__) from error.__cause__
         except Exception as error:
-            error.add_note(f"in {self._place(step.number, number)}")
+            see = self._see(step.number)
+            error.add_note(
+                f"in {self._place(step.number, number)}" + (f". {SEE}{see}" if see else "")
+            )
             raise
 
     def _read(self, step: Step, request: Request, number: int) -> SequenceBatch:
-        batch = head_of(step, request.ids, self.share.plan, self.tools.fetching.reading.axes)
-        self._count(batch, number)
-        batch.horizon = request.horizon
+        batch = self._head(step, request, number)
         columns, batch.axes = self.fetch(request)
         collator = self.tools.collator
         if self.tools.fetching.collate is not None and isinstance(collator, Splitting):
             return collator.filled(columns, batch)  # a worker has collated them
         return collator(columns, batch)
 
+    def _head(self, step: Step, request: Request, number: int) -> SequenceBatch:
+        batch = head_of(step, request.ids, self.share.plan, self.tools.fetching.reading.axes)
+        self._count(batch, number)
+        batch.horizon = request.horizon
+        return batch
+
+    def _mended(self, step: Step, request: Request, number: int, error: Exception) -> SequenceBatch:
+        """Make a batch without the sequences that fail, as many rows as were planned."""
+        tools = self.tools
+        mended = mend(tools.fetching, step, request, tools.on_error)
+        if mended is None:  # it is the batch that fails, and no sequence
+            raise error
+        for span, found in sorted(mended.errors.items()):
+            sequence = int(request.ids[span])
+            tools.tally.add(found, sequence=sequence, epoch=self.epoch, batch=step.number)
+        batch = self._head(mended.step, mended.request, number)
+        batch.num_tokens = delivered(batch)
+        batch.axes = mended.axes
+        return tools.collator(mended.columns, batch)
+
     def _count(self, batch: SequenceBatch, number: int) -> None:
         """Say what the step and its update count over all ranks: known from the plan."""
         update, share = self.update, self.share
         accumulate = update.accumulate
-        if share.world.size == 1 and not share.plan.lanes:  # the step is this batch
+        sure = self.tools.on_error == "raise"
+        if share.world.size == 1 and not share.plan.lanes and sure:  # the step is this batch
             step_totals = batch.num_tokens, len(batch)
         else:
             step_totals = share.totals(number, number + 1)
@@ -155,7 +195,13 @@ class Assembly:
     def _placed(self, error: SeqDataError, batch: int, step: int) -> SeqDataError:
         world, worker = self.share.world, error.facts.get("worker")
         line = self._place(batch, step, worker if isinstance(worker, int) else None)
-        return error.with_place(line, epoch=self.epoch, batch=batch, step=step, rank=world.rank)
+        return error.with_place(
+            line, see=self._see(batch), epoch=self.epoch, batch=batch, step=step, rank=world.rank
+        )
+
+    def _see(self, batch: int) -> str | None:
+        see = self.tools.see
+        return None if see is None else see(self.epoch, batch)
 
     def _place(self, batch: int, step: int, worker: int | None = None) -> str:
         world = self.share.world

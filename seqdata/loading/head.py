@@ -61,6 +61,15 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> Seque
     return head
 
 
+def delivered(batch: SequenceBatch) -> int:
+    """Count the timesteps that are scored in the rows of weight above 0."""
+    counted = batch.weight > 0
+    steps = batch.lengths[counted].sum()
+    if batch.burn_in is not None:
+        steps = steps - batch.burn_in[counted].sum()
+    return int(steps)
+
+
 def _of_rows(
     step: Step, ids: NDArray[np.int64], rows: NDArray[np.int64], base: NDArray[np.int64]
 ) -> None:

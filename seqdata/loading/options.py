@@ -8,9 +8,10 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Literal, get_args
 
 from seqdata.errors import ConfigError
+from seqdata.loading.tally import Tally
 from seqdata.plan import Plan
 from seqdata.protocols import Collator, Transform
 from seqdata.sharing import Tail
@@ -18,6 +19,8 @@ from seqdata.world import World
 
 PREFETCH = 2
 """Hand-overs that wait for the consumer, by default."""
+
+OnError = Literal["raise", "mask", "replace"]
 
 STALL_TIMEOUT = 120.0
 """Seconds without progress after which a worker is given up, by default."""
@@ -37,6 +40,9 @@ class PlayOptions:
         collator: Lays columns out; None: ``Padded()``.
         shift: Timesteps between inputs and targets: of the ragged field, or by name.
         tail: What a rank without a batch in the last step gets.
+        on_error: What a sequence that cannot be read or transformed does: ``raise``; ``mask``: its
+            row has weight 0; ``replace``: its row is the longest other one, cropped.
+        tally: Counts those, and ends a run that has too many.
         prefetch: Hand-overs of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
         num_workers: Processes that read and transform; 0: this one does.
         start_method: How they are started: ``fork``, ``forkserver`` or ``spawn``; None:
@@ -44,6 +50,7 @@ class PlayOptions:
         stall_timeout: Seconds without progress after which a worker is given up.
         frozen_epoch: Whether every epoch is played with the plan of epoch 0.
         plan_ready: Called with each plan, before its first batch.
+        see: Says what shows a batch, by epoch and number, for errors in it; None: nothing does.
 
     Raises:
         ConfigError: If a value cannot be meant.
@@ -58,12 +65,15 @@ class PlayOptions:
     collator: Collator | None = None
     shift: int | Mapping[str, int] = 0
     tail: Tail = "fill"
+    on_error: OnError = "raise"
+    tally: Tally = field(default_factory=Tally)
     prefetch: int = PREFETCH
     num_workers: int = 0
     start_method: str | None = None
     stall_timeout: float = STALL_TIMEOUT
     frozen_epoch: bool = False
     plan_ready: Callable[[Plan], None] | None = None
+    see: Callable[[int, int], str] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.fields, str) or (self.fields is not None and not self.fields):
@@ -73,6 +83,10 @@ class PlayOptions:
         if self.tail not in get_args(Tail):
             raise ConfigError(
                 f"loader: `tail` is {self.tail!r}, must be 'fill', 'drop' or 'repeat'"
+            )
+        if self.on_error not in get_args(OnError):
+            raise ConfigError(
+                f"loader: `on_error` is {self.on_error!r}, must be 'raise', 'mask' or 'replace'"
             )
         if not isinstance(self.prefetch, int) or self.prefetch < 0:
             raise ConfigError(

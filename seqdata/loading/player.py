@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.batch import SequenceBatch
 from seqdata.collating import Allocating, Splitting
 from seqdata.collators.padded import Padded
 from seqdata.collators.samples import COLLATED, Samples
@@ -71,7 +72,10 @@ class Player:
         fetching, occurrences = self._fetching()
         if options.num_workers and isinstance(collator, Splitting):
             fetching = replace(fetching, collate=collator.collated)
-        self._tools = Tools(fetching, occurrences, collator, output, together)
+        self._tools = Tools(
+            fetching, occurrences, collator, output, together, options.on_error, options.tally,
+            options.see,
+        )  # fmt: skip
         self._crews = Crews(self._tools.fetching, options)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()
@@ -152,6 +156,26 @@ class Player:
                 f"loader: {delivered} batches of epoch {epoch} were delivered, {planned} were "
                 "planned; it was shut down while it played"
             )
+
+    def again(
+        self, steps: RankPlan, epoch: int, number: int, update: Update, *, data: bool = True
+    ) -> SequenceBatch:
+        """Make one batch again, whole and in this process: the same that ``play`` makes.
+
+        Args:
+            steps: The share of any rank.
+            epoch: Of its plan.
+            number: The step.
+            update: How steps make optimizer updates.
+            data: Whether it is to be filled; else nothing is read.
+
+        Raises:
+            DataError: If what is stored is damaged.
+        """
+        tools = self._tools
+        planned = self._planned(epoch)
+        assembly = Assembly(tools, steps, planned, update, tools.fetching.columns)
+        return assembly.whole(number) if data else assembly.headed(number)
 
     @property
     def worker_pids(self) -> list[int]:

@@ -152,7 +152,7 @@ def test_validation_without_data_is_refused_by_the_trainer():
     ("options", "message"),
     [
         ({"train": {"a": [], "b": []}}, "`train` has 2 named locations, must be one"),
-        ({"on_error": "mask"}, "`on_error` is 'mask', must be 'raise'"),
+        ({"on_error": "skip"}, "`on_error` is .skip., must be .raise., .mask. or .replace."),
         ({"on_changed": "go"}, "`on_changed` is 'go', must be 'error' or 'next_epoch'"),
         ({"num_workers": -1}, "`num_workers` is -1, must be a whole number"),
         ({"batches_per_update": 0}, "`batches_per_update` is 0, must be an integer of at least 1"),
@@ -172,7 +172,7 @@ def test_every_argument_is_typed_and_its_type_is_there():
     hints = typing.get_type_hints(SequenceDataModule.__init__)
     names = SequenceDataModule.__init__.__kwdefaults__
     assert set(names) == set(hints) - {"return"}
-    assert {type(default) for default in names.values()} <= {int, str, type(None)}  # for the CLI
+    assert {type(default) for default in names.values()} <= {int, float, str, type(None)}  # for the CLI
 
 
 def test_batches_per_update_sets_the_trainers_accumulation_and_takes_it_back():

@@ -64,6 +64,9 @@ def done(slot: memoryview) -> NDArray[np.int64]:
 
 
 def table(slot: memoryview) -> NDArray[np.int64]:
-    """Give where answers lie, int64 (16, 3): place (-1: elsewhere), bytes, bytes of a head."""
+    """Give where answers lie, int64 (16, 3): place, bytes, bytes of a head.
+
+    A place of -1 is memory of its own; bytes of -1 an error.
+    """
     flat = np.frombuffer(slot, dtype=np.int64, count=3 * GROUP, offset=8)
     return flat.reshape(GROUP, 3)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import pickle
@@ -16,12 +17,11 @@ import resource
 import threading
 import time
 import weakref
-from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from seqdata.axes import Axes
-from seqdata.errors import ConfigError, IncompleteEpochError, SeqDataError
+from seqdata.errors import ConfigError, IncompleteEpochError, LimitError, SeqDataError
 from seqdata.kernel.choose import kernel
 from seqdata.loading.fetching import Work
 from seqdata.loading.options import PlayOptions
@@ -29,11 +29,11 @@ from seqdata.loading.request import Request
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers import ends
 from seqdata.loading.workers.arena import Arena
+from seqdata.loading.workers.gifts import received
 from seqdata.loading.workers.member import Member, Task, started
 from seqdata.loading.workers.objects import object_of
 from seqdata.loading.workers.wire import columns_of, put_requests
-from seqdata.loading.workers.worker import DONE, FAILED, MESSAGE, OWN, STOP, Failure
-from seqdata.storage.anonymous import Anonymous
+from seqdata.loading.workers.worker import DONE, MESSAGE, OWN, STOP, Failure
 
 LOG = logging.getLogger("seqdata")
 SLOT_BYTES = 64 << 20  # of a slot, taken from the system where it is written
@@ -42,6 +42,7 @@ _SPARE = 1  # tasks per worker that are answered and not taken
 TASK_SECONDS = 0.05  # that a task may take, as far as earlier ones tell
 _WARN = 10.0  # seconds without progress after which a line is logged
 _WAKE_UP = 0.2  # seconds after which every wait looks again
+_GLANCE = 1.0  # seconds without progress that one look can find: we may have been stopped ourselves
 _PATIENCE = 1.0  # seconds that workers have to end by themselves
 
 
@@ -62,8 +63,10 @@ class Crew:
         self._pid = os.getpid()
         self._engine = kernel()
         self._members: list[Member] = []
+        self._at_exit = functools.partial(_close_at_exit, weakref.ref(self))
         self._lock = threading.RLock()  # whoever receives holds it; so does who closes
         self.cancelled = False
+        self._looked = 0.0
         self.request_bytes, self.request_seconds = 0.0, 0.0
         count = options.num_workers
         try:
@@ -79,7 +82,8 @@ class Crew:
             raise
         self._status = self._arena.status()
         self._arena.memory.close()
-        atexit.register(_close_at_exit, weakref.ref(self))
+        atexit.register(self._at_exit)
+        weakref.finalize(self, _end, self._members, self._pid, kill=True).atexit = False
 
     @property
     def pids(self) -> list[int]:
@@ -92,9 +96,18 @@ class Crew:
         return next((member.gone for member in self._members if member.gone is not None), None)
 
     @property
+    def whole(self) -> bool:
+        """Whether all its workers live, and are this process's."""
+        return self._pid == os.getpid() and all(
+            member.process.is_alive() for member in self._members
+        )
+
+    @property
     def has_room(self) -> bool:
         """Whether there is a slot, and a worker that is not busy enough."""
-        return bool(self._free) and self.broken is None and len(self._idlest().tasks) < AHEAD
+        if self.cancelled or not self._free or self.broken is not None:
+            return False
+        return len(self._idlest().tasks) < AHEAD
 
     def _idlest(self) -> Member:
         return min(self._members, key=lambda member: len(member.tasks))
@@ -107,7 +120,7 @@ class Crew:
         slots.done(slot)[0] = 0
         task = Task(self._free.pop(), requests, member)
         if not member.tasks:
-            member.since, member.warned = time.monotonic(), False
+            member.quiet, member.warned = 0.0, False
         member.tasks.append(task)
         try:
             member.connection.send_bytes(MESSAGE.pack(len(member.tasks), task.slot, 0))
@@ -132,9 +145,10 @@ class Crew:
             if not task.own and task.lost is not None:
                 raise task.lost
             place, slot = 0, memoryview(task.own.popleft().mapping)
+        failed, size = size < 0, max(0, size)
         whole = slot[place : place + size + more]
-        if task.failed and task.taken == self.ready(task):
-            _raise(whole[size:], task.member)
+        if failed:
+            _raise(whole, task.member)
         known = self._fetching.reading.axes
         if self._fetching.collate is not None:
             return object_of(whole, whole[size:]), known
@@ -148,11 +162,8 @@ class Crew:
             task.own.clear()
             self._free.append(task.slot)
 
-    def receive(self, task: Task | None) -> None:
+    def receive(self) -> None:
         """Wait a moment for answers.
-
-        Args:
-            task: The one that is waited for.
 
         Raises:
             IncompleteEpochError: If the crew is being closed.
@@ -170,8 +181,7 @@ class Crew:
                 member = known[one]
                 if one is not member.connection or not self._read(member):
                     self._bury(member)
-            if task is not None and not task.finished:
-                self._watch(task.member)
+            self._watch()
 
     def _read(self, member: Member) -> bool:
         """Read one message; False: there will be none."""
@@ -179,16 +189,16 @@ class Crew:
             kind, _, value = MESSAGE.unpack(member.connection.recv_bytes())
             task = member.tasks[0]
             if kind == OWN:
-                if not member.connection.poll(_PATIENCE):
-                    return False
-                descriptor = reduction.recv_handle(member.connection)
-                task.own.append(Anonymous(value, descriptor))
+                task.own.append(received(member.connection, value, within=_PATIENCE))
                 return True
         except (EOFError, OSError):
             return False
+        except LimitError as error:
+            self._give_up(member, error)
+            return True
         member.tasks.popleft()
-        member.since, member.warned = time.monotonic(), False
-        task.finished, task.failed = True, kind == FAILED
+        member.quiet, member.warned = 0.0, False
+        task.finished = True
         if kind == DONE:
             self._learn(task, value / 1e6)
         if task.stale:
@@ -224,13 +234,21 @@ class Crew:
             if task.stale:
                 self.release(task)
 
-    def _watch(self, member: Member) -> None:
-        """Look whether a worker makes progress."""
-        now, seen = time.monotonic(), int(self._status[member.number, slots.PROGRESS])
+    def _watch(self) -> None:
+        """Look which workers make progress."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, _GLANCE), now
+        for member in self._members:
+            if member.tasks:
+                self._look_at(member, passed)
+
+    def _look_at(self, member: Member, passed: float) -> None:
+        seen = int(self._status[member.number, slots.PROGRESS])
         if seen != member.seen:
-            member.seen, member.since, member.warned = seen, now, False
+            member.seen, member.quiet, member.warned = seen, 0.0, False
             return
-        seconds, limit = now - member.since, self._options.stall_timeout
+        member.quiet += passed
+        seconds, limit = member.quiet, self._options.stall_timeout
         store = self._fetching.reading.store
         if seconds >= limit:
             stack = ends.stack_of(member.process.pid or 0, member.stacks)
@@ -260,22 +278,31 @@ class Crew:
         if os.getpid() != self._pid:  # a forked process of somebody else: they are not its own
             return
         with self._lock:
-            members, self._members = self._members, []
-            for member in members:
-                if kill:
-                    member.process.kill()
-                with contextlib.suppress(OSError):  # it is gone already
-                    member.connection.send_bytes(MESSAGE.pack(STOP, 0, 0))
-                member.connection.close()
-            until = time.monotonic() + _PATIENCE
-            for member in members:
-                member.process.join(timeout=max(0.0, until - time.monotonic()))
-                if member.process.is_alive():
-                    member.process.kill()
-                    member.process.join(timeout=_PATIENCE)
-                member.stacks.close()
-                if member.process.exitcode is not None:
-                    member.process.close()
+            _end(self._members, self._pid, kill=kill)
+        atexit.unregister(self._at_exit)
+
+
+def _end(members: list[Member], pid: int, *, kill: bool) -> None:
+    """End the workers of a crew, which forgets them."""
+    if os.getpid() != pid:
+        return
+    ending = members[:]
+    members.clear()
+    for member in ending:
+        if kill:
+            member.process.kill()
+        with contextlib.suppress(OSError):  # it is gone already
+            member.connection.send_bytes(MESSAGE.pack(STOP, 0, 0))
+        member.connection.close()
+    until = time.monotonic() + _PATIENCE
+    for member in ending:
+        member.process.join(timeout=max(0.0, until - time.monotonic()))
+        if member.process.is_alive():
+            member.process.kill()
+            member.process.join(timeout=_PATIENCE)
+        member.stacks.close()
+        if member.process.exitcode is not None:
+            member.process.close()
 
 
 def _no_more(error: OSError, count: int) -> ConfigError:

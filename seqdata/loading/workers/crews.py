@@ -42,18 +42,15 @@ class Crews:
         Raises:
             ConfigError: If processes cannot be started.
         """
-        with self._lock:
-            crew = self._idle.pop() if self._idle else None
-        if crew is None:
-            crew = Crew(self._fetching, self._options)
-        self._busy.append(crew)
+        crew, reusable = self._hired(), False
         run = Run(crew)
         try:
             yield run
         finally:
-            left = run.end()
-            self._busy.remove(crew)
-            self._dismiss(crew, reusable=left)
+            try:
+                reusable = run.end()
+            finally:
+                self._dismiss(crew, reusable=reusable)
 
     def cancel(self) -> None:
         """Let all runs end with an error at their next step."""
@@ -68,8 +65,24 @@ class Crews:
         for crew in (*idle, *self._busy):
             crew.close()
 
+    def _hired(self) -> Crew:
+        """Give a crew whose workers all live: the one that was kept, or a new one."""
+        with self._lock:
+            kept, self._idle = self._idle, []
+            for crew in kept:
+                if crew.whole:
+                    self._busy.append(crew)
+                    return crew
+        for crew in kept:
+            crew.close(kill=True)
+        crew = Crew(self._fetching, self._options)
+        with self._lock:
+            self._busy.append(crew)
+        return crew
+
     def _dismiss(self, crew: Crew, *, reusable: bool) -> None:
         with self._lock:
+            self._busy.remove(crew)
             if reusable and not crew.cancelled and crew.broken is None and not self._idle:
                 self._idle.append(crew)
                 return

@@ -44,7 +44,6 @@ class Task:
     member: Member
     own: deque[Anonymous] = field(default_factory=deque)  # memory of answers too large
     finished: bool = False  # no more answers will come
-    failed: bool = False  # the last answer is an error
     lost: SeqDataError | None = None  # why answers are missing
     taken: int = 0
     stale: bool = False  # nobody takes it
@@ -61,7 +60,7 @@ class Member:
     tasks: deque[Task] = field(default_factory=deque)
     gone: SeqDataError | None = None
     seen: int = 0
-    since: float = 0.0
+    quiet: float = 0.0  # seconds without progress, as far as they were looked at
     warned: bool = False
 
 

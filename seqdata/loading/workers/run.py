@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from seqdata.axes import Axes
-from seqdata.errors import IncompleteEpochError
+from seqdata.errors import IncompleteEpochError, LimitError
 from seqdata.loading.prefetch import GROUP_BYTES
 from seqdata.loading.request import Request
 from seqdata.loading.workers.arena import GROUP, HEAD
@@ -34,9 +34,10 @@ class Run:
         self._requests: Iterator[Request] = iter(())
         self._taking = threading.Lock()
         self._ended = False
+        self._torn = False  # what is known of the workers may be half of the truth
         self._tasks: deque[Task] = deque()
         self._held: Task | None = None  # its last answer is being looked at
-        self._failure: Exception | None = None  # of asking for the next request
+        self._failure: Exception | None = None  # of asking for the next request, or sending it
         self._next: Request | None = None  # asked for, and not sent
         self._exhausted = False
 
@@ -54,15 +55,13 @@ class Run:
             IncompleteEpochError: If the crew is shut down.
         """
         with self._taking:
-            self._let_go()
-            self._send()
-            while not self._tasks or self._tasks[0].taken == self._crew.ready(self._tasks[0]):
-                self._wait()
-            task = self._tasks[0]
-            answer = self._crew.answer(task)
-            if task.taken == len(task.requests):
-                self._held = self._tasks.popleft()
-            return answer
+            try:
+                return self._taken()
+            except Exception:
+                raise
+            except BaseException:  # Ctrl-C may have come between any two steps
+                self._torn = True
+                raise
 
     def end(self) -> bool:
         """Give all slots back; what was not taken is thrown away.
@@ -71,7 +70,7 @@ class Run:
             Whether nobody takes any more, so that the crew can be used again.
         """
         self._ended = True
-        if not self._taking.acquire(timeout=_PATIENCE):
+        if self._torn or not self._taking.acquire(timeout=_PATIENCE):
             return False
         self._let_go()
         for task in self._tasks:
@@ -80,17 +79,34 @@ class Run:
         self._taking.release()
         return True
 
-    def _wait(self) -> None:
-        """Wait a moment for the oldest task, or raise why its next answer will not come."""
+    def _taken(self) -> tuple[Any, Axes]:
+        self._refuse_after_end()
+        self._let_go()
+        self._send()
+        while not self._tasks or self._tasks[0].taken == self._crew.ready(self._tasks[0]):
+            self._wait()
+        task = self._tasks[0]
+        try:
+            return self._crew.answer(task)
+        finally:  # an error is an answer, too
+            if task.taken == len(task.requests):
+                self._held = self._tasks.popleft()
+
+    def _refuse_after_end(self) -> None:
+        """Raise where the iteration was left: the crew and its slots are somebody else's now."""
         if self._ended:
             raise IncompleteEpochError(
                 "loader: the iteration was left while a batch was made; begin another one"
             )
+
+    def _wait(self) -> None:
+        """Wait a moment for the oldest task, or raise why its next answer will not come."""
+        self._refuse_after_end()
         task = self._tasks[0] if self._tasks else None
         failure = (self._crew.broken or self._failure) if task is None else task.lost
         if failure is not None:
             raise failure
-        self._crew.receive(task)
+        self._crew.receive()
         self._send()
 
     def _let_go(self) -> None:
@@ -101,8 +117,11 @@ class Run:
     def _send(self) -> None:
         while not self._exhausted and self._crew.has_room:
             group = self._group()
-            if group:
-                self._tasks.append(self._crew.send(group))
+            try:
+                if group:
+                    self._tasks.append(self._crew.send(group))
+            except LimitError as error:  # raised when all before it is taken
+                self._failure, self._exhausted = error, True
 
     def _group(self) -> list[Request]:
         """Give the requests of the next task: about 1 MiB, and not more than a moment's work."""

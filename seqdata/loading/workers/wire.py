@@ -146,6 +146,9 @@ def columns_of(
 class SentColumn:
     """One field of the spans that a worker read: a ``Column``.
 
+    Lengths are copied at once: whoever was left behind while it collates may be overwritten values,
+    but never reads outside of them.
+
     Args:
         answer: Bytes of shared memory.
         engine: The kernel that copies.
@@ -157,7 +160,7 @@ class SentColumn:
         total: Timesteps of all pieces.
     """
 
-    __slots__ = ("_engine", "_lengths", "_values", "dtype", "shape")
+    __slots__ = ("_edges", "_engine", "_values", "dtype", "shape")
 
     def __init__(
         self, answer: memoryview, engine: Kernel, dtype: str, shape: tuple[int, ...],
@@ -166,23 +169,24 @@ class SentColumn:
         self.dtype = np.dtype(dtype)
         self.shape = shape
         self._engine = engine
-        self._lengths = np.frombuffer(answer, np.int64, count, lengths_at)
+        self._edges = np.zeros(count + 1, dtype=np.int64)
+        np.cumsum(np.frombuffer(answer, np.int64, count, lengths_at), out=self._edges[1:])
         elements = total * math.prod(shape)
         flat = np.frombuffer(answer, self.dtype, elements, values_at)
         self._values = flat.reshape(total, *shape) if shape else flat
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,): a copy."""
-        return self._lengths.copy()
+        """Timesteps of each piece, int64 (n,)."""
+        return np.diff(self._edges)
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return len(self._edges) - 1
 
     def __getitem__(self, number: int) -> NDArray[Any]:
         """Give one piece, (length, *shape): a copy."""
-        stop = int(self._lengths[: number + 1].sum())
-        return self._values[stop - int(self._lengths[number]) : stop].copy()
+        begin, end = self._edges[number : number + 2].tolist()
+        return self._values[begin:end].copy()
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
         """Copy all pieces into place and pad.
@@ -197,12 +201,11 @@ class SentColumn:
         """
         if out.dtype != self.dtype:
             raise ValueError(f"fill: `out` is {out.dtype}, must be {self.dtype}; make it so")
-        count = len(self._lengths)
-        edges = np.zeros(count + 1, dtype=np.int64)
-        np.cumsum(self._lengths, out=edges[1:])
+        count, width = len(self), self.dtype.itemsize * math.prod(self.shape)
+        if not width:  # timesteps of no elements
+            return
         spans = np.zeros((count, 3), dtype=np.int64)
-        spans[:, 0], spans[:, 2] = np.arange(count), self._lengths
-        width = self.dtype.itemsize * math.prod(self.shape)
+        spans[:, 0], spans[:, 2] = np.arange(count), self.lengths
         starts = np.array([0, count], dtype=np.int64)
-        source = self._engine.source((self._values,), (edges,), starts, width)
+        source = self._engine.source((self._values,), (self._edges,), starts, width)
         self._engine.fill(source, spans, bounds, out, padding)

@@ -39,7 +39,7 @@ from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.views import View
 
 MESSAGE = struct.Struct("<qqq")
-DONE, FAILED, OWN = 0, 1, 2  # kinds of answers: all made, one failed, memory of one too large
+DONE, OWN = 0, 1  # kinds of messages: a task is done, memory of an answer that is too large
 STOP = -1  # in place of a task
 _LOOK = 0.25  # seconds between two looks at the parent
 _WAKE_UP = 1.0  # seconds after which every wait looks again
@@ -129,9 +129,9 @@ def work(desk: Desk) -> None:
 def _answer(
     desk: Desk, fetching: Work | BaseException, task: int, slot: memoryview, tell: Tell
 ) -> bytes:
-    """Make the answers of one task; the first that fails ends it. Gives the message about it."""
+    """Make the answers of one task, errors among them. Gives the message about it."""
     began = time.monotonic()
-    kind, outbox = DONE, _Outbox(desk, task, slot)
+    outbox = _Outbox(desk, task, slot)
     for request in get_requests(slot, tell):
         try:
             if isinstance(fetching, BaseException):
@@ -143,12 +143,10 @@ def _answer(
                 made = fetching.collate(columns, axes, len(request.ids))
                 outbox.put(ObjectParcel(made))
         except Exception as error:
-            outbox.put_head(_told(error))
-            kind = FAILED
-            break
+            outbox.put_error(_told(error))
         tell(-1)
     spent = int(1e6 * (time.monotonic() - began))
-    return MESSAGE.pack(kind, task, spent)
+    return MESSAGE.pack(DONE, task, spent)
 
 
 class _Outbox:
@@ -167,35 +165,35 @@ class _Outbox:
         """Write one answer."""
         self._place(parcel.size, parcel.head, parcel.write)
 
-    def put_head(self, head: bytes) -> None:
-        """Write an answer without columns."""
+    def put_error(self, told: bytes) -> None:
+        """Write what an answer cannot be had for."""
 
         def write(to: memoryview) -> None:
-            to[: len(head)] = head
+            to[: len(told)] = told
 
-        self._place(0, head, write)
+        self._place(-1, told, write)
 
     def _place(self, size: int, head: bytes, write: Callable[[memoryview], None]) -> None:
-        needed = size + len(head)
+        needed = max(0, size) + len(head)
         if self._at + needed <= len(self._slot):
             write(self._slot[self._at : self._at + needed])
             place = self._at
             self._at = -(-(self._at + needed) // slots.HEAD) * slots.HEAD
         else:
-            write(self._own(needed))
+            self._send_apart(needed, write)
             place = -1
         number = int(self._done[0])
         self._table[number] = place, size, len(head)
         self._done[0] = number + 1
 
-    def _own(self, size: int) -> memoryview:
-        """Give memory that the crew gets the descriptor of."""
+    def _send_apart(self, size: int, write: Callable[[memoryview], None]) -> None:
+        """Write into memory that the crew gets the descriptor of."""
         memory = Anonymous(max(1, size))
+        write(memoryview(memory.mapping))
         connection, parent = self._desk.connection, parent_process()
         connection.send_bytes(MESSAGE.pack(OWN, self._task, memory.size))
         reduction.send_handle(connection, memory.fileno(), parent.pid if parent else None)
         memory.close()
-        return memoryview(memory.mapping)
 
 
 def _told(error: Exception) -> bytes:
