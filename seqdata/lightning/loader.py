@@ -7,6 +7,7 @@ below, the Trainer above. Reads: where to begin. Makes: batches.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from seqdata.loading.player import Player
 MARKER = {"seqdata": 1}
 """All that a loader puts into a checkpoint; the place is the DataModule's to know."""
 
+_END = object()
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -27,6 +30,19 @@ class Start:
     update: Update
 
 
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Which batch an iteration has handed out last.
+
+    Attributes:
+        begun: Where the iteration began.
+        step: Of the rank's share from there.
+    """
+
+    begun: Place
+    step: int
+
+
 class TrainerLoader:
     """Batches of one data set for the Trainer.
 
@@ -34,6 +50,10 @@ class TrainerLoader:
         player: What plays the epochs.
         begin: Called with this loader at an iteration's first ``next()``; says where it begins.
         name: Of its data set, where several were given by name.
+
+    Attributes:
+        handed: The batch that was handed out last; None: none was.
+        waited: Seconds that iterations have waited for batches in all.
     """
 
     def __init__(
@@ -41,6 +61,8 @@ class TrainerLoader:
     ) -> None:
         self.player = player
         self.name = name
+        self.handed: Handed | None = None
+        self.waited = 0.0
         self._begin = begin
 
     def __len__(self) -> int:
@@ -48,7 +70,18 @@ class TrainerLoader:
 
     def __iter__(self) -> Iterator[Any]:
         start = self._begin(self)  # a generator: runs at the first next()
-        yield from self.player.play(start.place.epoch, start.place.position, start.update)
+        place, clock = start.place, time.perf_counter
+        step = self.player.share(place.epoch, place.position).first_step
+        batches = self.player.play(place.epoch, place.position, start.update)
+        while True:
+            asked = clock()
+            batch = next(batches, _END)
+            self.waited += clock() - asked
+            if batch is _END:
+                return
+            self.handed = Handed(place, step)
+            yield batch
+            step += 1
 
     def state_dict(self) -> dict[str, int]:
         """Give the constant marker, which tells the Trainer that resuming is taken care of."""
