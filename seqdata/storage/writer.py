@@ -29,7 +29,7 @@ from seqdata.storage.parts import Part, Written, are_parts, write_part
 from seqdata.storage.progress import Bar, Progress, told
 from seqdata.storage.schema import infer_fields
 from seqdata.storage.scheme import Scheme, agree
-from seqdata.storage.tables import as_rows
+from seqdata.storage.tables import as_rows, is_frame
 from seqdata.storage.whole import Whole, facts_in, find_whole, write_load
 
 SHARD_BYTES = 256 << 20
@@ -77,7 +77,7 @@ def write_arrow(
     parts = list(sequences) if are_parts(sequences) else None
     scheme = _scheme(axes, shard_bytes, key, parts)
     rows, axes = (iter(()), axes) if parts is not None else as_rows(sequences, axes)
-    total = len(sequences) if isinstance(sequences, Sized) else None
+    total = _count(sequences)
     with (
         aside(root, overwrite=overwrite, resume=resume) as folder,
         _noting(folder),
@@ -93,6 +93,15 @@ def write_arrow(
         tell(sum(one.shard.sequences for one in shards), sum(one.size for one in shards), total)
         commit(root, folder, moves)
     return open_arrow(root)
+
+
+def _count(sequences: object) -> int | None:
+    """Give how many sequences, or parts, there are; None where that is not known."""
+    if not isinstance(sequences, Sized):
+        return None
+    if isinstance(sequences, Sequence) and sequences and is_frame(sequences[0]):
+        return sum(map(len, sequences))
+    return len(sequences)
 
 
 def _scheme(

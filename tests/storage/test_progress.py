@@ -4,6 +4,7 @@ import io
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from rich.console import Console
 from rich.progress import Progress as Rich
@@ -66,7 +67,15 @@ def test_no_time_is_left_at_the_end(drawn):
     assert "left" not in drawn.tasks[0].fields["said"]
 
 
-@pytest.mark.parametrize(("given", "known"), [(list, 2000), (iter, None)])
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        (list, True),
+        (iter, False),
+        (lambda rows: pa.table({"x": [row["x"] for row in rows]}), True),
+        (lambda rows: [pa.table({"x": [row["x"] for row in rows]})], True),
+    ],
+)
 def test_the_time_left_is_told_where_the_number_of_sequences_is_known(
     tmp_path, capsys, monkeypatch, given, known
 ):
@@ -81,4 +90,4 @@ def test_the_time_left_is_told_where_the_number_of_sequences_is_known(
     assert "writing store" in shown
     assert "2,000 sequences, 64.0 kB, " in shown
     assert texts[0].startswith("1,024 sequences, 32.8 kB, ")
-    assert ("left" in texts[0]) is bool(known)
+    assert ("left" in texts[0]) is known
