@@ -260,16 +260,16 @@ class Crew:
     def _last(self, member: Member) -> ends.Last:
         """Say what is known of a worker's last work."""
         line = self._status[member.number].tolist()
-        among: tuple[int, ...] = ()
-        if member.tasks:
+        ready, among = line[slots.PROGRESS] > 0, tuple[int, ...]()
+        if ready and member.tasks:
             task = member.tasks[0]
             at = int(slots.done(self._arena.slot(task.slot))[0])
             if at < len(task.requests):
                 among = tuple(task.requests[at].ids.tolist())
         sequence = line[slots.SEQUENCE] if line[slots.SEQUENCE] in among else None
         return ends.Last(
-            worker=member.number, pid=member.process.pid or 0, sequence=sequence, among=among,
-            memory=line[slots.MEMORY],
+            worker=member.number, pid=member.process.pid or 0, ready=ready, sequence=sequence,
+            among=among, memory=line[slots.MEMORY],
         )  # fmt: skip
 
     def close(self, *, kill: bool = False) -> None:

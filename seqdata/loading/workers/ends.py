@@ -36,6 +36,7 @@ class Last:
     Attributes:
         worker: Its number.
         pid: Of its process.
+        ready: Whether it had begun with a task.
         sequence: Base number of the sequence that it worked on; None: not known.
         among: Base numbers of the sequences of the batch that it worked on.
         memory: The most that it had resident, in KiB.
@@ -43,6 +44,7 @@ class Last:
 
     worker: int
     pid: int
+    ready: bool
     sequence: int | None
     among: tuple[int, ...]
     memory: int
@@ -55,7 +57,7 @@ def died(last: Last, exitcode: int | None, stack: str, store: Store) -> WorkerDi
     how = f"was killed by {name}" if name else f"ended with exit code {exitcode}"
     if name is not None:
         remedy = _REMEDIES.get(name, "look who sent the signal")
-    elif not last.among:
+    elif not last.ready:
         remedy = (
             "its error is printed above; put the call of a script under "
             "`if __name__ == '__main__':`, or pass start_method='fork'"
@@ -125,8 +127,10 @@ def _where(last: Last, store: Store) -> tuple[str, Place | None]:
     if last.sequence is not None:
         place = place_of(store, last.sequence)
         return f"at {place}", place
-    if not last.among:
+    if not last.ready:
         return "before it was ready", None
+    if not last.among:
+        return "while it had nothing to do", None
     place = place_of(store, last.among[0])
     more = f" and {len(last.among) - 1} more" if len(last.among) > 1 else ""
     return f"in the batch of {place}{more}", place

@@ -102,6 +102,7 @@ def work(desk: Desk) -> None:
     """Answer until the crew closes the connection or the parent is gone."""
     _behave(desk)
     status = desk.arena.status()[desk.number]
+    status[slots.SEQUENCE] = -1
 
     def tell(sequence: int) -> None:
         status[slots.SEQUENCE] = sequence
@@ -113,17 +114,23 @@ def work(desk: Desk) -> None:
     except Exception as error:  # told in place of every answer
         fetching = error
     _seed(desk)
-    with contextlib.suppress(EOFError, OSError):  # the crew has closed the connection
-        while True:
-            if not desk.connection.poll(_WAKE_UP):
-                continue
-            task, slot, _ = MESSAGE.unpack(desk.connection.recv_bytes())
-            if task == STOP:
-                return
-            status[slots.PROGRESS] += 1
-            answered = _answer(desk, fetching, task, desk.arena.slot(slot), tell)
-            status[slots.SEQUENCE] = -1
+    while (given := _next_task(desk.connection)) is not None:
+        task, slot = given
+        status[slots.PROGRESS] += 1
+        answered = _answer(desk, fetching, task, desk.arena.slot(slot), tell)
+        status[slots.SEQUENCE] = -1
+        with contextlib.suppress(OSError):  # the crew has closed the connection
             desk.connection.send_bytes(answered)
+
+
+def _next_task(connection: Connection) -> tuple[int, int] | None:
+    """Wait for a task and its slot; None: there will be none."""
+    with contextlib.suppress(EOFError, OSError):  # the crew has closed the connection
+        while not connection.poll(_WAKE_UP):
+            continue
+        task, slot, _ = MESSAGE.unpack(connection.recv_bytes())
+        return None if task == STOP else (task, slot)
+    return None
 
 
 def _answer(
@@ -223,13 +230,23 @@ def _behave(desk: Desk) -> None:
 
 def _leave_with_parent(desk: Desk) -> None:
     """Note how much memory is taken, until the parent is gone; then leave."""
-    parent, above = parent_process(), os.getppid()
+    above, signs = os.getppid(), _signs_of_parent()
     status = desk.arena.status()[desk.number]
-    while parent is not None and os.getppid() == above:
+    while os.getppid() == above and not wait(signs, timeout=_LOOK):
         status[slots.MEMORY] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if wait([parent.sentinel], timeout=_LOOK):
-            break
     os._exit(1)
+
+
+def _signs_of_parent() -> list[int]:
+    """Give descriptors that are ready once the parent is gone, whoever else holds its pipes."""
+    parent = parent_process()
+    if parent is None or parent.pid is None:
+        return []
+    signs = [parent.sentinel]
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # not allowed here, or it is gone: the pipe says so
+            signs.append(os.pidfd_open(parent.pid))
+    return signs
 
 
 def _seed(desk: Desk) -> None:
