@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from seqdata.loading.threads import start
+
 Item = TypeVar("Item")
 GROUP_BYTES = 1 << 20
 GROUP_BATCHES = 16
@@ -58,7 +60,7 @@ class Ahead(Generic[Item]):
         Raises:
             BaseException: What making an item raised, after all items before it were given.
         """
-        self._thread.start()
+        start(self._thread)
         # A thread inside torch while the interpreter goes away aborts the process.
         weakref.finalize(self._thread, _end, self._channel, weakref.ref(self._thread))
         try:

@@ -6,6 +6,7 @@ system. Makes: names of what should not be there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -68,9 +69,14 @@ def processes_of(session: int) -> list[int]:
     return [pid for pid in _pids() if (about := _stat(pid)) and about == (session, True)]
 
 
-def descriptors() -> int:
-    """Count the open descriptors of this process."""
-    return len(os.listdir(_PROC / "self" / "fd")) - 1  # the listing has one itself
+def open_descriptors() -> set[int]:
+    """Give the open descriptors of this process."""
+    found = set()
+    for name in os.listdir(_PROC / "self" / "fd"):
+        with contextlib.suppress(OSError):  # the listing had one itself
+            os.fstat(int(name))
+            found.add(int(name))
+    return found
 
 
 def shared_by_name(session: int) -> list[str]:

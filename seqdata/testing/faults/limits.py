@@ -6,8 +6,10 @@ Place in the flow: before opening or writing a data set. Harms: this process, an
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import mmap
 import os
 import resource
 import signal
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from seqdata.errors import SeqDataError
-from seqdata.testing.faults.leftovers import SHARED, descriptors
+from seqdata.testing.faults.leftovers import SHARED, open_descriptors
 
 
 class Unavailable(SeqDataError):
@@ -30,7 +32,35 @@ def few_descriptors(more: int) -> Callable[[], None]:
     Args:
         more: Descriptors that are left.
     """
-    return _limited(resource.RLIMIT_NOFILE, descriptors() + more)
+    used, limit = open_descriptors(), 0
+    while more > 0 or limit in used:  # ends: each free number below the limit is one more
+        more -= limit not in used
+        limit += 1
+    return _limited(resource.RLIMIT_NOFILE, limit)
+
+
+def few_mappings(more: int) -> Callable[[], None]:
+    """Let this process map only so much more (ENOMEM of ``vm.max_map_count``).
+
+    Gives what undoes it, and must be kept. Must come of it: as of ``few_descriptors``.
+
+    Args:
+        more: Mappings that are left.
+    """
+    most = int(Path("/proc/sys/vm/max_map_count").read_text())
+    kinds = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE)  # neighbours alike would be one
+    held = []
+    with contextlib.suppress(OSError):  # that is the end
+        for i in range(most):
+            held.append(mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=kinds[i % 2]))
+    for _ in range(more):
+        held.pop().close()
+
+    def undo() -> None:
+        while held:
+            held.pop().close()
+
+    return undo
 
 
 def small_files(size: int) -> Callable[[], None]:
@@ -48,8 +78,8 @@ def small_files(size: int) -> Callable[[], None]:
 def little_memory(more: int) -> Callable[[], None]:
     """Let this process and what it starts map only so much more memory (ENOMEM).
 
-    Stands for a low ``vm.max_map_count``, too. Gives what undoes it. Must come of it: an error that
-    says that nothing can be mapped, and which limits there are; or the ``MemoryError`` itself.
+    Gives what undoes it. Must come of it: an error that says that nothing can be mapped, and which
+    limits there are; or the ``MemoryError`` itself.
 
     Args:
         more: Bytes.

@@ -64,6 +64,7 @@ class Expectation:
         kinds: One of these: classes of errors, or ``whole``, ``died``.
         facts: Names of the facts that an error must have.
         values: Facts that it must have, with their values.
+        least: Facts that it must have, with the least that they must be.
         texts: What the message must say.
         seconds: Within which it must come.
         delivered: Batches that must have come before; None: any number.
@@ -72,6 +73,7 @@ class Expectation:
     kinds: tuple[str, ...]
     facts: tuple[str, ...] = ()
     values: Mapping[str, Fact] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     seconds: float = 10.0
     delivered: int | None = None
@@ -109,6 +111,10 @@ def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
         facts = outcome.facts
         lacks = [name for name in must.facts if name not in facts]
         lacks += [f"{name}={one!r}" for name, one in must.values.items() if facts.get(name) != one]
+        for name, least in must.least.items():
+            value = facts.get(name)
+            if not isinstance(value, int) or value < least:
+                lacks.append(f"{name} of at least {least}")
         lacks += [repr(text) for text in must.texts if text not in outcome.text]
         if lacks:
             wrong.append(f"{outcome.name} lacks {', '.join(lacks)}: {outcome.text}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from seqdata.testing.faults.table import Cell, Try
 from seqdata.testing.faults.working import BEFORE, Setting
 
 SOON = 2.0  # seconds within which the death of a worker is an error
-_STALL = 1.5  # seconds
+_STALL = 3.0  # seconds; a process starts in less
 _STALLED = _STALL + 3.0  # within which it is one: the worker is asked for its stack, too
 _LEAVE = 10.0  # seconds that all may take to end
 _PLACE = ("dataset", "shard", "file", "sequence", "key", "epoch", "batch", "step", "rank")
@@ -41,7 +42,7 @@ _ACTS: dict[str, list[tuple[Callable[[], None], str, Expectation]]] = {
     "W3": [
         (processes.Swollen(_SWOLLEN), "and is killed for it", Expectation(
             kinds=("WorkerDiedError",), facts=_DEAD, values={"signal": "SIGKILL"},
-            texts=("memory",), seconds=SOON + 1, delivered=BEFORE,
+            least={"rss": _SWOLLEN}, texts=("memory",), seconds=SOON + 1, delivered=BEFORE,
         )),
         (processes.out_of_memory, "and is told so", Expectation(
             kinds=("MemoryError",), texts=("out_of_memory", "batch 10"), seconds=SOON,
@@ -94,11 +95,12 @@ def cells(subject: Subject) -> list[Cell]:
     """Give the cells of W1 to W5, D10 and X1."""
     found: list[Cell] = []
     for method in methods():
-        setting = Setting(subject=subject, method=method, stall_timeout=_STALL)
+        setting = Setting(subject=subject, method=method)
+        impatient = replace(setting, stall_timeout=_STALL)
         make = partial(_cell, f"{subject.name}, workers 2, {method}", quick=method == "forkserver")
         for fault, acts in _ACTS.items():
             for i, (act, how, must) in enumerate(acts):
-                tries = partial(working.trapped, setting, act)
+                tries = partial(working.trapped, impatient if fault == "W5" else setting, act)
                 found.append(make(fault, how, tries, must, first=not i))
         died = Expectation(
             kinds=("WorkerDiedError",), facts=("pid", "worker"), values={"signal": "SIGKILL"},

@@ -21,7 +21,7 @@ from seqdata.loader import Loader
 from seqdata.policies.fixed import Fixed
 from seqdata.testing.faults import outcome as outcomes
 from seqdata.testing.faults import processes
-from seqdata.testing.faults.leftovers import descriptors, shared_by_name
+from seqdata.testing.faults.leftovers import open_descriptors, shared_by_name
 from seqdata.testing.faults.outcome import Outcome
 from seqdata.testing.faults.processes import Trap
 from seqdata.testing.faults.reading import play_through
@@ -131,12 +131,12 @@ def _played(setting: Setting, root: Path, given: list[dict[str, Any]], trap: Tra
     if peace.what != outcomes.WHOLE:
         return peace
     gc.collect()
-    before = descriptors()
+    before = len(open_descriptors())
     told = _Told()
     logging.getLogger("seqdata").addHandler(told)
     found = play_through(partial(setting.loader, root, trap), given, since=_noted)
     gc.collect()
-    more = descriptors() - before
+    more = len(open_descriptors()) - before
     left = [f"{more} descriptors more"] if abs(more) > _KEPT else []
     text = "\n".join([found.text, *told.lines])
     return replace(found, text=text, left=(*found.left, *left, *sorted(names)))
