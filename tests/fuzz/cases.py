@@ -58,6 +58,10 @@ def table():
             "flag": column("flag", pa.bool_()),
             "vector": column("vector", pa.list_(pa.float64(), 4)),
             "when": pa.array(range(ROWS), pa.timestamp("us")),
+            "tensor": pa.ExtensionArray.from_storage(
+                pa.fixed_shape_tensor(pa.int16(), [2, 2]),
+                pa.array([[i, 1, 2, 3] for i in range(ROWS)], pa.list_(pa.int16(), 4)),
+            ),
         }
     )
 
@@ -93,6 +97,18 @@ KINDS = {
     "parquet": lambda folder: write_parquet(folder / "t.parquet"),
     "parquet-plain": lambda folder: write_parquet(
         folder / "t.parquet", use_dictionary=False, compression="zstd", data_page_version="2.0"
+    ),
+    "parquet-delta": lambda folder: write_parquet(
+        folder / "t.parquet",
+        use_dictionary=False,
+        compression="gzip",
+        write_page_checksum=True,
+        column_encoding={
+            "id": "DELTA_BYTE_ARRAY",
+            "text": "DELTA_LENGTH_BYTE_ARRAY",
+            "level": "DELTA_BINARY_PACKED",
+            "vector.list.element": "BYTE_STREAM_SPLIT",
+        },
     ),
     "own": lambda folder: write_own(folder),
     "own-resealed": lambda folder: write_own(folder),

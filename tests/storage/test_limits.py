@@ -236,6 +236,12 @@ def test_a_count_that_cannot_be_true_is_made_again(tmp_path, change):
     assert open_store(path).lengths.tolist() == [1] * 4
 
 
+def test_a_state_of_the_datasets_library_without_end_is_not_believed(tmp_path):
+    write(tmp_path / "a.arrow", column(4))
+    (tmp_path / "state.json").write_text("[" * 200_000)
+    assert len(open_store(tmp_path)) == 4
+
+
 # ---- Arrow's messages
 
 
