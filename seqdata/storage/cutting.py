@@ -17,7 +17,8 @@ from seqdata.storage.scheme import AGAIN, Scheme
 from seqdata.storage.whole import Load, Whole, digest_of
 
 Tell = Callable[[int, int], None]
-_BETWEEN = 1024  # sequences between two calls of `tell`
+_BETWEEN = 1024  # sequences between two calls of `tell`, at most
+_BYTES_BETWEEN = 1 << 24
 _END = object()
 
 
@@ -53,14 +54,15 @@ def cut(
             total += whole.size
             tell(count, total)
             continue
-        begin, size = count, 0
+        begin, size, stop = count, 0, min(limit, _BYTES_BETWEEN)
         for sequence in rows:
             size += pack_one(packers, sequence, count, key)
             count += 1
-            if count % _BETWEEN == 0:
+            if count % _BETWEEN == 0 or size >= stop:
                 tell(count, total + size)
-            if size >= limit:
-                break
+                if size >= limit:
+                    break
+                stop = min(limit, size + _BYTES_BETWEEN)
         if count == begin:
             _check_end(kept, number, count)
             return

@@ -310,6 +310,14 @@ def test_progress_is_told_to_a_function(tmp_path):
     assert told == [(1024, 1024 * 12), (2048, 2048 * 12), (2100, 2100 * 12)]
 
 
+def test_progress_is_told_after_every_shard_and_many_bytes(tmp_path):
+    told = []
+    rows = numbers(*[1 << 20] * 6, *[1] * 3)
+    write_arrow(tmp_path, rows, shard_bytes=24 << 20, progress=lambda *both: told.append(both))
+    large = (4 << 20) + 8
+    assert told == [(4, 4 * large), (6, 6 * large), (9, 6 * large + 36)]
+
+
 def test_progress_is_a_bar_on_standard_error(tmp_path, capsys):
     write_arrow(tmp_path / "store", numbers(1, 2), progress=True)
     captured = capsys.readouterr()
