@@ -65,6 +65,7 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verified: bool)
         return Mapped(shards, lengths_of, None)
     for axis, lengths in lengths_of.items():
         check_lengths(lengths, root, manifest, axis, engine)
+        check_total(lengths, root, manifest, axis)
     files = [(i, shard.checksums) for i, shard in enumerate(manifest.shards)]
     checksums = [
         map_whole(root, one.file, one.bytes, sums_place(root, i, one), engine)
@@ -236,6 +237,23 @@ def map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> ND
     place = lengths_place(root, manifest, axis)
     bytes_ = manifest.sequences * dtype.itemsize
     return np.frombuffer(map_whole(root, one.file, bytes_, place, engine), dtype=dtype)
+
+
+def check_total(lengths: NDArray[Any], root: Path, manifest: Manifest, axis: str) -> None:
+    """Refuse lengths that the shards do not hold: batches are made as large as they say.
+
+    Raises:
+        CorruptShardError: If they are such.
+    """
+    total = sum(shard.timesteps[axis] for shard in manifest.shards)
+    longest, found = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.uint64))
+    if longest > total or found != total:
+        raise lengths_place(root, manifest, axis).error(
+            CorruptShardError,
+            f"add up to {found} timesteps, the longest has {longest}, must add up to {total} as in "
+            "the shards; restore them or write the store again",
+            expected=total, found=found,
+        )  # fmt: skip
 
 
 def check_lengths(

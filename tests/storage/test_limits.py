@@ -1,6 +1,8 @@
 """What files ask for is looked at before memory is taken, and what they say before it is used."""
 
+import hashlib
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,25 +14,28 @@ from seqdata.errors import CorruptShardError, LimitError
 from seqdata.opening import open_store
 from seqdata.protocols import Field
 from seqdata.storage import limits, messages, pages, table_files, texts, thrift
+from seqdata.storage.checksums import checksums_of
 from seqdata.storage.columns import Layout
+from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.messages import check_file, check_stream
 from seqdata.storage.pages import Chunk, Group, check_column, groups_of, pages_of
 from seqdata.storage.places import Place
 from seqdata.storage.texts import TextSource
 from seqdata.storage.thrift import NoStructError, read_struct
+from seqdata.storage.writer import write_arrow
 
 HERE = Place(dataset="/d", shard=0, file="f")
 
 
-def load_bombs():
-    path = Path(__file__).parents[1] / "fuzz" / "bombs.py"
-    spec = importlib.util.spec_from_file_location("bombs", path)
+def load(name):
+    path = Path(__file__).parents[1] / "fuzz" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-bombs = load_bombs()
+bombs, cases = load("bombs"), load("cases")
 
 
 def write(path, columns, compression=None, *, stream=False):
@@ -163,6 +168,25 @@ def test_texts_that_lie_on_one_another_are_refused_before_memory_is_taken(monkey
     text = 'field "t": and 49 others take 50000 bytes of 1000, must not lie on one another; the'
     with pytest.raises(CorruptShardError, match=text):
         source.raw(np.arange(0, 100, 2))
+
+
+@pytest.mark.parametrize("lengths", [[1 << 40, 1], [3, 3], [1 << 63, (1 << 63) + 3]])
+def test_lengths_that_the_shards_do_not_hold_are_refused(tmp_path, lengths):
+    """Whoever writes them on purpose makes their digests, too."""
+    write_arrow(tmp_path, [{"x": [1, 2]}, {"x": [3]}])
+    raw = np.array(lengths, dtype="<u8").tobytes()
+    whole = json.loads((tmp_path / MANIFEST).read_text())
+    about = whole["lengths"]["time"]
+    (tmp_path / about["file"]).write_bytes(raw)
+    about |= {"dtype": "uint64", "sha256": hashlib.sha256(raw).hexdigest()}
+    made = checksums_of(np.frombuffer(raw, np.uint8), np.array([0, len(raw)]), 1)
+    whole["checksums"]["lengths"]["time"] = int(made.values[0])
+    (tmp_path / MANIFEST).write_text(cases.sealed(whole))
+    text = (
+        r"lengths of axis .time. .*: add up to \d+ timesteps, the longest has \d+, must add up to 3"
+    )
+    with pytest.raises(CorruptShardError, match=text):
+        open_store(tmp_path)
 
 
 # ---- what pyarrow would follow without a look
