@@ -32,6 +32,7 @@ from typing import Self
 
 _NOTE = "seqdata: "
 REMEDY = "\n  Verify: "  # the last line of a message about data that a command can look at
+SEE = "See it: "  # before what shows the batch that an error happened in
 Fact = str | int | float | bool | None
 
 
@@ -70,7 +71,14 @@ class SeqDataError(Exception):
         """
         text, remedy, command = str(self).rpartition(REMEDY)
         text = f"{text}\n  {line}. {remedy.strip()} {command}" if remedy else f"{self}\n  {line}"
-        made = self.at(text, **{**self.facts, **facts})
+        return self._noted(self.at(text, **{**self.facts, **facts}))
+
+    def shown_by(self, command: str) -> Self:
+        """Make the same error with, at its end, what shows the batch that it happened in."""
+        return self._noted(self.at(f"{self}. {SEE}{command}", **self.facts))
+
+    def _noted(self, made: Self) -> Self:
+        """Give another error the notes of this one."""
         for note in getattr(self, "__notes__", ()):
             if not note.startswith(_NOTE):
                 made.add_note(note)

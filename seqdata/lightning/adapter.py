@@ -21,6 +21,10 @@ Tracker = dict[str, int]
 """``ready``, ``started``, ``processed`` and ``completed`` of one Lightning counter."""
 
 TRACKER_KEYS = ("ready", "started", "processed", "completed")
+_SETTINGS = (
+    "accumulate_grad_batches", "limit_train_batches", "max_epochs", "max_steps", "overfit_batches",
+    "precision", "val_check_interval",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,17 @@ def log_folder(trainer: Trainer | None) -> Path | None:
     """Give the folder that a run logs into, the same on every rank; all must ask together."""
     folder = None if trainer is None else trainer.log_dir
     return None if folder is None else Path(folder)
+
+
+def settings_of(trainer: Trainer) -> dict[str, Any]:
+    """Give the settings that decide which batches are trained and what becomes of them."""
+    return {name: getattr(trainer, name) for name in _SETTINGS}
+
+
+def is_in_step(trainer: Trainer) -> bool:
+    """Tell whether a training step has its batch and is not done: no validation, no fetching."""
+    counters = counters_of(trainer)
+    return trainer.training and counters.ready > counters.processed
 
 
 def trained_steps(trainer: Trainer, steps: int) -> int:

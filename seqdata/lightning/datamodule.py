@@ -13,12 +13,16 @@ from typing import Any, cast, get_args
 
 from lightning.pytorch import LightningDataModule
 
+from seqdata.batch import SequenceBatch
 from seqdata.errors import ConfigError, SeqDataError
 from seqdata.lightning import accumulation, adapter
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Place
 from seqdata.lightning.loader import Start, TrainerLoader
 from seqdata.lightning.options import DataOptions, Kind, Location, Locations, OnChanged
+from seqdata.lightning.replay.course import Course, Wanted, locate, made_again
+from seqdata.lightning.replay.record import RunRecord, installed_versions
+from seqdata.lightning.replay.run_file import RunFile
 from seqdata.lightning.run import TrainRun
 from seqdata.lightning.state import RunState
 from seqdata.lightning.stock import Circumstances, Stock
@@ -29,6 +33,7 @@ from seqdata.opening import CollatorLike
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.sharing import Tail
+from seqdata.world import World
 
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "fit": ("train", "val"),
@@ -120,7 +125,8 @@ class SequenceDataModule(LightningDataModule):
             seed=seed, num_workers=num_workers, prefetch=prefetch,
             start_method=start_method, stall_timeout=stall_timeout,
         )  # fmt: skip
-        self._stock = Stock(self._options)
+        self._record = RunRecord()
+        self._stock = Stock(self._options, self._record.command)
         self._run: TrainRun | None = None
         if val is None and type(self).val_dataloader is SequenceDataModule.val_dataloader:
             # Lightning validates wherever this method is not its own
@@ -183,9 +189,60 @@ class SequenceDataModule(LightningDataModule):
         """Give the prediction loaders: one, or a list in the order of the names."""
         return self._evaluation("predict")
 
+    def replay(
+        self,
+        *,
+        epoch: int,
+        batch: int | None = None,
+        step: int | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        from_position: int | None = None,
+        kind: Kind = "train",
+        name: str | None = None,
+    ) -> SequenceBatch:
+        """Make one batch of a run again, the same bit by bit; needs no Trainer.
+
+        A batch is named by its epoch and number, which it carries, and every error in it: or by a
+        rank's step. Worlds and positions are those of the latest fit, where there was one here.
+
+        Args:
+            epoch: Of the plan.
+            batch: Its number in the plan.
+            step: Instead of it: a step.
+            rank: Whose step; with ``batch``: whose lanes, where a batch is dealt by lanes.
+            world: How many ranks there were.
+            from_position: Batches of the epoch's plan that were trained when the run began in it.
+            kind: ``train``, ``val``, ``test`` or ``predict``.
+            name: Of the data set, where there are several of that kind.
+
+        Raises:
+            ConfigError: If these name no batch.
+            PlanError: If there is no such batch.
+            DataError: What went wrong in the run, if it was that.
+        """
+        wanted = Wanted(
+            epoch=epoch, batch=batch, step=step, rank=rank, world=world, from_position=from_position
+        )
+        course = self._record.course or Course(seed=self._seed())
+        course = course if kind == "train" else course.of_evaluation
+        alone = Circumstances(world=World(), seed=course.seed, frozen=course.frozen)
+        player = self._stock.lone(kind, name, alone)
+        return made_again(player, locate(player, wanted, course))
+
+    def replay_command(self, *, epoch: int, batch: int) -> str:
+        """Give what shows a training batch: a command, or a call where no command can.
+
+        Args:
+            epoch: Of the plan.
+            batch: Its number in the plan.
+        """
+        return self._record.command("train", None, epoch, batch)
+
     def on_exception(self, exception: BaseException) -> None:
-        """End all threads."""
-        del exception
+        """End all threads; an exception of a training step says which batch it had."""
+        if self._run is not None:
+            self._run.explain(exception, functools.partial(self._record.command, "train", None))
         self._leave()
 
     def teardown(self, stage: str) -> None:
@@ -218,17 +275,35 @@ class SequenceDataModule(LightningDataModule):
         run = self._run
         again = run is not None and run.trainer is trainer and run.player is players[0]
         if run is None or not again:
-            run = TrainRun(trainer, players[0], circumstances.world, self._options)
+            run = TrainRun(trainer, players[0], circumstances.world, self._options, self._began)
         wanted = self._options.batches_per_update
         if wanted is not None:
             accumulation.set_steps(trainer, wanted, players[0].plan(0).lanes, again=again)
         self._run = run
         adapter.attach(trainer, run.callback)
 
-    def _circumstances(self) -> Circumstances:
+    def _began(self, course: Course, plan: str) -> None:
+        """Write the run file; every rank comes here."""
+        trainer = self._run.trainer if self._run is not None else None
+        if trainer is None:
+            return
+        fingerprints: dict[str, list[str]] = {
+            kind: [player.index.fingerprint for player in self._stock.kept(kind)]
+            for kind in _KINDS["fit"]
+        }
+        file = RunFile.of(
+            self._options, course, fingerprints=fingerprints, plan=plan,
+            versions=installed_versions(), trainer=adapter.settings_of(trainer),
+        )  # fmt: skip
+        folder = None if trainer.fast_dev_run else adapter.log_folder(trainer)  # type: ignore[attr-defined]
+        self._record.keep(file, folder, writes=trainer.is_global_zero)
+
+    def _seed(self) -> int:
         seed = self._options.seed
-        if seed is None:
-            seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+        return int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
+
+    def _circumstances(self) -> Circumstances:
+        seed = self._seed()
         world, frozen = adapter.world_of(self.trainer), adapter.overfits(self.trainer)
         folder = adapter.log_folder(self.trainer) if self._options.on_error != "raise" else None
         return Circumstances(world=world, seed=seed, frozen=frozen, folder=folder)

@@ -7,17 +7,19 @@ counters through the adapter. Makes: where an epoch begins, and the DataModule's
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import ResumeError, SeqDataError, SeqDataWarning
+from seqdata.errors import SEE, ResumeError, SeqDataError, SeqDataWarning, step_line
 from seqdata.lightning import adapter
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Cursor, Place
 from seqdata.lightning.loader import Start, TrainerLoader
 from seqdata.lightning.options import DataOptions
 from seqdata.lightning.repairs import CounterRepair, Resume
+from seqdata.lightning.replay.course import Course
 from seqdata.lightning.state import RunState, shortened
 from seqdata.loading.options import Update
 from seqdata.loading.player import Player
@@ -32,10 +34,16 @@ class TrainRun:
         player: Plays the training data.
         world: Who we are.
         options: What the DataModule was asked for.
+        began: Called on every rank when a fit begins, with its course and the plan's fingerprint.
     """
 
     def __init__(
-        self, trainer: Trainer, player: Player, world: World, options: DataOptions
+        self,
+        trainer: Trainer,
+        player: Player,
+        world: World,
+        options: DataOptions,
+        began: Callable[[Course, str], None],
     ) -> None:
         self.trainer = trainer
         self.player = player
@@ -45,6 +53,8 @@ class TrainRun:
         self._cursor = Cursor()
         self._resume: Resume | None = None
         self._warned = False
+        self._began = began
+        self._course: Course | None = None  # of a fit that has not drawn a batch yet
 
     def begin(self, loader: TrainerLoader) -> Start:
         """Give the start of an iteration that is about to draw its first batch.
@@ -71,7 +81,30 @@ class TrainRun:
                 "epoch 0; resume with the class that saved it, not renamed"
             )
         self._resume = None
+        if self._course is not None and self._course != self._course_from(place):
+            self._record(place)  # an epoch was abandoned by the fit before
+        self._course = None
         return Start(place, self._update(counters))
+
+    def explain(self, exception: BaseException, see: Callable[[int, int], str]) -> None:
+        """Say in an exception of a training step which batch it had.
+
+        Args:
+            exception: What went wrong.
+            see: Says what shows a batch, by epoch and number.
+        """
+        if not isinstance(exception, Exception) or not adapter.is_in_step(self.trainer):
+            return
+        place, world = self.here(), self._world
+        share = self.player.share(place.epoch, place.position)
+        step = share.first_step
+        if step == len(share):
+            return
+        batch = share[step].number
+        line = step_line(
+            epoch=place.epoch, batch=batch, step=step, rank=world.rank, size=world.size
+        )
+        exception.add_note(f"in {line}. {SEE}{see(place.epoch, batch)}")
 
     def here(self) -> Place:
         """Give the place of the batch that is trained next."""
@@ -134,6 +167,22 @@ class TrainRun:
         divides = adapter.divides_loss(self.trainer)
         return self.trainer.accumulate_grad_batches if divides else 1
 
+    def _course_from(self, place: Place) -> Course:
+        return Course(
+            seed=self.player.options.seed,
+            frozen=self.player.options.frozen_epoch,
+            world_size=self._world.size,
+            epoch=place.epoch,
+            position=place.position,
+            accumulate=self._accumulate(),
+            divided=adapter.divides_loss(self.trainer),
+            steps=adapter.trained_steps(self.trainer, self.player.steps),
+        )
+
+    def _record(self, place: Place) -> None:
+        self._course = self._course_from(place)
+        self._began(self._course, self.player.fingerprint(place.epoch))
+
     def _update(self, counters: adapter.Counters) -> Update:
         steps = int(min(counters.steps, self.player.steps))
         divided = adapter.divides_loss(self.trainer)
@@ -171,6 +220,7 @@ class TrainRun:
         except SeqDataError as failure:
             error = failure
         agree(self._world, facts, error)
+        self._record(self.here())
         every, accumulate = adapter.validates_every(self.trainer), self._accumulate()
         if every and every < self.player.steps and every % accumulate:
             _warn(

@@ -5,15 +5,22 @@ Place in the flow: options in, players out. Reads: stores. Makes: players.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
+from seqdata.errors import ConfigError
 from seqdata.lightning.options import DataOptions, Kind, unshuffled
+from seqdata.loading.options import PlayOptions
 from seqdata.loading.player import Player
 from seqdata.loading.tally import Tally
 from seqdata.opening import default_host, resolve_collator, resolve_policy, store_of
-from seqdata.protocols import Store
+from seqdata.protocols import Policy, Store
 from seqdata.world import World
+
+Command = Callable[[Kind, str | None, int, int], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +45,13 @@ class Stock:
 
     Args:
         options: What the DataModule was asked for.
+        see: Says what shows a batch, by kind, name of its location, epoch and number; None: nothing
+            does.
     """
 
-    def __init__(self, options: DataOptions) -> None:
+    def __init__(self, options: DataOptions, see: Command | None = None) -> None:
         self._options = options
+        self._see = see
         self._stores: dict[Kind, list[Store]] = {}
         self._players: dict[Kind, list[Player]] = {}
         self._made_for: Circumstances | None = None
@@ -63,6 +73,42 @@ class Stock:
 
     def make(self, kind: Kind, circumstances: Circumstances) -> list[Player]:
         """Make the players of a kind, one per location."""
+        policy, play = self._policy(kind, circumstances), self._playing(kind, circumstances)
+        play = replace(
+            play, tally=self._counting(circumstances), plan_ready=default_host().plan_ready
+        )
+        see = self._see
+        return [
+            Player(
+                store,
+                policy,
+                play if see is None else replace(play, see=functools.partial(see, kind, name)),
+            )
+            for store, name in zip(self._opened(kind), self._options.names(kind), strict=True)
+        ]
+
+    def lone(self, kind: Kind, name: str | None, circumstances: Circumstances) -> Player:
+        """Make a player that makes single batches again, in this process and unnoticed.
+
+        Args:
+            kind: What its data is for.
+            name: Of its location, where there are several.
+            circumstances: What it is made for.
+
+        Raises:
+            ConfigError: If there is no such location.
+        """
+        names = self._options.names(kind) if kind in get_args(Kind) else []
+        if name not in names:
+            raise ConfigError(
+                f"replay: `kind` is {kind!r} and `name` is {name!r}, must be of data that was "
+                f"given; {kind} has {', '.join(map(repr, names)) or 'none'}"
+            )
+        play = replace(self._playing(kind, circumstances), num_workers=0, prefetch=0)
+        store = self._opened(kind)[names.index(name)]
+        return Player(store, self._policy(kind, circumstances), play)
+
+    def _policy(self, kind: Kind, circumstances: Circumstances) -> Policy:
         options, evaluates = self._options, kind != "train"
         batching = options.batching
         if evaluates and options.eval_batching is not None:
@@ -70,16 +116,16 @@ class Stock:
         policy = resolve_policy(batching)
         if evaluates or circumstances.frozen:
             policy = unshuffled(policy)
+        return policy
+
+    def _playing(self, kind: Kind, circumstances: Circumstances) -> PlayOptions:
+        options = self._options
         play = replace(
             options.playing(circumstances.world, circumstances.seed),
             collator=None if options.collator is None else resolve_collator(options.collator),
             frozen_epoch=circumstances.frozen,
-            tally=self._counting(circumstances),
-            plan_ready=default_host().plan_ready,
         )
-        if evaluates and play.tail == "repeat":
-            play = replace(play, tail="fill")
-        return [Player(store, policy, play) for store in self._opened(kind)]
+        return replace(play, tail="fill") if kind != "train" and play.tail == "repeat" else play
 
     def _counting(self, circumstances: Circumstances) -> Tally:
         if self._tally is None:

@@ -195,9 +195,9 @@ class Assembly:
     def _placed(self, error: SeqDataError, batch: int, step: int) -> SeqDataError:
         world, worker = self.share.world, error.facts.get("worker")
         line = self._place(batch, step, worker if isinstance(worker, int) else None)
-        return error.with_place(
-            line, see=self._see(batch), epoch=self.epoch, batch=batch, step=step, rank=world.rank
-        )
+        placed = error.with_place(line, epoch=self.epoch, batch=batch, step=step, rank=world.rank)
+        see = self._see(batch)
+        return placed if see is None else placed.shown_by(see)
 
     def _see(self, batch: int) -> str | None:
         see = self.tools.see

@@ -53,6 +53,7 @@ def fork(task, job: dict, rank: int) -> int:
         folder = Path(job["folder"])
         os.dup2(os.open(folder / f"log-{rank}.txt", os.O_CREAT | os.O_WRONLY), 2)
         os.dup2(2, 1)
+        os.chdir(folder)  # where a Trainer without a logger writes
         enter(rank, job["world"], folder)
         made = task(job["specs"][rank])
         (folder / f"made-{rank}.pickle").write_bytes(pickle.dumps(made))

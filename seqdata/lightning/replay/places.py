@@ -1,0 +1,150 @@
+"""Where data lies, as plain data, and back: paths, and views whose numbers are kept beside.
+
+Place in the flow: below the run file. Reads: what a user passed as data. Makes: paths, numbers; and
+stores again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.lightning.replay.naming import NOTHING, Names, Objects
+from seqdata.opening import STORE_MEMBERS, is_map_style, open_store
+from seqdata.protocols import Store
+from seqdata.storage.views import Carried, View, carrying, take
+
+MOST_NUMBERS = 1 << 24
+"""Sequences of a view whose numbers are kept; of more it is not replayable."""
+
+PATH, VIEW, RANGE, NUMBERS = "path", "view", "range", "numbers"
+TRANSFORM, AXIS = "transform", "axis"
+
+
+@dataclass(slots=True, eq=False)
+class Locations:
+    """Writes down where data lies.
+
+    Attributes:
+        names: Writes transforms that views carry.
+        prefix: What files beside the run file begin with.
+        beside: Their name -> content.
+    """
+
+    names: Names
+    prefix: str
+    beside: dict[str, bytes] = field(default_factory=dict)
+
+    def plain(self, data: Any, argument: str) -> Any:
+        """Give one location: its path, or what a view selects of one; or why there is none.
+
+        Args:
+            data: What was passed: a path, a store, sequences, a Dataset.
+            argument: What it was passed as.
+        """
+        if data is None:
+            return None
+        if isinstance(data, str | os.PathLike):
+            return {PATH: whole_path(os.fspath(data))}
+        if isinstance(data, View):
+            return self._view(data, argument)
+        location = getattr(data, "location", None)
+        if isinstance(location, str) and set(STORE_MEMBERS) <= set(dir(data)):
+            return {PATH: whole_path(location)}
+        return self.names.nothing(argument, f"{_shown(data)} lies at no path")
+
+    def _view(self, view: View, argument: str) -> Any:
+        base = self.plain(view.base, argument)
+        if NOTHING in base:
+            return base
+        if len(view) > MOST_NUMBERS:
+            return self.names.nothing(
+                argument, f"a view of {len(view)} sequences, more than {MOST_NUMBERS}"
+            )
+        made: dict[str, Any] = {VIEW: base}
+        numbers, carried = view.numbers, view.carried
+        arrays: dict[str, NDArray[Any]] = {}
+        first = int(numbers[0]) if len(numbers) else 0
+        if np.array_equal(numbers, np.arange(first, first + len(numbers))):
+            made[RANGE] = [first, first + len(numbers)]
+        else:
+            arrays["numbers"] = _narrow(numbers)
+        if carried is not None:
+            made[TRANSFORM] = self.names.plain(carried.transform, argument)
+            made[AXIS] = carried.axis
+            arrays["lengths"] = _narrow(np.asarray(carried.lengths))
+        if arrays:
+            made[NUMBERS] = f"{self.prefix}-{argument.replace('.', '-')}.npz"
+            content = io.BytesIO()
+            np.savez(content, **cast(Any, arrays))
+            self.beside[made[NUMBERS]] = content.getvalue()
+        return made
+
+
+def whole_path(location: str) -> str:
+    """Give a location that means the same from any folder; a URL as it is."""
+    return location if "://" in location else os.path.abspath(os.path.expanduser(location))
+
+
+def opened(plain: Any, argument: str, folder: Path, objects: Objects) -> Store:
+    """Open a location that was written down.
+
+    Args:
+        plain: What ``Locations`` made.
+        argument: What it was passed as.
+        folder: Where the run file lies, and what is beside it.
+        objects: Makes transforms that views carry.
+
+    Raises:
+        ConfigError: If it could not be written down, or what lies beside the run file is gone.
+        DataError: If what lies there is not whole.
+    """
+    if not isinstance(plain, Mapping) or not {PATH, VIEW, NOTHING} & plain.keys():
+        raise ConfigError(
+            f"{objects.file}: `{argument}` is {plain!r:.200}, must be a location; it was not part "
+            "of the run, or the file was changed"
+        )
+    if NOTHING in plain:
+        objects.of(plain, argument)
+    if PATH in plain:
+        return open_store(plain[PATH])
+    base = opened(plain[VIEW], argument, folder, objects)
+    arrays = _arrays(folder / plain[NUMBERS], argument, objects) if NUMBERS in plain else {}
+    numbers = np.arange(*plain[RANGE]) if RANGE in plain else arrays["numbers"]
+    view = take(base, numbers)
+    if TRANSFORM not in plain:
+        return view
+    transform = objects.of(plain[TRANSFORM], argument)
+    return carrying(view, Carried(transform, plain[AXIS], arrays["lengths"]))
+
+
+def _arrays(path: Path, argument: str, objects: Objects) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(
+            f"{objects.file}: `{argument}` is a view whose numbers must lie in {path.name!r} beside"
+            f" the file, and cannot be read ({error}); copy it there, too"
+        ) from error
+
+
+def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
+    return numbers.astype(np.uint32 if int(numbers.max(initial=0)) < 1 << 32 else np.int64)
+
+
+def _shown(data: Any) -> str:
+    kind = type(data).__name__
+    if is_map_style(data):
+        return f"a Dataset ({kind})"
+    count = f"{len(data)} " if "__len__" in dir(data) else ""
+    return f"data in memory ({count}in a {kind})"
