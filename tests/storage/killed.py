@@ -1,8 +1,8 @@
 """A program that writes stores in child processes and kills them; ``test_resume`` talks to it.
 
-A line on its standard input asks for one child: ``{"folder", "how", "after", "call"}``. It is
-killed with SIGKILL after so many seconds, or right before the ``call``-th time that it flushes,
-renames or removes a file. The answer is ``{"died", "calls", "seconds"}``.
+A line on its standard input asks for one child: ``{"folder", "how", "after", "call"}``. It gets
+SIGKILL (or another ``signal``) after so many seconds, or right before the ``call``-th time that it
+flushes, renames or removes a file. The answer is ``{"died", "calls", "seconds"}``.
 """
 
 import functools
@@ -80,7 +80,7 @@ def kill_one(order):
     os.close(ours)
     if "after" in order:
         time.sleep(order["after"])
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.Signals[order.get("signal", "SIGKILL")])
     _, status = os.waitpid(pid, 0)
     seconds = time.monotonic() - begin
     calls = int(os.read(theirs, 20)) if status == 0 else 0

@@ -5,10 +5,13 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from seqdata.errors import ConfigError, DataError, DecodeError, IncompleteDatasetError
 from seqdata.opening import open_store
@@ -99,6 +102,15 @@ def test_a_writer_that_is_killed_at_any_time_is_gone_on_with(
         died += kill(folder, how, after=drawn.random() * whole["seconds"])["died"]
         check_goes_on(kill, folder, due[how], how)
     assert died > 0
+
+
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT"])
+def test_a_writer_that_is_asked_to_end_is_gone_on_with(tmp_path, kill, due, signal):
+    whole = kill.let(tmp_path / "whole")
+    for number in range(3):
+        folder = tmp_path / str(number)
+        kill(folder, after=(number + 1) / 5 * whole["seconds"], signal=signal)
+        check_goes_on(kill, folder, due["thread"])
 
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.nightly)])
@@ -217,6 +229,25 @@ def stop_in_commit(folder, sequences, monkeypatch):
         patch.setattr(os, "replace", fails)
         with pytest.raises(OSError, match="disk is gone"):
             write_arrow(folder, sequences, shard_bytes=320)
+
+
+@settings(max_examples=25)
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=30),
+    shard_bytes=st.sampled_from([1, 100, 300, 5000]),
+    stops=st.lists(st.integers(0, 30), max_size=3),
+)
+def test_wherever_writing_stops_it_ends_with_the_same_bytes(sizes, shard_bytes, stops):
+    rows = [{"id": str(i), "x": np.arange(size), "y": size} for i, size in enumerate(sizes)]
+    with tempfile.TemporaryDirectory() as folder:
+        due, again = Path(folder, "due"), Path(folder, "again")
+        write_arrow(due, rows, shard_bytes=shard_bytes)
+        for stop in stops:
+            if stop < len(rows):
+                with pytest.raises(Stop):
+                    write_arrow(again, stopping(rows[:stop]), shard_bytes=shard_bytes)
+        write_arrow(again, rows, shard_bytes=shard_bytes)
+        assert content(again) == content(due)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

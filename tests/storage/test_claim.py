@@ -1,0 +1,81 @@
+"""Whose a folder aside is: a lock that is held counts as long as its owner may live."""
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from seqdata.storage.claim import TakenError, let_go, new_folder, take_over, unfinished
+
+HOST = socket.gethostname()
+
+
+@pytest.fixture
+def held(tmp_path):
+    """Give a folder whose lock is held, as a child of its owner would hold it."""
+    folder, lock = new_folder(tmp_path)
+    yield folder
+    let_go(lock)
+
+
+@pytest.fixture
+def ended():
+    """Give a process that has ended, and nobody has asked for its status yet."""
+    process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    process.stdout.read()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    yield process
+    process.stdout.close()
+    process.wait(timeout=30)
+
+
+def check_taken_over(root, folder):
+    mine, lock = take_over(root, folder)
+    assert mine != folder
+    assert unfinished(root) == [mine]
+    with open(mine / "lock") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert (mine / "lock").read_text().split()[:2] == [HOST, str(os.getpid())]
+    let_go(lock)
+
+
+def test_a_folder_that_nobody_holds_is_taken_over_under_a_new_name(tmp_path):
+    folder, lock = new_folder(tmp_path)
+    let_go(lock)
+    check_taken_over(tmp_path, folder)
+
+
+@pytest.mark.parametrize("owner", ["", "elsewhere 1 1", "elsewhere", f"{HOST} x y"])
+def test_a_lock_counts_where_nobody_knows_whether_its_owner_lives(tmp_path, held, owner):
+    (held / "lock").write_text(owner)
+    with pytest.raises(TakenError):
+        take_over(tmp_path, held)
+
+
+def test_a_lock_counts_while_its_owner_lives(tmp_path, held):
+    with pytest.raises(TakenError):
+        take_over(tmp_path, held)
+
+
+def test_children_of_a_dead_owner_do_not_keep_its_lock(tmp_path, held, ended):
+    (held / "lock").write_text(f"{HOST} {ended.pid} 1")
+    check_taken_over(tmp_path, held)
+
+
+def test_another_process_of_the_same_number_is_not_the_owner(tmp_path, held):
+    (held / "lock").write_text(f"{HOST} {os.getpid()} 1")  # began at another time
+    check_taken_over(tmp_path, held)
+
+
+def test_a_number_that_no_process_has_is_a_dead_owner(tmp_path, held, ended):
+    ended.wait(timeout=30)
+    (held / "lock").write_text(f"{HOST} {ended.pid} 1")
+    check_taken_over(tmp_path, held)
+
+
+def test_a_folder_that_is_gone_was_taken_by_somebody_else(tmp_path):
+    with pytest.raises(TakenError):
+        take_over(tmp_path, tmp_path / ".seqdata-tmp-gone")
