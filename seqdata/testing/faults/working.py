@@ -31,7 +31,7 @@ BATCH = 4
 AT = 41  # the sequence at which it happens
 BEFORE = 10  # batches of 4 before the one that holds it: sequence 3 is empty, and left out
 _NOTE = Path("note")  # of when it happened
-_SLOW = 0.02  # seconds over every sequence, where it matters that there is work left
+_SLOW = 0.01  # seconds over every sequence, where it matters that there is work left
 _KEPT = 2  # descriptors more or less
 
 
@@ -70,7 +70,8 @@ def cut_while_read(setting: Setting) -> list[Outcome]:
     """Play until a transform cuts off the last shard, which is mapped and will be read."""
     root, given = _written(setting.subject)
     act = processes.Cutting(root / setting.subject.shards(root)[-1])
-    return [_played(setting, root, given, Trap(act, "id", given[BATCH]["id"], _NOTE))]
+    trap = Trap(act, "id", given[BATCH]["id"], _NOTE, _SLOW)  # the last shard is read later
+    return [_played(setting, root, given, trap)]
 
 
 def signalled(setting: Setting, number: int, whom: str) -> list[Outcome]:

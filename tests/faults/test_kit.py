@@ -1,0 +1,226 @@
+"""The kit itself: what it does to files and processes, and that it notices what it should."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqdata import open_store
+from seqdata.errors import CorruptShardError, DataError
+from seqdata.testing.faults import damage, damaged, limits
+from seqdata.testing.faults.children import in_child
+from seqdata.testing.faults.leftovers import until_empty
+from seqdata.testing.faults.matrix import Result, run_cell, summary
+from seqdata.testing.faults.outcome import Expectation, Outcome, complaints, of_error
+from seqdata.testing.faults.reading import play_through, read_through
+from seqdata.testing.faults.rows_d import OWN_ROWS
+from seqdata.testing.faults.subject import OWN
+from seqdata.testing.faults.table import Cell
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 40)
+    return path
+
+
+def test_a_bit_flips_and_flips_back(file):
+    before = file.read_bytes()
+    damage.flip_bit(file, 8 * 5000 + 3)
+    after = file.read_bytes()
+    assert [i for i in range(len(before)) if before[i] != after[i]] == [5000]
+    assert before[5000] ^ after[5000] == 8
+    damage.flip_bit(file, 8 * 5000 + 3)
+    assert file.read_bytes() == before
+
+
+def test_files_are_cut_emptied_zeroed_swapped_and_removed(file, tmp_path):
+    before = file.read_bytes()
+    damage.zero_page(file, 2)
+    assert file.read_bytes() == before[:8192] + bytes(2048)
+    damage.cut(file, 100)
+    assert file.read_bytes() == before[:100]
+    damage.put_back(tmp_path / "other", b"old")
+    damage.swap(file, tmp_path / "other")
+    assert (file.read_bytes(), len((tmp_path / "other").read_bytes())) == (b"old", 100)
+    damage.empty(file)
+    assert file.read_bytes() == b""
+    damage.remove(file)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other"]
+
+
+def without_checksums(row):
+    """A cell that must fail: nothing looks at values."""
+    tries = partial(damaged.harmed, OWN, "off", None, row.harms, 20, row.part)
+    return Cell(fault="D1", way="off", tries=tries, must=Expectation(kinds=row.kinds))
+
+
+def test_wrong_values_are_noticed_and_counted_as_silent():
+    result = run_cell(without_checksums(OWN_ROWS[0]))
+    assert not result.ok
+    assert result.silent == result.names["wrong"] > 10
+    assert "is wrong (field 'x' of sequence" in result.complaints[0]
+    assert summary([result]).endswith(
+        f"20 outcomes, {result.silent} silent, 0 unbounded waits; 1 cells failed"
+    )
+
+
+class Short:
+    """A store that has lost its last sequences."""
+
+    def __init__(self, store, count):
+        self._store = store
+        self._count = count
+        self.lengths, self.fields = store.lengths[:count], store.fields
+        self.read, self.keys = store.read, store.keys
+
+    def __len__(self):
+        return self._count
+
+
+def test_an_early_end_is_noticed(tmp_path):
+    given = OWN.dataset()
+    OWN.write(tmp_path / "data", given)
+    store = open_store(tmp_path / "data")
+    assert read_through(lambda: store, given).what == "whole"
+    assert read_through(lambda: Short(store, 48), given).what == "short"
+
+
+class EndsEarly:
+    """A loader that stops in silence."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches) + 1
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def shutdown(self):
+        pass
+
+
+def test_an_epoch_that_ends_early_is_noticed():
+    outcome = play_through(lambda: EndsEarly([]), [])
+    assert (outcome.what, outcome.delivered, outcome.planned) == ("short", 0, 1)
+
+
+def dies():
+    os.kill(os.getpid(), signal.SIGBUS)
+
+
+def hangs():
+    time.sleep(60)
+
+
+def breaks():
+    raise ValueError("of the test itself")
+
+
+def leaves_a_process():
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    return [Outcome(what="whole")]
+
+
+def leaves_a_file():
+    import tempfile
+
+    os.close(tempfile.mkstemp()[0])
+    return [Outcome(what="whole")]
+
+
+def test_a_process_that_ends_hangs_or_breaks_is_an_outcome():
+    assert [one.name for one in in_child(dies, bound=30)] == ["died"]
+    (stuck,) = in_child(hangs, bound=0.5)
+    assert (stuck.what, stuck.left) == ("stuck", ())
+    (broken,) = in_child(breaks, bound=30)
+    assert broken.what == "broken"
+    assert "ValueError: of the test itself" in broken.text
+
+
+def alive(pid):
+    """A process that has ended, or that nobody has waited for yet, is gone."""
+    try:
+        return ("alive",) if "State:\tZ" not in Path(f"/proc/{pid}/status").read_text() else ()
+    except OSError:
+        return ()
+
+
+def test_what_is_left_behind_is_found_and_processes_are_ended():
+    (process,) = in_child(leaves_a_process, bound=30, grace=0.2)
+    (left,) = process.left
+    assert left.startswith("process ")
+    pid = int(left.split()[1])
+    assert not until_empty(lambda: alive(pid), 10.0)
+    (file,) = in_child(leaves_a_file, bound=30, grace=0.2)
+    assert len(file.left) == 1
+
+
+ERROR = of_error(DataError.at("bad", shard=1, rss=7), seconds=1.0, delivered=3)
+
+
+@pytest.mark.parametrize(
+    ("must", "text"),
+    [
+        (Expectation(kinds=("CorruptShardError",)), "is DataError (bad"),
+        (Expectation(kinds=("DataError",), facts=("file",)), "DataError lacks file: bad"),
+        (Expectation(kinds=("DataError",), values={"shard": 2}), "DataError lacks shard=2"),
+        (Expectation(kinds=("DataError",), least={"rss": 8}), "lacks rss of at least 8"),
+        (Expectation(kinds=("DataError",), texts=("good",)), "DataError lacks 'good'"),
+        (Expectation(kinds=("DataError",), seconds=0.5), "came after 1.0 s, must within 0.5 s"),
+        (Expectation(kinds=("DataError",), delivered=2), "came after 3 batches, must after 2"),
+    ],
+)
+def test_an_outcome_is_held_against_all_that_is_expected(must, text):
+    (found,) = complaints(ERROR, must)
+    assert text in found
+
+
+def test_an_outcome_that_is_as_it_must_be_has_no_complaint():
+    must = Expectation(
+        kinds=("SeqDataError",), facts=("shard",), values={"shard": 1}, least={"rss": 7},
+        texts=("bad",), delivered=3,
+    )  # fmt: skip
+    assert not complaints(ERROR, must)
+    assert complaints(replace(ERROR, left=("process 7",)), must) == ("left behind: process 7",)
+
+
+def test_errors_that_do_not_name_the_sequence_are_counted():
+    found = [of_error(CorruptShardError("bad"), seconds=0.0)]
+    cell = Cell(
+        fault="D1", way="", tries=lambda: found, must=Expectation(kinds=("DataError",)), named=0.95
+    )
+    from seqdata.testing.faults.matrix import _complaints
+
+    assert _complaints(cell, found) == ["0 of 1 errors name the sequence, must 95%"]
+
+
+def test_a_result_without_outcomes_is_one_that_cannot_apply():
+    cell = Cell(fault="D1", way="tar", reason="as a test")
+    assert run_cell(cell) == Result(cell=cell, names={})
+
+
+def test_limits_are_given_back(tmp_path):
+    undo = limits.few_descriptors(0)
+    with pytest.raises(OSError, match="Too many open files"):
+        (tmp_path / "more").write_bytes(b"")
+    undo()
+    undo = limits.small_files(10)
+    with pytest.raises(OSError, match="File too large"):
+        (tmp_path / "more").write_bytes(bytes(11))
+    undo()
+    undo = limits.little_memory(1 << 20)
+    with pytest.raises(MemoryError):
+        np.zeros(1 << 24)
+    undo()
+    assert np.ones(1 << 24).sum() == 1 << 24
