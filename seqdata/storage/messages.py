@@ -35,6 +35,10 @@ _INSIDE = 1  # of DictionaryBatch: its RecordBatch
 _ROWS, _BUFFERS, _COMPRESSION = 0, 2, 3  # of RecordBatch
 
 
+Blocks = tuple[tuple[int, int, int], ...]
+"""Per message: where it begins, bytes of its metadata, bytes of its buffers."""
+
+
 class _Damage(Exception):
     """A number of the metadata leads outside of it."""
 
@@ -86,12 +90,12 @@ def _number(data: memoryview, at: int, form: str) -> int:
     return found
 
 
-def check_file(place: Place, data: memoryview) -> None:
-    """Check the messages of an Arrow file.
+def batches_of(place: Place, data: memoryview) -> Blocks:
+    """Give where the record batches of an Arrow file lie; its dictionaries are checked.
 
     Raises:
-        LimitError: If it asks for more than a cap allows.
-        CorruptShardError: If a message does not lie inside of the file.
+        LimitError: If a dictionary asks for more than a cap allows.
+        CorruptShardError: If the footer leads out of the file.
     """
     if len(data) < _END or data[-len(MAGIC) :] != MAGIC:
         raise place.error(
@@ -103,23 +107,25 @@ def check_file(place: Place, data: memoryview) -> None:
         raise _damaged(place, "a footer")
     try:
         footer = _Table.root(data[len(data) - _END - size : len(data) - _END])
-        blocks = [footer.vector(field, _BLOCK) for field in (_FOOTER_DICTIONARIES, _FOOTER_BATCHES)]
+        dictionaries, batches = (
+            footer.vector(field, _BLOCK)[["at", "metadata", "body"]].tolist()
+            for field in (_FOOTER_DICTIONARIES, _FOOTER_BATCHES)
+        )
     except _Damage as error:
         raise _damaged(place, "a footer") from error
-    for what, found in zip(("dictionary", None), blocks, strict=True):
-        for unit, (at, metadata, body) in enumerate(found[["at", "metadata", "body"]].tolist()):
-            where = replace(place, part=what) if what else replace(place, unit=unit)
-            _check_message(where, data, at, metadata, body)
+    for block in dictionaries:
+        check_message(replace(place, part="dictionary"), data, *block)
+    return tuple((int(at), int(metadata), int(body)) for at, metadata, body in batches)
 
 
 def check_stream(place: Place, data: memoryview) -> None:
-    """Check the messages of an Arrow stream; raises as ``check_file`` does.
+    """Check the messages of an Arrow stream; raises as ``check_message`` does.
 
     All of a stream is held in memory, so its batches count together.
     """
     needed = 0
     for at, metadata, body in _messages(place, data):
-        needed += _check_message(replace(place, offset=at), data, at, metadata, body)
+        needed += check_message(replace(place, offset=at), data, at, metadata, body)
     check_size(place, len(data), needed)
 
 
@@ -145,8 +151,20 @@ def _messages(place: Place, data: memoryview) -> Iterator[tuple[int, int, int]]:
         at += head + size + body
 
 
-def _check_message(place: Place, data: memoryview, at: int, metadata: int, body: int) -> int:
-    """Check one message; gives the bytes that its buffers take in memory."""
+def check_message(place: Place, data: memoryview, at: int, metadata: int, body: int) -> int:
+    """Check one message; gives the bytes that its buffers take in memory.
+
+    Args:
+        place: The message, for errors.
+        data: The file.
+        at: Where the message begins.
+        metadata: Bytes of its metadata.
+        body: Bytes of its buffers.
+
+    Raises:
+        LimitError: If it asks for more than a cap allows.
+        CorruptShardError: If it does not lie inside of the file, or its buffers inside of it.
+    """
     if metadata > MAX_METADATA:
         refuse(
             place, f"has {metadata} bytes of metadata", f"have at most {MAX_METADATA}",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqdata.errors import CorruptShardError, DataError, LimitError
 from seqdata.storage.limits import MAX_FOOTER, check_size, refuse
-from seqdata.storage.messages import check_file, check_stream
+from seqdata.storage.messages import Blocks, batches_of, check_message, check_stream
 from seqdata.storage.pages import Group, check_column, groups_of
 from seqdata.storage.places import Place
 
@@ -148,14 +148,16 @@ def _open_ipc(path: Path, place: Place, digest: bytes) -> TableFile:
     import pyarrow as pa
 
     whole = _mapped(path)
-    check_file(place, memoryview(whole))
+    blocks = batches_of(place, memoryview(whole))
     reader = pa.ipc.open_file(whole, options=pa.ipc.IpcReadOptions(use_threads=False))
-    count, schema = reader.num_record_batches, reader.schema
+    count, schema = len(blocks), reader.schema
     batches: list[pa.RecordBatch] = []
     while len(batches) < count:  # ends at the first batch that is compressed
-        batch = reader.get_batch(len(batches))
+        unit = len(batches)
+        check_message(replace(place, unit=unit), memoryview(whole), *blocks[unit])
+        batch = reader.get_batch(unit)
         if not _lies_in(batch, whole.address, whole.address + whole.size):
-            column = _Ipc(path, schema, place)
+            column = _Ipc(path, schema, place, blocks)
             return TableFile(place, "arrow", schema, False, count, column, digest)
         batches.append(batch)
     return _kept(place, "arrow", schema, batches, digest)
@@ -199,15 +201,18 @@ class _Ipc:
     path: Path
     schema: pa.Schema
     place: Place
+    blocks: Blocks
 
     def __call__(self, unit: int, name: str) -> pa.Array:
         import pyarrow as pa
 
         with guarded(replace(self.place, unit=unit, field=name)):
+            whole = _mapped(self.path)
+            check_message(replace(self.place, unit=unit), memoryview(whole), *self.blocks[unit])
             options = pa.ipc.IpcReadOptions(
                 use_threads=False, included_fields=[self.schema.get_field_index(name)]
             )
-            reader = pa.ipc.open_file(pa.memory_map(str(self.path)), options=options)
+            reader = pa.ipc.open_file(whole, options=options)
             batch = reader.get_batch(unit)
             batch.validate()
             return batch.column(0)

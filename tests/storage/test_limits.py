@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from seqdata.storage import limits, messages, pages, table_files, texts, thrift
 from seqdata.storage.checksums import checksums_of
 from seqdata.storage.columns import Layout
 from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.messages import check_file, check_stream
+from seqdata.storage.messages import batches_of, check_message, check_stream
 from seqdata.storage.pages import Chunk, Group, check_column, groups_of, pages_of
 from seqdata.storage.places import Place
 from seqdata.storage.texts import TextSource
@@ -267,6 +268,11 @@ def test_a_state_of_the_datasets_library_without_end_is_not_believed(tmp_path):
 
 
 # ---- Arrow's messages
+
+
+def check_file(place, data):
+    for unit, block in enumerate(batches_of(place, data)):
+        check_message(replace(place, unit=unit), data, *block)
 
 
 def arrow_bytes(tmp_path, *, stream=False, compression="lz4"):
