@@ -13,6 +13,7 @@ from concurrent.futures import (
     Executor,
     Future,
     ThreadPoolExecutor,
+    as_completed,
     wait,
 )
 from contextlib import ExitStack, contextmanager
@@ -31,12 +32,12 @@ class Jobs:
         most: How many are under way at a time; ``add`` waits for one to end. None: any number.
     """
 
-    __slots__ = ("_all", "_executor", "_most", "_under_way")
+    __slots__ = ("_executor", "_most", "_numbers", "_under_way")
 
     def __init__(self, executor: Executor, most: int | None) -> None:
         self._executor = executor
         self._most = most
-        self._all: list[Future[Any]] = []
+        self._numbers: dict[Future[Any], int] = {}
         self._under_way: set[Future[Any]] = set()
 
     def add(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -51,7 +52,7 @@ class Jobs:
             future = self._executor.submit(function, *arguments)
         except BrokenExecutor as error:
             raise _broken(error) from error
-        self._all.append(future)
+        self._numbers[future] = len(self._numbers)
         self._under_way.add(future)
 
     def ended(self) -> Iterator[Any]:
@@ -60,8 +61,9 @@ class Jobs:
         Raises:
             WorkerDiedError: If the executor broke.
         """
-        while self._under_way:
-            yield from self._settle()
+        for future in as_completed(tuple(self._under_way)):
+            self._under_way.discard(future)
+            yield _result(future)
 
     def results(self) -> list[Any]:
         """Give all results, in the order in which functions were added.
@@ -71,7 +73,7 @@ class Jobs:
         """
         for _ in self.ended():
             pass
-        return [_result(future) for future in self._all]
+        return [_result(future) for future in self._numbers]
 
     def stop(self) -> None:
         """Wait a while for what is under way; where that may be anything, start no more of it."""
@@ -80,11 +82,13 @@ class Jobs:
                 future.cancel()
         wait(self._under_way, _PATIENCE)
 
-    def _settle(self) -> list[Any]:
+    def _settle(self) -> None:
+        """Wait until something has ended; raises what it raised, the earliest first."""
         done, self._under_way = wait(
             self._under_way, return_when=FIRST_COMPLETED
         )  # ends: each function writes what it was given, and returns
-        return [_result(future) for future in self._all if future in done]
+        for future in sorted(done, key=lambda one: self._numbers[one]):
+            _result(future)
 
 
 def _result(future: Future[Any]) -> Any:

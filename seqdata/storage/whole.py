@@ -128,7 +128,8 @@ def room_for(path: Path, size: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        path.unlink(missing_ok=True)
+        for half in path.parent.glob(f"{path.stem}.*"):
+            half.unlink(missing_ok=True)
         if error.errno not in _FULL:
             raise
         free = shutil.disk_usage(path.parent).free
@@ -183,24 +184,23 @@ def _is_file(path: Path, size: int, digest: str) -> bool:
 
 
 def _read_facts(path: Path) -> Whole | None:
-    """Give facts; None where their file is damaged: then the shard is written again."""
+    """Give facts; None where their file is damaged or gone: then the shard is written again."""
     try:
         sealed = json.loads(path.read_bytes())
         text = sealed["facts"]
         if hashlib.sha256(text.encode()).hexdigest() != sealed["sha256"]:
             return None
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return _whole(json.loads(text))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    facts = json.loads(text)
+
+
+def _whole(facts: dict[str, Any]) -> Whole:
     shard = facts.pop("shard")
     checksums = shard.pop("checksums")
-    return Whole(
-        **facts,
-        shard=Shard(
-            **{**shard, "buffers": _pairs(shard["buffers"])},
-            checksums=ChecksumFile(**{**checksums, "places": _pairs(checksums["places"])}),
-        ),
-    )
+    shard["buffers"] = _pairs(shard["buffers"])
+    checksums["places"] = _pairs(checksums["places"])
+    return Whole(**facts, shard=Shard(**shard, checksums=ChecksumFile(**checksums)))
 
 
 def _pairs(places: Mapping[str, Any]) -> dict[str, tuple[tuple[int, int], ...]]:

@@ -85,10 +85,11 @@ def write_arrow(
     ):
         agree(root, folder, scheme)
         tell = _Teller(progress if callable(progress) else None, bar)
+        there = folder.absolute()  # an executor may work in another folder
         if parts is None:
-            fields, shards = _write_rows(folder, rows, axes, scheme, executor, tell)
+            fields, shards = _write_rows(there, rows, axes, scheme, executor, tell)
         else:
-            fields, shards = _write_parts(folder, parts, scheme, executor, tell)
+            fields, shards = _write_parts(there, parts, scheme, executor, tell)
         moves = finish(folder, fields, shards, scheme)
         tell(sum(one.shard.sequences for one in shards), sum(one.size for one in shards), total)
         commit(root, folder, moves)

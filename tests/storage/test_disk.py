@@ -21,7 +21,8 @@ from seqdata.storage.writer import write_arrow
 sizes = [900, 900, 9000, 900]  # of sequences, each a shard; no file may be as large as the third
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    write_arrow(sys.argv[1], ({"x": np.full(size, i)} for i, size in enumerate(sizes)), shard_bytes=1)
+    rows = ({"x": np.full(size, i)} for i, size in enumerate(sizes))
+    write_arrow(sys.argv[1], rows, shard_bytes=1)
 except IncompleteDatasetError as error:
     print(json.dumps([str(error), error.facts, error.__notes__]))
 """
