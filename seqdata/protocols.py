@@ -86,7 +86,8 @@ Columns = Mapping[str, "Column | Sequence[str] | Sequence[bytes]"]
 class Store(Protocol):
     """One opened data set. Cheap to pickle (it reopens itself), safe after fork and spawn.
 
-    A store never pads, shuffles, or knows a rank.
+    A store never pads, shuffles, or knows a rank. One that also has ``raw_texts``
+    (``storage.raw.RawTexts``) is split without a Python object for each id.
     """
 
     @property

@@ -25,6 +25,7 @@ from seqdata.testing.stores import (
     check_description,
     check_pickling,
     check_processes,
+    check_raw_texts,
     check_reads,
     check_refusals,
 )
@@ -65,6 +66,10 @@ class StoreContract:
     def test_any_spans_read_as_they_were_written(self, tmp_path: Path) -> None:
         """Only the timesteps asked for, in any order, with repeats."""
         check_reads(self.make(tmp_path, self.sequences), self.sequences)
+
+    def test_raw_texts_are_those_that_are_read(self, tmp_path: Path) -> None:
+        """Of ids and of fields of texts, where the store gives them."""
+        check_raw_texts(self.make(tmp_path, self.sequences))
 
     def test_what_is_not_there_is_refused(self, tmp_path: Path) -> None:
         """Fields, axes, sequences and timesteps."""

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import SeqDataError
 from seqdata.protocols import Column, Field, Store
-from seqdata.storage.schema import default_axis
+from seqdata.storage.raw import RawTexts, join_texts
+from seqdata.storage.schema import TEXTS, default_axis
 from seqdata.testing.verdict import ConformanceError
 
 Sequences = Sequence[Mapping[str, Any]]
@@ -40,6 +41,7 @@ def check_store(store: Store, sequences: Sequences, *, methods: Sequence[str] = 
     """
     check_description(store, sequences)
     check_reads(store, sequences)
+    check_raw_texts(store)
     check_refusals(store)
     check_pickling(store, sequences)
     check_processes(store, methods)
@@ -100,6 +102,28 @@ def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
             for name, field in store.fields.items():
                 values = [_cut(sequences[n][name], field, axis, (a, b)) for n, a, b in spans]
                 _check_column(f"store: field {name!r}", columns[name], field, values, random)
+
+
+def check_raw_texts(store: Store) -> None:
+    """Check that a store which gives the bytes of texts gives those of ``keys`` and ``read``.
+
+    Raises:
+        ConformanceError: If it gives others, or others' bounds.
+    """
+    if not isinstance(store, RawTexts):
+        return
+    numbers = store.base_numbers(np.arange(len(store))[::-1])
+    spans = np.stack([numbers, 0 * numbers, 0 * numbers], axis=1)
+    texts = [name for name, field in store.fields.items() if field.dtype in TEXTS]
+    due = store.read(spans, texts, axis=default_axis(store.lengths_of))
+    for name in (None, *texts):
+        values, offsets = store.raw_texts(name, numbers)
+        expected = join_texts(store.keys(numbers) if name is None else due[name])
+        if not (np.array_equal(values, expected[0]) and np.array_equal(offsets, expected[1])):
+            raise ConformanceError(
+                f"store: raw texts of {'the ids' if name is None else name!r} are others than "
+                "those that are read, must be the same bytes"
+            )
 
 
 def check_refusals(store: Store) -> None:

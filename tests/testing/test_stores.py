@@ -14,6 +14,7 @@ from seqdata.testing.stores import (
     check_description,
     check_pickling,
     check_processes,
+    check_raw_texts,
     check_reads,
     check_refusals,
     check_store,
@@ -190,6 +191,25 @@ class Padding:
 
     def fill(self, out, bounds, padding):
         out[:] = 0
+
+
+class WrongTexts(Wrong):
+    """A store whose raw texts are others in one place."""
+
+    def raw_texts(self, name, numbers):
+        values, offsets = STORE.raw_texts(name, numbers)
+        return self.told.get(name, values), self.told.get("offsets", offsets)
+
+
+def test_wrong_raw_texts_are_found():
+    check_raw_texts(WrongTexts())
+    check_raw_texts(Wrong())  # has none
+    with pytest.raises(ConformanceError, match="raw texts of the ids are others than those that"):
+        check_raw_texts(WrongTexts({None: np.zeros(3, np.uint8)}))
+    for told in ({"name": np.zeros(3, np.uint8)}, {"offsets": np.array([0, 1, 2, 4])}):
+        with pytest.raises(ConformanceError, match=r"raw texts of .* are others than those that"):
+            check_raw_texts(WrongTexts(told))
+    check_store(WrongTexts(), SEQUENCES)
 
 
 def test_a_store_that_reads_what_is_not_there_is_found():
