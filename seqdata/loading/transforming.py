@@ -8,6 +8,7 @@ flow: spans -> columns. Reads: columns of a ``Reading``. Makes: columns over new
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.axes import Axes, unknown_name
-from seqdata.errors import ConfigError, DecodeError, SeqDataError, trailer
+from seqdata.errors import ConfigError, DecodeError, Fact, SeqDataError, trailer
 from seqdata.loading.columnar import shown, taken
 from seqdata.loading.pieces import Generator, pieces_of
 from seqdata.loading.reading import TARGETS, Reading
@@ -23,6 +24,7 @@ from seqdata.loading.request import Request
 from seqdata.loading.results import Results, checked, gathered
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.protocols import Columns
+from seqdata.storage.views import place_of
 from seqdata.transforms import is_columnar
 
 _NAMED = 5  # sequences that a message names
@@ -89,9 +91,8 @@ class Transforming:
             try:
                 result = transform(sequence, generator.at(drawings[number], base))
             except Exception as error:
-                raise _told(error, f"transform of sequence {self.name(base)}", base) from (
-                    error.__cause__
-                )
+                where = f"transform of sequence {self.name(base)}"
+                raise _told(error, where, self._facts(base)) from error.__cause__
             made.append(checked(result, number, self._axis, wrong))
         return gathered(made, self._axis, wrong, lambda piece: self.name(int(ids[piece])))
 
@@ -102,7 +103,12 @@ class Transforming:
     def wrong(self, base: int, what: str, **facts: int | str) -> DecodeError:
         """Make the error about what a transform gave for a sequence."""
         text = f"transform of sequence {self.name(base)}: {what}; change the transform"
-        return DecodeError.at(text, sequence=base, **facts)
+        return DecodeError.at(text, **{**self._facts(base), **facts})
+
+    def _facts(self, base: int) -> dict[str, Fact]:
+        """Give the place of a sequence; what lies there is as it should be."""
+        facts = place_of(self.reading.store, base).facts
+        return {name: fact for name, fact in facts.items() if name != "remedy"}
 
     def _at_once(self, seen: Columns, request: Request) -> Results:
         ids, drawings = request.ids, request.drawings()
@@ -114,7 +120,7 @@ class Transforming:
         try:
             result = self.reading.transform(shown(seen, self.reading.axes), seeds)
         except Exception as error:
-            raise _told(error, where()) from error.__cause__
+            raise _told(error, where(), {}) from error.__cause__
         return taken(result, len(ids), self.axes, where)
 
     def _several(self, ids: NDArray[np.int64]) -> str:
@@ -199,9 +205,8 @@ def transforming_of(reading: Reading, seed: int) -> Transforming:
     return Transforming(reading, seed, Axes(reading.axis, reading.made_axes))
 
 
-def _told(error: Exception, where: str, base: int | None = None) -> Exception:
+def _told(error: Exception, where: str, facts: Mapping[str, Fact]) -> Exception:
     """Say in an exception where it was raised: which sequence."""
-    facts = {} if base is None else {"sequence": base}
     if isinstance(error, SeqDataError):
         return error.with_place(f"in the {where}", **facts).with_traceback(error.__traceback__)
     error.add_note(f"in the {where}")

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Store, Transform
+from seqdata.storage.places import Place, Placing
 from seqdata.storage.schema import default_axis
 
 
@@ -265,3 +266,11 @@ def where(store: Store, mask: ArrayLike) -> View:
             f"({len(store)},); for numbers use `take`"
         )
     return _selected(store, np.flatnonzero(chosen))
+
+
+def place_of(store: Store, number: int) -> Place:
+    """Give the place of a base sequence, for an error, as far as the store knows it."""
+    base = store.base if isinstance(store, View) else store
+    if isinstance(base, Placing):
+        return base.place(number)
+    return Place(dataset=str(base), sequence=number)

@@ -15,8 +15,8 @@ from typing import TypeVar
 from seqdata.errors import Fact, SeqDataError, StallError, WorkerDiedError
 from seqdata.protocols import Store
 from seqdata.storage.anonymous import Anonymous
-from seqdata.storage.places import Place, Placing
-from seqdata.storage.views import View
+from seqdata.storage.places import Place
+from seqdata.storage.views import place_of
 
 Made = TypeVar("Made", bound=SeqDataError)
 CALLER = "_answer"  # the function of a worker that calls the transform or data set
@@ -134,14 +134,6 @@ def _where(last: Last, store: Store) -> tuple[str, Place | None]:
     place = place_of(store, last.among[0])
     more = f" and {len(last.among) - 1} more" if len(last.among) > 1 else ""
     return f"in the batch of {place}{more}", place
-
-
-def place_of(store: Store, number: int) -> Place:
-    """Give the place of a base sequence, as far as the store knows it."""
-    base = store.base if isinstance(store, View) else store
-    if isinstance(base, Placing):
-        return base.place(number)
-    return Place(dataset=str(base), sequence=number)
 
 
 def _signal_name(number: int) -> str:
