@@ -120,9 +120,10 @@ def check_raw_texts(store: Store) -> None:
         values, offsets = store.raw_texts(name, numbers)
         expected = join_texts(store.keys(numbers) if name is None else due[name])
         if not (np.array_equal(values, expected[0]) and np.array_equal(offsets, expected[1])):
+            what = "the ids" if name is None else f"field {name!r}"
             raise ConformanceError(
-                f"store: raw texts of {'the ids' if name is None else name!r} are others than "
-                "those that are read, must be the same bytes"
+                f"store: raw texts of {what} are others than those that are read, must be the same "
+                "bytes"
             )
 
 
