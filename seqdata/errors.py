@@ -28,7 +28,7 @@ Place in the flow: below everything.
 from __future__ import annotations
 
 import json
-from typing import Self
+from typing import Any, Self
 
 _NOTE = "seqdata: "
 REMEDY = "\n  Verify: "  # the last line of a message about data that a command can look at
@@ -73,6 +73,10 @@ class SeqDataError(Exception):
         text = f"{text}\n  {line}. {remedy.strip()} {command}" if remedy else f"{self}\n  {line}"
         return self._noted(self.at(text, **{**self.facts, **facts}))
 
+    def with_facts(self, **facts: Fact) -> Self:
+        """Make the same error with more facts; they win over those that are there."""
+        return self._noted(self.at(str(self), **{**self.facts, **facts}))
+
     def shown_by(self, command: str) -> Self:
         """Make the same error with, at its end, what shows the batch that it happened in."""
         return self._noted(self.at(f"{self}. {SEE}{command}", **self.facts))
@@ -84,9 +88,10 @@ class SeqDataError(Exception):
                 made.add_note(note)
         return made
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[str], dict[str, Any]]:
         text = str(self.args[0])
-        return type(self), (f"{text}\n{_NOTE}{json.dumps(self.facts)}" if self.facts else text,)
+        told = f"{text}\n{_NOTE}{json.dumps(self.facts)}" if self.facts else text
+        return type(self), (told,), dict(self.__dict__)  # notes, and fields of subclasses
 
 
 def step_line(

@@ -68,3 +68,29 @@ def test_without_a_command_the_line_is_the_last():
     again = errors.DecodeError("memory: bad").with_place(line)
     assert str(again) == "memory: bad\n  epoch 0, batch 1 (step 1, rank 0 of 1)"
     assert again.facts == {}
+
+
+class OfAPlugin(errors.DecodeError):
+    """An error of somebody else that knows more than facts."""
+
+
+def test_notes_and_fields_of_subclasses_travel_between_processes():
+    error = OfAPlugin.at("wrong", shard="a")
+    error.add_note("seen on a Monday")
+    error.frame = 7
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.facts, again.frame) == (
+        OfAPlugin,
+        "wrong",
+        {"shard": "a"},
+        7,
+    )
+    assert again.__notes__ == error.__notes__
+
+
+def test_facts_are_added_and_notes_stay():
+    error = errors.DecodeError.at("wrong", shard="a", field="x")
+    error.add_note("seen on a Monday")
+    made = error.with_facts(shard="b", worker=1)
+    assert (str(made), made.facts) == ("wrong", {"shard": "b", "field": "x", "worker": 1})
+    assert "seen on a Monday" in made.__notes__

@@ -88,7 +88,7 @@ class Crew:
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        return [member.process.pid or 0 for member in self._members]
+        return [member.pid for member in self._members]
 
     @property
     def broken(self) -> SeqDataError | None:
@@ -251,7 +251,7 @@ class Crew:
         seconds, limit = member.quiet, self._options.stall_timeout
         store = self._fetching.reading.store
         if seconds >= limit:
-            stack = ends.stack_of(member.process.pid or 0, member.stacks)
+            stack = ends.stack_of(member.pid, member.stacks)
             self._give_up(member, ends.stalled(self._last(member), seconds, stack, store))
         elif seconds >= min(_WARN, limit / 2) and not member.warned:
             member.warned = True
@@ -268,7 +268,7 @@ class Crew:
                 among = tuple(task.requests[at].ids.tolist())
         sequence = line[slots.SEQUENCE] if line[slots.SEQUENCE] in among else None
         return ends.Last(
-            worker=member.number, pid=member.process.pid or 0, ready=ready, sequence=sequence,
+            worker=member.number, pid=member.pid, ready=ready, sequence=sequence,
             among=among, memory=line[slots.MEMORY],
         )  # fmt: skip
 
@@ -324,12 +324,28 @@ def _has_more(connection: Connection) -> bool:
 
 def _raise(head: memoryview, member: Member) -> None:
     """Raise what a worker raised, with its traceback as the cause."""
-    error, text = pickle.loads(head)  # our own worker wrote it
+    sent, words, text = pickle.loads(head)  # our own worker wrote it
+    error = _unpacked(sent, *words)
     if isinstance(error, SeqDataError):
         facts = {**error.facts, "worker": member.number}
-        raise type(error).at(str(error), **facts) from Failure(text)
-    error.add_note(f"in worker {member.number} (pid {member.process.pid})")
+        raise error.with_facts(**facts) from Failure(text)
+    error.add_note(f"in worker {member.number} (pid {member.pid})")
     raise error from Failure(text)
+
+
+def _unpacked(sent: bytes, words: str, notes: list[str]) -> Exception:
+    """Give an exception as itself where it can be made here, else in words."""
+    if sent:
+        try:
+            made: Exception = pickle.loads(sent)
+        except Exception as other:  # unpickling runs anybody's code
+            words = f"{words} (it cannot be made again here: {other})"
+        else:
+            return made
+    instead = RuntimeError(words)
+    for note in notes:
+        instead.add_note(note)
+    return instead
 
 
 def _close_at_exit(crew: weakref.ref[Crew]) -> None:

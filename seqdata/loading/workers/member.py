@@ -54,6 +54,7 @@ class Member:
     """One worker process, as the crew sees it."""
 
     number: int
+    pid: int
     process: BaseProcess
     connection: Connection
     stacks: Anonymous
@@ -68,8 +69,14 @@ def started(number: int, arena: Arena, fetching: Work, options: PlayOptions) -> 
     """Start one worker.
 
     Raises:
-        ConfigError: If what it needs cannot be sent.
+        ConfigError: If what it needs cannot be sent, or this process may start none.
+        OSError: If the system gives no process or descriptor.
     """
+    if multiprocessing.current_process().daemon:
+        raise ConfigError(
+            f"loader: `num_workers` is {options.num_workers} inside of a worker process of "
+            "somebody else, must be 0; it may start none of its own"
+        )
     context: Any = context_of(options.start_method or default_start_method())
     ours, theirs = context.Pipe(duplex=True)
     stacks = Anonymous(_STACK)
@@ -97,7 +104,7 @@ def started(number: int, arena: Arena, fetching: Work, options: PlayOptions) -> 
         ) from error
     finally:
         theirs.close()
-    return Member(number, process, ours, stacks)
+    return Member(number, process.pid or 0, process, ours, stacks)
 
 
 def default_start_method() -> str:

@@ -206,16 +206,14 @@ class _Outbox:
 def _told(error: Exception) -> bytes:
     """Give an exception with its traceback as bytes, as itself where it can be sent."""
     text = "".join(traceback.format_exception(error))
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    words = f"{kind}: {error}", list(getattr(error, "__notes__", ()))
     try:
-        sent = pickle.dumps((error, text))
+        sent = pickle.dumps(error)
         pickle.loads(sent)
     except Exception as other:  # pickling runs anybody's code
-        kind = f"{type(error).__module__}.{type(error).__qualname__}"
-        instead = RuntimeError(f"{kind}: {error} (it cannot be sent as it is: {other})")
-        for note in getattr(error, "__notes__", ()):
-            instead.add_note(note)
-        return pickle.dumps((instead, text))
-    return sent
+        sent, words = b"", (f"{words[0]} (it cannot be sent as it is: {other})", words[1])
+    return pickle.dumps((sent, words, text))
 
 
 def _behave(desk: Desk) -> None:
@@ -232,8 +230,10 @@ def _leave_with_parent(desk: Desk) -> None:
     """Note how much memory is taken, until the parent is gone; then leave."""
     above, signs = os.getppid(), _signs_of_parent()
     status = desk.arena.status()[desk.number]
-    while os.getppid() == above and not wait(signs, timeout=_LOOK):
+    while os.getppid() == above:
         status[slots.MEMORY] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if wait(signs, timeout=_LOOK):
+            break
     os._exit(1)
 
 

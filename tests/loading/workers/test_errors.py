@@ -1,0 +1,342 @@
+"""What goes wrong in a worker is raised in the loop, with its class, text, facts and place.
+
+``make faults`` tries the deaths of workers with every start method; here each message is read.
+"""
+
+import gc
+import logging
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import time
+import traceback
+
+import numpy as np
+import pytest
+
+from seqdata import Fixed, Loader
+from seqdata.errors import (
+    ConfigError,
+    DecodeError,
+    IncompleteEpochError,
+    LimitError,
+    StallError,
+    WorkerDiedError,
+)
+from seqdata.loading.workers import ends
+from seqdata.loading.workers.worker import Failure
+from seqdata.storage.memory import MemoryStore
+from tests.loading.workers import parts
+from tests.loading.workers.parts import At, Heard, lives, loader, playing, until
+
+BEFORE = 8  # batches of four before the one with sequence 33
+
+
+def played(transform, error, *, match=None, **options):
+    """Play until it fails; give the batches that came before, and the error."""
+    came = []
+    with playing(transform, **options) as mine, pytest.raises(error, match=match) as caught:
+        came.extend(mine)
+    return came, caught.value
+
+
+def test_an_exception_keeps_class_text_and_fields_and_tells_its_place():
+    came, error = played(At(parts.fails), parts.Custom)
+    assert (len(came), error.args, error.code) == (BEFORE, ("told to fail", 7), 7)
+    assert isinstance(error.__cause__, Failure)
+    cause = str(error.__cause__)
+    assert "parts.py" in cause
+    assert "in fails\n" in cause
+    assert 'raise Custom("told to fail", 7)' in cause
+    notes = "\n".join(error.__notes__)
+    assert "in the transform of sequence 's33'" in notes
+    assert '"sequence": 33' in notes
+    assert "in worker 0 (pid " in notes
+    assert "in epoch 0, batch 8 (step 8, rank 0 of 1)" in notes
+    assert cause in "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_what_was_finished_comes_before_an_error_of_another_worker(prefetch):
+    came, _ = played(At(parts.fails), parts.Custom, num_workers=3, prefetch=prefetch)
+    assert [int(batch.ids[0]) for batch in came] == list(range(0, 32, 4))
+
+
+def test_an_error_of_ours_keeps_its_facts_and_adds_the_worker():
+    _, error = played(At(parts.fails_as_ours), DecodeError, match="field 'x' is odd")
+    facts = {"field": "x", "offset": 12, "sequence": 33, "worker": 0, "batch": 8, "epoch": 0}
+    assert facts.items() <= error.facts.items()
+    assert "batch 8 (step 8, rank 0 of 1, worker 0)" in str(error)
+    assert "in the transform of sequence 's33'" in str(error)
+    assert "in fails_as_ours\n" in str(error.__cause__)
+    assert "a note of the user" in error.__notes__
+
+
+def test_an_error_is_the_same_with_and_without_workers():
+    texts = []
+    for workers in (0, 2):
+        came, error = played(At(parts.fails_as_ours), DecodeError, num_workers=workers)
+        assert len(came) == BEFORE
+        worker = error.facts.pop("worker", 0)
+        texts.append((str(error).replace(f", worker {worker}", ""), error.facts))
+    assert texts[0][0] == texts[1][0].replace(", worker 1", "")
+    assert texts[0][1] == texts[1][1]
+
+
+def test_an_exception_that_cannot_travel_is_told_in_words():
+    came, error = played(
+        At(parts.fails_stubbornly),
+        RuntimeError,
+        match=r"tests\.loading\.workers\.parts\.Stubborn: cannot travel \(it cannot be sent as it "
+        r"is: .*missing 1 required positional argument: 'other'\)",
+    )
+    assert len(came) == BEFORE
+    assert any("in the transform of sequence 's33'" in note for note in error.__notes__)
+    assert "in fails_stubbornly\n" in str(error.__cause__)
+
+
+def test_the_crew_goes_on_after_an_exception():
+    with playing(At(parts.fails), num_workers=2) as mine:
+        for _ in range(3):
+            with pytest.raises(parts.Custom):
+                list(mine)
+            pids = mine.worker_pids
+        assert mine.worker_pids == pids
+        assert len(pids) == 2
+
+
+def test_a_transform_that_does_not_unpickle_in_the_worker_is_an_error_of_its_first_batch():
+    came, error = played(
+        parts.Unmakeable(), ValueError, match="does not want to be made again",
+        start_method="forkserver",
+    )  # fmt: skip
+    assert came == []
+    assert "_refused" in str(error.__cause__)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_transform_that_cannot_be_sent_is_refused(method):
+    store = MemoryStore.of([[1], [2]])
+    mine = Loader(
+        store, Fixed(1), transform=lambda sequence, rng: sequence, num_workers=1,
+        start_method=method,
+    )  # fmt: skip
+    message = (
+        r"loader: .*<lambda>, the store cannot be sent to a worker process \(.*\), must be; write "
+        r"functions in a module, or pass start_method='fork'"
+    )
+    with pytest.raises(ConfigError, match=message):
+        list(mine)
+    assert mine.worker_pids == []
+
+
+DEATHS = [
+    (parts.leaves, r"ended with exit code 3 at .*, must live; the transform or data set ended the "
+     r"process: let it raise an error instead", {"exitcode": 3}),
+    (parts.leaves_at_once, r"ended with exit code 4 at ", {"exitcode": 4}),
+    (parts.is_killed, r"was killed by SIGKILL at .*, with \d+ MiB of memory, must live; the system "
+     r"does that where memory runs out: use fewer workers or smaller batches",
+     {"signal": "SIGKILL", "exitcode": -9}),
+    (parts.crashes, r"was killed by SIGSEGV at .*must live; a library that the transform uses has "
+     r"crashed: run it alone, with num_workers=0", {"signal": "SIGSEGV"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("act", "message", "facts"), DEATHS)
+def test_the_death_of_a_worker_is_an_error_within_two_seconds(act, message, facts):
+    began = time.monotonic()
+    came, error = played(At(act), WorkerDiedError, match=message)
+    assert time.monotonic() - began < 2.0
+    assert len(came) == BEFORE
+    known = {"worker": 0, "sequence": 33, "batch": BEFORE, "epoch": 0, "rank": 0} | facts
+    assert known.items() <= error.facts.items()
+    assert error.facts["pid"] > 0
+    assert str(error).startswith(f"loader: worker 0 (pid {error.facts['pid']}) ")
+    assert "epoch 0, batch 8 (step 8, rank 0 of 1, worker 0)" in str(error)
+
+
+def test_a_crash_shows_the_stack_down_to_the_transform():
+    _, error = played(At(parts.crashes), WorkerDiedError)
+    assert "  | Fatal Python error: Segmentation fault" in str(error)
+    assert " in crashes" in str(error)
+    assert " in __call__" in str(error)
+    assert "_answer" not in str(error)
+
+
+def test_a_worker_killed_from_outside_says_what_it_had():
+    with playing(parts.Slowly(), num_workers=2) as mine:
+        batches = iter(mine)
+        next(batches)
+        os.kill(mine.worker_pids[1], signal.SIGTERM)  # ignored: the training process decides
+        os.kill(mine.worker_pids[1], signal.SIGUSR1)  # writes its stack, and goes on
+        os.kill(mine.worker_pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match="was killed by SIGKILL") as caught:
+            list(batches)
+        assert caught.value.facts["worker"] == 0
+        assert mine.worker_pids == []
+
+
+def test_a_worker_that_is_gone_between_epochs_is_replaced():
+    with playing() as mine:
+        list(mine)
+        (old,) = mine.worker_pids
+        os.kill(old, signal.SIGKILL)
+        os.waitid(os.P_PID, old, os.WEXITED | os.WNOWAIT)
+        assert len(list(mine)) == 15
+        assert mine.worker_pids != [old]
+
+
+def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning():
+    heard = Heard()
+    logging.getLogger("seqdata").addHandler(heard)
+    try:
+        came, error = played(At(parts.hangs), StallError, stall_timeout=0.6)
+    finally:
+        logging.getLogger("seqdata").removeHandler(heard)
+    assert len(came) == BEFORE
+    assert error.facts["sequence"] == 33
+    head, _, stack = str(error).partition("\n")
+    assert 'made no progress for 1 s at memory, sequence 33 ("s33"), must go on; look at' in head
+    assert head.endswith("or raise `stall_timeout`")
+    assert " in hangs" in stack
+    (line,) = heard.lines
+    assert line.startswith("loader: worker 0 (pid ")
+    assert "has made no progress for 0 s at memory, sequence 33" in line
+
+
+def test_a_stopped_worker_gives_no_stack(monkeypatch):
+    monkeypatch.setattr(ends, "_DUMP", 0.1)
+    _, error = played(
+        At(parts.is_stopped), StallError, match="its process gave no stack", stall_timeout=0.5
+    )
+    assert not lives(error.facts["pid"])
+
+
+def test_a_stuck_worker_whose_task_nobody_wants_any_more_is_found_out_too():
+    with playing(At(parts.hangs, 0), stall_timeout=0.6, prefetch=0, num_workers=1) as mine:
+        run = iter(mine)
+        with pytest.raises(StallError):
+            next(run)
+    with playing(At(parts.hangs, 4), stall_timeout=0.6, num_workers=1) as mine:
+        run = iter(mine)
+        next(run)
+        run.close()  # the worker hangs in the second batch
+        with pytest.raises(StallError):
+            list(mine)
+
+
+def test_a_training_process_that_was_stopped_itself_does_not_give_up_its_workers(monkeypatch):
+    ours, waited = time.monotonic, [0.0]
+    monkeypatch.setattr("seqdata.loading.workers.crew.time.monotonic", lambda: ours() + waited[0])
+
+    with playing(parts.Slowly(0.1), stall_timeout=3.0, prefetch=0) as mine:
+        for number, _ in enumerate(mine):
+            waited[0] += 600.0  # as between Ctrl-Z and fg
+            if number == 2:
+                break
+
+
+def last(**known):
+    given = {"worker": 1, "pid": 77, "ready": True, "sequence": None, "among": (), "memory": 0}
+    return ends.Last(**given | known)
+
+
+STORE = MemoryStore.of([[1], [2, 2]])
+WORDS = [
+    (last(ready=False), 1, "ended with exit code 1 before it was ready, must live; its error is "
+     "printed above; put the call of a script under `if __name__ == '__main__':`, or pass "
+     "start_method='fork'"),
+    (last(ready=False), -11, "was killed by SIGSEGV before it was ready, must live; a library"),
+    (last(), None, "ended with exit code None while it had nothing to do, must live; the"),
+    (last(among=(0, 1)), -7, "was killed by SIGBUS in the batch of memory, sequence 0 and 1 more, "
+     "must live; a file was cut off while it was read, or memory ran out: verify the store"),
+    (last(among=(1,)), -2, "was killed by SIGINT in the batch of memory, sequence 1, must live; "
+     "look who sent the signal"),
+    (last(among=(0, 1), sequence=1, memory=2048), -40, "was killed by signal 40 at memory, "
+     "sequence 1, with 2 MiB of memory, must live; look who sent the signal"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("known", "exitcode", "text"), WORDS)
+def test_every_end_has_its_words(known, exitcode, text):
+    error = ends.died(known, exitcode, "", STORE)
+    assert str(error).startswith(f"loader: worker 1 (pid 77) {text}")
+    assert error.facts["rss"] == known.memory << 10
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.facts) == (str(error), error.facts)
+
+
+def test_processes_that_cannot_be_started_say_which_limit(monkeypatch):
+    def no_more(self, *_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("multiprocessing.context.ForkProcess.start", no_more)
+    message = (
+        r"loader: 2 worker processes cannot be started \(Too many open files\), must be; raise "
+        r"`ulimit -n` \(now \d+\)"
+    )
+    with pytest.raises(ConfigError, match=message):
+        list(loader(num_workers=2))
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_batch_that_needs_a_descriptor_and_gets_none_says_so(monkeypatch, free):
+    monkeypatch.setattr("seqdata.loading.workers.crew.SLOT_BYTES", 8192)
+    monkeypatch.setattr("seqdata.loading.workers.run.SLOT_BYTES", 8192)
+    store = MemoryStore.of([np.zeros(10)] * 4 + [np.zeros(2000)] * 8)
+    with playing(store=store, prefetch=0) as mine:
+        batches = iter(mine)
+        next(batches)
+        time.sleep(0.2)
+        message = "bytes, which need memory of their own; it cannot be had"
+        with no_descriptors(free), pytest.raises(LimitError, match=message) as one:
+            list(batches)
+        assert "or raise `ulimit -n` (now " in str(one.value)
+        assert one.value.facts["batch"] == 1
+        assert until(lambda: mine.worker_pids == [])
+
+
+class no_descriptors:
+    """Takes all descriptors of this process but a few."""
+
+    def __init__(self, free):
+        self.free = free
+
+    def __enter__(self):
+        gc.collect()  # what earlier tests left gives none back in between
+        self.before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (parts.descriptors() + 8, self.before[1]))
+        self.taken = []
+        try:
+            while True:
+                self.taken.append(os.dup(0))
+        except OSError:
+            for _ in range(self.free):
+                os.close(self.taken.pop())
+
+    def __exit__(self, *_):
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.before)
+        for one in self.taken:
+            os.close(one)
+
+
+def test_a_loader_inside_a_worker_of_others_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    message = (
+        r"loader: `num_workers` is 2 inside of a worker process of somebody else, must be 0; it "
+        r"may start none of its own"
+    )
+    with pytest.raises(ConfigError, match=message):
+        list(loader(num_workers=2))
+
+
+def test_an_iteration_that_is_shut_down_says_so():
+    with playing(parts.Slowly(), prefetch=0, num_workers=2) as mine:
+        batches = iter(mine)
+        next(batches)
+        mine.shutdown()
+        with pytest.raises(IncompleteEpochError, match="its worker processes were shut down while"):
+            list(batches)
+        assert len(list(mine)) == 15
