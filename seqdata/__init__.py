@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         MissingShardError,
         PlanError,
         PluginError,
+        RanksDifferError,
         ResumeError,
         SeqDataError,
         SeqDataWarning,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from seqdata.hookspecs import hookimpl
     from seqdata.host import PluginHost
     from seqdata.index import SequenceIndex
+    from seqdata.lightning.callbacks.consistency import RankConsistency
+    from seqdata.lightning.callbacks.data_monitor import DataMonitor
+    from seqdata.lightning.callbacks.file_logger import RankFileLogger
+    from seqdata.lightning.callbacks.memory_monitor import RankMemoryMonitor
     from seqdata.lightning.datamodule import SequenceDataModule
     from seqdata.lightning.metrics import ExactMean
     from seqdata.lightning.prediction import PredictionWriter
@@ -59,6 +64,7 @@ __all__ = [
     "CorruptSampleError",
     "CorruptShardError",
     "DataError",
+    "DataMonitor",
     "DecodeError",
     "ExactMean",
     "FingerprintMismatch",
@@ -75,6 +81,10 @@ __all__ = [
     "PluginHost",
     "PredictionWriter",
     "Ragged",
+    "RankConsistency",
+    "RankFileLogger",
+    "RankMemoryMonitor",
+    "RanksDifferError",
     "ResumeError",
     "SeqDataError",
     "SeqDataWarning",
@@ -102,6 +112,7 @@ __all__ = [
 
 _DEFINED_IN = {
     "Bucketed": "policies.bucketed",
+    "DataMonitor": "lightning.callbacks.data_monitor",
     "ExactMean": "lightning.metrics",
     "Fixed": "policies.fixed",
     "Loader": "loader",
@@ -110,6 +121,9 @@ _DEFINED_IN = {
     "PluginHost": "host",
     "PredictionWriter": "lightning.prediction",
     "Ragged": "transforms",
+    "RankConsistency": "lightning.callbacks.consistency",
+    "RankFileLogger": "lightning.callbacks.file_logger",
+    "RankMemoryMonitor": "lightning.callbacks.memory_monitor",
     "SequenceBatch": "batch",
     "SequenceDataModule": "lightning.datamodule",
     "SequenceIndex": "index",

@@ -14,6 +14,7 @@ known of the place as attributes; they survive pickling and being re-raised from
     ├── WorkerDiedError        a worker process ended, or was ended, while it had work
     ├── StallError             a worker process makes no progress
     ├── LimitError             data asks for more than a cap allows
+    ├── RanksDifferError       ranks hold different models
     └── DataError              something is wrong with stored data
         ├── IncompleteDatasetError   never finished writing
         ├── MissingShardError
@@ -162,6 +163,10 @@ class StallError(SeqDataError):
 
 class LimitError(SeqDataError):
     """Data asks for more memory, depth or members than a cap allows; nothing was allocated."""
+
+
+class RanksDifferError(SeqDataError):
+    """Ranks that must hold the same parameters and buffers do not; ``facts`` has one such rank."""
 
 
 class DataError(SeqDataError):

@@ -20,6 +20,7 @@ ERRORS = [
 # What is promised, as far as it is built.
 NAMES = [
     "Bucketed",
+    "DataMonitor",
     "ExactMean",
     "Fixed",
     "Loader",
@@ -28,6 +29,9 @@ NAMES = [
     "PluginHost",
     "PredictionWriter",
     "Ragged",
+    "RankConsistency",
+    "RankFileLogger",
+    "RankMemoryMonitor",
     "SequenceBatch",
     "SequenceDataModule",
     "SequenceIndex",

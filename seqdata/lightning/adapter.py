@@ -152,6 +152,18 @@ def validates_every(trainer: Trainer) -> int | None:
     return every if isinstance(every, int) and trainer.enable_validation else None
 
 
+def writes_logs(trainer: Trainer) -> bool:
+    """Tell whether Lightning hands to the loggers what is logged at the end of this step."""
+    gathers = divides_loss(trainer) and trainer.fit_loop._should_accumulate()
+    return trainer._logger_connector.should_update_logs and not gathers
+
+
+def log_now(trainer: Trainer, metrics: dict[str, float]) -> None:
+    """Hand metrics to the loggers at the step that Lightning's own have; on rank 0."""
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+
 def align_logged_steps(trainer: Trainer) -> None:
     """Let loggers go on at the right step after a resume.
 

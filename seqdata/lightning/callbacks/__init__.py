@@ -1,0 +1,1 @@
+"""Callbacks that a user drops into a Trainer: they watch, and change nothing."""

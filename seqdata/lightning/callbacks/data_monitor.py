@@ -1,0 +1,126 @@
+"""Watches the data side: tokens per second, padding, and how long the Trainer waits for data.
+
+Place in the flow: beside the model. Reads: the clock, the loader, batches. Makes: logged metrics.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from seqdata.lightning import adapter
+from seqdata.lightning.callbacks.figures import Figures
+from seqdata.lightning.callbacks.gathering import Gathering
+from seqdata.lightning.callbacks.meter import Meter
+
+
+class DataMonitor(Callback):
+    """Logs what the data side of training does, without asking other ranks or waiting for a device.
+
+    In each step that the Trainer logs (``log_every_n_steps``), of rank 0, over the steps since the
+    one before: ``data/tokens_per_second``; ``data/wait_share``, part of the time that went into
+    waiting for data; ``data/wait_seconds``, of a step; ``data/padding_share``, part of the batches
+    that is padding or filler; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
+
+    At the end of each epoch, over the epoch and of every rank, gathered once:
+    ``data/rank_0/tokens_per_second``, ``…/wait_share`` and ``…/padding_share``.
+
+    Validations do not count. Batches that are tuples or dicts are known from the plan. A loader
+    that is not a ``SequenceDataModule``'s is said once; then only the time of a SequenceBatch is
+    known.
+
+    Attributes:
+        ranks: Figures of each rank in the latest epoch that ended.
+
+    Example:
+        >>> monitor = DataMonitor()
+    """
+
+    def __init__(self) -> None:
+        self.ranks: list[Figures] = []
+        self._meter = Meter("DataMonitor")
+        self._gathering = Gathering()
+        self._recent = self._epoch = Figures()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin to watch."""
+        del pl_module
+        self._gathering.open()
+        self._begin(trainer)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin an epoch."""
+        del pl_module
+        self._begin(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop the clock."""
+        del trainer, pl_module
+        self._meter.pause()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let the clock go on."""
+        del trainer, pl_module
+        self._meter.go_on()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count a step, and log where the Trainer does."""
+        del outputs, batch_idx
+        step = self._meter.step(trainer, self._meter.look(trainer, batch))
+        self._recent, self._epoch = self._recent + step, self._epoch + step
+        if adapter.writes_logs(trainer):
+            recent, self._recent = self._recent, Figures()
+            pl_module.log_dict(_metrics_of(recent), on_step=True, on_epoch=False, batch_size=1)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log what the epoch was on every rank."""
+        self.ranks = self._gathering.gather(self._epoch)
+        self._recent = self._epoch = Figures()
+        if trainer.is_global_zero:
+            pl_module.log_dict(
+                {
+                    f"data/rank_{rank}/{name}": value
+                    for rank, figures in enumerate(self.ranks)
+                    for name, value in _rates_of(figures).items()
+                },
+                batch_size=1,
+                rank_zero_only=True,
+            )
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the other ranks."""
+        del trainer, pl_module
+        self._gathering.close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Leave the other ranks."""
+        del trainer, pl_module, exception
+        self._gathering.close()
+
+    def _begin(self, trainer: Trainer) -> None:
+        self._recent = self._epoch = Figures()
+        self._meter.start(trainer)
+
+
+def _rates_of(figures: Figures) -> dict[str, float]:
+    return {
+        "tokens_per_second": figures.tokens_per_second,
+        "wait_share": figures.wait_share,
+        "padding_share": figures.padding_share,
+    }
+
+
+def _metrics_of(figures: Figures) -> dict[str, float]:
+    steps = figures.steps
+    made = {
+        **_rates_of(figures),
+        "wait_seconds": figures.waited / steps,
+        "real_timesteps": figures.real / steps,
+        "padded_timesteps": figures.padded / steps,
+    }
+    return {f"data/{name}": value for name, value in made.items()}

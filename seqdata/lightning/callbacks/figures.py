@@ -1,0 +1,61 @@
+"""What some steps of a rank came to: times, timesteps, memory.
+
+Place in the flow: a ``Meter`` makes them, monitors add them up, tell them to other ranks and log
+them. Reads: nothing. Makes: rates and shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Steps of one rank, added up.
+
+    Attributes:
+        steps: How many.
+        seconds: From the end of one to the end of the next, without validations.
+        waited: Seconds of these in which the Trainer waited for data.
+        tokens: Timesteps that count in the loss.
+        real: Timesteps of sequences; those of filler are none.
+        padded: Timesteps that the batches hold with their padding: what time and memory go by.
+        largest: The same, of the batch that has most.
+        peak_bytes: The most memory that was taken so far; 0: it was not looked at.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    tokens: int = 0
+    real: int = 0
+    padded: int = 0
+    largest: int = 0
+    peak_bytes: int = 0
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(
+            steps=self.steps + other.steps,
+            seconds=self.seconds + other.seconds,
+            waited=self.waited + other.waited,
+            tokens=self.tokens + other.tokens,
+            real=self.real + other.real,
+            padded=self.padded + other.padded,
+            largest=max(self.largest, other.largest),
+            peak_bytes=max(self.peak_bytes, other.peak_bytes),
+        )
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Timesteps that count, by time."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def padding_share(self) -> float:
+        """Part of the batches that is padding or filler, from 0 to 1."""
+        return 1.0 - self.real / self.padded if self.padded else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """Part of the time that went into waiting for data, from 0 to 1."""
+        return min(1.0, self.waited / self.seconds) if self.seconds else 0.0

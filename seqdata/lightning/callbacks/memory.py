@@ -1,0 +1,31 @@
+"""How much memory this process has taken at most.
+
+Place in the flow: monitors ask it. Reads: the allocator of a device, or the system. Makes: bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+_STATUS = Path("/proc/self/status")
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Give the most bytes that tensors on a CUDA device, or else this process, ever had."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if _STATUS.exists():
+        for line in _STATUS.read_text("ascii", "replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return _most_resident()
+
+
+def _most_resident() -> int:
+    import resource  # not on every system
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10

@@ -1,0 +1,62 @@
+"""What to say where memory ran out: of which batch, how to see it again, what would have fitted.
+
+Place in the flow: an exception and what is known of the batch in, a text out. Reads: facts. Makes:
+a text.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from seqdata.lightning.callbacks.batches import BatchFacts
+
+_TEXTS = ("out of memory", "can't allocate memory")
+_MOST_IDS = 20
+
+
+def is_out_of_memory(exception: BaseException) -> bool:
+    """Tell whether an exception says that a device or the machine has no memory left."""
+    if isinstance(exception, torch.OutOfMemoryError | MemoryError):
+        return True
+    said = str(exception).lower()
+    return isinstance(exception, RuntimeError) and any(text in said for text in _TEXTS)
+
+
+def place_of(facts: BatchFacts, rank: int) -> str:
+    """Say which batch it was, and of which shape.
+
+    Args:
+        facts: Of the batch.
+        rank: That had no memory left.
+    """
+    ids = facts.ids.tolist()
+    shown = ", ".join(map(str, ids[:_MOST_IDS])) + (", …" if len(ids) > _MOST_IDS else "")
+    return (
+        f"out of memory on rank {rank} in epoch {facts.epoch}, batch {facts.number}: {facts.rows} "
+        f"rows x {facts.width} timesteps, {facts.padded} after padding ({facts.real} real), ids "
+        f"{shown}"
+    )
+
+
+def advice_of(facts: BatchFacts, largest: int) -> str:
+    """Say what would have fitted.
+
+    Args:
+        facts: Of the batch that did not.
+        largest: Timesteps after padding of the largest batch that did; 0: none did.
+    """
+    if not largest:
+        return (
+            f"No batch has passed: a budget below {facts.padded} timesteps after padding "
+            f"(TokenBudget), or a smaller model"
+        )
+    if largest < facts.padded:
+        return (
+            f"The largest batch that passed had {largest} timesteps after padding, so this budget "
+            f"would have fitted: TokenBudget({largest})"
+        )
+    return (
+        f"A batch of {largest} timesteps after padding has passed before, so it is not this "
+        "batch's size: look for outputs that are kept from step to step, for others on the device, "
+        "or for fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
+    )
