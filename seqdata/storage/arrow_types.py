@@ -213,16 +213,10 @@ def _unwrapped(where: Place, array: pa.Array) -> pa.Array:
     """
     from pyarrow import BaseExtensionType, large_binary, large_string, types
 
-    while isinstance(array.type, BaseExtensionType) or types.is_dictionary(array.type):
-        if isinstance(array.type, BaseExtensionType):
-            array = array.storage
-            continue
-        array.validate(full=True)
-        _refuse_nulls(where, array, None)
-        check_size(
-            where, array.indices.nbytes + array.dictionary.nbytes, _unpacked_bytes(where, array)
-        )
-        array = array.dictionary_decode()
+    while isinstance(array.type, BaseExtensionType):
+        array = array.storage
+    if types.is_dictionary(array.type):
+        return _looked_up(where, array)
     if types.is_string_view(array.type) or types.is_binary_view(array.type):
         array.validate(full=True)
         stored = sum(buffer.size for buffer in array.buffers() if buffer is not None)
@@ -233,18 +227,22 @@ def _unwrapped(where: Place, array: pa.Array) -> pa.Array:
     return array.cast(large_binary()) if types.is_fixed_size_binary(array.type) else array
 
 
-def _unpacked_bytes(where: Place, array: pa.DictionaryArray) -> int:
-    """Give the bytes of a column's values, each as often as it is used."""
-    from pyarrow import types
+def _looked_up(where: Place, array: pa.DictionaryArray) -> pa.Array:
+    """Give the values that the codes of a dictionary stand for."""
+    from pyarrow import DictionaryArray
 
-    values, used = array.dictionary, array.indices.to_numpy(zero_copy_only=False)
-    type_ = values.type
-    if types.is_string_view(type_) or types.is_binary_view(type_):
-        return int(_view_sizes(values)[used].sum())
-    if kind_of(type_) in (Kind("str"), Kind("bytes")):
-        return int(np.diff(list_offsets(where, values))[used].sum())
-    size = -(-int(values.nbytes) // max(1, len(values)))  # all are of one size
-    return len(used) * size
+    array.validate(full=True)
+    _refuse_nulls(where, array, None)
+    values, used = _unwrapped(where, array.dictionary), array.indices
+    if kind_of(values.type) in (Kind("str"), Kind("bytes")):
+        sizes = np.diff(list_offsets(where, values))
+        needed = int(sizes[used.to_numpy(zero_copy_only=False)].sum())
+    else:
+        needed = len(used) * -(-int(values.nbytes) // max(1, len(values)))  # all are of one size
+    check_size(where, used.nbytes + values.nbytes, needed)
+    if values.type != array.dictionary.type:  # what was views, say, cannot be looked up as it is
+        array = DictionaryArray.from_arrays(used, values)
+    return array.dictionary_decode()
 
 
 def _view_sizes(array: pa.Array) -> NDArray[np.int64]:

@@ -150,7 +150,7 @@ def pages_of(place: Place, data: memoryview, chunk: Chunk) -> Pages:
         raise _damaged(place, "pages that lead out of the file")
     at, end, pages = chunk.begin, chunk.begin + chunk.size, 0
     values = needed = largest = 0
-    while at < end:
+    while at < end and values < chunk.values:  # as pyarrow goes
         if pages == MAX_PAGES:
             refuse(place, "has too many pages", f"have at most {MAX_PAGES}", pages + 1, MAX_PAGES)
         try:
@@ -162,7 +162,7 @@ def pages_of(place: Place, data: memoryview, chunk: Chunk) -> Pages:
         check_size(place, len(data), size)
         at, pages = begin + stored, pages + 1
         needed, largest = needed + size, max(largest, size)
-    if at != end:
+    if at > end:
         raise _damaged(place, "pages that lead out of the column")
     return Pages(values, needed, largest)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 HERE = Path(__file__).parent
 CAP = 1 << 30  # bytes over those of a process that has read well files
 LONGEST = 5.0  # seconds for one file

@@ -267,3 +267,15 @@ def test_a_unit_larger_than_the_cache_is_read(tmp_path, monkeypatch):
     for source in store._sources.by_name.values():
         object.__setattr__(source.cache, "limit", 1)
     check_store(store, sequences())
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "lz4", "zstd"])
+def test_categories_of_polars_are_text(tmp_path, compression):
+    names = ["ann", "a name that is longer than a view", "ann", ""]
+    frame = pl.DataFrame(
+        {"x": [[1], [2, 2], [], [3]], "who": pl.Series(names, dtype=pl.Categorical)}
+    )
+    frame.write_ipc(tmp_path / "a.arrow", compression=compression)
+    spans = np.array([[3, 0, 0], [1, 0, 0], [0, 0, 0]])
+    found = open_store(tmp_path / "a.arrow").read(spans, ["who"])["who"]
+    assert found == [names[3], names[1], names[0]]
