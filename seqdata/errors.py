@@ -80,7 +80,8 @@ class SeqDataError(Exception):
 
     def shown_by(self, command: str) -> Self:
         """Make the same error with, at its end, what shows the batch that it happened in."""
-        return self._noted(self.at(f"{self}. {SEE}{command}", **self.facts))
+        text = str(self).removesuffix(".")
+        return self._noted(self.at(f"{text}. {SEE}{command}", **self.facts))
 
     def _noted(self, made: Self) -> Self:
         """Give another error the notes of this one."""

@@ -9,6 +9,7 @@ import click
 
 from seqdata.cli.plan import plan
 from seqdata.cli.plugins import plugins
+from seqdata.cli.replay import replay
 from seqdata.cli.stats import stats
 from seqdata.cli.verify import verify
 from seqdata.cli.write import write
@@ -24,7 +25,7 @@ def app() -> None:
     """Write, look at and plan data sets of sequences of any length."""
 
 
-for _command in (write, stats, plan, verify, plugins):
+for _command in (write, stats, plan, replay, verify, plugins):
     app.add_command(_command)
 
 

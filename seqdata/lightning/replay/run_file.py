@@ -154,6 +154,19 @@ class RunFile:
                 found.append(line)
         return found
 
+    def fingerprint_of(self, kind: Kind, name: str | None) -> str | None:
+        """Give the digest that the data of a kind had; None: the fit did not use it."""
+        known = list(self.fingerprints.get(kind, ()))
+        place = list(self.names_of(kind)).index(name)
+        return str(known[place]) if place < len(known) else None
+
+    def names_of(self, kind: Kind) -> list[str | None]:
+        """Give the names of a kind's locations, in their order; None: there is one without."""
+        plain = self.data.get(kind)
+        if plain is None:
+            return []
+        return list(plain["named"]) if "named" in plain else [None]
+
     def options(self, path: Path, kind: Kind, name: str | None) -> DataOptions:
         """Make the options again, with one location: that of a kind, or of one of its names.
 

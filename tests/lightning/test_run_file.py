@@ -1,0 +1,367 @@
+"""The run file: what a fit writes, and that batches come back from it bit by bit."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from seqdata.batch import SequenceBatch
+from seqdata.errors import ConfigError, FingerprintMismatch, PlanError, SeqDataError, SeqDataWarning
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.lightning.replay.course import Course, Wanted, made_again
+from seqdata.lightning.replay.from_file import replay_from
+from seqdata.lightning.replay.record import RunRecord
+from seqdata.lightning.replay.run_file import NAME, RunFile
+from seqdata.loader import Loader
+from seqdata.opening import open_store, write_store
+from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.packed import Packed
+from seqdata.policies.windows import Windows
+from seqdata.storage.splitting import split
+from seqdata.storage.views import take
+from seqdata.world import World
+from tests.lightning.crashing import Crashing, halved, noisy, poor, told
+from tests.lightning.harness import Lanes, Recorder, fit, quietly, sequences
+
+
+@pytest.fixture
+def store(tmp_path) -> str:
+    """Forty short sequences."""
+    rows = ({"id": f"s{i}", "x": x} for i, x in enumerate(sequences(40)))
+    write_store(tmp_path / "store", rows)
+    return str(tmp_path / "store")
+
+
+def again(batch: int, *, epoch: int = 0, path: Path = Path(NAME), kind="train", name=None):
+    made = replay_from(path, Wanted(epoch=epoch, batch=batch), kind, name)
+    return made_again(made.player, made.found)
+
+
+def wrote() -> dict:
+    return yaml.safe_load(Path(NAME).read_text())
+
+
+def test_the_batch_that_crashed_a_run_is_made_again_in_another_process(store):
+    data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3, transform=noisy)
+    run = fit(data, model=Crashing(epoch=1, step=6), max_epochs=2)
+    (note,) = run.error.__notes__
+    found = re.fullmatch(
+        r"in epoch (\d+), batch (\d+) \(step 6, rank 0 of 1\)\. See it: (seqdata replay .*)", note
+    )
+    assert (int(found[1]), int(found[2])) == (1, 6)
+    command = shlex.split(found[3])[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "seqdata", *command, "--save", "batch.pt"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "epoch 1, batch 6 (step 6, rank 0 of 1): 4 rows" in done.stdout
+    saved, kept = torch.load("batch.pt", weights_only=True), run.model.kept
+    assert saved["data"]["x"].numpy().tobytes() == kept["data"]["x"]
+    assert saved["ids"].numpy().tobytes() == kept["ids"]
+    assert (saved["loss_scale"], saved["epoch"], saved["number"]) == (kept["loss_scale"], 1, 6)
+    assert told(data.replay(epoch=1, batch=6)) == kept
+
+
+def test_a_transform_that_crashes_is_met_again(store):
+    data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3, transform=poor)
+    with pytest.raises(ValueError, match="nine is too many") as crashed:
+        fit(data, max_epochs=1)
+    place = crashed.value.__notes__[-1]
+    batch = int(re.search(r"--epoch 0 --batch (\d+)$", place)[1])
+    assert place.endswith(f"See it: seqdata replay {NAME} --epoch 0 --batch {batch}")
+    with pytest.raises(ValueError, match="nine is too many") as met:
+        again(batch)
+    assert met.value.__notes__[:2] == crashed.value.__notes__[:2]
+
+
+def test_an_error_in_the_data_ends_with_the_command(store):
+    shard = Path(store) / "part-00000.arrow"
+    content = bytearray(shard.read_bytes())
+    at = content.find(sequences(40)[7].tobytes())
+    content[at] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(SeqDataError) as found:
+        fit(SequenceDataModule(train=store, batching=Fixed(4, shuffle=False)), max_epochs=1)
+    command = f"See it: seqdata replay {NAME} --epoch 0 --batch 1"
+    place = (
+        r"\n  epoch 0, batch 1 \(step 1, rank 0 of 1\)\. Verify: seqdata verify \S+ --shard 0\. "
+    )
+    assert re.search(place + re.escape(command) + "$", str(found.value))
+    assert found.value.facts["batch"] == 1
+    with pytest.raises(type(found.value), match=r'sequence 7 \("s7"\)'):
+        again(1)
+
+
+def test_validation_has_the_command_of_its_own_data(store):
+    val = {"clean": open_store(store), "other": take(open_store(store), [5, 3, 8, 0, 1])}
+    data = SequenceDataModule(
+        train=store, val=val, batching=Bucketed(4), transform=poor, eval_batching=Fixed(2)
+    )
+    kept = data.replay(epoch=0, batch=0, kind="val", name="other")
+    with pytest.raises(ValueError, match="nine is too many") as crashed:
+        fit(data, max_epochs=1, num_sanity_val_steps=-1)
+    assert "See it: data.replay(epoch=0, batch=" in crashed.value.__notes__[-1]
+    assert crashed.value.__notes__[-1].endswith(", kind='val', name='clean')")
+    good = SequenceDataModule(train=store, val=val, batching=Bucketed(4), eval_batching=Fixed(2))
+    fit(good, max_epochs=1)
+    assert told(again(0, kind="val", name="other")) == told(kept)
+    command = good._record.command("val", "other", 0, 2)
+    assert command == f"seqdata replay {NAME} --epoch 0 --batch 2 --kind val --name other"
+
+
+@pytest.mark.parametrize(
+    ("policy", "transform"),
+    [
+        (Bucketed(3), noisy),
+        (Fixed(3), halved),
+        (Windows(2, batch_size=4, random=True, per_sequence=2), noisy),
+        (Packed(2, 12), None),
+        (Lanes(6), noisy),
+    ],
+)
+@pytest.mark.parametrize(("world", "first"), [(1, 0), (3, 0), (3, 6)])
+def test_every_step_of_every_rank_is_made_again_bit_by_bit(policy, transform, world, first):
+    options = {"seed": 5, "transform": transform}
+    if isinstance(policy, Packed):
+        options["collator"] = "varlen"
+    data = SequenceDataModule(train=sequences(40), batching=policy, **options)
+    seen = {}
+    for rank in range(world):
+        loader = Loader(sequences(40), policy, world=World(rank, world), **options)
+        loader.load_state_dict({**loader.state_dict(), "position": first})
+        steps = range(len(loader) - -(-(batches_of(data) - first) // stride(policy, world)), 999)
+        for step, batch in zip(steps, loader, strict=False):
+            made = data.replay(epoch=0, step=step, rank=rank, world=world, from_position=first)
+            assert told(made) == told(batch)
+            seen[step, rank] = batch.number
+    assert len(seen) == world * -(-(batches_of(data) - first) // stride(policy, world))
+
+
+def batches_of(data: SequenceDataModule) -> int:
+    return len(data.train_dataloader())
+
+
+def stride(policy, world: int) -> int:
+    return 1 if isinstance(policy, Lanes) else world
+
+
+def test_a_batch_has_the_scales_of_its_rank_and_update(store):
+    data = SequenceDataModule(
+        train=store, batching=Bucketed(4), seed=3, batches_per_update=4, transform=noisy
+    )
+    run = fit(data, model=Crashing(step=9), max_epochs=1, limit_train_batches=10)
+    assert told(again(9)) == run.model.kept
+    assert wrote()["run"]["accumulate"] == 4
+    assert run.model.kept["update_num_tokens"] > run.model.kept["num_tokens"]
+
+
+def test_a_resumed_run_says_where_it_began(store, tmp_path):
+    def data():
+        return SequenceDataModule(train=store, batching=Bucketed(4), seed=3)
+
+    fit(data(), folder=tmp_path / "saved", every=3, max_epochs=1)
+    run = fit(data(), model=Crashing(step=7), max_epochs=1, ckpt=tmp_path / "saved/step=3.ckpt")
+    course = wrote()["run"]
+    assert (course["epoch"], course["position"], course["world_size"]) == (0, 3, 1)
+    assert told(again(7)) == run.model.kept
+    assert again(1).number == 1  # of the run before
+    with pytest.raises(PlanError, match=r"`step` is 2 in epoch 0, must be in \[3, 10\) of 1 ranks"):
+        replay_from(Path(NAME), Wanted(epoch=0, step=2), "train")
+
+
+def test_a_second_fit_that_abandons_an_epoch_says_where_it_begins(store):
+    data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3)
+    run = fit(data, max_epochs=3, max_steps=4)
+    run.trainer.fit_loop.epoch_loop.max_steps = 30
+    with quietly():
+        run.trainer.fit(Recorder(), datamodule=data)
+    assert (wrote()["run"]["epoch"], wrote()["run"]["position"]) == (1, 0)
+
+
+def test_an_overfitted_run_replays_its_frozen_epoch(store):
+    data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3)
+    run = fit(data, model=Crashing(step=1), overfit_batches=2, max_epochs=3)
+    assert told(again(1, epoch=2)) == run.model.kept
+
+
+def test_a_view_keeps_its_numbers_beside_the_file(store):
+    parts = split(open_store(store), {"train": 0.8, "val": 0.2})
+    data = SequenceDataModule(train=parts["train"], val=parts["val"], batching=Bucketed(4))
+    run = fit(data, model=Crashing(step=2), max_epochs=1)
+    assert told(again(2)) == run.model.kept
+    assert wrote()["data"]["train"] == {
+        "view": {"path": store}, "numbers": "seqdata-run-train.npz",
+    }  # fmt: skip
+    Path("seqdata-run-train.npz").unlink()
+    with pytest.raises(ConfigError, match=r"numbers must lie in 'seqdata-run-train\.npz' beside"):
+        again(2)
+
+
+def test_a_run_of_a_view_needs_no_file_for_its_numbers(store):
+    data = SequenceDataModule(train=take(open_store(store), range(5, 30)), batching=Bucketed(4))
+    run = fit(data, model=Crashing(step=2), max_epochs=1)
+    assert wrote()["data"]["train"] == {"view": {"path": store}, "range": [5, 30]}
+    assert told(again(2)) == run.model.kept
+
+
+def test_what_lies_in_memory_is_named_and_replayed_where_it_is():
+    data = SequenceDataModule(
+        train=sequences(20), batching=Bucketed(4), transform=lambda sequence, rng: sequence
+    )
+    run = fit(data, model=Crashing(step=2), max_epochs=1)
+    call = "data.replay(epoch=0, batch=2)"
+    assert run.error.__notes__ == [f"in epoch 0, batch 2 (step 2, rank 0 of 1). See it: {call}"]
+    assert told(data.replay(epoch=0, batch=2)) == run.model.kept
+    assert data.replay_command(epoch=0, batch=2) == call
+    assert wrote()["not_replayable"] == [
+        "train: data in memory (20 in a list) lies at no path",
+        "transform: a lambda has no import path; define it in a module",
+    ]
+    message = (
+        r"seqdata-run\.yaml: `train` cannot be made again: data in memory .* lies at no path; in "
+        r"the program that trains, call data\.replay\(epoch=, batch=\)"
+    )
+    with pytest.raises(ConfigError, match=message):
+        again(2)
+
+
+def test_data_that_changed_is_refused(store, tmp_path):
+    fit(SequenceDataModule(train=store, batching=Bucketed(4)), max_epochs=1)
+    rows = ({"id": f"s{i}", "x": x} for i, x in enumerate(sequences(40, 1)))
+    write_store(tmp_path / "store", rows, overwrite=True)
+    message = r"the data of `train` has fingerprint '\w+', must have '\w+' as when the run began"
+    with pytest.raises(FingerprintMismatch, match=message):
+        again(0)
+
+
+def test_a_policy_that_plans_otherwise_is_refused(store):
+    fit(SequenceDataModule(train=store, batching=Bucketed(4)), max_epochs=1)
+    plain = wrote()
+    plain["data"]["batching"]["options"]["batch_size"] = 5
+    Path(NAME).write_text(yaml.safe_dump(plain))
+    with pytest.raises(PlanError, match=r"the plan of epoch 0 has fingerprint .* must have"):
+        again(0)
+
+
+def test_a_quick_look_writes_no_file(store):
+    data = SequenceDataModule(train=store, batching=Bucketed(4))
+    fit(data, fast_dev_run=True)
+    assert not Path(NAME).exists()
+    assert data.replay_command(epoch=0, batch=1) == "data.replay(epoch=0, batch=1)"
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):
+    (tmp_path / "file").write_text("")
+    file = described({})
+    record = RunRecord()
+    with pytest.warns(SeqDataWarning, match=r"seqdata-run\.yaml cannot be written \(.*\), must be"):
+        record.keep(file, tmp_path / "file" / "logs", writes=True)
+    assert record.command("train", None, 1, 2) == "data.replay(epoch=1, batch=2)"
+
+
+def described(data: dict) -> RunFile:
+    return RunFile(course=Course(), data=data, fingerprints={}, plan="", versions={}, trainer={})
+
+
+def test_a_file_elsewhere_is_named_by_its_whole_path(tmp_path):
+    record = RunRecord()
+    record.keep(described({}), tmp_path / "my logs", writes=False)
+    assert record.command("train", None, 1, 2) == (
+        f"seqdata replay '{tmp_path.relative_to(Path.cwd()) / 'my logs' / NAME}' "
+        "--epoch 1 --batch 2"
+    )
+    record.keep(described({}), Path("/elsewhere"), writes=False)
+    assert record.command("train", None, 1, 2).startswith(f"seqdata replay /elsewhere/{NAME} ")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"run\.yaml: cannot be read \(No such file or directory\), must be the seqdata-run"),
+        ("a: [", r"run\.yaml: is no YAML \("),
+        ("- 1", r"run\.yaml: holds no mapping, must be a run file"),
+        ("seqdata_run: 9", r"is no run file of version 1 \(`seqdata_run` is 9\)"),
+        ("!!python/object/apply:os.getcwd []", r"is no YAML \(could not determine a constructor"),
+        ("seqdata_run: 1", r"run\.yaml: is damaged \(KeyError: 'run'\), must be as a fit wrote"),
+        ("seqdata_run: 1\nrun: {plan: a, color: 1}", r"is damaged \(TypeError: .*'color'"),
+        ("#" * (1 << 20) + "#", r"has more than 1048576 bytes, must be a run file"),
+    ],
+)
+def test_what_is_no_run_file_is_refused(content, message):
+    if content is not None:
+        Path("run.yaml").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        RunFile.read(Path("run.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "name", "message"),
+    [
+        ({}, "val", None, "the run had no `val` data, must have some; choose another"),
+        ({"train": {"path": "a"}}, "train", "b", r"`train` has no names, but one is given \('b'\)"),
+        ({"val": {"named": {"a": None}}}, "val", None, "`name` is None, must be one of a: the loc"),
+        ({"train": 5}, "train", None, "`train` is 5, must be a location; it was not part of the"),
+    ],
+)
+def test_data_that_a_run_did_not_have_is_refused(data, kind, name, message):
+    with pytest.raises(ConfigError, match=message):
+        described(data).options(Path(NAME), kind, name)
+
+
+def test_a_file_of_another_release_names_what_it_lacks(store):
+    file = described({"train": {"path": store}, "batching": "bucketed"})
+    with pytest.raises(ConfigError, match=r"has no `data\.eval_batching`, must have all arguments"):
+        file.options(Path(NAME), "train", None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({}, "`batch` is None and `step` is None, must be one of them"),
+        ({"batch": 1, "step": 1}, "`batch` is 1 and `step` is 1, must be one of them"),
+        ({"batch": -1}, "replay: `batch` is -1, must be a whole number from 0"),
+        ({"batch": 0, "world": 0}, "replay: `world` is 0, must be a whole number from 1"),
+        ({"batch": 0, "kind": "val"}, "`kind` is 'val' and `name` is None, must be of data that"),
+        ({"batch": 0, "kind": "dev"}, "`kind` is 'dev' and `name` is None, must be of data that"),
+        (
+            {"batch": 0, "name": "a"},
+            "`name` is 'a', must be of data that was given; train has None",
+        ),
+        ({"step": 0, "rank": 3, "world": 2}, r"`rank` is 3, must be in \[0, 2\)"),
+    ],
+)
+def test_what_names_no_batch_is_refused(asked, message):
+    data = SequenceDataModule(train=sequences(9), batching=Bucketed(3))
+    with pytest.raises(ConfigError, match=message):
+        data.replay(epoch=0, **asked)
+
+
+def test_batches_past_the_epoch_are_refused():
+    data = SequenceDataModule(train=sequences(9), batching=Bucketed(3))
+    with pytest.raises(PlanError, match="`batch` is 3 in epoch 4, must be below 3, the batches of"):
+        data.replay(epoch=4, batch=3)
+    with pytest.raises(PlanError, match=r"`step` is 2 in epoch 0, must be in \[0, 2\) of 2 ranks"):
+        data.replay(epoch=0, step=2, rank=0, world=2)
+
+
+def test_a_dropped_batch_can_still_be_looked_at():
+    data = SequenceDataModule(train=sequences(9), batching=Bucketed(3), tail="drop")
+    made = data.replay(epoch=0, batch=2, world=2)
+    assert isinstance(made, SequenceBatch)
+    assert made.number == 2
+
+
+def test_lanes_are_replayed_as_one_batch_or_by_rank():
+    data = SequenceDataModule(train=sequences(20), batching=Lanes(4), seed=1)
+    whole = data.replay(epoch=0, batch=2)
+    part = data.replay(epoch=0, batch=2, rank=1, world=2)
+    assert (whole.lanes.tolist(), part.lanes.tolist()) == ([0, 1, 2, 3], [2, 3])
+    assert np.array_equal(whole.ids[2:], part.ids)
