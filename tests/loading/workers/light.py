@@ -1,0 +1,35 @@
+"""What worker processes of tests need, without torch: importing it takes longer than the tests."""
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+
+def slowly(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Take 20 ms."""
+    time.sleep(0.02)
+    return sequence
+
+
+def stuck(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Stay in the sequence of tens."""
+    if sequence["x"][0] == 10:
+        time.sleep(60)
+    return sequence
+
+
+def noise(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Add random numbers."""
+    return {"x": sequence["x"] + rng.normal(size=len(sequence["x"]))}
+
+
+class Modules:
+    """A Dataset that tells whether its process has torch."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"x": np.zeros(1), "torch": np.int64("torch" in sys.modules)}

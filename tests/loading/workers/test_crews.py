@@ -1,0 +1,218 @@
+"""Crews over epochs: kept, left in the middle, used twice at once, dropped; nothing is left."""
+
+import gc
+import os
+import signal
+import threading
+import time
+import traceback
+
+import numpy as np
+import pytest
+
+from seqdata import Fixed, Loader
+from seqdata.errors import IncompleteEpochError
+from seqdata.loading.request import Request
+from tests.loading.workers import parts
+from tests.loading.workers.parts import (
+    At,
+    Slowly,
+    descriptors,
+    lives,
+    loader,
+    noisy,
+    playing,
+    same,
+    until,
+)
+
+
+def crews_of(mine):
+    return mine._player._crews
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
+
+
+def settled(mine):
+    """Wait until no task is under way, and tell whether all slots of the kept crew are free."""
+    (crew,) = crews_of(mine)._idle
+
+    def free():
+        crew.receive()
+        return sorted(crew._free) == list(range(crew._arena.slots))
+
+    return until(free)
+
+
+def test_the_same_workers_play_all_epochs():
+    with playing(noisy, num_workers=2) as mine:
+        pids = set()
+        for _ in range(4):
+            list(mine)
+            pids.update(mine.worker_pids)
+        assert len(pids) == 2
+        assert settled(mine)
+    assert until(lambda: not any(map(lives, pids)))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_leaving_fifty_epochs_early_leaves_nothing_behind(prefetch):
+    with playing(Slowly(0.0001), num_workers=2, prefetch=prefetch) as mine:
+        for _ in range(3):
+            next(iter(mine))
+        gc.collect()
+        pids, before = mine.worker_pids, descriptors()
+        for number in range(50):
+            for step, _ in enumerate(mine):
+                if step == number % 5:
+                    break
+        assert mine.worker_pids == pids
+        assert until(lambda: not threads())
+        assert abs(descriptors() - before) <= 1
+        assert settled(mine)
+        assert same(mine, loader(Slowly(0), num_workers=0, epoch=mine.epoch))
+
+
+def test_two_iterations_at_once_each_have_workers_of_their_own():
+    with playing(noisy, num_workers=1) as mine:
+        one, two = iter(mine), iter(mine)
+        first, second = [next(one)], [next(two)]
+        assert len(set(mine.worker_pids)) == 2
+        for left, right in zip(one, two, strict=True):
+            first.append(left)
+            second.append(right)
+        assert same(first, loader(noisy, num_workers=0))
+        assert same(second, loader(noisy, num_workers=0, epoch=1))
+        assert until(lambda: len(mine.worker_pids) == 1)
+
+
+def test_an_iteration_that_nobody_holds_gives_its_workers_back():
+    with playing(Slowly(0.001), num_workers=2) as mine:
+        held = [iter(mine)]
+        next(held[0])
+        held.append(held)  # a cycle: only the collector ends it
+        pids = mine.worker_pids
+        del held
+        gc.collect()
+        assert len(list(mine)) == 15
+        assert mine.worker_pids == pids
+
+
+@pytest.mark.parametrize("act", [parts.hangs, parts.is_stopped])
+def test_a_loader_that_nobody_holds_ends_its_workers_even_stuck_ones(act):
+    mine = loader(At(act, 8), num_workers=2, prefetch=0)
+    batches = iter(mine)
+    next(batches)
+    next(batches)
+    pids, before = mine.worker_pids, descriptors()
+    time.sleep(0.1)
+    del batches, mine
+    gc.collect()
+    assert not any(map(lives, pids))
+    assert descriptors() < before
+
+
+def test_a_run_that_was_ended_sends_no_more_tasks():
+    with playing(num_workers=1) as mine:
+        span = np.array([[0, 0, 1]], dtype=np.int64)
+        requests = [Request(span, span[:, 0], 0)] * 100
+        with crews_of(mine).run() as run:
+            run.begin(iter(requests))
+            run.take()
+        with pytest.raises(IncompleteEpochError, match="the iteration was left while a batch was"):
+            run.take()
+        assert settled(mine)
+
+
+def test_a_run_gives_up_where_its_iteration_is_left_while_it_waits():
+    with playing(At(parts.hangs, 0), num_workers=1) as mine:
+        batches = iter(mine)
+        caught = []
+        taking = threading.Thread(target=lambda: caught.append(_error_of(batches)))
+        taking.start()
+        assert until(lambda: bool(mine.worker_pids))
+        time.sleep(0.1)
+        began = time.monotonic()
+        mine.shutdown()
+        taking.join(5.0)
+        assert time.monotonic() - began < 2.5
+        assert isinstance(caught[0], IncompleteEpochError)
+        assert mine.worker_pids == []
+
+
+def _error_of(batches):
+    try:
+        return next(batches)
+    except Exception as error:
+        return error
+
+
+def test_what_ctrl_c_has_interrupted_is_not_used_again():
+    with playing(Slowly(0.01), num_workers=1, prefetch=0) as mine:
+        batches = iter(mine)
+        next(batches)
+        pids = mine.worker_pids
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.03)
+        with pytest.raises(KeyboardInterrupt):
+            list(batches)
+        assert until(lambda: not any(map(lives, pids)))
+        assert len(list(mine)) == 15
+        assert mine.worker_pids != pids
+
+
+def test_a_fork_of_the_training_process_has_workers_of_its_own():
+    with playing(noisy, num_workers=1) as mine:
+        one = iter(mine)
+        first = [next(one)]
+        list(mine)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                kept = [*crews_of(mine)._idle]
+                good = same(mine, loader(noisy, num_workers=0, epoch=2))
+                mine.shutdown()
+                code = 0 if good and kept else 2
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert same([*first, *one], loader(noisy, num_workers=0))
+
+
+def test_a_worker_has_global_random_numbers_of_its_own():
+    def drawn(seed, workers):
+        store, options = parts.Squares(random=True), {"fields": ("x", "worker")}
+        mine = Loader(
+            store, Fixed(1, shuffle=False), lengths=parts.SQUARES_LENGTHS, num_workers=workers,
+            start_method="fork", seed=seed, **options,
+        )  # fmt: skip
+        found = {}
+        for batch in mine:
+            found.setdefault(int(batch["worker"][0]), []).append(batch["x"].flatten().tolist())
+        mine.shutdown()
+        return list(found.values())
+
+    (one,), (again,), (other,) = drawn(1, 1), drawn(1, 1), drawn(2, 1)
+    assert one == again
+    assert one != other
+    mine, its = drawn(1, 2)
+    numbers = [{value for row in rows for value in row} for rows in (mine, its)]
+    assert not numbers[0] & numbers[1]
+
+
+def test_many_crews_in_turn_leave_nothing_behind():
+    list(loader(num_workers=1))
+    gc.collect()
+    before = descriptors()
+    for _ in range(10):
+        with playing(num_workers=1) as mine:
+            next(iter(mine))
+    gc.collect()
+    assert until(lambda: not threads())
+    assert abs(descriptors() - before) <= 1

@@ -1,0 +1,145 @@
+"""Every way to start workers: the same batches, no torch or script where nothing needs them.
+
+And nothing is left of them when the training process ends, however it does.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from seqdata import Fixed, Loader
+from tests.loading.workers import light
+from tests.loading.workers.parts import lives, loader, playing, same, until
+
+ROOT = Path(__file__).parents[3]
+
+METHODS = ["fork", "forkserver", "spawn"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_are_the_same_and_workers_are_kept(method):
+    with playing(light.noise, num_workers=2, start_method=method) as mine:
+        assert same(mine, loader(light.noise, num_workers=0))
+        pids = mine.worker_pids
+        assert same(mine, loader(light.noise, num_workers=0, epoch=1))
+        assert mine.worker_pids == pids
+    assert not any(map(lives, pids))
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_worker_does_without_torch(method):
+    options = {"lengths": [1] * 8, "num_workers": 1, "start_method": method}
+    mine = Loader(light.Modules(), Fixed(4), **options)
+    assert [batch["torch"].tolist() for batch in mine] == [[0] * 4] * 2
+    mine.shutdown()
+
+
+def run_script(path, code, *arguments):
+    path.write_text(textwrap.dedent(code))
+    known = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(path), *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+UNGUARDED = """
+    import sys
+    print("the script runs")
+    from seqdata import Fixed, Loader, WorkerDiedError
+    from seqdata.storage.memory import MemoryStore
+
+    store = MemoryStore.of([[1], [2, 2]])
+    options = {"num_workers": 1, "start_method": sys.argv[1]}
+    print(len(list(Loader(store, Fixed(1), **options))), "batches", flush=True)
+
+    def own(sequence, rng):
+        return sequence
+
+    try:
+        list(Loader(store, Fixed(1), transform=own, **options))
+    except WorkerDiedError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_script_without_a_guard_works_where_nothing_of_it_is_needed_else_says_so(
+    method, tmp_path
+):
+    done = run_script(tmp_path / "script.py", UNGUARDED, method)
+    out, err = done.communicate(timeout=60)
+    lines = out.splitlines()
+    assert lines[:2] == ["the script runs", "2 batches"], err
+    assert "the script runs" in lines[2:]  # the second time
+    message = (
+        "ended with exit code 1 before it was ready, must live; its error is printed above; put "
+        "the call of a script under `if __name__ == '__main__':`, or pass start_method='fork'"
+    )
+    assert any(message in line for line in lines)
+    assert "An attempt has been made to start a new process" in err
+
+
+GUARDED = """
+    import os
+    import sys
+    import time
+    import numpy as np
+    from seqdata import Fixed, Loader
+    from seqdata.storage.memory import MemoryStore
+    from tests.loading.workers import light
+
+    if __name__ == "__main__":
+        store = MemoryStore.of([np.full(2, number) for number in range(200)])
+        playing = []
+        for method in ("fork", "forkserver", "spawn"):
+            for transform in (light.slowly, light.stuck):
+                loader = Loader(
+                    store, Fixed(2, shuffle=False), num_workers=2, start_method=method,
+                    transform=transform,
+                )
+                playing.append((loader, iter(loader)))
+                next(playing[-1][1])
+        pids = [pid for loader, _ in playing for pid in loader.worker_pids]
+        if sys.argv[1] == "wait":
+            child = os.fork()  # holds all pipes that this process has
+            if not child:
+                os.close(1)
+                os.close(2)
+                time.sleep(60)
+                os._exit(0)
+            print(child, *pids, flush=True)
+            time.sleep(60)
+        print(*pids, flush=True)
+"""
+
+
+def test_a_process_that_ends_while_epochs_are_played_leaves_no_worker(tmp_path):
+    done = run_script(tmp_path / "script.py", GUARDED, "end")
+    out, err = done.communicate(timeout=60)
+    pids = [int(pid) for pid in out.split()]
+    assert (done.returncode, err, len(pids)) == (0, "", 12)
+    assert not any(map(lives, pids))
+
+
+def test_a_process_that_is_killed_leaves_no_worker_whoever_holds_its_pipes(tmp_path):
+    done = run_script(tmp_path / "script.py", GUARDED, "wait")
+    try:
+        child, *pids = (int(pid) for pid in done.stdout.readline().split())
+        assert len(pids) == 12
+        assert all(map(lives, pids))
+        os.kill(done.pid, signal.SIGKILL)
+        began = time.monotonic()
+        assert until(lambda: not any(map(lives, pids)), 5.0)
+        assert time.monotonic() - began < 2.0
+        assert lives(child)
+    finally:
+        os.killpg(done.pid, signal.SIGKILL)
+        done.communicate(timeout=10)
