@@ -113,6 +113,8 @@ def batches_of(place: Place, data: memoryview) -> Blocks:
         )
     except _Damage as error:
         raise _damaged(place, "a footer") from error
+    if sum(metadata + body for _, metadata, body in (*dictionaries, *batches)) > len(data):
+        raise _damaged(place, "messages that lie on one another, or one")
     for block in dictionaries:
         check_message(replace(place, part="dictionary"), data, *block)
     return tuple((int(at), int(metadata), int(body)) for at, metadata, body in batches)

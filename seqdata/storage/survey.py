@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 
 from seqdata.storage.arrow_types import Kind, row_lengths
 from seqdata.storage.lengths import narrow
+from seqdata.storage.limits import check_size
 from seqdata.storage.table_files import TableFile
 
 CACHE = ".seqdata-lengths-"
+_LENGTH = 8  # bytes of one row's, while they are counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +57,7 @@ def survey(
     Raises:
         DecodeError: If a sequence is missing; naming column and row.
         CorruptShardError: If a file is damaged.
+        LimitError: If there are very many rows for the bytes of a file.
     """
     cache = folder / f"{CACHE}{digest[:16]}.npz"
     decodes = not all(file.mapped for file in files)
@@ -76,6 +79,7 @@ def _count(files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> Survey:
     rows: list[int] = []
     counting = {name: _Counting() for name in kinds}
     for file in files:
+        of_file = 0
         for unit in range(file.units):
             count = 0
             for name, kind in kinds.items():
@@ -86,6 +90,8 @@ def _count(files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> Survey:
                     counting[name].widths.append(widths)
                 count = len(lengths)
             rows.append(count)
+            of_file += count
+            check_size(file.place, file.size, _LENGTH * len(kinds) * of_file)
     none = np.empty(0, dtype=np.int64)
     return Survey(
         np.array(rows, dtype=np.int64),

@@ -40,6 +40,7 @@ class TableFile:
         units: Number of record batches or row groups.
         column: Gives one column of a unit.
         digest: Of name, size and footer.
+        size: Its bytes.
     """
 
     place: Place
@@ -49,6 +50,7 @@ class TableFile:
     units: int
     column: Callable[[int, str], pa.Array]
     digest: bytes
+    size: int
 
     @property
     def name(self) -> str:
@@ -158,9 +160,9 @@ def _open_ipc(path: Path, place: Place, digest: bytes) -> TableFile:
         batch = reader.get_batch(unit)
         if not _lies_in(batch, whole.address, whole.address + whole.size):
             column = _Ipc(path, schema, place, blocks)
-            return TableFile(place, "arrow", schema, False, count, column, digest)
+            return TableFile(place, "arrow", schema, False, count, column, digest, whole.size)
         batches.append(batch)
-    return _kept(place, "arrow", schema, batches, digest)
+    return _kept(place, "arrow", schema, batches, digest, whole.size)
 
 
 def _open_stream(path: Path, place: Place, digest: bytes) -> TableFile:
@@ -170,11 +172,16 @@ def _open_stream(path: Path, place: Place, digest: bytes) -> TableFile:
     whole = _mapped(path)
     check_stream(place, memoryview(whole))
     reader = pa.ipc.open_stream(whole, options=options)
-    return _kept(place, "stream", reader.schema, list(reader), digest)
+    return _kept(place, "stream", reader.schema, list(reader), digest, whole.size)
 
 
 def _kept(
-    place: Place, format: str, schema: pa.Schema, batches: list[pa.RecordBatch], digest: bytes
+    place: Place,
+    format: str,
+    schema: pa.Schema,
+    batches: list[pa.RecordBatch],
+    digest: bytes,
+    size: int,
 ) -> TableFile:
     for batch in batches:
         batch.validate()
@@ -182,7 +189,7 @@ def _kept(
     def column(unit: int, name: str) -> pa.Array:
         return batches[unit].column(schema.get_field_index(name))
 
-    return TableFile(place, format, schema, True, len(batches), column, digest)
+    return TableFile(place, format, schema, True, len(batches), column, digest, size)
 
 
 def _lies_in(batch: pa.RecordBatch, begin: int, end: int) -> bool:
@@ -226,7 +233,8 @@ def _open_parquet(path: Path, place: Place, digest: bytes) -> TableFile:
     groups = groups_of(place, memoryview(whole).cast("B"))
     opened = parquet.ParquetFile(pa.BufferReader(whole))
     column = _Parquet(path, opened.metadata, groups, place)
-    return TableFile(place, "parquet", opened.schema_arrow, False, len(groups), column, digest)
+    schema = opened.schema_arrow
+    return TableFile(place, "parquet", schema, False, len(groups), column, digest, whole.size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -114,6 +114,38 @@ def test_a_stream_is_held_whole_so_that_its_batches_count_together(tmp_path, mon
     assert "bytes that become 900036 in memory" in str(refused(path))
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_rows_of_many_small_units_count_together(tmp_path, monkeypatch, name):
+    many = pa.table({"x": bombs.lists(30_000)})
+    pa.parquet.write_table(many, tmp_path / "a.parquet", row_group_size=1_000)
+    bombs.write_ipc(tmp_path / "a.arrow", {"x": bombs.lists(30_000)}, "zstd")
+    monkeypatch.setattr(limits, "FREE_BYTES", 235_000)
+    monkeypatch.setattr(limits, "MAX_RATIO", 1)
+    with pytest.raises(LimitError, match=r"^\S+ shard 0 \(.a\..*.\): has \d+ bytes that become 24"):
+        open_store(tmp_path / name)
+
+
+def test_messages_that_lie_on_one_another_are_an_error(tmp_path):
+    path = tmp_path / "a.arrow"
+    batch = pa.record_batch(column(500))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+        for _ in range(3):
+            writer.write_batch(batch)
+    raw = path.read_bytes()
+    first, _, last = batches_of(HERE, memoryview(raw))
+    whole = (first[0], first[1], sum(last) - first[0] - first[1])  # all three in one
+    raw = raw.replace(block_bytes(first), block_bytes(whole))
+    with pytest.raises(
+        CorruptShardError, match="has messages that lie on one another, or one that"
+    ):
+        batches_of(HERE, memoryview(raw))
+
+
+def block_bytes(block):
+    at, metadata, body = block
+    return np.array([at, metadata, body], dtype=np.int64).tobytes()
+
+
 def test_metadata_without_end_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "a.arrow", column())
     monkeypatch.setattr(messages, "MAX_METADATA", 100)
