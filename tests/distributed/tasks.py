@@ -21,6 +21,8 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
 from tests.lightning import predicting
+from tests.lightning.crashing import Crashing
+from tests.lightning.crashing import told as told_by_batch
 from tests.lightning.harness import (
     QUIET,
     Lanes,
@@ -204,6 +206,21 @@ def parallel_world(spec: dict[str, Any]) -> tuple[int, int]:
     return world.rank, world.size
 
 
+def crash(spec: dict[str, Any]) -> dict[str, Any]:
+    """Crash in one step of all ranks; tell what was said, and what each batch was."""
+    data = SequenceDataModule(train=spec["store"], batching=Bucketed(4), seed=3)
+    run = fit(
+        data,
+        model=Crashing(step=spec["step"]),
+        default_root_dir=spec["logs"],
+        max_epochs=1,
+        **under_ddp(spec["world"]),
+    )
+    own = run.model.kept
+    step = data.replay(epoch=0, step=spec["step"], rank=data.trainer.global_rank)
+    return {"notes": run.error.__notes__, "kept": own, "here": told_by_batch(step) == own}
+
+
 TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fit": run_fit,
     "test": evaluate,
@@ -212,4 +229,5 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "exact_mean": exact_mean,
     "compare": compare,
     "parallel_world": parallel_world,
+    "crash": crash,
 }

@@ -15,7 +15,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +32,6 @@ TUPLE, DICT = "tuple", "dict"
 NOTHING = "unreplayable"
 _TAGS = frozenset((IMPORT, OBJECT, PARTIAL, TUPLE, DICT, NOTHING))
 _SCRIPT = "__seqdata_script__"  # what a script is called while it is read again
-Where = Callable[[str], ConfigError]
 
 
 @dataclass(slots=True, eq=False)
@@ -68,9 +67,13 @@ class Names:
             return self._partial(value, argument)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._object(value, argument)
-        if callable(value) and {"__module__", "__qualname__"} <= set(dir(value)):
+        if isinstance(value, type) or {"__module__", "__qualname__"} <= set(dir(value)):
             return self.named(value, argument)
-        return self.nothing(argument, f"a {type(value).__name__} has no import path")
+        return self.nothing(
+            argument,
+            f"a {type(value).__name__} has no import path; use a function of a module, or a "
+            "dataclass",
+        )
 
     def named(self, value: Any, argument: str) -> dict[str, Any]:
         """Give the import path of a function or class, where it has one."""

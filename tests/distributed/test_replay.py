@@ -1,0 +1,36 @@
+"""The run file of several ranks, and the batch of any of them made again by one process."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from seqdata.lightning.replay.course import Wanted, made_again
+from seqdata.lightning.replay.from_file import replay_from
+from seqdata.lightning.replay.run_file import NAME
+from seqdata.opening import write_store
+from tests.lightning.crashing import told
+from tests.lightning.harness import sequences
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_batch_of_every_rank_is_made_again_by_one_process(ranks, tmp_path, world):
+    write_store(tmp_path / "store", sequences(40))
+    spec = {"store": str(tmp_path / "store"), "logs": str(tmp_path / "logs"), "step": 2}
+    made = ranks.play("crash", world, spec)
+    path = tmp_path / "logs" / NAME
+    assert [one.name for one in (tmp_path / "logs").iterdir()] == [NAME]
+    assert yaml.safe_load(path.read_text())["run"]["world_size"] == world
+    for rank, of_rank in enumerate(made):
+        (note,) = of_rank["notes"]
+        batch = 2 * world + rank
+        assert f"in epoch 0, batch {batch} (step 2, rank {rank} of {world}). See it: " in note
+        command = re.search(r"seqdata replay (\S+) --epoch 0 --batch (\d+)$", note)
+        assert (Path(command[1]), int(command[2])) == (path, batch)
+        assert of_rank["here"]
+        for wanted in (Wanted(epoch=0, batch=batch), Wanted(epoch=0, step=2, rank=rank)):
+            again = replay_from(path, wanted, "train")
+            assert told(made_again(again.player, again.found)) == of_rank["kept"]
