@@ -22,7 +22,7 @@ $(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
 $(STAMP) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-nightly lint types docs bench mutants dist clean
+.PHONY: help env demo test test-nightly lint types docs bench faults mutants dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -85,6 +85,10 @@ $(STAMP_OF_PEERS): benchmarks/peers.txt | $(STAMP)
 	@echo "== environment: installing benchmarks/peers.txt in $(PEERS) (minutes)"
 	@if $(PEERS)/bin/python -m pip install -q -r benchmarks/peers.txt; then touch $@; else \
 		echo "== environment: not all of it could be installed; what is missing is left out below"; fi
+
+faults: env  ## inject every fault there is and show what comes of it (3 minutes)
+	@echo "== faults: damaged files, killed workers and writers, a full disk; each in a process of its own"
+	@$(BIN)/python -m seqdata.testing.faults
 
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 	@echo "== mutants: one patch after the other on a copy of the tree"

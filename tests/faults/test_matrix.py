@@ -1,11 +1,15 @@
 """One cell per fault at every change, all of them at night: nothing silent, nothing unbounded."""
 
+from pathlib import Path
+
 import pytest
 
 from seqdata.testing.faults.matrix import run_cell, summary
+from seqdata.testing.faults.page import as_page
 from seqdata.testing.faults.rows import all_cells
 from seqdata.testing.faults.table import FAULTS
 
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "when-something-breaks.md"
 QUICK = [cell for cell in all_cells(quick=True) if cell.quick]
 ALL = [cell for cell in all_cells() if cell.tries is not None]
 
@@ -53,3 +57,7 @@ def test_a_thousand_flipped_bits_are_tried_with_every_way_to_verify():
         "arrow, verify first_read, read, shards": 1000,
         "arrow, verify always, read, shards": 1000,
     }
+
+
+def test_the_page_shows_what_is_expected():
+    assert as_page(QUICK) in PAGE.read_text("utf-8")

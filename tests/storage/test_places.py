@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -85,3 +86,9 @@ def test_every_store_knows_where_its_sequences_lie(tmp_path):
     assert str(open_foreign(tmp_path / "p.parquet").place(1)).endswith(
         'p.parquet shard 0 ("p.parquet"), sequence 1 ("b")'
     )
+
+
+def test_the_page_on_errors_lists_every_fact_of_a_place():
+    page = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+    table = page.read_text("utf-8").partition("## Facts")[2].partition("\n## ")[0]
+    assert not [name for name in WHOLE.facts if f"`{name}`" not in table]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from seqdata.testing.faults.matrix import Result, run, summary
+from seqdata.testing.faults.page import as_page
 from seqdata.testing.faults.rows import all_cells
 from seqdata.testing.faults.table import FAULTS
 
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str]) -> int:
             console.print(f"{fault}: {FAULTS[fault]}")
         console.print(_line(result), markup=False, soft_wrap=True)
         results.append(result)
+    console.print(as_page([cell for cell in all_cells() if cell.quick]), markup=False)
     console.print(summary(results), markup=False)
     return 0 if all(result.ok for result in results) else 1
 
