@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seqdata.plan import Plan
 from seqdata.report import Measures
-from seqdata.sharing import steps_of
+from seqdata.sharing import Tail, share
 from seqdata.world import World
 
 _BARS = 12
@@ -82,28 +82,41 @@ class WorldFigures:
         size: Ranks.
         steps: Of every rank.
         filler: Batches that are filler, in the last step.
+        left_out: Batches of the plan that are not trained.
+        repeated: Batches that are trained again, in the last step.
         balance: sum(max)/sum(mean) over the steps of the longest row of each rank: 1.0 is even.
     """
 
     size: int
     steps: int
     filler: int
+    left_out: int
+    repeated: int
     balance: float
 
 
-def world_figures(plan: Plan, batches: Measures, sizes: Sequence[int]) -> list[WorldFigures]:
-    """Give steps and balance of a plan for several world sizes."""
+def world_figures(
+    plan: Plan, batches: Measures, sizes: Sequence[int], tail: Tail = "fill"
+) -> list[WorldFigures]:
+    """Give steps and balance of a plan for several world sizes.
+
+    Raises:
+        PlanError: If ``drop`` would leave out everything.
+    """
     figures = []
     for count in sizes:
-        steps = steps_of(len(plan), World(0, count), "fill", plan.lanes)
-        whole = 0 if plan.lanes else len(plan) // count * count  # full steps
+        steps = len(share(plan, World(0, count), tail=tail))
+        whole = 0 if plan.lanes else len(plan) // count * count  # of full steps
+        missing = 0 if plan.lanes else steps * count - len(plan)
         dealt = batches.longest[:whole].reshape(-1, count)
         mean = float(dealt.mean(axis=1).sum())
         figures.append(
             WorldFigures(
                 size=count,
                 steps=steps,
-                filler=0 if plan.lanes else steps * count - len(plan),
+                filler=missing if tail == "fill" else 0,
+                left_out=-missing if tail == "drop" else 0,
+                repeated=missing if tail == "repeat" else 0,
                 balance=float(dealt.max(axis=1).sum()) / mean if mean else 1.0,
             )
         )

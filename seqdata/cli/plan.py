@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -17,12 +17,15 @@ from rich.table import Table
 
 from seqdata.cli.console import console, examples, reporting
 from seqdata.cli.figures import WorldFigures, world_figures
+from seqdata.cli.ledger import STDOUT, ledger, write_ledger
 from seqdata.cli.picture import draw_plan
+from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.opening import open_store, resolve_policy
 from seqdata.plan import Plan
 from seqdata.planning.making import describe
 from seqdata.report import Measures
+from seqdata.sharing import Tail
 
 _LISTED = 5  # sequences named per list
 
@@ -40,6 +43,7 @@ def _sizes(_context: click.Context, _option: click.Parameter, text: str) -> tupl
         "seqdata plan store/ --batching token-budget --max-tokens 16384 --world 1,2,8",
         "seqdata plan store/ --batching bucketed --batch-size 64 --plot plan.png",
         "seqdata plan store/ --batching fixed --batch-size 32 --max-length 512 --too-long split",
+        "seqdata plan store/ --max-tokens 16384 --world 8 --tail drop --ledger left-out.jsonl",
     )
 )
 @click.argument("store")
@@ -53,6 +57,20 @@ def _sizes(_context: click.Context, _option: click.Parameter, text: str) -> tupl
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--epoch", type=int, default=0, show_default=True)
 @click.option("--world", callback=_sizes, default="1", show_default=True, help="Numbers of ranks.")
+@click.option(
+    "--tail",
+    type=click.Choice(get_args(Tail)),
+    default="fill",
+    show_default=True,
+    help="What a rank without a batch in the last step gets.",
+)
+@click.option(
+    "--ledger",
+    "target",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Write what is dropped, split, truncated, left out or repeated, by id: lines of JSON; "
+    "- is stdout, alone.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw lengths and padding: a PNG.")
 @reporting
@@ -62,8 +80,10 @@ def plan(
     seed: int,
     epoch: int,
     world: tuple[int, ...],
+    tail: Tail,
     no_shuffle: bool,
     as_json: bool,
+    target: str | None,
     plot: str | None,
     **options: Any,
 ) -> None:
@@ -71,11 +91,20 @@ def plan(
     chosen = {name: value for name, value in options.items() if value is not None}
     if no_shuffle:
         chosen["shuffle"] = False
+    if as_json and target == STDOUT:
+        raise ConfigError(
+            "plan: `--json` and `--ledger -` are both for stdout, must be one of them; name a file"
+        )
     policy = resolve_policy(batching, chosen)
     index = SequenceIndex.of_store(open_store(store))
     made = policy.plan(index, seed=seed, epoch=epoch)
     batches = made.measures
-    worlds = world_figures(made, batches, world)
+    worlds = world_figures(made, batches, world, tail)
+    written = None
+    if target is not None:
+        written = write_ledger(ledger(index, made, policy.axis, world, tail), target)
+    if target == STDOUT:
+        return
     facts = {"policy": describe(policy), "seed": seed, "epoch": epoch, **_facts(made, batches)}
     lists = _lists(made, index)
     if plot is not None:
@@ -84,7 +113,9 @@ def plan(
         of_worlds = [asdict(one) for one in worlds]
         click.echo(json.dumps({**facts, **lists, "worlds": of_worlds}, indent=2))
         return
-    _print(facts, lists, worlds)
+    _print(facts, lists, worlds, tail)
+    if written is not None:
+        console().print(f"ledger: {target}, {written:,} lines")
     if plot is not None:
         console().print(f"drawn: {plot}")
 
@@ -125,7 +156,10 @@ def _lists(made: Plan, index: SequenceIndex) -> dict[str, dict[str, Any]]:
 
 
 def _print(
-    facts: dict[str, Any], lists: dict[str, dict[str, Any]], worlds: list[WorldFigures]
+    facts: dict[str, Any],
+    lists: dict[str, dict[str, Any]],
+    worlds: list[WorldFigures],
+    tail: Tail,
 ) -> None:
     out = console()
     out.print(f"{facts['policy']}, seed {facts['seed']}, epoch {facts['epoch']}")
@@ -133,9 +167,11 @@ def _print(
         f"{facts['batches']:,} batches, {facts['timesteps']:,} timesteps, {facts['padded']:,} with "
         f"padding: {100 * (1 - 1 / facts['waste']):.2f} % is padding (waste {facts['waste']:.4f})"
     )
-    table = Table("ranks", "steps", "filler batches", "balance", title="Worlds")
+    uneven = {"fill": "filler batches", "drop": "left out", "repeat": "repeated"}[tail]
+    table = Table("ranks", "steps", uneven, "balance", title="Worlds")
     for one in worlds:
-        table.add_row(str(one.size), f"{one.steps:,}", str(one.filler), f"{one.balance:.4f}")
+        batches = str(one.filler + one.left_out + one.repeated)  # two of them are 0
+        table.add_row(str(one.size), f"{one.steps:,}", batches, f"{one.balance:.4f}")
     out.print(table)
     out.print("balance: sum(max)/sum(mean) of the ranks' longest rows over the steps; 1 is even")
     worst = facts["worst"]

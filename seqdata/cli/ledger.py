@@ -1,0 +1,140 @@
+"""The ledger of an epoch: by id, every sequence that is not trained once and whole.
+
+Place in the flow: index and plan -> lines of JSON, one per sequence or span. Reads: the plan's
+report, and the batches that the last step of a number of ranks leaves out or repeats.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.index import SequenceIndex
+from seqdata.plan import Plan
+from seqdata.sharing import Tail, share
+from seqdata.world import World
+
+STDOUT = "-"
+_RUN = 1 << 14  # sequences whose ids are asked for together
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """A batch that the last step of an epoch leaves out (no rank) or repeats.
+
+    Attributes:
+        batch: Its number in the plan.
+        step: Of the repetition; None where it is left out.
+        rank: Who repeats it; None where it is left out.
+    """
+
+    batch: int
+    step: int | None = None
+    rank: int | None = None
+
+
+def uneven_batches(plan: Plan, ranks: int, tail: Tail) -> list[Uneven]:
+    """Give the batches that so many ranks leave out or repeat, in the order of the plan.
+
+    Raises:
+        PlanError: If ``drop`` would leave out all of them.
+    """
+    count = len(plan)
+    if plan.lanes or not count or tail == "fill":
+        return []
+    steps = len(share(plan, World(0, ranks), tail=tail))
+    if tail == "drop":
+        return [Uneven(batch) for batch in range(steps * ranks, count)]
+    missing = range(count - (steps - 1) * ranks, ranks)
+    last = {rank: share(plan, World(rank, ranks), tail=tail)[steps - 1] for rank in missing}
+    return [Uneven(step.number, steps - 1, rank) for rank, step in last.items()]
+
+
+def ledger(
+    index: SequenceIndex, plan: Plan, axis: str, worlds: Sequence[int], tail: Tail
+) -> Iterator[dict[str, Any]]:
+    """Give the ledger's lines: ``dropped``, ``split``, ``truncated``, ``left_out``, ``repeated``.
+
+    Args:
+        index: What was planned.
+        plan: Of one epoch.
+        axis: That was planned on.
+        worlds: Numbers of ranks whose last step is looked at.
+        tail: What happens in it.
+
+    Raises:
+        PlanError: If ``tail`` leaves out everything on one of the worlds.
+    """
+    report = plan.report
+    pieces, kept = _use(plan, len(index), needed=len(report.split) + len(report.truncated) > 0)
+    yield from _sequences(index, axis, "dropped", report.dropped, lambda _: {})
+    yield from _sequences(
+        index, axis, "split", report.split, lambda number: {"pieces": int(pieces[number])}
+    )
+    yield from _sequences(
+        index, axis, "truncated", report.truncated, lambda number: {"kept": int(kept[number])}
+    )
+    for ranks in worlds:
+        for one in uneven_batches(plan, ranks, tail):
+            yield from _spans(index, plan, ranks, one)
+
+
+def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
+    """Write lines of JSON to a file, or to stdout; gives their number.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    count = 0
+    if target != STDOUT:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+    with click.open_file(target, "w", encoding="utf-8") as file:
+        for line in lines:
+            click.echo(json.dumps(line), file=file)
+            count += 1
+    return count
+
+
+def _use(plan: Plan, count: int, *, needed: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give spans and the last timestep that is used of each sequence, int64 (count,)."""
+    pieces, kept = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    for number in range(len(plan) if needed else 0):
+        spans = plan.batch(number).spans
+        np.add.at(pieces, spans[:, 0], spans[:, 2] > spans[:, 1])
+        np.maximum.at(kept, spans[:, 0], spans[:, 2])
+    return pieces, kept
+
+
+def _sequences(
+    index: SequenceIndex,
+    axis: str,
+    what: str,
+    numbers: NDArray[np.int64],
+    more: Callable[[int], dict[str, int]],
+) -> Iterator[dict[str, Any]]:
+    for first in range(0, len(numbers), _RUN):
+        part = numbers[first : first + _RUN]
+        named = zip(part.tolist(), _ids(index, part), index.at(axis, part).tolist(), strict=True)
+        for number, name, length in named:
+            yield {"what": what, "number": number, "id": name, "length": length, **more(number)}
+
+
+def _spans(index: SequenceIndex, plan: Plan, ranks: int, one: Uneven) -> Iterator[dict[str, Any]]:
+    where: dict[str, Any] = {"ranks": ranks, "batch": one.batch}
+    if one.rank is not None:
+        where |= {"step": one.step, "rank": one.rank}
+    what = "left_out" if one.rank is None else "repeated"
+    spans = plan.batch(one.batch).spans
+    for (number, start, stop), name in zip(spans.tolist(), _ids(index, spans[:, 0]), strict=True):
+        yield {"what": what, **where, "number": number, "id": name, "start": start, "stop": stop}
+
+
+def _ids(index: SequenceIndex, numbers: NDArray[np.int64]) -> Sequence[str | None]:
+    return [None] * len(numbers) if index.keys is None else list(index.keys(numbers.tolist()))
