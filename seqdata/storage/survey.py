@@ -129,7 +129,7 @@ def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> Survey | None:
             lengths = {name: _array(kept, f"lengths/{name}", size) for name in kinds}
             nested = [name for name, kind in kinds.items() if kind.nested]
             widths = {name: _array(kept, f"widths/{name}", size) for name in nested}
-    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None
     if rows.shape != (units,) or rows.dtype != np.int64 or (rows < 0).any():
         return None

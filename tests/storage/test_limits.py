@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,12 @@ import pytest
 from seqdata.errors import CorruptShardError, LimitError
 from seqdata.opening import open_store
 from seqdata.protocols import Field
-from seqdata.storage import limits, messages, pages, table_files, texts, thrift
+from seqdata.storage import limits, messages, table_files, texts
 from seqdata.storage.checksums import checksums_of
 from seqdata.storage.columns import Layout
 from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.messages import batches_of, check_message, check_stream
-from seqdata.storage.pages import Chunk, Group, check_column, groups_of, pages_of
 from seqdata.storage.places import Place
 from seqdata.storage.texts import TextSource
-from seqdata.storage.thrift import NoStructError, read_struct
 from seqdata.storage.writer import write_arrow
 
 HERE = Place(dataset="/d", shard=0, file="f")
@@ -123,27 +119,6 @@ def test_rows_of_many_small_units_count_together(tmp_path, monkeypatch, name):
     monkeypatch.setattr(limits, "MAX_RATIO", 1)
     with pytest.raises(LimitError, match=r"^\S+ shard 0 \(.a\..*.\): has \d+ bytes that become 24"):
         open_store(tmp_path / name)
-
-
-def test_messages_that_lie_on_one_another_are_an_error(tmp_path):
-    path = tmp_path / "a.arrow"
-    batch = pa.record_batch(column(500))
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-        for _ in range(3):
-            writer.write_batch(batch)
-    raw = path.read_bytes()
-    first, _, last = batches_of(HERE, memoryview(raw))
-    whole = (first[0], first[1], sum(last) - first[0] - first[1])  # all three in one
-    raw = raw.replace(block_bytes(first), block_bytes(whole))
-    with pytest.raises(
-        CorruptShardError, match="has messages that lie on one another, or one that"
-    ):
-        batches_of(HERE, memoryview(raw))
-
-
-def block_bytes(block):
-    at, metadata, body = block
-    return np.array([at, metadata, body], dtype=np.int64).tobytes()
 
 
 def test_metadata_without_end_is_refused(tmp_path, monkeypatch):
@@ -297,225 +272,3 @@ def test_a_state_of_the_datasets_library_without_end_is_not_believed(tmp_path):
     write(tmp_path / "a.arrow", column(4))
     (tmp_path / "state.json").write_text("[" * 200_000)
     assert len(open_store(tmp_path)) == 4
-
-
-# ---- Arrow's messages
-
-
-def check_file(place, data):
-    for unit, block in enumerate(batches_of(place, data)):
-        check_message(replace(place, unit=unit), data, *block)
-
-
-def arrow_bytes(tmp_path, *, stream=False, compression="lz4"):
-    return write(tmp_path / "a.arrow", column(), compression, stream=stream).read_bytes()
-
-
-def test_a_footer_that_leads_out_of_the_file_is_an_error(tmp_path):
-    raw = arrow_bytes(tmp_path)
-    for size in (-1, len(raw)):
-        bad = raw[:-10] + size.to_bytes(4, "little", signed=True) + raw[-6:]
-        with pytest.raises(
-            CorruptShardError, match="has a footer that leads out of the file, must"
-        ):
-            check_file(HERE, memoryview(bad))
-    for bad in (raw[:-1], raw[:5]):
-        with pytest.raises(CorruptShardError, match="has no footer at its end, must have one; it"):
-            check_file(HERE, memoryview(bad))
-
-
-@pytest.mark.parametrize("place", [(-8, 5), (1 << 40, 5), (24, 1 << 40), (24, -1), (24, 1 << 62)])
-def test_a_buffer_that_leads_out_of_its_message_is_an_error(tmp_path, place):
-    path = write(tmp_path / "a.arrow", column())
-    damaged(path, np.array([24, 5]).tobytes(), np.array(place).tobytes())
-    with pytest.raises(
-        CorruptShardError, match=r"unit 0.: has a message that leads out of the file"
-    ):
-        check_file(HERE, memoryview(path.read_bytes()))
-
-
-def test_every_damaged_byte_of_a_file_is_an_error_of_ours_or_none(tmp_path):
-    raw = arrow_bytes(tmp_path)
-    check_file(HERE, memoryview(raw))
-    seen = set()
-    for place in range(len(raw)):
-        for value in (0x7F, 0x80, 0xFF):
-            bad = bytearray(raw)
-            bad[place] = value
-            try:
-                check_file(HERE, memoryview(bad))
-            except (CorruptShardError, LimitError) as error:
-                seen.add(str(error).split(": ", 1)[1].split(",")[0].strip("0123456789"))
-    assert "has a message that leads out of the file" in seen
-    assert "has a footer that leads out of the file" in seen
-
-
-def test_every_damaged_byte_of_a_stream_is_an_error_of_ours_or_none(tmp_path):
-    raw = arrow_bytes(tmp_path, stream=True)
-    check_stream(HERE, memoryview(raw))
-    found = 0
-    for place in range(len(raw)):
-        for value in (0x7F, 0x80, 0xFF):
-            bad = bytearray(raw)
-            bad[place] = value
-            try:
-                check_stream(HERE, memoryview(bad))
-            except (CorruptShardError, LimitError):
-                found += 1
-    assert found > 100
-    for cut in (4, 6, 200, len(raw) - 100):
-        with pytest.raises(CorruptShardError, match="has a message that leads out of the file"):
-            check_stream(HERE, memoryview(raw[:cut] if cut > 4 else b"\xff\xff\xff\xff"))
-
-
-# ---- Parquet's footer and pages
-
-
-def parquet_bytes(tmp_path, **options):
-    pa.parquet.write_table(pa.table(column(5)), tmp_path / "a.parquet", **options)
-    return (tmp_path / "a.parquet").read_bytes()
-
-
-def test_the_footer_says_what_pyarrow_says(tmp_path):
-    given = pa.table({
-        "x": [[1, 2], [3]], "t": ["a", "b"], "f": [1.0, 2.0], "s": [{"a": 1, "b": 2}] * 2,
-        "raw": pa.array([b"123", b"456"], pa.binary(3)),
-    })  # fmt: skip
-    pa.parquet.write_table(given, tmp_path / "a.parquet", row_group_size=1)
-    raw = memoryview((tmp_path / "a.parquet").read_bytes())
-    about = pa.parquet.ParquetFile(tmp_path / "a.parquet").metadata
-    groups = groups_of(HERE, raw)
-    assert len(groups) == about.num_row_groups == 2
-    for number, group in enumerate(groups):
-        assert group.rows == about.row_group(number).num_rows
-        for place, chunk in enumerate(group.chunks):
-            said = about.row_group(number).column(place)
-            assert (chunk.path, chunk.values) == (said.path_in_schema, said.num_values)
-            assert chunk.size == said.total_compressed_size
-            found = pages_of(HERE, raw, chunk)
-            assert found.values == said.num_values
-    assert [chunk.width for chunk in groups[0].chunks] == [8, None, 8, 8, 8, 3]
-
-
-@pytest.mark.parametrize(
-    ("bad", "text"),
-    [
-        (lambda raw: raw[:-1], "has no footer at its end, must have one; it was cut off"),
-        (lambda raw: raw[:6], "has no footer at its end"),
-        (lambda raw: raw[:-8] + b"\xff\xff\xff\x7fPAR1", "has a footer that cannot be read, must"),
-        (lambda raw: raw[:-8] + b"\0\0\0\0PAR1", "has a footer that cannot be read"),
-        (lambda raw: raw[:-60] + b"\xff" * 52 + raw[-8:], "has a footer that cannot be read"),
-    ],
-)
-def test_a_footer_of_parquet_that_is_none_is_an_error(tmp_path, bad, text):
-    with pytest.raises(CorruptShardError, match=text):
-        groups_of(HERE, memoryview(bad(parquet_bytes(tmp_path))))
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"begin": -1}, "has pages that lead out of the file, must be as it was written; restore"),
-        ({"size": 1 << 40}, "has pages that lead out of the file"),
-        ({"size": -1}, "has pages that lead out of the file"),
-        ({"begin": 0}, "has a page without a header, must be as it was written"),
-        ({"size": 30}, "has a page without a header|has pages that lead out of the column"),
-        ({"values": 0}, "has 0 values for 5 rows, must be as it was written; restore the file"),
-    ],
-)
-def test_pages_that_cannot_be_true_are_an_error(tmp_path, change, text):
-    raw = memoryview(parquet_bytes(tmp_path))
-    (group,) = groups_of(HERE, raw)
-    (chunk,) = group.chunks
-    facts = {name: getattr(chunk, name) for name in Chunk.__slots__} | change
-    with pytest.raises(CorruptShardError, match=text):
-        check_column(HERE, raw, Group(group.rows, (Chunk(**facts),)), "x")
-
-
-def test_every_damaged_byte_of_a_parquet_file_is_an_error_of_ours_or_none(tmp_path):
-    raw = parquet_bytes(tmp_path, store_schema=False)
-    found = set()
-    for place in range(len(raw)):
-        for value in (0x7F, 0x80, 0xFF):
-            bad = bytearray(raw)
-            bad[place] = value
-            try:
-                for group in groups_of(HERE, memoryview(bad)):
-                    check_column(HERE, memoryview(bad), group, "x")
-            except (CorruptShardError, LimitError) as error:
-                found.add(type(error))
-    assert found == {CorruptShardError}
-
-
-def test_a_run_of_one_value_counts_as_often_as_it_is_said(tmp_path, monkeypatch):
-    path = tmp_path / "a.parquet"
-    pa.parquet.write_table(pa.table(column(100_000)), path)
-    assert path.stat().st_size < 100_000
-    monkeypatch.setattr(limits, "FREE_BYTES", 850_000)
-    monkeypatch.setattr(limits, "MAX_RATIO", 1)
-    with pytest.raises(
-        LimitError, match=r"bytes that become 12\d{5} in memory, must become at most"
-    ):
-        open_store(path)
-
-
-def test_too_many_pages_are_refused(tmp_path, monkeypatch):
-    raw = memoryview(parquet_bytes(tmp_path))
-    monkeypatch.setattr(pages, "MAX_PAGES", 1)
-    with pytest.raises(
-        LimitError, match="has too many pages, must have at most 1; where you trust"
-    ):
-        check_column(HERE, raw, groups_of(HERE, raw)[0], "x")
-
-
-def test_texts_are_read_by_pieces_where_they_might_become_long(tmp_path, monkeypatch):
-    texts = ["t" * (i % 50) for i in range(300)]
-    pa.parquet.write_table(pa.table({**column(300), "t": texts}), tmp_path / "a.parquet")
-    monkeypatch.setattr(pages, "PIECE_BYTES", 20_000)
-    raw = memoryview((tmp_path / "a.parquet").read_bytes())
-    rows = check_column(HERE, raw, groups_of(HERE, raw)[0], "t")
-    assert 1 < rows < 100
-    spans = np.stack([np.arange(300), np.zeros(300, int), np.zeros(300, int)], axis=1)
-    assert open_store(tmp_path / "a.parquet").read(spans, ["t"])["t"] == texts
-
-
-# ---- Thrift
-
-
-def test_a_struct_is_read_with_what_is_wanted_of_it():
-    inner = b"\x15\x06\x00"  # {1: 3}
-    data = (
-        b"\x15\x02"  # 1: 1
-        b"\x11"  # 2: true
-        b"\x18\x03abc"  # 3: bytes
-        b"\x1c" + inner  # 4: a struct
-        + b"\x19\x2c" + inner * 2  # 5: a list of two
-        + b"\x19\x21\x01\x02"  # 6: a list of bools
-        b"\x13\x7f\x17" + b"\0" * 8  # 7: a byte, 8: a double
-        + b"\x05\xc8\x01\x03\x00"  # 100: -2, far away
-    )  # fmt: skip
-    wanted = {1: None, 3: bytes, 4: {1: None}, 5: [{1: None}], 100: None}
-    found, end = read_struct(memoryview(data), 0, wanted)
-    assert found == {1: 1, 3: b"abc", 4: {1: 3}, 5: [{1: 3}, {1: 3}], 100: -2}
-    assert end == len(data)
-    assert read_struct(memoryview(data), 0, {}) == ({}, len(data))
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"", b"\x15", b"\x15\x02", b"\x15" + b"\xff" * 11, b"\x1b\x00\x00", b"\x1e\x00",
-        b"\x18\x7fabc\x00", b"\x19\xfc\x7f\x00", b"\x1c" * 20 + b"\x00" * 21,
-        b"\x19\x19" + b"\x19" * 20 + b"\x00" * 30,
-    ],
-)  # fmt: skip
-def test_what_is_no_struct_is_an_error(data):
-    for wanted in ({}, {1: None}, {1: bytes}, {1: [None]}, {1: {}}):
-        with pytest.raises(NoStructError):
-            read_struct(memoryview(data), 0, wanted)
-
-
-def test_a_field_of_another_type_is_an_error():
-    with pytest.raises(NoStructError):
-        read_struct(memoryview(b"\x15\x02\x00"), 0, {1: {1: None}})
-    assert thrift.MAX_NESTING == 12
