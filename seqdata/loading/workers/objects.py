@@ -63,11 +63,18 @@ class _Pickler(pickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is None or type(value) is not torch.Tensor:
             return NotImplemented
-        plain = value.layout is torch.strided and value.device.type == "cpu"
-        if not plain or value.requires_grad or value.is_quantized or not value.numel():
-            return NotImplemented
-        flat = value.contiguous().reshape(-1).view(torch.uint8)
-        return _tensor, (flat.numpy(), str(value.dtype).removeprefix("torch."), tuple(value.shape))
+        return reduced_tensor(value)
+
+
+def reduced_tensor(value: Any) -> Any:
+    """Give how a tensor is pickled as an array; ``NotImplemented`` where it is no plain one."""
+    import torch
+
+    plain = value.layout is torch.strided and value.device.type == "cpu"
+    if not plain or value.requires_grad or value.is_quantized or not value.numel():
+        return NotImplemented
+    flat = value.contiguous().reshape(-1).view(torch.uint8)
+    return _tensor, (flat.numpy(), str(value.dtype).removeprefix("torch."), tuple(value.shape))
 
 
 def _tensor(flat: NDArray[np.uint8], dtype: str, shape: tuple[int, ...]) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import io
 import os
 import pickle
 import random
@@ -31,7 +32,7 @@ import numpy as np
 from seqdata.loading.fetching import Fetching, Work
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers.arena import Arena
-from seqdata.loading.workers.objects import ObjectParcel
+from seqdata.loading.workers.objects import ObjectParcel, reduced_tensor
 from seqdata.loading.workers.server import leave_to_parent
 from seqdata.loading.workers.wire import Parcel, Tell, get_requests
 from seqdata.storage.anonymous import Anonymous
@@ -57,14 +58,30 @@ class Sealed:
         self._pickled = pickled
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sealed = (
-            self._content if self._pickled else bytes(reduction.ForkingPickler.dumps(self._content))
-        )
-        return functools.partial(Sealed, pickled=True), (sealed,)
+        if self._pickled:
+            return functools.partial(Sealed, pickled=True), (self._content,)
+        file = io.BytesIO()
+        _Sealer(file, 5).dump(self._content)
+        return functools.partial(Sealed, pickled=True), (file.getvalue(),)
 
     def open(self) -> Any:
         """Give the content."""
         return pickle.loads(self._content) if self._pickled else self._content
+
+
+class _Sealer(reduction.ForkingPickler):
+    """Pickles for a process that is being started.
+
+    Tensors go by value where nobody has shared them: torch would move them to ``/dev/shm``, which
+    may be small.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or type(value) is not torch.Tensor:
+            return NotImplemented
+        made = reduced_tensor(value)
+        return NotImplemented if made is NotImplemented or value.is_shared() else made
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from seqdata import Fixed, Loader
 from tests.loading.workers import light
@@ -37,6 +38,32 @@ def test_a_worker_does_without_torch(method):
     options = {"lengths": [1] * 8, "num_workers": 1, "start_method": method}
     mine = Loader(light.Modules(), Fixed(4), **options)
     assert [batch["torch"].tolist() for batch in mine] == [[0] * 4] * 2
+    mine.shutdown()
+
+
+class Tensors:
+    """A Dataset over tensors, which tells whether they lie in shared memory."""
+
+    def __init__(self):
+        self.shared = torch.ones(8).share_memory_()
+        self.own = torch.arange(8.0)
+        self.odd = [torch.ones(0), torch.nn.Parameter(torch.ones(1))]
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        told = [self.own.is_shared(), self.shared.is_shared(), float(self.shared[0]) == 7.0]
+        return {"x": self.own[number : number + 1], "told": torch.tensor(told)}
+
+
+def test_tensors_go_by_value_unless_somebody_has_shared_them():
+    data = Tensors()
+    mine = Loader(data, Fixed(8), lengths=[1] * 8, num_workers=1, start_method="forkserver")
+    data.shared[0] = 7.0
+    (batch,) = mine
+    assert batch["told"].tolist() == [[False, True, True]] * 8
+    assert sorted(batch["x"].flatten().tolist()) == list(range(8))
     mine.shutdown()
 
 
