@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from seqdata.cli.doctor import doctor
 from seqdata.cli.plan import plan
 from seqdata.cli.plugins import plugins
 from seqdata.cli.replay import replay
@@ -25,7 +26,7 @@ def app() -> None:
     """Write, look at and plan data sets of sequences of any length."""
 
 
-for _command in (write, stats, plan, replay, verify, plugins):
+for _command in (write, stats, plan, replay, verify, plugins, doctor):
     app.add_command(_command)
 
 

@@ -1,0 +1,1 @@
+"""What ``seqdata doctor`` looks at, one file per place."""

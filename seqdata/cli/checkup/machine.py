@@ -1,0 +1,192 @@
+"""What of the machine decides whether loading works and is fast.
+
+Place in the flow: ``seqdata doctor`` asks. Reads: limits and sizes of the system. Makes: findings.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from seqdata.cli.checkup.finding import Finding
+from seqdata.cli.console import size
+from seqdata.kernel.choose import kernel, kernel_name
+
+_PLACE = "machine"
+_SPARE_FILES, _FILES_OF_A_WORKER = 256, 8
+_SPARE_MAPS = 4_096  # of Python, torch and what else is mapped
+_SPARE_PROCESSES = 512  # threads count, too
+_LITTLE_MEMORY = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the system has and allows; None: no limit, or not known.
+
+    Attributes:
+        cores: That this process may use.
+        core_limit: Processor time that its group may use, in cores.
+        memory: Bytes that are free for this process.
+        shared: Bytes of ``/dev/shm``.
+        open_files: Descriptors of one process.
+        processes: Processes and threads of this user.
+        mappings: Memory mappings of one process.
+        methods: How workers can be started.
+        kernel: ``c`` or ``numpy``.
+        algorithms: Checksums that can be computed.
+    """
+
+    cores: int
+    core_limit: float | None
+    memory: int | None
+    shared: int | None
+    open_files: int | None
+    processes: int | None
+    mappings: int | None
+    methods: tuple[str, ...]
+    kernel: str
+    algorithms: tuple[str, ...]
+
+
+def this_machine() -> Machine:
+    """Look at the machine."""
+    memory = [_number("/sys/fs/cgroup/memory.max"), _available()]
+    known = [one for one in memory if one is not None]
+    return Machine(
+        cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+        core_limit=_core_limit(),
+        memory=min(known) if known else None,
+        shared=_room("/dev/shm"),
+        open_files=_limit(resource.RLIMIT_NOFILE),
+        processes=_limit(resource.RLIMIT_NPROC),
+        mappings=_number("/proc/sys/vm/max_map_count"),
+        methods=tuple(multiprocessing.get_all_start_methods()),
+        kernel=kernel_name(),
+        algorithms=tuple(kernel().algorithms()),
+    )
+
+
+def machine_findings(machine: Machine, *, shards: int, workers: int) -> Iterator[Finding]:
+    """Say how the machine fits.
+
+    Args:
+        machine: What it has.
+        shards: Files of the largest data set, as far as known.
+        workers: Worker processes of a loader.
+    """
+    limit = machine.core_limit
+    cores = machine.cores if limit is None else min(machine.cores, limit)
+    told = f"{machine.cores}" + ("" if limit is None else f", of which {limit:g} may be used")
+    if workers > cores:
+        yield _finding(
+            "cores", "warn", f"{told}; {workers} workers", f"num_workers={max(1, int(cores))}"
+        )
+    else:
+        yield _finding("cores", "ok", told)
+    if machine.memory is not None:
+        short = machine.memory < _LITTLE_MEMORY
+        yield _finding(
+            "memory", "warn" if short else "ok", f"{size(machine.memory)} free",
+            "end other programs, or use smaller batches and prefetch=0" if short else "",
+        )  # fmt: skip
+    if machine.shared is not None:
+        yield _finding(
+            "/dev/shm", "ok", f"{size(machine.shared)}; its size does not matter: workers share "
+            "memory without a name",
+        )  # fmt: skip
+    yield from _limits(machine, shards, workers)
+    if "forkserver" in machine.methods:
+        yield _finding("start methods", "ok", f"{', '.join(machine.methods)}; forkserver is used")
+    else:
+        yield _finding(
+            "start methods", "note", f"{', '.join(machine.methods)}; spawn is used: workers start "
+            "slowly",
+        )  # fmt: skip
+    yield from _kernel(machine)
+
+
+def _limits(machine: Machine, shards: int, workers: int) -> Iterator[Finding]:
+    files = _SPARE_FILES + _FILES_OF_A_WORKER * workers
+    yield _enough("open files", machine.open_files, files, "descriptors", f"ulimit -n {4 * files}")
+    yield _enough(
+        "processes", machine.processes, _SPARE_PROCESSES + 4 * workers, "processes and threads",
+        "raise `ulimit -u`, or pids.max of the container",
+    )  # fmt: skip
+    maps = _SPARE_MAPS + 2 * shards
+    fix = f"sysctl -w vm.max_map_count={2 * maps}, or write larger shards (shard_bytes=)"
+    yield _enough("vm.max_map_count", machine.mappings, maps, f"mappings for {shards} shards", fix)
+
+
+def _enough(name: str, have: int | None, need: int, what: str, fix: str) -> Finding:
+    if have is None:
+        return _finding(name, "ok", "no limit")
+    if have >= need:
+        return _finding(name, "ok", f"{have}")
+    return _finding(name, "bad", f"{have}, but {need} {what} may be needed", fix)
+
+
+def _kernel(machine: Machine) -> Iterator[Finding]:
+    if machine.kernel == "c":
+        yield _finding("kernel", "ok", "c")
+    else:
+        chosen = os.environ.get("SEQDATA_KERNEL") == "numpy"
+        yield _finding(
+            "kernel", "warn", "numpy, the slow twin: batches take several times as long",
+            "unset SEQDATA_KERNEL" if chosen else "install a wheel for this platform, or a C "
+            "compiler and build it again: pip install --force-reinstall --no-binary "
+            "lightning-seqdata lightning-seqdata",
+        )  # fmt: skip
+    if "crc32c" in machine.algorithms:
+        yield _finding("checksums", "ok", ", ".join(machine.algorithms))
+    else:
+        yield _finding(
+            "checksums", "warn", f"{', '.join(machine.algorithms)}: those of a store (crc32c) are "
+            "not looked at", "pip install lightning-seqdata[checksums]",
+        )  # fmt: skip
+
+
+def _finding(name: str, state: str, seen: str, fix: str = "") -> Finding:
+    return Finding(_PLACE, name, state, seen, fix)  # type: ignore[arg-type]
+
+
+def _limit(which: int) -> int | None:
+    soft, _ = resource.getrlimit(which)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _number(path: str) -> int | None:
+    """Read a number of the system; None where there is none, or it is ``max``."""
+    try:
+        return int(Path(path).read_text("ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _core_limit() -> float | None:
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(found.split()[1]) << 10
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def _room(path: str) -> int | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize

@@ -1,0 +1,235 @@
+"""What a run was asked for, and the traps in it: each with what to do.
+
+Place in the flow: ``seqdata doctor`` asks. Reads: a run file; imports nothing that it names. Makes:
+findings.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from seqdata.builtin import POLICIES
+from seqdata.cli.checkup.finding import Finding, State
+from seqdata.errors import SeqDataError
+from seqdata.index import SequenceIndex
+from seqdata.lightning.replay.naming import NOTHING, SCRIPT, Objects
+from seqdata.lightning.replay.record import installed_versions
+from seqdata.lightning.replay.run_file import RunFile, code_of, paths_of
+from seqdata.opening import form_of, resolve_policy
+from seqdata.protocols import Store
+from seqdata.sharing import steps_of
+from seqdata.world import World
+
+_CODE = ("batching", "eval_batching", "transform", "collator")
+_MARKS = {"weight", "score"}
+_CASTS = {"16-true", "bf16-true", "64-true", "16", "bf16", "64"}
+
+
+def settings_findings(file: RunFile, path: Path, train: Store | None) -> Iterator[Finding]:
+    """Say what will surprise in a run.
+
+    Args:
+        file: What it was started with.
+        path: Where that lies.
+        train: Its training data, where that could be opened.
+    """
+    where = str(path)
+    for name, state, seen, fix in (
+        *_versions(file), *_code(file), *_workers(file), *_output(file.data),
+        *_ranks(file, train), *_trainer(file), *_errors(file, path.parent),
+    ):  # fmt: skip
+        yield Finding(where, name, state, seen, fix)
+
+
+Row = tuple[str, State, str, str]
+
+
+def _versions(file: RunFile) -> Iterator[Row]:
+    now = installed_versions()
+    others = [
+        f"{name} {was} (now {now.get(name, 'none')})"
+        for name, was in file.versions.items()
+        if now.get(name) != was
+    ]
+    if others:
+        yield (
+            "versions", "note", f"the run had {', '.join(others)}",
+            "install those where a batch must come out bit by bit",
+        )  # fmt: skip
+
+
+def _code(file: RunFile) -> Iterator[Row]:
+    """Look for modules without importing any."""
+    for why in file.missing:
+        yield (
+            "replay", "note", f"not from the file: {why}",
+            "in the program that trains, data.replay(epoch=, batch=)",
+        )  # fmt: skip
+    for argument in _CODE:
+        plain = file.data.get(argument)
+        for name in code_of(plain):
+            script = plain.get(SCRIPT) if isinstance(plain, Mapping) else None
+            there = Path(script).is_file() if script else _is_there(name, file.roots)
+            if not there:
+                yield (
+                    argument, "bad", f"{name} is not to be found here",
+                    "run this where the training ran, or put its folder on PYTHONPATH",
+                )  # fmt: skip
+
+
+def _is_there(name: str, roots: list[str]) -> bool:
+    top = name.partition(":")[0].partition(".")[0]
+    there = top in sys.modules or importlib.util.find_spec(top) is not None
+    return there or PathFinder.find_spec(top, roots) is not None
+
+
+def _workers(file: RunFile) -> Iterator[Row]:
+    data, count = file.data, int(file.data.get("num_workers") or 0)
+    method = data.get("start_method")
+    if not count:
+        return
+    for argument in ("transform", "collator"):
+        plain = data.get(argument)
+        if isinstance(plain, Mapping) and NOTHING in plain and method != "fork":
+            yield (
+                argument, "bad", f"{plain[NOTHING]}: it cannot be sent to {count} workers",
+                "define it in a module, or start_method='fork'",
+            )  # fmt: skip
+    if data.get("transform") is None and data.get("collator") is None and _is_ours(data):
+        yield (
+            "num_workers", "note", f"{count}, but there is no Python code to run in them",
+            "num_workers=0: a thread reads as fast and costs nothing",
+        )  # fmt: skip
+    if method != "fork":
+        return
+    foreign = [path for path in paths_of(data.get("train")) if form_of(path) == "foreign"]
+    if foreign:
+        yield (
+            "start_method", "bad", f"'fork', and {foreign[0]} is read by pyarrow, whose threads do "
+            "not survive it: workers can hang", "start_method=None, or write it as a store",
+        )  # fmt: skip
+    else:
+        yield (
+            "start_method", "warn", "'fork' copies a process with threads (torch, Lightning, "
+            "loggers): a worker can hang at a lock that one of them held", "start_method=None",
+        )  # fmt: skip
+
+
+def _is_ours(data: Mapping[str, Any]) -> bool:
+    paths = paths_of(data.get("train"))
+    return bool(paths) and all(form_of(path) == "arrow" for path in paths)
+
+
+def _output(data: Mapping[str, Any]) -> Iterator[Row]:
+    given = (Objects((), "").of(data.get(one), one) for one in ("as_tuple", "as_dict"))
+    names = {name for some in given for name in some or ()}
+    if "lengths" in names:
+        yield (
+            "lengths", "note", "handed out in a tuple or dict: the Trainer moves them to the "
+            "device, and pack_padded_sequence wants them on the CPU", "lengths.cpu() in the model, "
+            "or take whole batches: batch.packed(name)",
+        )  # fmt: skip
+    if names and not names & _MARKS and data.get("tail", "fill") == "fill":
+        yield (
+            "weight", "note", "not handed out: filler rows of several ranks cannot be told, and "
+            "are refused where there are some", "add 'weight', or tail='drop'",
+        )  # fmt: skip
+
+
+def _ranks(file: RunFile, train: Store | None) -> Iterator[Row]:
+    size, data = file.course.world_size, file.data
+    wanted = data.get("batches_per_update")
+    if wanted is not None and wanted % size:
+        yield (
+            "batches_per_update", "bad", f"{wanted}, no multiple of {size} ranks",
+            f"{-(-wanted // size) * size}, or another number of ranks",
+        )  # fmt: skip
+    try:
+        planned = None if train is None else _planned(data, train)
+    except SeqDataError as error:
+        yield "batching", "bad", str(error), "see the message's end"
+        return
+    if planned is None:
+        return
+    batches, lanes = planned
+    if lanes:
+        uneven = bool(lanes % size)
+        yield (
+            "lanes", "warn" if uneven else "ok", f"{lanes} lanes on {size} ranks",
+            f"a multiple of {size}: the load is uneven" if uneven else "",
+        )  # fmt: skip
+        return
+    tail = data.get("tail", "fill")
+    steps, over = steps_of(batches, World(0, size), tail), batches % size
+    told = f"{batches:,} batches are {steps:,} steps of {size} ranks"
+    if batches < size:
+        yield (
+            "batches", "warn", f"{told}: {size - batches} ranks have none of their own",
+            "smaller batches, or fewer ranks",
+        )  # fmt: skip
+    elif over and tail == "drop":
+        yield "batches", "note", f"{told}; {over} are left out each epoch", "tail='fill'"
+    elif over:
+        yield (
+            "batches", "ok", f"{told}; in the last one {size - over} ranks have filler of weight 0",
+            "",
+        )  # fmt: skip
+    else:
+        yield "batches", "ok", told, ""
+
+
+def _planned(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
+    """Give batches and lanes of an epoch; None where that would take somebody else's code."""
+    policy = data.get("batching")
+    named = policy if isinstance(policy, Mapping) else {"policy": policy}
+    name, options = named.get("policy"), named.get("options") or {}
+    if name not in POLICIES or code_of(options) or NOTHING in str(options):
+        return None
+    if data.get("transform") is not None or data.get("shift"):
+        return None  # lengths are not those that are stored
+    made = resolve_policy(str(name), Objects((), "").of(options, "batching"))
+    batches = made.num_batches(SequenceIndex.of_store(train))
+    return batches, int(options.get("lanes") or 0)
+
+
+def _trainer(file: RunFile) -> Iterator[Row]:
+    trainer = file.trainer
+    yield "use_distributed_sampler", "ok", "either value: no loader of ours has a sampler", ""
+    limit, every = trainer.get("limit_train_batches"), trainer.get("val_check_interval")
+    if type(limit) is int:
+        yield (
+            "limit_train_batches", "note", f"{limit} steps: other batches on another number of "
+            "ranks, where a resume is refused", "pass a fraction",
+        )  # fmt: skip
+    if type(every) is int and every % file.course.accumulate:
+        yield (
+            "val_check_interval", "warn", f"{every} steps, no multiple of the "
+            f"{file.course.accumulate} of an update: checkpoints there lose half-made gradients",
+            f"{-(-every // file.course.accumulate) * file.course.accumulate}",
+        )  # fmt: skip
+    if trainer.get("precision") in _CASTS:
+        yield (
+            "precision", "note", f"{trainer['precision']!r} casts every floating field, time stamps"
+            " and weights too", "store those as integers, or use mixed precision",
+        )  # fmt: skip
+    if file.course.frozen:
+        yield "overfit_batches", "note", "every epoch is epoch 0, not shuffled", ""
+
+
+def _errors(file: RunFile, folder: Path) -> Iterator[Row]:
+    lists = sorted(folder.glob("seqdata-errors-rank*.jsonl"))
+    found = [line for one in lists for line in one.read_text("utf-8").splitlines()]
+    if found:
+        last = json.loads(found[-1])
+        yield (
+            "on_error", "warn", f"{len(found)} sequences were left out, the last one: "
+            f"{last.get('message', '')!s:.200}", f"look at {lists[0]}, repair the data",
+        )  # fmt: skip
+    elif file.data.get("on_error", "raise") != "raise":
+        yield "on_error", "ok", f"{file.data['on_error']!r}, and nothing was left out", ""
