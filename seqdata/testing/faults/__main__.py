@@ -25,7 +25,8 @@ def main(arguments: Sequence[str]) -> int:
             console.print(f"{fault}: {FAULTS[fault]}")
         console.print(_line(result), markup=False, soft_wrap=True)
         results.append(result)
-    console.print(as_page([cell for cell in all_cells() if cell.quick]), markup=False)
+    if not arguments:
+        console.print(as_page([cell for cell in all_cells() if cell.quick]), markup=False)
     console.print(summary(results), markup=False)
     return 0 if all(result.ok for result in results) else 1
 

@@ -116,7 +116,9 @@ def cells(subject: Subject) -> list[Cell]:
         for number in (signal.SIGTERM, signal.SIGINT):
             tries = partial(working.signalled, setting, number, "group")
             first = number == signal.SIGTERM
-            found.append(make("X1", f"by {number.name}", tries, whole, first=first))
+            found.append(make("X1", f"by {number.name}, and go on", tries, whole, first=first))
+            tries = partial(working.asked_to_end, setting, number)
+            found.append(make("X1", f"by {number.name}, and end", tries, whole, first=first))
     return [*found, *_alone(subject)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import os
 import signal
 import time
@@ -19,8 +20,8 @@ from typing import Any
 
 from seqdata.loader import Loader
 from seqdata.policies.fixed import Fixed
+from seqdata.testing.faults import leftovers, processes
 from seqdata.testing.faults import outcome as outcomes
-from seqdata.testing.faults import processes
 from seqdata.testing.faults.leftovers import open_descriptors, shared_by_name
 from seqdata.testing.faults.outcome import Outcome
 from seqdata.testing.faults.processes import Trap
@@ -101,6 +102,37 @@ def signalled(setting: Setting, number: int, whom: str) -> list[Outcome]:
         signal.signal(number, lambda *_: None)  # the training process decides: it goes on
     played = play_through(open_it, given, since=lambda: sent[0] if sent else None, each=each)
     return [replace(played, left=(*played.left, *names))]
+
+
+def asked_to_end(setting: Setting, number: int) -> list[Outcome]:
+    """Play until all processes get a signal; take the state, shut down, and play the rest.
+
+    Args:
+        setting: How the loader is made.
+        number: The signal.
+    """
+    root, given = _written(setting.subject)
+    asked: list[float] = []
+    signal.signal(number, lambda *_: asked.append(time.monotonic()))
+    loader = setting.loader(root, Trap(None, slow=_SLOW))
+    ids: list[int] = []
+    for batch in loader:
+        ids += batch.ids.tolist()
+        if len(ids) == BATCH:
+            os.killpg(os.getpgrp(), number)
+        if asked:
+            break
+    state = loader.state_dict()
+    loader.shutdown()
+    ended = time.monotonic() - asked[0]
+    left = leftovers.until_empty(lambda: tuple(map(str, multiprocessing.active_children())), 1.0)
+    rest = setting.loader(root, Trap(None))
+    rest.load_state_dict(state)
+    ids += [number for batch in rest for number in batch.ids.tolist()]
+    rest.shutdown()
+    due = [number for number, one in enumerate(given) if len(one["x"])]
+    what = outcomes.WHOLE if ids == due else outcomes.WRONG
+    return [Outcome(what=what, text=f"{len(ids)} of {len(due)} came", seconds=ended, left=left)]
 
 
 def _send(number: int, whom: str, loader: Loader) -> None:

@@ -121,9 +121,19 @@ def test_a_run_that_was_ended_sends_no_more_tasks():
         with crews_of(mine).run() as run:
             run.begin(iter(requests))
             run.take()
+        assert settled(mine)
         with pytest.raises(IncompleteEpochError, match="the iteration was left while a batch was"):
             run.take()
         assert settled(mine)
+
+
+def test_more_than_was_asked_for_never_comes_and_nobody_waits_for_it():
+    with playing(num_workers=1) as mine, crews_of(mine).run() as run:
+        span = np.array([[0, 0, 1]], dtype=np.int64)
+        run.begin(iter([Request(span, span[:, 0], 0)]))
+        run.take()
+        with pytest.raises(IncompleteEpochError, match="no batch is left of those that workers"):
+            run.take()
 
 
 def test_a_run_gives_up_where_its_iteration_is_left_while_it_waits():

@@ -214,6 +214,7 @@ def test_a_stopped_worker_gives_no_stack(monkeypatch):
     assert not lives(error.facts["pid"])
 
 
+@pytest.mark.timeout(30)
 def test_a_stuck_worker_whose_task_nobody_wants_any_more_is_found_out_too():
     with playing(At(parts.hangs, 0), stall_timeout=0.6, prefetch=0, num_workers=1) as mine:
         run = iter(mine)
