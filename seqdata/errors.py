@@ -15,6 +15,8 @@ known of the place as attributes; they survive pickling and being re-raised from
     ├── StallError             a worker process makes no progress
     ├── LimitError             data asks for more than a cap allows
     ├── RanksDifferError       ranks hold different models
+    ├── PeerFailedError        another rank is gone: killed, stopped, or ended by itself
+    ├── Preempted              the run was told to stop; every rank stops at the same batch
     └── DataError              something is wrong with stored data
         ├── IncompleteDatasetError   never finished writing
         ├── MissingShardError
@@ -168,6 +170,14 @@ class LimitError(SeqDataError):
 
 class RanksDifferError(SeqDataError):
     """Ranks that must hold the same parameters and buffers do not; ``facts`` has one such rank."""
+
+
+class PeerFailedError(SeqDataError):
+    """Another rank is gone; ``facts`` has its rank, where it can be told, and the cause."""
+
+
+class Preempted(SeqDataError):
+    """The run was told to stop, on every rank before the same batch; it can go on from there."""
 
 
 class DataError(SeqDataError):

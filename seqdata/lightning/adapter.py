@@ -78,10 +78,18 @@ def feeds(trainer: Trainer, loader: object) -> bool:
     return combined is not None and any(one is loader for one in combined.flattened)
 
 
-def attach(trainer: Trainer, callback: Callback) -> None:
-    """Make the Trainer call ``callback``, once, after all others, from now on."""
+def draws(trainer: Trainer, iterator: object) -> bool:
+    """Tell whether the loop that runs draws its batches from this very iterator."""
+    loop = trainer._active_loop
+    combined = None if loop is None else loop._combined_loader
+    playing = None if combined is None else combined._iterator
+    return playing is not None and any(one is iterator for one in playing.iterators)
+
+
+def attach(trainer: Trainer, callback: Callback, *, first: bool = False) -> None:
+    """Make the Trainer call ``callback``, once, from now on: after all others, or before them."""
     if callback not in callbacks_of(trainer):
-        callbacks_of(trainer).append(callback)
+        callbacks_of(trainer).insert(0 if first else len(callbacks_of(trainer)), callback)
 
 
 def detach(trainer: Trainer, callback: Callback) -> None:

@@ -48,7 +48,7 @@ def agree(
     gathered = gather(world, (dict(facts), error), patience=patience)
     for rank, (_, failure) in enumerate(gathered):
         if failure is not None:
-            raise failure if len(gathered) == 1 else _of_rank(failure, rank)
+            raise failure if len(gathered) == 1 else of_rank(failure, rank)
     for name in gathered[0][0]:
         values = [one.get(name) for one, _ in gathered]
         if any(value != values[0] for value in values):
@@ -78,5 +78,6 @@ def gather(world: World, mine: Told, *, patience: timedelta = PATIENCE) -> list[
     return gathered
 
 
-def _of_rank(error: SeqDataError, rank: int) -> SeqDataError:
+def of_rank(error: SeqDataError, rank: int) -> SeqDataError:
+    """Give the error with its rank in text and facts."""
     return type(error).at(f"rank {rank}: {error}", **{**error.facts, "rank": rank})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast, get_args
 
 from lightning.pytorch import LightningDataModule
@@ -18,7 +18,7 @@ from seqdata.errors import ConfigError, SeqDataError
 from seqdata.lightning import accumulation, adapter
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Place
-from seqdata.lightning.loader import Start, TrainerLoader
+from seqdata.lightning.loader import Drawn, Iteration, Start, TrainerLoader
 from seqdata.lightning.options import DataOptions, Kind, Location, Locations, OnChanged
 from seqdata.lightning.replay.course import Course, Wanted, locate, made_again
 from seqdata.lightning.replay.record import RunRecord, installed_versions
@@ -26,6 +26,7 @@ from seqdata.lightning.replay.run_file import RunFile
 from seqdata.lightning.run import TrainRun
 from seqdata.lightning.state import RunState
 from seqdata.lightning.stock import Circumstances, Stock
+from seqdata.lightning.together import PartNotice, Together
 from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError, Update
 from seqdata.loading.player import Player
 from seqdata.loading.tally import MAX_ERRORS
@@ -128,6 +129,8 @@ class SequenceDataModule(LightningDataModule):
         self._record = RunRecord()
         self._stock = Stock(self._options, self._record.command)
         self._run: TrainRun | None = None
+        self._together = Together()
+        self._notice = PartNotice(self._together.part)
         if val is None and type(self).val_dataloader is SequenceDataModule.val_dataloader:
             # Lightning validates wherever this method is not its own
             absent: Any = functools.partial(LightningDataModule.val_dataloader, cast(Any, None))
@@ -174,7 +177,7 @@ class SequenceDataModule(LightningDataModule):
         if not players:
             raise _missing("train")
         if self._run is not None:
-            return TrainerLoader(players[0], self._run.begin)
+            return TrainerLoader(players[0], self._run.begin, agreed=self._agreed)
         return TrainerLoader(players[0], _EpochAfterEpoch())
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
@@ -188,6 +191,16 @@ class SequenceDataModule(LightningDataModule):
     def predict_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
         """Give the prediction loaders: one, or a list in the order of the names."""
         return self._evaluation("predict")
+
+    def stop(self, why: str) -> None:
+        """Make every rank raise ``Preempted`` before the same next batch of training or evaluation.
+
+        It only takes note, so a signal handler may call it, on any rank.
+
+        Args:
+            why: Comes into the message; say, the signal's name.
+        """
+        self._together.stop(why)
 
     def replay(
         self,
@@ -243,6 +256,7 @@ class SequenceDataModule(LightningDataModule):
         """End all threads; an exception of a training step says which batch it had."""
         if self._run is not None:
             self._run.explain(exception, functools.partial(self._record.command, "train", None))
+        self._together.part(exception)
         self._leave()
 
     def teardown(self, stage: str) -> None:
@@ -281,6 +295,7 @@ class SequenceDataModule(LightningDataModule):
             accumulation.set_steps(trainer, wanted, players[0].plan(0).lanes, again=again)
         self._run = run
         adapter.attach(trainer, run.callback)
+        adapter.attach(trainer, self._notice, first=True)
 
     def _began(self, course: Course, plan: str) -> None:
         """Write the run file; every rank comes here."""
@@ -313,17 +328,26 @@ class SequenceDataModule(LightningDataModule):
 
     def _evaluation(self, kind: Kind) -> TrainerLoader | list[TrainerLoader]:
         loaders = [
-            TrainerLoader(player, _first_epoch, name)
+            TrainerLoader(player, _first_epoch, name, agreed=self._agreed)
             for player, name in zip(self._players(kind), self._options.names(kind), strict=True)
         ]
         if not loaders:
             raise _missing(kind)
         return loaders if self._options.is_named(kind) else loaders[0]
 
+    def _agreed(self, iteration: Iteration, drawn: Iterator[Drawn]) -> Iterator[Drawn]:
+        """Give what a loop of the Trainer draws where all ranks have theirs; others ask nobody."""
+        trainer = self.trainer
+        if trainer is None or not adapter.draws(trainer, iteration):
+            return drawn
+        return self._together.agreed(drawn, trainer.world_size)
+
     def _leave(self) -> None:
+        self._together.leave()
         self._stock.shutdown()
         if self._run is not None:
             adapter.detach(self._run.trainer, self._run.callback)
+            adapter.detach(self._run.trainer, self._notice)
 
 
 class _EpochAfterEpoch:

@@ -19,8 +19,6 @@ from seqdata.loading.player import Player
 MARKER = {"seqdata": 1}
 """All that a loader puts into a checkpoint; the place is the DataModule's to know."""
 
-_END = object()
-
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -43,6 +41,10 @@ class Handed:
     step: int
 
 
+Drawn = tuple[Handed, Any]
+Agreed = Callable[["Iteration", Iterator[Drawn]], Iterator[Drawn]]
+
+
 class TrainerLoader:
     """Batches of one data set for the Trainer.
 
@@ -50,6 +52,7 @@ class TrainerLoader:
         player: What plays the epochs.
         begin: Called with this loader at an iteration's first ``next()``; says where it begins.
         name: Of its data set, where several were given by name.
+        agreed: Gives an iteration's batches where the other ranks have theirs; None: asks nobody.
 
     Attributes:
         handed: The batch that was handed out last; None: none was.
@@ -57,31 +60,38 @@ class TrainerLoader:
     """
 
     def __init__(
-        self, player: Player, begin: Callable[[TrainerLoader], Start], name: str | None = None
+        self,
+        player: Player,
+        begin: Callable[[TrainerLoader], Start],
+        name: str | None = None,
+        *,
+        agreed: Agreed | None = None,
     ) -> None:
         self.player = player
         self.name = name
         self.handed: Handed | None = None
         self.waited = 0.0
         self._begin = begin
+        self._agreed = agreed
 
     def __len__(self) -> int:
         return self.player.steps
 
-    def __iter__(self) -> Iterator[Any]:
-        start = self._begin(self)  # a generator: runs at the first next()
-        place, clock = start.place, time.perf_counter
-        step = self.player.share(place.epoch, place.position).first_step
+    def __iter__(self) -> Iteration:
+        return Iteration(self)
+
+    def play(self, iteration: Iteration) -> Iterator[Drawn]:
+        """Give the batches of an iteration, each with which one it is; begins at the first."""
+        drawn = self._drawn()
+        return drawn if self._agreed is None else self._agreed(iteration, drawn)
+
+    def _drawn(self) -> Iterator[Drawn]:
+        start = self._begin(self)
+        place = start.place
+        first = self.player.share(place.epoch, place.position).first_step
         batches = self.player.play(place.epoch, place.position, start.update)
-        while True:
-            asked = clock()
-            batch = next(batches, _END)
-            self.waited += clock() - asked
-            if batch is _END:
-                return
-            self.handed = Handed(place, step)
-            yield batch
-            step += 1
+        for step, batch in enumerate(batches, first):
+            yield Handed(place, step), batch
 
     def state_dict(self) -> dict[str, int]:
         """Give the constant marker, which tells the Trainer that resuming is taken care of."""
@@ -94,3 +104,29 @@ class TrainerLoader:
     def shutdown(self) -> None:
         """End the player's threads."""
         self.player.shutdown()
+
+
+class Iteration:
+    """One iteration over a loader; it begins when its first batch is drawn.
+
+    Args:
+        loader: Whose.
+    """
+
+    def __init__(self, loader: TrainerLoader) -> None:
+        self._loader = loader
+        self._played: Iterator[Drawn] | None = None
+
+    def __iter__(self) -> Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        asked = time.perf_counter()
+        if self._played is None:
+            self._played = self._loader.play(self)
+        try:
+            handed, batch = next(self._played)
+        finally:
+            self._loader.waited += time.perf_counter() - asked
+        self._loader.handed = handed
+        return batch

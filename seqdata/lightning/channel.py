@@ -1,0 +1,222 @@
+"""One channel between all ranks: each batch is handed out everywhere, or nowhere.
+
+Before each batch every rank says whether it has one, in one small reduction that was begun a step
+earlier and costs no waiting. So an error on one rank is raised by all of them at the same batch,
+before the Trainer counts it. Place in the flow: between a player and the Trainer. Reads: batches.
+Makes: the same batches, or the same error on every rank.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, NoReturn, TypeVar
+
+import torch
+import torch.distributed
+
+from seqdata.errors import IncompleteEpochError, PeerFailedError, Preempted, SeqDataError
+from seqdata.lightning.agreement import of_rank
+from seqdata.lightning.watcher import Watcher
+
+PATIENCE = 1800.0
+"""Seconds for a rank that lives but brings no batch; torch's own for a collective."""
+
+_SLICE = timedelta(seconds=1)
+_OK, _END, _STOP, _ERROR = range(4)
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead(Generic[Item]):
+    """What the next request will give, and the reduction that says so to the others."""
+
+    code: int
+    items: list[Item]
+    error: Exception | None
+    codes: torch.Tensor
+    work: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a rank says where not every rank has a batch."""
+
+    code: int
+    error: bytes = b""
+    text: str = ""
+    trace: str = ""
+    stop: str | None = None
+
+
+class RankTraceback(Exception):
+    """The traceback of an error on another rank, as text: the cause of the same error here."""
+
+
+class Channel:
+    """Makes the ends and errors of one rank those of all.
+
+    Args:
+        group: A gloo process group of all ranks.
+        me: The rank.
+        watcher: Knows of ranks that are gone.
+        asked: Gives why this rank was told to stop; None: it was not.
+    """
+
+    def __init__(
+        self, group: Any, me: int, watcher: Watcher, asked: Callable[[], str | None]
+    ) -> None:
+        self.group = group
+        self.raised: Exception | None = None  # on every rank
+        self._me = me
+        self._watcher = watcher
+        self._asked = asked
+        self._latest: Any = None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is under way that another rank has yet to answer."""
+        return self._latest is None or bool(self._latest.is_completed())
+
+    def play(self, source: Iterator[Item]) -> Iterator[Item]:
+        """Give the items of ``source``, each once every rank has its own; one is drawn ahead.
+
+        Every rank must ask equally often.
+
+        Raises:
+            SeqDataError: The error of the rank that has one, with its rank, on every rank.
+            Preempted: If a rank was told to stop.
+            IncompleteEpochError: If some ranks have ended and others have not.
+            PeerFailedError: If a rank is gone.
+        """
+        ahead = self._ahead(source)
+        while True:
+            self._wait(ahead.work)
+            highest, lowest = int(ahead.codes[0]), -int(ahead.codes[1])
+            if highest == lowest == _END:
+                return
+            if highest != _OK:
+                self._raise(ahead)
+            following = self._ahead(source)
+            yield ahead.items.pop()
+            ahead = following
+
+    def _ahead(self, source: Iterator[Item]) -> _Ahead[Item]:
+        items: list[Item] = []
+        error: Exception | None = None
+        try:
+            items.append(next(source))
+            code = _OK if self._asked() is None else _STOP
+        except StopIteration:
+            code = _END
+        except Exception as failure:  # is raised by all ranks, this one too
+            code, error = _ERROR, failure
+        codes = torch.tensor([code, -code], dtype=torch.int32, device="cpu")
+        self._latest = torch.distributed.all_reduce(
+            codes, op=torch.distributed.ReduceOp.MAX, group=self.group, async_op=True
+        )
+        return _Ahead(code, items, error, codes, self._latest)
+
+    def _wait(self, work: Any) -> None:
+        """Return once all ranks have said what they have."""
+        limit = time.monotonic() + PATIENCE
+        while True:
+            parted, failure = self._watcher.parted, self._watcher.failure
+            try:
+                work.wait(_SLICE)
+                return
+            except RuntimeError as cause:
+                if work.is_completed():
+                    raise self._watcher.told(cause) from cause
+                if failure is not None:
+                    raise failure from cause
+                if parted is not None:
+                    raise self._alone(parted) from cause
+                if time.monotonic() > limit:
+                    raise self._watcher.told(cause) from cause
+
+    def _raise(self, ahead: _Ahead[Item]) -> NoReturn:
+        told = [_Told(_OK)] * torch.distributed.get_world_size(self.group)
+        try:
+            torch.distributed.all_gather_object(
+                told, _told(ahead.code, ahead.error, self._asked()), group=self.group
+            )
+        except RuntimeError as cause:
+            raise self._watcher.told(cause) from cause
+        self.raised, cause_of_it = self._agreed(told, ahead.error)
+        raise self.raised from cause_of_it
+
+    def _agreed(
+        self, told: Sequence[_Told], mine: Exception | None
+    ) -> tuple[Exception, BaseException | None]:
+        """Give the error that every rank raises, and its cause."""
+        for rank, one in enumerate(told):
+            if one.code == _ERROR and rank == self._me and mine is not None:
+                made = _named(mine, rank)
+                return made, mine.__cause__ if made is mine else mine
+            if one.code == _ERROR:
+                return _again(one, rank), RankTraceback(f"\n{one.trace}")
+        for rank, one in enumerate(told):
+            if one.stop is not None and one.code == _STOP:
+                return stopped(one.stop, rank), None
+        ended = [rank for rank, one in enumerate(told) if one.code == _END]
+        return IncompleteEpochError.at(
+            f"ranks: rank {ended[0]} has no batch left where {len(told) - len(ended)} of "
+            f"{len(told)} ranks have one, must be equally many; give every rank the same limits",
+            rank=ended[0],
+        ), None
+
+    def _alone(self, parted: str) -> PeerFailedError:
+        return PeerFailedError.at(
+            f"ranks: {parted} has ended its part while rank {self._me} asks for another batch, "
+            "must end at the same batch; decide on all ranks together when to stop",
+            rank=int(parted.removeprefix("rank ")),
+            cause="it has ended its part",
+        )
+
+
+def stopped(why: str, rank: int) -> Preempted:
+    """Give the error by which all ranks stop."""
+    return Preempted.at(
+        f"preempted: rank {rank} was told to stop by {why}, and every rank stops before the same "
+        "batch; go on from the checkpoint that ModelCheckpoint(save_on_exception=True) saves",
+        rank=rank,
+        signal=why,
+    )
+
+
+def _told(code: int, error: Exception | None, stop: str | None) -> _Told:
+    if error is None:
+        return _Told(code, stop=stop)
+    text = f"{type(error).__name__}: {error}"
+    trace = "".join(traceback.format_exception(error))
+    try:
+        packed = pickle.dumps(error)
+        whole = type(pickle.loads(packed)) is type(error)
+    except Exception:  # whatever somebody's own __reduce__ does: the text is told all the same
+        whole, packed = False, b""
+    return _Told(code, packed if whole else b"", text, trace, stop)
+
+
+def _again(told: _Told, rank: int) -> Exception:
+    """Make another rank's error here."""
+    lost = PeerFailedError.at(f"ranks: rank {rank} failed: {told.text}", rank=rank, cause=told.text)
+    if not told.error:
+        return lost
+    try:
+        error = pickle.loads(told.error)
+    except Exception:  # a class that only the other rank has
+        return lost
+    return _named(error, rank) if isinstance(error, Exception) else lost
+
+
+def _named(error: Exception, rank: int) -> Exception:
+    """Give the error with its rank: in the text of ours, as a note of others'."""
+    if isinstance(error, SeqDataError):
+        return of_rank(error, rank)
+    error.add_note(f"on rank {rank}")
+    return error

@@ -1,0 +1,125 @@
+"""All ranks go through a fit together: they stop, fail and end at the same batch.
+
+Place in the flow: the DataModule has one, its loaders play through it. Reads: batches, and what
+this rank was told. Makes: the channel and the watcher, where there are other ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch.distributed
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from seqdata.lightning.channel import PATIENCE, Channel, stopped
+from seqdata.lightning.peers import myself
+from seqdata.lightning.watcher import Bounds, Watcher
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    channel: Channel
+    watcher: Watcher
+    watched: Any  # the watcher's process group
+
+
+class Together:
+    """What holds the ranks of one Trainer together.
+
+    Args:
+        bounds: How long ranks wait for each other.
+    """
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self._bounds = bounds or Bounds()
+        self._joined: _Joined | None = None
+        self._stop: str | None = None
+
+    def agreed(self, source: Iterator[Item], ranks: int) -> Iterator[Item]:
+        """Give the items of ``source`` on every rank, or the same error on every rank.
+
+        Args:
+            source: Of this rank; drawn from one item ahead where there are others.
+            ranks: How many there are; each must play as often.
+
+        Raises:
+            Preempted: If a rank was told to stop.
+            SeqDataError: What failed on any rank.
+        """
+        channel = self._channel(ranks)
+        yield from self._alone(source) if channel is None else channel.play(source)
+
+    def stop(self, why: str | None) -> None:
+        """Make all ranks stop before the same next batch; None: take it back.
+
+        Safe in a signal handler.
+        """
+        self._stop = why
+
+    def part(self, exception: BaseException) -> None:
+        """Tell the others that an exception is ending this rank's part; nobody is waited for."""
+        joined = self._joined
+        if joined is None:
+            return
+        if joined.watcher.failure is not None and exception is not joined.watcher.failure:
+            exception.add_note(str(joined.watcher.failure))
+        joined.watcher.part(None if exception is joined.channel.raised else exception)
+
+    def leave(self) -> None:
+        """End this rank's part, and its threads; the next iteration begins anew."""
+        joined, self._joined = self._joined, None
+        if joined is None or not torch.distributed.is_initialized():
+            return
+        if joined.watcher.leave():
+            torch.distributed.destroy_process_group(joined.watched)
+        if joined.channel.quiet:  # else a rank has yet to answer, and would be waited for
+            torch.distributed.destroy_process_group(joined.channel.group)
+
+    def _alone(self, source: Iterator[Item]) -> Iterator[Item]:
+        for item in source:
+            if self._stop is not None:
+                raise stopped(self._stop, 0)
+            yield item
+
+    def _channel(self, ranks: int) -> Channel | None:
+        """Give the channel, made with all other ranks; None: there are none."""
+        if self._joined is not None:
+            return self._joined.channel
+        if ranks == 1 or not torch.distributed.is_initialized():
+            return None
+        me = torch.distributed.get_rank()
+        watched = _group(self._bounds.patience)
+        peers = [myself(me)] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(peers, peers[0], group=watched)
+        watcher = Watcher(watched, peers, me, self._bounds)
+        channel = Channel(_group(PATIENCE), me, watcher, lambda: self._stop)
+        watcher.start()
+        self._joined = _Joined(channel, watcher, watched)
+        return channel
+
+
+class PartNotice(Callback):
+    """Tells of an exception before any other callback acts on it, and may wait for other ranks.
+
+    Args:
+        tell: Called with the exception.
+    """
+
+    def __init__(self, tell: Callable[[BaseException], None]) -> None:
+        self._tell = tell
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Tell of the exception."""
+        del trainer, pl_module
+        self._tell(exception)
+
+
+def _group(seconds: float) -> Any:
+    return torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=seconds))

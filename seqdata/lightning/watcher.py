@@ -1,0 +1,184 @@
+"""A thread that looks after the other ranks: a rank that is gone ends this one, in a bound.
+
+A rank that was killed leaves the others in a collective for half an hour. Here ranks exchange one
+number every few seconds: who was killed closes its connections, so that the exchange fails at once;
+who is stopped lets it time out. Place in the flow: beside everything, from the first batch to the
+end of a fit. Reads: the other ranks' signs. Makes: nothing, or the end of this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+
+from seqdata.errors import PeerFailedError
+from seqdata.lightning.peers import Peer, fallen_of
+
+_LOG = logging.getLogger(__name__)
+_STAYS, _LEFT, _FAILED = range(3)
+_EXIT = 1
+_WHERE = re.compile(r"^\[[^\]]*\] *")  # gloo's own source line
+_SHOWN = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How long ranks wait for each other, in seconds.
+
+    Attributes:
+        beat: Between two exchanges; who was killed is noticed within it.
+        patience: For a rank that gives no sign: it is stopped, or holds Python's lock.
+        grace: For the training thread to end by itself once a rank is known to have failed.
+        parting: For the training thread to follow a rank that left because of an exception.
+    """
+
+    beat: float = 5.0
+    patience: float = 50.0
+    grace: float = 3.0
+    parting: float = 10.0
+
+
+class Watcher:
+    """Exchanges signs with the other ranks until one of them leaves.
+
+    Args:
+        group: A process group of all ranks that nothing else uses; its timeout is the patience.
+        peers: All ranks, in order.
+        me: The rank that watches.
+        bounds: How long ranks wait for each other.
+
+    Attributes:
+        failure: Why this process is about to end; None: nothing is known.
+        parted: Which rank has ended its part in good order; None: nobody.
+    """
+
+    def __init__(self, group: Any, peers: Sequence[Peer], me: int, bounds: Bounds) -> None:
+        self.failure: PeerFailedError | None = None
+        self.parted: str | None = None
+        self._group = group
+        self._peers = peers
+        self._me = me
+        self._bounds = bounds
+        self._sign = _STAYS
+        self._why = ""
+        self._wake = threading.Event()
+        self._parting = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="seqdata-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def part(self, exception: BaseException | None = None) -> None:
+        """Tell the others that this rank is about to leave; nobody is waited for.
+
+        Args:
+            exception: Why, where the others do not leave with the same one.
+        """
+        if self._sign == _STAYS:
+            self._why = "" if exception is None else _line(exception)
+            self._sign = _LEFT if exception is None else _FAILED
+        self._parting.set()
+        self._wake.set()
+
+    def leave(self) -> bool:
+        """End the watch once the others know; gives whether the thread has ended."""
+        self.part()
+        self._over.set()
+        self._thread.join(timeout=2 * self._bounds.beat + 1)
+        return not self._thread.is_alive()
+
+    def told(self, cause: Exception) -> PeerFailedError:
+        """Give the error for a collective that failed, with the rank where it can be told."""
+        fallen = fallen_of(self._peers, self._me)
+        who = " and ".join(f"rank {one.rank} ({one.cause})" for one in fallen) or "another rank"
+        return PeerFailedError.at(
+            f"ranks: rank {self._me} has lost {who}: {_line(cause)}. All ranks must run; begin "
+            "again from the latest checkpoint",
+            rank=fallen[0].rank if fallen else None,
+            cause=fallen[0].cause if fallen else _line(cause),
+        )
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                signs = self._exchange()
+                whys = self._tell() if _FAILED in signs else []
+            except RuntimeError as cause:
+                self._lost(cause)
+                return
+            if any(signs):
+                self._follow(signs, whys)
+                return
+            self._wake.wait(timeout=self._bounds.beat)
+            self._wake.clear()
+
+    def _exchange(self) -> list[int]:
+        """Give every rank's sign; each rank hears each, so that all notice a dead one at once."""
+        mine = torch.full((len(self._peers),), self._sign, dtype=torch.int64, device="cpu")
+        signs = torch.empty_like(mine)
+        torch.distributed.all_to_all_single(signs, mine, group=self._group)
+        return [int(sign) for sign in signs.tolist()]
+
+    def _tell(self) -> list[str]:
+        whys = [""] * len(self._peers)
+        torch.distributed.all_gather_object(whys, self._why, group=self._group)
+        return whys
+
+    def _lost(self, cause: RuntimeError) -> None:
+        """End the process, if the training thread does not by itself."""
+        if self._over.is_set():
+            return
+        self.failure = self.told(cause)
+        self._say(self.failure)
+        if not self._over.wait(timeout=self._bounds.grace):
+            _end()
+
+    def _follow(self, signs: Sequence[int], whys: Sequence[str]) -> None:
+        """Leave after a rank that failed by itself; one that ended in good order is only noted."""
+        failed = [rank for rank, sign in enumerate(signs) if sign == _FAILED]
+        if not failed or len(failed) == len(signs):
+            gone = [rank for rank, sign in enumerate(signs) if sign and rank != self._me]
+            self.parted = f"rank {gone[0]}" if gone else None
+            return
+        self.failure = PeerFailedError.at(
+            f"ranks: rank {failed[0]} has left because of {whys[failed[0]]}. All ranks must run; "
+            f"look at its own traceback, and begin again from the latest checkpoint",
+            rank=failed[0],
+            cause=whys[failed[0]],
+        )
+        if not self._parting.wait(timeout=self._bounds.parting):
+            self._say(self.failure)
+            _end()
+        if not self._over.wait(timeout=self._bounds.patience):  # saving, where others no longer do
+            self._say(self.failure)
+            _end()
+
+    def _say(self, failure: PeerFailedError) -> None:
+        line = f"PeerFailedError: {failure}"
+        if _LOG.hasHandlers():
+            _LOG.error(line)
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def _line(exception: BaseException) -> str:
+    text = " ".join(_WHERE.sub("", str(exception)).split())
+    return f"{type(exception).__name__}: {text[:_SHOWN]}"
+
+
+def _end() -> None:
+    """End the process at once: the training thread waits in a collective that nobody answers."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_EXIT)
