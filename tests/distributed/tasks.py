@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy
 
 from seqdata.errors import DecodeError, SeqDataError
 from seqdata.lightning import adapter
@@ -20,6 +20,8 @@ from seqdata.lightning.metrics import ExactMean
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
+from tests.distributed import watching
+from tests.distributed.ddp import under_ddp
 from tests.lightning import predicting
 from tests.lightning.crashing import Crashing
 from tests.lightning.crashing import told as told_by_batch
@@ -33,15 +35,6 @@ from tests.lightning.harness import (
     quietly,
     sequences,
 )
-
-
-def under_ddp(world: int) -> dict[str, Any]:
-    """Give what a Trainer needs to be one of ``world`` ranks that were started from outside."""
-    return {
-        "devices": world,
-        "strategy": DDPStrategy(process_group_backend="gloo"),
-        "plugins": [TorchElasticEnvironment()],
-    }
 
 
 def told(run: Run) -> dict[str, Any]:
@@ -230,4 +223,5 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "compare": compare,
     "parallel_world": parallel_world,
     "crash": crash,
+    **watching.TASKS,
 }

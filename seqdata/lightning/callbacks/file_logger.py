@@ -52,7 +52,7 @@ class RankFileLogger(Callback):
     """
 
     def __init__(self, name: str = "ranks.jsonl", every_n_steps: int = 1) -> None:
-        if not isinstance(name, str) or not name or Path(name).name != name:
+        if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
             raise ConfigError(
                 f"RankFileLogger: `name` is {name!r}, must be the name of a file; it lies in the "
                 "Trainer's log folder"

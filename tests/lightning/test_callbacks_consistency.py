@@ -1,0 +1,123 @@
+"""RankConsistency: digests that see every bit, and the message of what differs."""
+
+import re
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
+
+from seqdata import ConfigError, RankConsistency
+from seqdata.lightning.callbacks.consistency import _difference, _tensors
+from seqdata.lightning.callbacks.digests import digests_of
+from tests.lightning.harness import QUIET, data_of, fit
+
+TYPES = [
+    torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+    torch.float64, torch.complex64, torch.complex128,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_equal_tensors_have_equal_digests_and_any_other_another(dtype):
+    one = torch.arange(60).reshape(4, 15).to(dtype)
+    (digest,) = digests_of([one])
+    assert digests_of([one.clone(), one.t().contiguous().t(), one[:, 1:]])[:2] == [digest] * 2
+    changed = one.clone()
+    changed[3, 14] = 0
+    assert digests_of([changed, one[:, 1:], one.flip(0)]).count(digest) == 0
+
+
+def test_the_last_bit_of_one_of_many_values_is_seen():
+    one = torch.ones(3_000_000)
+    two = one.clone()
+    two[2_999_998] = torch.nextafter(two[0], torch.tensor(2.0))
+    (first, second) = digests_of([one, two])
+    assert first != second
+
+
+def test_two_values_that_change_places_are_seen():
+    one = torch.arange(2_500_000)
+    two = one.clone()
+    two[[7, 2_400_000]] = one[[2_400_000, 7]]
+    assert len(set(digests_of([one, two]))) == 2
+
+
+def test_zeros_are_told_from_other_zeros_by_their_sign_and_nan_is_like_itself():
+    nan = torch.tensor([float("nan"), 0.0])
+    one, two, three = digests_of([nan, nan.clone(), torch.tensor([float("nan"), -0.0])])
+    assert one == two != three
+
+
+def test_nothing_has_a_digest_too():
+    assert digests_of([]) == []
+    assert len(digests_of([torch.empty(0), torch.tensor(3.0)])) == 2
+
+
+def test_parameters_come_first_then_buffers_without_running_statistics():
+    module = pl.LightningModule()
+    module.norm = torch.nn.BatchNorm1d(2)
+    module.synced = torch.nn.SyncBatchNorm(2)
+    module.each = torch.nn.InstanceNorm1d(2, track_running_stats=True)
+    module.lazy = torch.nn.LazyLinear(2)
+    module.register_buffer("count", torch.zeros(1))
+    assert [name for name, _ in _tensors(module)] == [
+        "norm.weight", "norm.bias", "synced.weight", "synced.bias", "count",
+        "norm.num_batches_tracked", "synced.running_mean", "synced.running_var",
+        "synced.num_batches_tracked", "each.num_batches_tracked",
+    ]  # fmt: skip
+
+
+def test_the_rank_that_differs_is_the_one_unlike_most():
+    ranks = [{"a": 1, "b": number} for number in (5, 5, 7, 5)]
+    assert str(_difference("b", ranks, 40, {})) == (
+        "RankConsistency: parameter 'b' after 40 updates is another on rank 2 than on 0, 1, 3, must"
+        " be equal on all; let every rank change it in the same steps, by gradients that DDP "
+        "averages: by the optimizer alone, and within the module that the Trainer was given, or "
+        "name it in `ignore`"
+    )
+
+
+def test_a_buffer_that_differs_is_told_what_ddp_does_with_it():
+    error = _difference("b", [{"b": 2}, {"b": 1}, {"b": 3}], 1, {"b": torch.zeros(1)})
+    assert str(error) == (
+        "RankConsistency: buffer 'b' after 1 updates is another on ranks 1, 2 than on 0, must be "
+        "equal on all; DDP puts rank 0's in its place; keep what is a rank's own in a plain "
+        "attribute, or name it in `ignore`"
+    )
+    assert error.facts == {"rank": 1}
+
+
+def test_what_a_rank_lacks_is_named():
+    error = _difference("b", [{"a": 2, "b": 1}, {"a": 2}], 0, {})
+    assert str(error).endswith(
+        "is another on rank 1 than on 0, must be equal on all; it is not there on all; build the "
+        "same model on every rank, or name it in `ignore`"
+    )
+
+
+def test_one_process_is_consistent_with_itself():
+    fit(data_of(), max_epochs=1, callbacks=(RankConsistency(every_n_steps=1),))
+
+
+def test_strategies_that_shard_parameters_are_refused():
+    trainer = pl.Trainer(**{**QUIET, "strategy": ModelParallelStrategy()}, max_epochs=1)
+    wanted = (
+        "RankConsistency: the strategy is a ModelParallelStrategy, which gives each rank other "
+        "parameters, must be one that gives all the same, as DDP does; leave the callback out"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(wanted)}$"):
+        RankConsistency().setup(trainer, pl.LightningModule(), "fit")
+
+
+@pytest.mark.parametrize("every", [0, "2"])
+def test_steps_must_be_a_count(every):
+    wanted = f"RankConsistency: `every_n_steps` is {every!r}, must be an integer of at least 1"
+    with pytest.raises(ConfigError, match=f"^{wanted}$"):
+        RankConsistency(every_n_steps=every)
+
+
+def test_ignored_names_must_not_be_one_text():
+    wanted = "RankConsistency: `ignore` is 'head', must be a tuple of names; pass ('head',)"
+    with pytest.raises(ConfigError, match=f"^{re.escape(wanted)}$"):
+        RankConsistency(ignore="head")

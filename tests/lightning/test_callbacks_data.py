@@ -1,0 +1,251 @@
+"""DataMonitor: what it logs is what was planned and what the clock said, for every output."""
+
+import re
+import time
+import warnings
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader
+
+import seqdata
+from seqdata import Bucketed, DataMonitor, SeqDataWarning, Windows
+from seqdata.collators.packed import PackedRows
+from seqdata.collators.varlen import Varlen
+from seqdata.lightning.callbacks.batches import facts_of, loader_of
+from seqdata.lightning.callbacks.figures import Figures
+from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
+
+
+class Looking(Callback):
+    """Keeps what is known of each batch, from the batch and from the plan."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        loader = loader_of(trainer)
+        of_plan = facts_of(None, loader)
+        self.seen.append((facts_of(batch, loader), of_plan))
+
+
+class Careless(Recorder):
+    """Trains without a look at its batch."""
+
+    def training_step(self, batch, batch_idx):
+        return self.layer.weight.sum()
+
+
+class Slow(Recorder):
+    """Takes its time in a step, and far more in a validation."""
+
+    def training_step(self, batch, batch_idx):
+        time.sleep(0.01)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        time.sleep(0.15)
+
+
+def slow(sequence, rng):
+    time.sleep(0.02)
+    return sequence
+
+
+def logged(folder):
+    """Give the rows that were logged, as dicts of what is there."""
+    lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
+    head, *rows = lines
+    return [
+        {name: float(value) for name, value in zip(head, row, strict=True) if value} for row in rows
+    ]
+
+
+def told(facts):
+    return {
+        name: getattr(facts, name).tolist() if name == "ids" else getattr(facts, name)
+        for name in facts.__slots__
+    }
+
+
+def test_it_logs_rates_and_shares_in_the_steps_that_the_trainer_logs(tmp_path):
+    monitor = DataMonitor()
+    logger = CSVLogger(tmp_path, name="", version="")
+    run = fit(
+        data_of(23, val=None), max_epochs=1, callbacks=(monitor,), logger=logger,
+        log_every_n_steps=2,
+    )  # fmt: skip
+    rows = logged(tmp_path)
+    steps = [row for row in rows if "data/tokens_per_second" in row]
+    assert [row["step"] for row in steps] == [1, 3, 5]
+    names = {name.removeprefix("data/") for name in steps[0] if name.startswith("data/")}
+    assert names == {
+        "tokens_per_second", "wait_share", "wait_seconds", "padding_share", "real_timesteps",
+        "padded_timesteps",
+    }  # fmt: skip
+    lengths = run.data._players("train")[0].index.lengths
+    assert 2 * sum(row["data/real_timesteps"] for row in steps) == lengths.sum()
+    (last,) = [row for row in rows if "data/rank_0/wait_share" in row]
+    (figures,) = monitor.ranks
+    assert figures.tokens == figures.real == lengths.sum()
+    assert figures.steps == 6
+    assert last["data/rank_0/padding_share"] == pytest.approx(1 - figures.real / figures.padded)
+    assert last["data/rank_0/tokens_per_second"] == pytest.approx(
+        figures.tokens / figures.seconds, rel=1e-5
+    )
+
+
+def test_padding_is_what_the_tensors_hold_beyond_the_sequences():
+    monitor, looking = DataMonitor(), Looking()
+    fit(data_of(9, val=None), max_epochs=1, callbacks=(monitor, looking))
+    padded = sum(facts.rows * facts.width for facts, _ in looking.seen)
+    (figures,) = monitor.ranks
+    assert figures.padded == padded > figures.real > 0
+    assert figures.largest == max(facts.rows * facts.width for facts, _ in looking.seen)
+
+
+def test_waiting_is_seen_where_data_is_late():
+    waits = []
+    for transform in (None, slow):
+        monitor = DataMonitor()
+        data = data_of(8, val=None, transform=transform, prefetch=0)
+        fit(data, max_epochs=1, callbacks=(monitor,))
+        waits.append(monitor.ranks[0])
+    quick, late = waits
+    assert late.waited >= 8 * 0.02
+    assert late.wait_share > 0.5
+    assert quick.waited < late.waited / 2
+
+
+def test_time_in_a_validation_is_not_the_time_of_steps():
+    monitor = DataMonitor()
+    data = data_of(16, val=4)  # two validations of 0.3 s; one lies between steps
+    fit(data, model=Slow(), max_epochs=1, callbacks=(monitor,), val_check_interval=2)
+    (figures,) = monitor.ranks
+    assert figures.steps == 4
+    assert 0.04 <= figures.seconds < 0.3
+
+
+def test_each_epoch_begins_anew():
+    monitor = DataMonitor()
+    fit(data_of(9, val=None), max_epochs=3, callbacks=(monitor,))
+    assert monitor.ranks[0].steps == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"as_tuple": ["x", "lengths"]},
+        {"as_dict": ["x", "mask"]},
+        {"collator": len},
+        {"batching": Windows(2, 1, 4, horizon=1)},
+        {"shift": 1},
+    ],
+)
+def test_a_batch_of_any_form_is_known_as_well_from_the_plan(options):
+    whole, looking = Looking(), Looking()
+    kept = {key: value for key, value in options.items() if key in ("batching", "shift")}
+    fit(data_of(val=None, **kept), model=Careless(), max_epochs=2, callbacks=(whole,))
+    fit(data_of(val=None, **options), model=Careless(), max_epochs=2, callbacks=(looking,))
+    by_batch = [told(facts) for facts, _ in whole.seen]
+    assert by_batch == [told(planned) for _, planned in looking.seen]
+    assert by_batch == [told(facts) for facts, _ in looking.seen]
+    assert {facts["epoch"] for facts in by_batch} == {0, 1}
+
+
+@pytest.mark.parametrize("collator", [PackedRows(), Varlen()])
+def test_layouts_without_padding_have_none(collator):
+    looking, monitor = Looking(), DataMonitor()
+    data = data_of(val=None, collator=collator)
+    fit(data, model=Careless(), max_epochs=1, callbacks=(looking, monitor))
+    assert [told(facts) for facts, _ in looking.seen] == [told(plan) for _, plan in looking.seen]
+    assert monitor.ranks[0].padding_share == 0.0
+
+
+def test_what_was_planned_is_known_after_a_resume(tmp_path):
+    fit(data_of(val=None), folder=tmp_path, every=1, max_epochs=1)
+    looking = Looking()
+    fit(
+        data_of(val=None, as_tuple=["x", "lengths"]), model=Careless(), max_epochs=1,
+        ckpt=tmp_path / "step=3.ckpt", callbacks=(looking,),
+    )  # fmt: skip
+    assert [planned.number for _, planned in looking.seen] == [3, 4, 5]
+
+
+def test_overfitting_is_always_of_epoch_0():
+    looking = Looking()
+    fit(
+        data_of(val=None, as_tuple=["x"]), model=Careless(), max_epochs=3, overfit_batches=2,
+        callbacks=(looking,),
+    )  # fmt: skip
+    assert {planned.epoch for _, planned in looking.seen} == {0}
+    assert [planned.number for _, planned in looking.seen] == [0, 1] * 3
+
+
+def test_another_loader_is_said_once():
+    monitor = DataMonitor()
+    loader = DataLoader([torch.ones(3)] * 4)
+    wanted = (
+        "DataMonitor: the loader is a DataLoader that gives a Tensor, must be that of a "
+        "SequenceDataModule to tell waiting for data, tokens and padding; pass one as `datamodule`"
+    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", SeqDataWarning)
+        fit_loader(loader, monitor)
+    assert [str(one.message) for one in said if one.category is SeqDataWarning] == [wanted]
+    assert monitor.ranks[0].steps == 4
+    assert monitor.ranks[0].seconds > 0
+    assert monitor.ranks[0].padding_share == monitor.ranks[0].tokens_per_second == 0.0
+
+
+def test_a_sequence_batch_of_another_loader_is_known_but_not_its_waiting():
+    monitor = DataMonitor()
+    batches = list(seqdata.Loader(sequences(8), Bucketed(4)))
+    wanted = (
+        "DataMonitor: the loader is a Bare that gives a SequenceBatch, must be that of a "
+        "SequenceDataModule to tell waiting for data; pass one as `datamodule`"
+    )
+    with pytest.warns(SeqDataWarning, match=re.escape(wanted)):
+        fit_loader(Bare(batches), monitor)
+    assert monitor.ranks[0].tokens == sum(batch.num_tokens for batch in batches)
+    assert monitor.ranks[0].waited == 0
+
+
+class Bare:
+    """An iterable, and nothing else."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+
+def fit_loader(loader, *callbacks, model=None):
+    options = {**QUIET, "enable_checkpointing": False, "callbacks": list(callbacks)}
+    with quietly():
+        pl.Trainer(**options, max_epochs=1).fit(model or Careless(), loader)
+
+
+def test_nothing_was_done_in_no_time():
+    assert Figures().tokens_per_second == Figures().padding_share == Figures().wait_share == 0.0
+
+
+def test_figures_are_added_up_and_the_largest_kept():
+    one = Figures(steps=1, seconds=2.0, waited=1.0, tokens=3, real=4, padded=8, largest=8)
+    two = Figures(
+        steps=1, seconds=2.0, waited=0.0, tokens=1, real=2, padded=4, largest=4, peak_bytes=9
+    )
+    assert one + two == Figures(
+        steps=2, seconds=4.0, waited=1.0, tokens=4, real=6, padded=12, largest=8, peak_bytes=9
+    )
+    assert (one + two).tokens_per_second == 1.0
+    assert (one + two).padding_share == 0.5
+    assert (one + two).wait_share == 0.25
