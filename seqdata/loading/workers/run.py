@@ -106,6 +106,11 @@ class Run:
         failure = (self._crew.broken or self._failure) if task is None else task.lost
         if failure is not None:
             raise failure
+        if task is None and self._exhausted:
+            raise IncompleteEpochError(
+                "loader: no batch is left of those that workers were asked for; begin another "
+                "iteration"
+            )
         self._crew.receive()
         self._send()
 
