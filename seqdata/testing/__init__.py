@@ -2,6 +2,7 @@
 
 ``plans`` and ``shares`` check policies, ``lanes`` those that deal by rows; ``stores`` checks
 backends, with a ready test class in ``contract``; ``loaders`` checks whole loaders over what
-``recording`` records. ``generators`` draws the inputs worth trying and needs hypothesis; nothing
-else here needs more than seqdata itself, and nothing needs pytest.
+``recording`` records. ``faults`` damages files and harms processes, and says what came of it.
+``generators`` draws the inputs worth trying and needs hypothesis; nothing else here needs more than
+seqdata itself, and nothing needs pytest.
 """
