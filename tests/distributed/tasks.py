@@ -20,7 +20,7 @@ from seqdata.lightning.metrics import ExactMean
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
-from tests.distributed import watching
+from tests.distributed import returned, watching
 from tests.distributed.ddp import under_ddp
 from tests.lightning import predicting
 from tests.lightning.crashing import Crashing
@@ -224,4 +224,5 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "parallel_world": parallel_world,
     "crash": crash,
     **watching.TASKS,
+    **returned.TASKS,
 }
