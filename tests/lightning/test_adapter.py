@@ -1,8 +1,11 @@
 """Lightning's private counters are where we read them; the first test to fail when they move."""
 
+import csv
+
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
 
 from seqdata.lightning import adapter
 from seqdata.lightning.adapter import Counters, Tracker
@@ -83,3 +86,33 @@ def test_our_callback_is_attached_once_and_taken_off():
     assert run.trainer.callbacks.count(callback) == 1
     adapter.detach(run.trainer, callback)
     assert callback not in run.trainer.callbacks
+
+
+class Logging(Callback):
+    """Logs at each step what Lightning writes at some, and at once where it will."""
+
+    def __init__(self):
+        self.will = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        module.log("lightning", float(batch_idx))
+        if adapter.writes_logs(trainer):
+            self.will.append(batch_idx)
+            adapter.log_now(trainer, {"ours": float(batch_idx)})
+
+
+def test_lightning_writes_logs_where_we_say_so_and_we_at_the_same_step(tmp_path):
+    for accumulate, expected in ((1, [1, 3, 5]), (2, [3])):
+        logging, folder = Logging(), tmp_path / str(accumulate)
+        fit(
+            data_of(val=None), max_epochs=1, callbacks=(logging,), log_every_n_steps=2,
+            accumulate_grad_batches=accumulate, logger=CSVLogger(folder, name="", version=""),
+        )  # fmt: skip
+        assert logging.will == expected
+        table = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+        written = {
+            name: [(row["step"], float(row[name])) for row in table if row[name]]
+            for name in ("lightning", "ours")
+        }
+        assert written["ours"] == written["lightning"]
+        assert [value for _, value in written["ours"]] == expected
