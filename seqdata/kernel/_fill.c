@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "_crc.h"
+#include "_pack.h"
 
 #define SOURCE "seqdata.kernel.source"
 #define AHEAD 8          /* spans that are prefetched */
@@ -594,6 +595,8 @@ static PyMethodDef methods[] = {
      "algorithms()\n--\n\nGive the names of the checksums that can be computed."},
     {"checksums", (PyCFunction)(void (*)(void))checksums, METH_FASTCALL,
      "checksums(data, bounds, out, algorithm)\n--\n\nCompute the checksum of every piece."},
+    {"pack", (PyCFunction)(void (*)(void))pack_rows, METH_FASTCALL,
+     "pack(rows, fields, array, most, stop)\n--\n\nCopy plain rows: how many, and what is left."},
     {"populate", (PyCFunction)(void (*)(void))populate, METH_FASTCALL,
      "populate(mapping, first, stop)\n--\n\nRead bytes ahead into memory; whether that worked."},
     {NULL, NULL, 0, NULL}};

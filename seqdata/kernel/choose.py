@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterator
 from typing import Any, NewType, Protocol, cast
 
 from seqdata.errors import ConfigError
 from seqdata.kernel import twin
+from seqdata.kernel.rows import Loan, Packed
 
 Source = NewType("Source", object)
 """What ``source`` gives and ``fill`` takes; nobody else looks inside."""
@@ -96,6 +98,37 @@ class Kernel(Protocol):
 
         Raises:
             ValueError: If bounds do not fit, or the algorithm cannot be computed.
+        """
+        ...
+
+    def pack(
+        self,
+        rows: Iterator[Any],
+        loans: tuple[Loan, ...],
+        array: type[Any],
+        most: int,
+        stop: int,
+        /,
+    ) -> Packed:
+        """Copy rows into buffers while they are plain, and say what was left.
+
+        A plain row is a dict of just the fields, whose values are C-contiguous arrays of the
+        field's dtype and shape, numbers, ``str`` or ``bytes``. One that is not, or that has no room
+        any more, is given back whole, with nothing of it copied.
+
+        Args:
+            rows: Where they are taken from, no more than are packed or given back.
+            loans: Room for each field.
+            array: The type of arrays.
+            most: Rows at most.
+            stop: Bytes from which on no more are taken: of values, and 8 per noted end.
+
+        Returns:
+            Rows copied; the bytes of them; bytes used per field; and ``(row,)`` that was given
+            back, ``()`` where there may be more rows, None where there are none.
+
+        Raises:
+            ValueError: If a buffer is too short for what is said of it.
         """
         ...
 

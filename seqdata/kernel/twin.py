@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.kernel.rows import pack as pack
 from seqdata.kernel.sums import algorithms as algorithms
 from seqdata.kernel.sums import checksums as checksums
 from seqdata.kernel.twin_checks import TwinChecks, checks_of

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from seqdata.errors import DecodeError
+from seqdata.kernel.choose import kernel
 from seqdata.protocols import Field
-from seqdata.storage.packing import check_axes, check_keys, make_packer, pack_one
+from seqdata.storage.packing import check_axes, check_keys, make_packer, pack_many, pack_one
 from seqdata.storage.scheme import AGAIN, Scheme
 from seqdata.storage.whole import Load, Whole, digest_of
 
@@ -44,7 +45,7 @@ def cut(
         DecodeError: If a sequence is not like the first one, or not the one that was written.
     """
     packers = {name: make_packer(one, is_key=name == scheme.key) for name, one in fields.items()}
-    key, limit = scheme.key, scheme.shard_bytes
+    key, limit, engine = scheme.key, scheme.shard_bytes, kernel()
     count = total = 0
     for number in itertools.count():
         whole = kept.get(number)
@@ -55,13 +56,20 @@ def cut(
             tell(count, total)
             continue
         begin, size, stop = count, 0, min(limit, _BYTES_BETWEEN)
-        for sequence in rows:
-            size += pack_one(packers, sequence, count, key)
-            count += 1
+        left: tuple[Any, ...] | None = ()
+        while left is not None and size < limit:
+            most = _BETWEEN - count % _BETWEEN
+            many, bytes_, left = pack_many(engine, packers, rows, most, stop - size)
+            count, size = count + many, size + bytes_
+            if left:  # not plain, or no room: by itself, and the next ones where none was plain
+                alike = itertools.islice(rows, 0 if many else most - 1)
+                for sequence in itertools.chain(left, alike):
+                    size += pack_one(packers, sequence, count, key)
+                    count += 1
+                    if size >= stop:
+                        break
             if count % _BETWEEN == 0 or size >= stop:
                 tell(count, total + size)
-                if size >= limit:
-                    break
                 stop = min(limit, size + _BYTES_BETWEEN)
         if count == begin:
             _check_end(kept, number, count)

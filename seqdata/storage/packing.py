@@ -8,20 +8,23 @@ Makes: values and offsets.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
+from seqdata.kernel.choose import Kernel
+from seqdata.kernel.rows import MOST_KEY, Kind, Loan
 from seqdata.protocols import Field
 from seqdata.storage.hashing import hash_texts
 from seqdata.storage.ids import check_ids
 from seqdata.storage.schema import TEXTS, Deviation, as_array, field_width
 
+_LENT = 1 << 17  # bytes of text that the kernel packs at once
 _SMALLEST = 1 << 16  # bytes that a buffer has room for at first
-MAX_KEY = 1024  # bytes of an id
+MAX_KEY = MOST_KEY  # bytes of an id
 Packed = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
 """Field -> what its packer gave: values, and offsets where it has any."""
 
@@ -37,11 +40,19 @@ class Packer(Protocol):
         """Give (values, offsets or None) of what was added, and start anew."""
         ...
 
+    def lend(self, name: str, most: int) -> Loan:
+        """Give room for values of up to ``most`` sequences, for the kernel to copy into."""
+        ...
+
+    def keep(self, count: int, used: int) -> None:
+        """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
+        ...
+
 
 class RaggedPacker:
     """Collects arrays (length, *shape) of a field that runs along an axis."""
 
-    __slots__ = ("_buffer", "_dimensions", "_dtype", "_ends", "_shape", "_used", "_width")
+    __slots__ = ("_buffer", "_dimensions", "_dtype", "_ends", "_lent", "_shape", "_used", "_width")
 
     def __init__(self, field: Field) -> None:
         self._dtype = np.dtype(field.dtype)
@@ -103,6 +114,19 @@ class RaggedPacker:
         self._restart(len(self._buffer))  # the next shard is about as large
         return values, offsets
 
+    def lend(self, name: str, most: int) -> Loan:
+        """Give room for values of up to ``most`` sequences, for the kernel to copy into."""
+        self._lent = np.empty(most, dtype=np.int64)
+        return Loan(
+            name, Kind.RAGGED, None, self._dtype, self._shape, self._width, self._buffer,
+            self._used * self._width, self._lent,
+        )  # fmt: skip
+
+    def keep(self, count: int, used: int) -> None:
+        """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
+        self._ends.frombytes(self._lent[:count].tobytes())
+        self._used = used // self._width
+
 
 class FixedPacker:
     """Collects one number, or one array of a fixed shape, per sequence."""
@@ -153,11 +177,26 @@ class FixedPacker:
         self._restart()
         return values, None
 
+    def lend(self, name: str, most: int) -> Loan:
+        """Give room for values of up to ``most`` sequences, for the kernel to copy into."""
+        del most
+        kind = Kind.FIXED if self._shape else Kind.NUMBER
+        dtype = self._dtype if self._shape else self._dtype.type
+        return Loan(
+            name, kind, self._kind, dtype, self._shape, self._width, self._buffer,
+            self._used * self._width, None,
+        )  # fmt: skip
+
+    def keep(self, count: int, used: int) -> None:
+        """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
+        del count
+        self._used = used // self._width
+
 
 class TextPacker:
     """Collects one ``str`` or ``bytes`` per sequence; ids are short and have no NUL."""
 
-    __slots__ = ("_buffer", "_ends", "_is_key", "_is_text")
+    __slots__ = ("_buffer", "_ends", "_is_key", "_is_text", "_lent")
 
     def __init__(self, field: Field, *, is_key: bool = False) -> None:
         self._is_text = field.dtype == "str"
@@ -194,6 +233,22 @@ class TextPacker:
         offsets = np.array(self._ends, dtype=np.int64)
         self._restart()
         return values, offsets
+
+    def lend(self, name: str, most: int) -> Loan:
+        """Give room for values of up to ``most`` sequences, for the kernel to copy into."""
+        self._lent = np.empty(_LENT, dtype=np.uint8), np.empty(most, dtype=np.int64)
+        text = Kind.KEY if self._is_key else Kind.TEXT
+        return Loan(
+            name, text if self._is_text else Kind.BYTES, None, None, (), 1, self._lent[0], 0,
+            self._lent[1],
+        )  # fmt: skip
+
+    def keep(self, count: int, used: int) -> None:
+        """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
+        values, ends = self._lent
+        before = len(self._buffer)
+        self._buffer += values[:used].data
+        self._ends.frombytes((ends[:count] + before).tobytes())
 
 
 def _wrong_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> str:
@@ -239,6 +294,22 @@ def pack_one(packers: Mapping[str, Packer], sequence: Any, number: int, key: str
     except KeyError as error:
         raise _wrong_fields(packers, sequence, number, key) from error
     return size
+
+
+def pack_many(
+    engine: Kernel, packers: Mapping[str, Packer], rows: Iterator[Any], most: int, stop: int
+) -> tuple[int, int, tuple[Any, ...] | None]:
+    """Give sequences to the packers while they are plain, up to ``most`` or ``stop`` bytes.
+
+    Returns:
+        How many; the bytes that they take; and what comes next: the sequence that is not plain, in
+        a tuple; an empty one; None where there are no more.
+    """
+    loans = tuple(packer.lend(name, most) for name, packer in packers.items())
+    count, size, used, left = engine.pack(rows, loans, np.ndarray, most, stop)
+    for packer, bytes_ in zip(packers.values(), used, strict=True):
+        packer.keep(count, bytes_)
+    return count, size, left
 
 
 def _wrong_fields(
