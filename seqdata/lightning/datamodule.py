@@ -297,7 +297,7 @@ class SequenceDataModule(LightningDataModule):
         adapter.attach(trainer, run.callback)
         adapter.attach(trainer, self._notice, first=True)
 
-    def _began(self, course: Course, plan: str) -> None:
+    def _began(self, course: Course, plan: str, again: bool) -> None:
         """Write the run file; every rank comes here."""
         trainer = self._run.trainer if self._run is not None else None
         if trainer is None:
@@ -310,7 +310,9 @@ class SequenceDataModule(LightningDataModule):
             self._options, course, fingerprints=fingerprints, plan=plan,
             versions=installed_versions(), trainer=adapter.settings_of(trainer),
         )  # fmt: skip
-        folder = None if trainer.fast_dev_run else adapter.log_folder(trainer)  # type: ignore[attr-defined]
+        folder = self._record.folder if again else adapter.log_folder(trainer)  # all ranks ask
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            folder = None
         self._record.keep(file, folder, writes=trainer.is_global_zero)
 
     def _seed(self) -> int:

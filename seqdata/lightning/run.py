@@ -34,7 +34,8 @@ class TrainRun:
         player: Plays the training data.
         world: Who we are.
         options: What the DataModule was asked for.
-        began: Called on every rank when a fit begins, with its course and the plan's fingerprint.
+        began: Called on every rank when a fit begins, with its course and the plan's fingerprint;
+            and again, then alone, if its first batch is of another place.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class TrainRun:
         player: Player,
         world: World,
         options: DataOptions,
-        began: Callable[[Course, str], None],
+        began: Callable[[Course, str, bool], None],
     ) -> None:
         self.trainer = trainer
         self.player = player
@@ -82,7 +83,7 @@ class TrainRun:
             )
         self._resume = None
         if self._course is not None and self._course != self._course_from(place):
-            self._record(place)  # an epoch was abandoned by the fit before
+            self._record(place, again=True)  # an epoch was abandoned by the fit before
         self._course = None
         return Start(place, self._update(counters))
 
@@ -179,9 +180,9 @@ class TrainRun:
             steps=adapter.trained_steps(self.trainer, self.player.steps),
         )
 
-    def _record(self, place: Place) -> None:
+    def _record(self, place: Place, *, again: bool = False) -> None:
         self._course = self._course_from(place)
-        self._began(self._course, self.player.fingerprint(place.epoch))
+        self._began(self._course, self.player.fingerprint(place.epoch), again)
 
     def _update(self, counters: adapter.Counters) -> Update:
         steps = int(min(counters.steps, self.player.steps))

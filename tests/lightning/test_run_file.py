@@ -70,6 +70,13 @@ def test_the_batch_that_crashed_a_run_is_made_again_in_another_process(store):
     assert told(data.replay(epoch=1, batch=6)) == kept
 
 
+def test_an_error_outside_of_training_steps_names_no_batch(store):
+    data = SequenceDataModule(train=store, val=store, batching=Bucketed(4), seed=3)
+    run = fit(data, model=Recorder(fail_in_val=2), max_epochs=1)
+    assert str(run.error) == "told to fail in validation"
+    assert not [note for note in getattr(run.error, "__notes__", ()) if "See it" in note]
+
+
 def test_a_transform_that_crashes_is_met_again(store):
     data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3, transform=poor)
     with pytest.raises(ValueError, match="nine is too many") as crashed:
@@ -127,7 +134,7 @@ def test_validation_has_the_command_of_its_own_data(store):
         (Lanes(6), noisy),
     ],
 )
-@pytest.mark.parametrize(("world", "first"), [(1, 0), (3, 0), (3, 6)])
+@pytest.mark.parametrize(("world", "first"), [(1, 0), (3, 0), (3, 4)])
 def test_every_step_of_every_rank_is_made_again_bit_by_bit(policy, transform, world, first):
     options = {"seed": 5, "transform": transform}
     if isinstance(policy, Packed):
@@ -141,6 +148,9 @@ def test_every_step_of_every_rank_is_made_again_bit_by_bit(policy, transform, wo
         for step, batch in zip(steps, loader, strict=False):
             made = data.replay(epoch=0, step=step, rank=rank, world=world, from_position=first)
             assert told(made) == told(batch)
+            if batch.lanes is None and batch.weight.any():
+                run = {"world": world, "from_position": first}
+                assert told(data.replay(epoch=0, batch=batch.number, **run)) == told(batch)
             seen[step, rank] = batch.number
     assert len(seen) == world * -(-(batches_of(data) - first) // stride(policy, world))
 

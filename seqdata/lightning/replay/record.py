@@ -28,6 +28,7 @@ class RunRecord:
 
     def __init__(self) -> None:
         self.course: Course | None = None
+        self.folder: Path | None = None
         self._file: RunFile | None = None
         self._path: Path | None = None
 
@@ -39,7 +40,8 @@ class RunRecord:
             folder: Where it logs.
             writes: Whether this rank writes; the others only know where.
         """
-        self.course, self._file, self._path = file.course, file, None
+        self.course, self.folder = file.course, folder
+        self._file, self._path = file, None
         if folder is None or "://" in str(folder).removeprefix("file://"):
             return
         path = folder / NAME
