@@ -22,6 +22,7 @@ Made = TypeVar("Made", bound=SeqDataError)
 CALLER = "_answer"  # the function of a worker that calls the transform or data set
 _DUMP = 2.0  # seconds that a silent worker has to write its stack
 _LOOK = 0.02
+_CRASH = "Fatal Python error"  # how faulthandler begins
 _REMEDIES = {
     "SIGKILL": "the system does that where memory runs out: use fewer workers or smaller batches",
     "SIGBUS": "a file was cut off while it was read, or memory ran out: verify the store",
@@ -67,7 +68,15 @@ def died(last: Last, exitcode: int | None, stack: str, store: Store) -> WorkerDi
     where, place = _where(last, store)
     memory = f", with {last.memory / 1024:.0f} MiB of memory" if last.memory else ""
     text = f"worker {last.worker} (pid {last.pid}) {how} {where}{memory}, must live; {remedy}"
-    return _made(WorkerDiedError, text, stack, last, place, signal=name, exitcode=exitcode)
+    return _made(
+        WorkerDiedError, text, _of_the_crash(stack), last, place, signal=name, exitcode=exitcode
+    )
+
+
+def _of_the_crash(stack: str) -> str:
+    """Leave out what a process has written before: whoever asks for its stack gets it."""
+    at = stack.rfind(_CRASH)
+    return "" if at < 0 else stack[at:]
 
 
 def stalled(last: Last, seconds: float, stack: str, store: Store) -> StallError:

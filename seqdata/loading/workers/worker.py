@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from seqdata.errors import ConfigError
 from seqdata.loading.fetching import Fetching, Work
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers.arena import Arena
@@ -125,11 +126,11 @@ def work(desk: Desk) -> None:
         status[slots.SEQUENCE] = sequence
         status[slots.PROGRESS] += 1
 
-    fetching: Work | BaseException
+    fetching: Work | Exception
     try:
         fetching = _watched(desk.fetching.open(), tell)
     except Exception as error:  # told in place of every answer
-        fetching = error
+        fetching = _unmakeable(error)
     _seed(desk)
     while (given := _next_task(desk.connection)) is not None:
         task, slot = given
@@ -138,6 +139,16 @@ def work(desk: Desk) -> None:
         status[slots.SEQUENCE] = -1
         with contextlib.suppress(OSError):  # the crew has closed the connection
             desk.connection.send_bytes(answered)
+
+
+def _unmakeable(error: Exception) -> ConfigError:
+    """Say that what was sent cannot be made here: a function of a notebook, a class that refuses."""
+    made = ConfigError(
+        f"loader: what was sent to a worker process cannot be made there ({type(error).__name__}: "
+        f"{error}), must be; write functions in a module, or pass start_method='fork'"
+    )
+    made.__cause__ = error
+    return made
 
 
 def _next_task(connection: Connection) -> tuple[int, int] | None:
@@ -151,14 +162,14 @@ def _next_task(connection: Connection) -> tuple[int, int] | None:
 
 
 def _answer(
-    desk: Desk, fetching: Work | BaseException, task: int, slot: memoryview, tell: Tell
+    desk: Desk, fetching: Work | Exception, task: int, slot: memoryview, tell: Tell
 ) -> bytes:
     """Make the answers of one task, errors among them. Gives the message about it."""
     began = time.monotonic()
     outbox = _Outbox(desk, task, slot)
     for request in get_requests(slot, tell):
         try:
-            if isinstance(fetching, BaseException):
+            if isinstance(fetching, Exception):
                 raise fetching
             columns, axes = fetching.columns(request)
             if fetching.collate is None:

@@ -108,10 +108,14 @@ def test_the_crew_goes_on_after_an_exception():
 
 
 def test_a_transform_that_does_not_unpickle_in_the_worker_is_an_error_of_its_first_batch():
+    message = (
+        r"loader: what was sent to a worker process cannot be made there \(ValueError: does not "
+        r"want to be made again\), must be; write functions in a module, or pass "
+        r"start_method='fork'"
+    )
     came, error = played(
-        parts.Unmakeable(), ValueError, match="does not want to be made again",
-        start_method="forkserver",
-    )  # fmt: skip
+        parts.Unmakeable(), ConfigError, match=message, start_method="forkserver", on_error="mask"
+    )
     assert came == []
     assert "_refused" in str(error.__cause__)
 
@@ -171,9 +175,12 @@ def test_a_worker_killed_from_outside_says_what_it_had():
         next(batches)
         os.kill(mine.worker_pids[1], signal.SIGTERM)  # ignored: the training process decides
         os.kill(mine.worker_pids[1], signal.SIGUSR1)  # writes its stack, and goes on
+        os.kill(mine.worker_pids[0], signal.SIGUSR1)
+        time.sleep(0.05)
         os.kill(mine.worker_pids[0], signal.SIGKILL)
         with pytest.raises(WorkerDiedError, match="was killed by SIGKILL") as caught:
             list(batches)
+        assert "  | " not in str(caught.value)
         assert caught.value.facts["worker"] == 0
         assert mine.worker_pids == []
 
