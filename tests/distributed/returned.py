@@ -13,8 +13,10 @@ from torch.utils.data import SequentialSampler as InOrder
 
 from seqdata.errors import SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.loader import Loader
 from seqdata.opening import write_store
 from seqdata.policies.bucketed import Bucketed
+from seqdata.world import World
 from tests.distributed.ddp import under_ddp
 from tests.lightning.harness import QUIET, Recorder, quietly, sequences
 
@@ -242,8 +244,19 @@ def of_node(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def without_a_trainer(spec: dict[str, Any]) -> dict[str, Any]:
+    """Play an epoch of a plain ``Loader``, which asks the process group who we are."""
+    loader = Loader(sequences(spec["count"]), Bucketed(2), seed=1)
+    return {
+        "world": tuple(World.current()),
+        "ids": [batch.real().ids.tolist() for batch in loader],
+        "steps": len(loader),
+    }
+
+
 TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "inject": inject,
     "validate": validate,
     "of_node": of_node,
+    "without_a_trainer": without_a_trainer,
 }

@@ -113,3 +113,11 @@ def test_item_8_the_length_is_there_on_every_rank_and_the_same(ranks):
     assert {len(one["steps"]) for one in told} == {6}  # 7 batches: 3 steps an epoch
     assert {len(one["val"]) for one in told} == {2}
     assert len(fit(data_of(27), max_epochs=1).log.steps) == 7
+
+
+def test_item_38_without_a_trainer_the_process_group_says_who_we_are(ranks):
+    told = ranks.play("without_a_trainer", 3, {"count": 11})
+    assert [one["world"] for one in told] == [(0, 3), (1, 3), (2, 3)]
+    assert [one["steps"] for one in told] == [2] * 3
+    ids = [number for one in told for batch in one["ids"] for number in batch]
+    assert sorted(ids) == list(range(11))
