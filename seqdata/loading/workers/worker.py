@@ -142,7 +142,7 @@ def work(desk: Desk) -> None:
 
 
 def _unmakeable(error: Exception) -> ConfigError:
-    """Say that what was sent cannot be made here: a function of a notebook, a class that refuses."""
+    """Say that what was sent cannot be made here, as a function of a notebook cannot."""
     made = ConfigError(
         f"loader: what was sent to a worker process cannot be made there ({type(error).__name__}: "
         f"{error}), must be; write functions in a module, or pass start_method='fork'"
