@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TypeVar
 
-from seqdata.errors import Fact, SeqDataError, StallError, WorkerDiedError
+from seqdata.errors import REMEDY, Fact, SeqDataError, StallError, WorkerDiedError
 from seqdata.protocols import Store
 from seqdata.storage.anonymous import Anonymous
 from seqdata.storage.places import Place
@@ -122,7 +122,10 @@ def _made(
     known = dict(place.facts) if place is not None else {}
     known |= {"worker": last.worker, "pid": last.pid, "rss": last.memory << 10, **facts}
     shown = "".join(f"\n  | {line}" for line in _of_the_user(stack))
-    return kind.at(f"loader: {text}{shown}", **known)
+    remedy, end = known.pop("remedy", None), ""
+    if remedy is not None and facts.get("signal") == "SIGBUS":  # else no file is to blame
+        known["remedy"], end = remedy, f"{REMEDY}{remedy}."
+    return kind.at(f"loader: {text}{shown}{end}", **known)
 
 
 def _of_the_user(stack: str) -> list[str]:
