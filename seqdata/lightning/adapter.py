@@ -113,6 +113,13 @@ def is_fitting(trainer: Trainer | None) -> bool:
     return trainer is not None and trainer.state.fn == TrainerFn.FITTING
 
 
+def cuts_validation(trainer: Trainer) -> bool:
+    """Tell whether a validation of the fit has begun and is not over."""
+    progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
+    over = progress.is_last_batch and progress.current.completed == progress.current.ready
+    return trainer.validating and is_fitting(trainer) and not over
+
+
 def is_resuming(trainer: Trainer) -> bool:
     """Tell whether the fit goes on from a checkpoint, up to the end of its first epoch."""
     return trainer.fit_loop.is_resuming
@@ -127,9 +134,12 @@ def world_of(trainer: Trainer | None) -> World:
 
 
 def log_folder(trainer: Trainer | None) -> Path | None:
-    """Give the folder that a run logs into, the same on every rank; all must ask together."""
+    """Give the folder that a run logs into, the same on every rank; all must ask together.
+
+    None where there is none on this machine.
+    """
     folder = None if trainer is None else trainer.log_dir
-    return None if folder is None else Path(folder)
+    return None if folder is None or "://" in str(folder) else Path(folder)
 
 
 def settings_of(trainer: Trainer) -> dict[str, Any]:

@@ -66,6 +66,28 @@ def test_one_device_is_a_world_of_one():
     assert adapter.world_of(pl.Trainer(**QUIET, max_epochs=1)) == World(0, 1)
 
 
+def test_logs_have_a_folder_where_they_lie_on_this_machine(tmp_path):
+    options = {**QUIET, "max_epochs": 1}
+    assert adapter.log_folder(pl.Trainer(**options, default_root_dir=tmp_path)) == tmp_path
+    assert adapter.log_folder(pl.Trainer(**options, default_root_dir="memory://logs")) is None
+    assert adapter.log_folder(None) is None
+
+
+def test_a_run_is_in_a_step_from_its_batch_to_its_end():
+    seen = []
+
+    class Looking(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            seen.append(adapter.is_in_step(trainer))
+
+        def on_validation_batch_start(self, trainer, module, batch, batch_idx):
+            seen.append(adapter.is_in_step(trainer))
+
+    run = fit(data_of(8), max_epochs=1, callbacks=(Looking(),))
+    assert seen == [True, True, False, False, False]
+    assert not adapter.is_in_step(run.trainer)
+
+
 def test_without_a_trainer_the_process_group_tells_the_world():
     assert adapter.world_of(None) == World.current() == World(0, 1)
 

@@ -301,6 +301,10 @@ def test_a_file_elsewhere_is_named_by_its_whole_path(tmp_path):
         ("seqdata_run: 9", r"is no run file of version 1 \(`seqdata_run` is 9\)"),
         ("!!python/object/apply:os.getcwd []", r"is no YAML \(could not determine a constructor"),
         ("seqdata_run: 1", r"run\.yaml: is damaged \(KeyError: 'run'\), must be as a fit wrote"),
+        (
+            "seqdata_run: 1\nrun: {plan: a, seed: x}",
+            r"\(TypeError: `run` is .*, must hold whole num",
+        ),
         ("seqdata_run: 1\nrun: {plan: a, color: 1}", r"is damaged \(TypeError: .*'color'"),
         ("#" * (1 << 20) + "#", r"has more than 1048576 bytes, must be a run file"),
     ],

@@ -23,6 +23,7 @@ from seqdata.opening import STORE_MEMBERS, is_map_style, open_store
 from seqdata.protocols import Store
 from seqdata.storage.views import Carried, View, carrying, take
 
+Arrays = Mapping[str, NDArray[Any]]
 MOST_NUMBERS = 1 << 24
 """Sequences of a view whose numbers are kept; of more it is not replayable."""
 
@@ -37,12 +38,12 @@ class Locations:
     Attributes:
         names: Writes transforms that views carry.
         prefix: What files beside the run file begin with.
-        beside: Their name -> content.
+        beside: Their name -> what they hold.
     """
 
     names: Names
     prefix: str
-    beside: dict[str, bytes] = field(default_factory=dict)
+    beside: dict[str, Arrays] = field(default_factory=dict)
 
     def plain(self, data: Any, argument: str) -> Any:
         """Give one location: its path, or what a view selects of one; or why there is none.
@@ -73,21 +74,26 @@ class Locations:
         made: dict[str, Any] = {VIEW: base}
         numbers, carried = view.numbers, view.carried
         arrays: dict[str, NDArray[Any]] = {}
-        first = int(numbers[0]) if len(numbers) else 0
-        if np.array_equal(numbers, np.arange(first, first + len(numbers))):
-            made[RANGE] = [first, first + len(numbers)]
+        first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
+        if last - first + 1 == len(numbers) and (np.diff(numbers) == 1).all():
+            made[RANGE] = [first, last + 1]
         else:
-            arrays["numbers"] = _narrow(numbers)
+            arrays["numbers"] = numbers
         if carried is not None:
             made[TRANSFORM] = self.names.plain(carried.transform, argument)
             made[AXIS] = carried.axis
-            arrays["lengths"] = _narrow(np.asarray(carried.lengths))
+            arrays["lengths"] = np.asarray(carried.lengths)
         if arrays:
             made[NUMBERS] = f"{self.prefix}-{argument.replace('.', '-')}.npz"
-            content = io.BytesIO()
-            np.savez(content, **cast(Any, arrays))
-            self.beside[made[NUMBERS]] = content.getvalue()
+            self.beside[made[NUMBERS]] = arrays
         return made
+
+
+def content_of(arrays: Arrays) -> bytes:
+    """Give the file that holds arrays of numbers, each as narrow as it can be."""
+    content, narrow = io.BytesIO(), {name: _narrow(one) for name, one in arrays.items()}
+    np.savez(content, **cast(Any, narrow))
+    return content.getvalue()
 
 
 def whole_path(location: str) -> str:

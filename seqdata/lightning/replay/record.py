@@ -42,7 +42,7 @@ class RunRecord:
         """
         self.course, self.folder = file.course, folder
         self._file, self._path = file, None
-        if folder is None or "://" in str(folder).removeprefix("file://"):
+        if folder is None:
             return
         path = folder / NAME
         try:

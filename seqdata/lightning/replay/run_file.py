@@ -21,7 +21,7 @@ from seqdata.errors import ConfigError
 from seqdata.lightning.options import DataOptions, Kind
 from seqdata.lightning.replay.course import Course
 from seqdata.lightning.replay.naming import IMPORT, NOTHING, OBJECT, Names, Objects
-from seqdata.lightning.replay.places import PATH, VIEW, Locations, opened
+from seqdata.lightning.replay.places import PATH, VIEW, Arrays, Locations, content_of, opened
 from seqdata.opening import resolve_policy
 from seqdata.storage.commit import write_whole
 
@@ -52,7 +52,7 @@ class RunFile:
         trainer: Settings of the Trainer that decide which batches are trained.
         missing: What cannot be replayed from the file: ``argument: why``.
         roots: Folders that modules were imported from.
-        beside: Name -> content of the files that lie beside it.
+        beside: Name -> what the files hold that lie beside it.
     """
 
     course: Course
@@ -63,7 +63,7 @@ class RunFile:
     trainer: Mapping[str, Any]
     missing: list[str] = field(default_factory=list)
     roots: list[str] = field(default_factory=list)
-    beside: Mapping[str, bytes] = field(default_factory=dict)
+    beside: Mapping[str, Arrays] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -98,8 +98,8 @@ class RunFile:
             OSError: If that cannot be done.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        for name, content in self.beside.items():
-            write_whole(path.parent / name, content)
+        for name, arrays in self.beside.items():
+            write_whole(path.parent / name, content_of(arrays))
         plain = {
             "seqdata_run": VERSION,
             "versions": dict(self.versions),
@@ -130,6 +130,8 @@ class RunFile:
         try:
             run = dict(plain["run"])
             plan = str(run.pop("plan"))
+            if not all(value is None or isinstance(value, int) for value in run.values()):
+                raise TypeError(f"`run` is {run!r:.200}, must hold whole numbers")
             return cls(
                 course=Course(**run), data=_kept(plain["data"]), plan=plan,
                 fingerprints=_kept(plain["fingerprints"]), versions=_kept(plain["versions"]),
