@@ -56,7 +56,7 @@ class TrainerLoader:
 
     Attributes:
         handed: The batch that was handed out last; None: none was.
-        waited: Seconds that iterations have waited for batches in all.
+        waited: Seconds that iterations have waited for this rank's batches in all, not for others.
     """
 
     def __init__(
@@ -90,8 +90,20 @@ class TrainerLoader:
         place = start.place
         first = self.player.share(place.epoch, place.position).first_step
         batches = self.player.play(place.epoch, place.position, start.update)
-        for step, batch in enumerate(batches, first):
+        for step, batch in enumerate(self._timed(batches), first):
             yield Handed(place, step), batch
+
+    def _timed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Give the same, and count how long this rank waits for its own."""
+        while True:
+            asked = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.waited += time.perf_counter() - asked
+            yield batch
 
     def state_dict(self) -> dict[str, int]:
         """Give the constant marker, which tells the Trainer that resuming is taken care of."""
@@ -121,12 +133,7 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        asked = time.perf_counter()
         if self._played is None:
             self._played = self._loader.play(self)
-        try:
-            handed, batch = next(self._played)
-        finally:
-            self._loader.waited += time.perf_counter() - asked
-        self._loader.handed = handed
+        self._loader.handed, batch = next(self._played)
         return batch

@@ -17,6 +17,9 @@ from seqdata.collators.packed import PackedRows
 from seqdata.collators.varlen import Varlen
 from seqdata.lightning.callbacks.batches import facts_of, loader_of
 from seqdata.lightning.callbacks.figures import Figures
+from seqdata.lightning.cursor import Place
+from seqdata.lightning.loader import Start, TrainerLoader
+from seqdata.loading.options import Update
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 
@@ -118,6 +121,19 @@ def test_waiting_is_seen_where_data_is_late():
     assert late.waited >= 8 * 0.02
     assert late.wait_share > 0.5
     assert quick.waited < late.waited / 2
+
+
+def test_waiting_for_other_ranks_is_not_waiting_for_data():
+    def after_others(iteration, drawn):
+        for one in drawn:
+            time.sleep(0.02)
+            yield one
+
+    whole = data_of(16, val=None).train_dataloader()
+    loader = TrainerLoader(whole.player, lambda _: Start(Place(), Update()), agreed=after_others)
+    begun = time.perf_counter()
+    assert len(list(loader)) == 4
+    assert loader.waited < time.perf_counter() - begun - 4 * 0.02
 
 
 def test_time_in_a_validation_is_not_the_time_of_steps():
