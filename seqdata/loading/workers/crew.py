@@ -30,7 +30,7 @@ from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers import ends
 from seqdata.loading.workers.arena import Arena
 from seqdata.loading.workers.gifts import received
-from seqdata.loading.workers.member import Member, Task, started
+from seqdata.loading.workers.member import Member, Task, needs_script, started
 from seqdata.loading.workers.objects import object_of
 from seqdata.loading.workers.wire import columns_of, put_requests
 from seqdata.loading.workers.worker import DONE, MESSAGE, OWN, STOP, Failure
@@ -72,8 +72,9 @@ class Crew:
         try:
             self._arena = Arena.of(count, (AHEAD + _SPARE) * count + 1, SLOT_BYTES)
             self._free = list(range(self._arena.slots))
+            script = needs_script(fetching, options)
             for number in range(count):
-                self._members.append(started(number, self._arena, fetching, options))
+                self._members.append(started(number, self._arena, fetching, options, script=script))
         except OSError as error:
             self.close(kill=True)
             raise _no_more(error, count) from error

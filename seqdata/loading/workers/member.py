@@ -5,6 +5,8 @@ Place in the flow: the crew holds members. Makes: processes.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import multiprocessing
 import pickle
 import sys
@@ -30,6 +32,7 @@ from seqdata.loading.workers.worker import Desk, Sealed, work
 from seqdata.storage.anonymous import Anonymous
 from seqdata.transforms import name_of
 
+LOG = logging.getLogger("seqdata")
 _STACK = 1 << 16  # bytes
 _MAIN = "__main__"
 _STARTING = threading.Lock()  # one process is started at a time
@@ -65,8 +68,17 @@ class Member:
     warned: bool = False
 
 
-def started(number: int, arena: Arena, fetching: Work, options: PlayOptions) -> Member:
+def started(
+    number: int, arena: Arena, fetching: Work, options: PlayOptions, *, script: bool
+) -> Member:
     """Start one worker.
+
+    Args:
+        number: Among the workers of its rank.
+        arena: Where requests and answers lie.
+        fetching: What it does.
+        options: How it is started.
+        script: Whether it needs something of the user's script.
 
     Raises:
         ConfigError: If what it needs cannot be sent, or this process may start none.
@@ -87,13 +99,12 @@ def started(number: int, arena: Arena, fetching: Work, options: PlayOptions) -> 
         target=work, args=(desk,), name=f"seqdata-worker-{number}", daemon=True
     )
     try:
-        with _STARTING, _alone(fetching, context), undisturbed():
+        with _STARTING, undisturbed(), contextlib.nullcontext() if script else _alone():
             process.start()
-    except (OSError, RuntimeError):
-        ours.close()
-        raise
     except Exception as error:  # pickling runs anybody's code
         ours.close()
+        if isinstance(error, OSError) or _begins():
+            raise
         functions = [
             one for one in (fetching.reading.transform, fetching.collate) if one is not None
         ]
@@ -113,16 +124,29 @@ def default_start_method() -> str:
     return "forkserver" if "forkserver" in methods else "spawn"
 
 
+def needs_script(fetching: Work, options: PlayOptions) -> bool:
+    """Tell whether workers need something of the user's script, or may."""
+    if options.start_method == "fork":  # they have it
+        return True
+    try:
+        return _MAIN.encode() in pickle.dumps(fetching)
+    except Exception as error:  # pickling runs anybody's code; starting a worker says what is wrong
+        LOG.debug("what workers need: %s", error)
+        return True
+
+
+def _begins() -> bool:
+    """Tell whether this process still runs a script again, to begin: it may start none."""
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
+
+
 @contextmanager
-def _alone(fetching: Work, context: Any) -> Iterator[None]:
-    """Keep a new process from running the user's script again where it needs nothing of it.
+def _alone() -> Iterator[None]:
+    """Keep a new process from running the user's script again.
 
     It would import what the script imports, for seconds, and run all of a script that does not
     look for ``__main__``. The module is looked up while a process is started, and nowhere else.
     """
-    if context.get_start_method() == "fork" or _MAIN.encode() in pickle.dumps(fetching):
-        yield
-        return
     script = sys.modules[_MAIN]
     sys.modules[_MAIN] = types.ModuleType(_MAIN)
     try:

@@ -3,6 +3,7 @@
 And nothing is left of them when the training process ends, however it does.
 """
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -64,6 +66,30 @@ def test_tensors_go_by_value_unless_somebody_has_shared_them():
     (batch,) = mine
     assert batch["told"].tolist() == [[False, True, True]] * 8
     assert sorted(batch["x"].flatten().tolist()) == list(range(8))
+    mine.shutdown()
+
+
+class Counting:
+    """A Dataset with a lock of multiprocessing, which only a process that is started may have."""
+
+    def __init__(self):
+        self.read = multiprocessing.get_context("spawn").Value("q", 0)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        with self.read.get_lock():
+            self.read.value += 1
+        return {"x": np.zeros(1)}
+
+
+def test_what_only_a_started_process_may_have_reaches_it():
+    data = Counting()
+    mine = Loader(data, Fixed(8), lengths=[1] * 8, num_workers=1, start_method="forkserver")
+    before = data.read.value
+    assert len(list(mine)) == 1
+    assert data.read.value == before + 8
     mine.shutdown()
 
 
