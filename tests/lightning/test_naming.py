@@ -15,6 +15,7 @@ from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError
 from seqdata.lightning.replay.naming import Names, Objects
 from seqdata.lightning.replay.places import Locations
+from seqdata.opening import write_store
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
 from tests.lightning.crashing import noisy
@@ -215,9 +216,18 @@ def test_locations_are_written_so_that_they_hold_from_any_folder(tmp_path, monke
     assert places.plain("s3://bucket/store", "train") == {"path": "s3://bucket/store"}
 
 
+def test_files_beside_have_plain_names_of_their_own(tmp_path):
+    store = write_store(tmp_path / "store", [[1.0], [2.0]])
+    places = Locations(Names(), "seqdata-run")
+    for name in ("val.a/b", "val.a b", "val.../c"):
+        places.plain(store.take([1, 0]), name)
+    assert sorted(places.beside) == [
+        "seqdata-run-val-a-b-1.npz", "seqdata-run-val-a-b.npz", "seqdata-run-val-c.npz",
+    ]  # fmt: skip
+
+
 def test_a_view_of_very_many_is_not_kept(monkeypatch, tmp_path):
     from seqdata.lightning.replay import places as module
-    from seqdata.opening import write_store
 
     monkeypatch.setattr(module, "MOST_NUMBERS", 1)
     store = write_store(tmp_path / "store", [[1.0], [2.0]])

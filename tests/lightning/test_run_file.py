@@ -4,6 +4,8 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -259,6 +261,34 @@ def test_a_policy_that_plans_otherwise_is_refused(store):
     Path(NAME).write_text(yaml.safe_dump(plain))
     with pytest.raises(PlanError, match=r"the plan of epoch 0 has fingerprint .* must have"):
         again(0)
+
+
+def test_only_what_a_kind_needs_keeps_it_from_being_replayed(store):
+    data = SequenceDataModule(
+        train=store, val=sequences(4), batching=Bucketed(4), eval_batching=Odd(lambda: 2)
+    )
+    run = fit(data, model=Crashing(step=1), max_epochs=1)
+    assert told(again(1)) == run.model.kept
+    assert data.replay_command(epoch=0, batch=1) == f"seqdata replay {NAME} --epoch 0 --batch 1"
+    command = data._record.command("val", None, 0, 1)
+    assert command == "data.replay(epoch=0, batch=1, kind='val')"
+    assert [line.partition(":")[0] for line in wrote()["not_replayable"]] == [
+        "val", "eval_batching",
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A policy with a function that has no import path."""
+
+    rows: Callable[[], int]
+    axis: str = "time"
+
+    def plan(self, index, *, seed, epoch):
+        return Fixed(self.rows()).plan(index, seed=seed, epoch=epoch)
+
+    def num_batches(self, index):
+        return Fixed(self.rows()).num_batches(index)
 
 
 def test_a_quick_look_writes_no_file(store):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -84,9 +85,14 @@ class Locations:
             made[AXIS] = carried.axis
             arrays["lengths"] = np.asarray(carried.lengths)
         if arrays:
-            made[NUMBERS] = f"{self.prefix}-{argument.replace('.', '-')}.npz"
+            made[NUMBERS] = self._free_name(argument)
             self.beside[made[NUMBERS]] = arrays
         return made
+
+    def _free_name(self, argument: str) -> str:
+        name = f"{self.prefix}-{re.sub(r'[^A-Za-z0-9_]+', '-', argument)}"
+        taken = f"{name}.npz" in self.beside
+        return f"{name}-{len(self.beside)}.npz" if taken else f"{name}.npz"
 
 
 def content_of(arrays: Arrays) -> bytes:

@@ -87,8 +87,8 @@ class RunFile:
         data["seed"] = course.seed
         return cls(
             course=course, data=data, fingerprints=fingerprints, plan=plan, versions=versions,
-            trainer=names.plain(dict(trainer), "trainer"), missing=names.missing,
-            roots=names.roots, beside=places.beside,
+            trainer={name: _simple(value) for name, value in trainer.items()},
+            missing=names.missing, roots=names.roots, beside=places.beside,
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
@@ -146,7 +146,7 @@ class RunFile:
 
     def missing_for(self, kind: Kind, name: str | None = None) -> list[str]:
         """Give what keeps the batches of a kind from being replayed from the file."""
-        others: set[str] = {one for one in _KINDS if one != kind}
+        others: set[str] = {"lengths", *(one for one in _KINDS if one != kind)}
         if kind == "train":
             others.add("eval_batching")
         found = []
@@ -205,6 +205,10 @@ class RunFile:
                     f"{self.versions.get('seqdata', 'unknown')}: replay it with that release"
                 )
         return DataOptions(**values)
+
+
+def _simple(value: Any) -> Any:
+    return value if value is None or type(value) in (bool, int, float) else str(value)
 
 
 def _locations(value: Any, kind: str, places: Locations) -> Any:
