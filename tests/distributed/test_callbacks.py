@@ -18,7 +18,7 @@ def test_each_rank_is_known_at_the_end_of_an_epoch(ranks, tmp_path):
     assert one["ranks"] == two["ranks"]
     quick, late = one["ranks"]
     assert quick["steps"] == late["steps"] == 4
-    assert late["waited"] > 0.12  # of 13 rows and 10 ms
+    assert late["waited"] > 0.25  # of 13 rows and 20 ms
     assert late["waited"] > quick["waited"]
     assert quick["tokens"] != late["tokens"]
     (row,) = [row for row in logged(tmp_path) if "data/rank_1/wait_share" in row]
@@ -40,7 +40,7 @@ def test_a_rank_that_waits_for_data_is_named_once_by_rank_0(ranks):
     late = {"data": {**data, "late": True}}
     one, two = ranks.play("watch", 2, {**spec, "data": data}, ranks={1: late})
     (warned,) = one["warned"]
-    assert warned.startswith("RankMemoryMonitor: rank 1 waited 0.")
+    assert re.match(r"RankMemoryMonitor: rank 1 waited \d+\.\d\d s of \d+\.\d\d s for data", warned)
     assert "the cause is its data: more `num_workers`" in warned
     assert two["warned"] == []
 

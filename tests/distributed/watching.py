@@ -61,7 +61,7 @@ class Straying(Recorder):
 
 def slow(sequence: dict[str, Any], rng: Any) -> dict[str, Any]:
     """Read late."""
-    time.sleep(0.01)
+    time.sleep(0.02)
     return sequence
 
 
