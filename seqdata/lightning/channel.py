@@ -196,22 +196,22 @@ def _told(code: int, error: Exception | None, stop: str | None) -> _Told:
     trace = "".join(traceback.format_exception(error))
     try:
         packed = pickle.dumps(error)
-        whole = type(pickle.loads(packed)) is type(error)
-    except Exception:  # whatever somebody's own __reduce__ does: the text is told all the same
-        whole, packed = False, b""
-    return _Told(code, packed if whole else b"", text, trace, stop)
+        pickle.loads(packed)
+    except Exception as other:  # pickling runs anybody's code
+        packed, text = b"", f"{text} (it cannot be sent as it is: {other})"
+    return _Told(code, packed, text, trace, stop)
 
 
 def _again(told: _Told, rank: int) -> Exception:
     """Make another rank's error here."""
-    lost = PeerFailedError.at(f"ranks: rank {rank} failed: {told.text}", rank=rank, cause=told.text)
-    if not told.error:
-        return lost
+    text, error = told.text, None
     try:
-        error = pickle.loads(told.error)
-    except Exception:  # a class that only the other rank has
-        return lost
-    return _named(error, rank) if isinstance(error, Exception) else lost
+        error = pickle.loads(told.error) if told.error else None
+    except Exception as other:  # unpickling runs anybody's code
+        text = f"{text} (it cannot be made here: {other})"
+    if isinstance(error, Exception):
+        return _named(error, rank)
+    return PeerFailedError.at(f"ranks: rank {rank} failed: {text}", rank=rank, cause=text)
 
 
 def _named(error: Exception, rank: int) -> Exception:

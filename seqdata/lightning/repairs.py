@@ -15,7 +15,13 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from seqdata.lightning.adapter import TRACKER_KEYS, LoopStates, Tracker, loop_states
+from seqdata.lightning.adapter import (
+    TRACKER_KEYS,
+    LoopStates,
+    Tracker,
+    cuts_validation,
+    loop_states,
+)
 from seqdata.lightning.cursor import Place
 
 
@@ -27,11 +33,13 @@ class Resume:
         place: Epoch and position.
         step: Step of this world at that position.
         shifted: Whether the steps of the run that saved it are counted differently from ours.
+        steps: Steps of this world that an epoch trains.
     """
 
     place: Place
     step: int
     shifted: bool
+    steps: int
 
 
 class CounterRepair(Callback):
@@ -55,6 +63,14 @@ class CounterRepair(Callback):
         if resume is not None:
             repair(loop_states(checkpoint), resume)
 
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Mark a validation that is cut off here, so that whoever goes on runs it."""
+        del pl_module
+        if cuts_validation(trainer):
+            reopen_validation(loop_states(checkpoint))
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell the DataModule that training begins."""
         del trainer, pl_module
@@ -63,14 +79,27 @@ class CounterRepair(Callback):
 
 def repair(states: LoopStates, resume: Resume) -> None:
     """Make a checkpoint's counters tell the place where the data goes on."""
+    only_validation = _lacks_only_validation(states)
     states.validation["current"] = _tracker(0)  # one that was cut off is run again as a whole
     if resume.place.position == 0:
-        if states.batches["current"]["processed"] > 0:
+        if only_validation:
+            states.batches["current"] = _tracker(resume.steps)
+        elif states.batches["current"]["processed"] > 0:
             finish_epoch(states)
         return
     if resume.shifted:
         shift_steps(states, resume.step)
     open_epoch(states, resume.place.epoch)
+
+
+def reopen_validation(states: LoopStates) -> None:
+    """Count one batch of the validation as begun and not done: Lightning then goes back to it.
+
+    It would do so by itself where a step failed, but not where a batch could not be had.
+    """
+    total: Tracker = states.validation["total"]
+    done = total["completed"]
+    states.validation["total"] = {**_tracker(done), "ready": done + 1, "started": done + 1}
 
 
 def finish_epoch(states: LoopStates) -> None:
@@ -110,6 +139,16 @@ def open_epoch(states: LoopStates, epoch: int) -> None:
     for kind, tracker in states.epochs.items():
         started = tracker["started"] + unopened
         states.epochs[kind] = {**_tracker(started - 1), "ready": started, "started": started}
+
+
+def _lacks_only_validation(states: LoopStates) -> bool:
+    """Tell whether all of an epoch is done but a validation that was cut off."""
+    batches: Tracker = states.batches["current"]
+    trained = states.batches["is_last_batch"] and batches["ready"] == batches["completed"]
+    now: Tracker = states.validation["current"]
+    validated = states.validation["is_last_batch"] and now["ready"] == now["completed"]
+    total: Tracker = states.validation["total"]
+    return trained and not validated and total["ready"] > total["completed"]
 
 
 def _tracker(count: int) -> Tracker:

@@ -138,7 +138,8 @@ class TrainRun:
                 "are not in checkpoints: this update differs; save at its end (every_n_train_steps)"
             )
         self._cursor = Cursor(place)
-        self._resume = Resume(place, step, shifted)
+        steps = adapter.trained_steps(self.trainer, self.player.steps)
+        self._resume = Resume(place, step, shifted, steps)
 
     def _fitting(self, state: RunState) -> Place:
         now = self._state_at(state.place)

@@ -54,11 +54,8 @@ class Together:
         channel = self._channel(ranks)
         yield from self._alone(source) if channel is None else channel.play(source)
 
-    def stop(self, why: str | None) -> None:
-        """Make all ranks stop before the same next batch; None: take it back.
-
-        Safe in a signal handler.
-        """
+    def stop(self, why: str) -> None:
+        """Make all ranks stop before the same next batch; it only takes note."""
         self._stop = why
 
     def part(self, exception: BaseException) -> None:
@@ -72,7 +69,7 @@ class Together:
 
     def leave(self) -> None:
         """End this rank's part, and its threads; the next iteration begins anew."""
-        joined, self._joined = self._joined, None
+        joined, self._joined, self._stop = self._joined, None, None
         if joined is None or not torch.distributed.is_initialized():
             return
         if joined.watcher.leave():

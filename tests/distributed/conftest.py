@@ -42,6 +42,26 @@ class Ranks:
         seconds: float = 60,
     ) -> list[Any]:
         """Give what each rank made of ``spec``; ``ranks`` changes it for single ones."""
+        answer, folder, logs = self.ends(task, world, spec, ranks=ranks, seconds=seconds)
+        ended = answer.get("exits", {})
+        assert sorted(ended.items()) == [(str(rank), 0) for rank in range(world)], (
+            f"{answer}\n{logs}"
+        )
+        return [
+            pickle.loads((folder / f"made-{rank}.pickle").read_bytes()) for rank in range(world)
+        ]
+
+    def ends(
+        self,
+        task: str,
+        world: int,
+        spec: dict[str, Any],
+        *,
+        ranks: dict[int, dict[str, Any]] | None = None,
+        seconds: float = 60,
+        stopped: tuple[int, ...] = (),
+    ) -> tuple[dict[str, Any], Path, str]:
+        """Give how ranks ended and when, their folder and logs; ``stopped`` ones never end."""
         folder = self._folder / str(self._jobs)
         folder.mkdir()
         self._jobs += 1
@@ -52,19 +72,14 @@ class Ranks:
             "specs": specs,
             "seconds": seconds,
             "folder": str(folder),
+            "stopped": stopped,
         }
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
         readable, _, _ = select.select([self._server.stdout], [], [], seconds + 60)
         answer = self._server.stdout.readline() if readable else "{}"
         logs = "\n".join(path.read_text() for path in sorted(folder.glob("log-*.txt")))
-        ended = json.loads(answer or "{}").get("exits", {})
-        assert sorted(ended.items()) == [(str(rank), 0) for rank in range(world)], (
-            f"{answer}\n{logs}"
-        )
-        return [
-            pickle.loads((folder / f"made-{rank}.pickle").read_bytes()) for rank in range(world)
-        ]
+        return json.loads(answer or "{}"), folder, logs
 
     def close(self) -> None:
         """End the process."""

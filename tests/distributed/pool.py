@@ -30,17 +30,19 @@ def play(task, job: dict) -> dict:
     """Fork the ranks, wait for them, and end those that overrun."""
     ranks = {fork(task, job, rank): rank for rank in range(job["world"])}
     ends: dict[int, int] = {}
+    times: dict[int, float] = {}
     limit = time.monotonic() + job["seconds"]
-    while ranks and time.monotonic() < limit:
+    while set(ranks.values()) - set(job.get("stopped", ())) and time.monotonic() < limit:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
-            ends[ranks.pop(pid)] = os.waitstatus_to_exitcode(status)
+            rank = ranks.pop(pid)
+            ends[rank], times[rank] = os.waitstatus_to_exitcode(status), time.time()
         else:
             time.sleep(0.002)
     for pid in ranks:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return {"exits": ends, "overran": sorted(ranks.values())}
+    return {"exits": ends, "times": times, "overran": sorted(ranks.values())}
 
 
 def fork(task, job: dict, rank: int) -> int:

@@ -20,7 +20,7 @@ from seqdata.lightning.metrics import ExactMean
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
-from tests.distributed import returned, watching
+from tests.distributed import failing, returned, watching
 from tests.distributed.ddp import under_ddp
 from tests.lightning import predicting
 from tests.lightning.crashing import Crashing
@@ -223,6 +223,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "compare": compare,
     "parallel_world": parallel_world,
     "crash": crash,
+    **failing.TASKS,
     **watching.TASKS,
     **returned.TASKS,
 }

@@ -90,7 +90,7 @@ def test_a_missing_state_at_an_epochs_end_warns(tmp_path):
     def rename(saved):
         saved["SomeOtherDataModule"] = saved.pop("SequenceDataModule")
         loops = loop_states(saved)
-        repair(loops, Resume(Place(1, 0), step=0, shifted=False))
+        repair(loops, Resume(Place(1, 0), step=0, shifted=False, steps=12))
 
     path = edited(tmp_path / "step=6.ckpt", tmp_path, rename)
     with pytest.warns(SeqDataWarning, match="brought no state of this DataModule, the data begins"):

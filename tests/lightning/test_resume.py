@@ -155,15 +155,37 @@ def test_a_batch_whose_step_failed_is_trained_again(way, tmp_path):
         assert_goes_on(whole, rest, failing, per_epoch=per_epoch)
 
 
-def test_a_validation_that_failed_is_run_again_as_a_whole(tmp_path):
-    options = {"max_epochs": 2, "val_check_interval": 2}
+@pytest.mark.parametrize("every", [2, 1.0])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_validation_that_failed_is_run_again_as_a_whole(every, failing, tmp_path):
+    options = {"max_epochs": 2, "val_check_interval": every}
     whole = fit(data_of(), **options)
-    cut = fit(data_of(), model=Recorder(fail_in_val=1), folder=tmp_path, every=100, **options)
+    model = Recorder(fail_in_val=failing)
+    cut = fit(data_of(), model=model, folder=tmp_path, every=100, **options)
     assert "validation" in str(cut.error)
     (path,) = tmp_path.glob("*.ckpt")
     rest = fit(data_of(), ckpt=path, **options)
     assert rest.log.val == whole.log.val
-    assert rest.log.train == whole.log.train[2:]
+    assert cut.log.train + rest.log.train == whole.log.train
+    assert cut.log.epochs + rest.log.epochs == whole.log.epochs
+    assert rest.model.parameters_of() == whole.model.parameters_of()
+    assert rest.trainer.current_epoch == whole.trainer.current_epoch
+
+
+@pytest.mark.parametrize("every", [2, 1.0])
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_validation_whose_data_failed_is_run_again_as_a_whole(every, first, tmp_path):
+    options = {"max_epochs": 2, "val_check_interval": every}
+    lengths = [2, 2, 3, 3, 4]
+    bad = [[[1.0 + (length == lengths[first])]] * length for length in lengths]
+    whole = fit(data_of(val=bad), **options)
+    cut = fit(data_of(val=bad, transform=Failing(2.0)), folder=tmp_path, every=100, **options)
+    assert "told to fail" in str(cut.error)
+    (path,) = tmp_path.glob("*.ckpt")
+    rest = fit(data_of(val=bad), ckpt=path, **options)
+    assert rest.log.val == whole.log.val
+    assert cut.log.train + rest.log.train == whole.log.train
+    assert rest.model.parameters_of() == whole.model.parameters_of()
 
 
 @pytest.mark.parametrize("way", ["max_epochs", "max_steps", "val_interval"])

@@ -1,0 +1,169 @@
+"""What a rank does in the tests of failing together: fits in which one rank goes wrong."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from seqdata.errors import DecodeError, SeqDataError
+from seqdata.lightning.callbacks.preemption import Preemption
+from seqdata.lightning.together import Together
+from seqdata.lightning.watcher import Bounds
+from seqdata.policies.bucketed import Bucketed
+from tests.distributed.ddp import under_ddp
+from tests.lightning.harness import QUIET, Recorder, data_of, quietly
+
+
+class Failing:
+    """A transform that goes wrong at the sequences of one length, on one rank.
+
+    Args:
+        how: ``raise``, ``decode``, ``odd`` (an error that does not pickle), ``die`` or nothing.
+        length: Of these sequences.
+        spare: How many of them it lets pass.
+    """
+
+    def __init__(self, how: str, length: int = 9, spare: int = 0) -> None:
+        self.how, self.length, self.spare = how, length, spare
+
+    def __call__(self, sequence, rng):
+        if len(sequence["x"]) != self.length or not self.how:
+            return sequence
+        if self.spare:
+            self.spare -= 1
+            return sequence
+        if self.how == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "decode":
+            raise DecodeError.at("field 'x' is bad", shard=7)
+        if self.how == "odd":
+            raise OddError("nine", "is too many")
+        raise ValueError("nine is too many")
+
+
+class OddError(Exception):
+    """An error that cannot be made from its text."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} {two}")
+
+
+class Hurt(Callback):
+    """Does something to this process in a training or validation batch.
+
+    Args:
+        how: ``kill``, ``stop``, ``raise``, or the name of a signal.
+        at: Global step, or number of validation batches, before which it does.
+    """
+
+    def __init__(self, how: str = "", at: int = 2, *, in_val: bool = False) -> None:
+        self.how, self.at, self.in_val, self.seen = how, at, in_val, 0
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if not self.in_val and trainer.global_step == self.at:
+            self._do(trainer)
+
+    def on_validation_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
+        self.seen += 1
+        if self.in_val and self.seen == self.at + 1:
+            self._do(trainer)
+
+    def _do(self, trainer):
+        how, self.how = self.how, ""
+        if how == "raise":
+            raise KeyError("told to fail")
+        if how == "end":
+            trainer.fit_loop.epoch_loop.max_steps = trainer.global_step  # this rank alone
+        elif how:
+            Path(f"hurt-{trainer.global_rank}").write_text(str(time.time()))
+            os.kill(os.getpid(), getattr(signal, how))
+
+
+def fail(spec: dict[str, Any]) -> dict[str, Any]:
+    """Fit until something happens; says what, and how long it took."""
+    hurt = Hurt(**spec.get("hurt", {}))
+    model = Recorder()
+    callbacks: list[Callback] = [hurt]
+    if "folder" in spec:
+        callbacks.append(
+            ModelCheckpoint(
+                dirpath=spec["folder"], filename="saved", every_n_train_steps=1000,
+                save_on_exception=True,
+            )
+        )  # fmt: skip
+    if "preemption" in spec:
+        callbacks.append(Preemption(**spec["preemption"]))
+    options = dict(spec.get("data", {}))
+    transform = Failing(**spec.get("transform", {"how": ""}))
+    data = data_of(batching=Bucketed(options.pop("batch", 4)), transform=transform, **options)
+    if "bounds" in spec:
+        data._together = Together(Bounds(**spec["bounds"]))
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)]
+    trainer = {"max_epochs": 2, **spec.get("trainer", {})}
+    ckpt, alone = spec.get("ckpt"), spec["world"] == 1
+    error: BaseException | None = None
+    began = time.monotonic()
+    with quietly():
+        made = pl.Trainer(
+            **{
+                **QUIET, "enable_checkpointing": "folder" in spec, "callbacks": callbacks,
+                **trainer, **({} if alone else under_ddp(spec["world"])),
+            }
+        )  # fmt: skip
+        try:
+            if spec.get("evaluates"):
+                made.test(model, datamodule=data)
+            else:
+                made.fit(model, datamodule=data, ckpt_path=ckpt)
+        except Exception as failure:
+            error = failure
+    after = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)]
+    return {
+        "train": model.log_of.train,
+        "steps": model.log_of.steps,
+        "val": model.log_of.val,
+        "global_step": made.global_step,
+        "parameters": model.parameters_of(),
+        "class": type(error).__name__,
+        "text": str(error),
+        "facts": error.facts if isinstance(error, SeqDataError) else {},
+        "notes": list(getattr(error, "__notes__", ())),
+        "cause": str(error.__cause__) if error is not None else "",
+        "seconds": time.monotonic() - began,
+        "signals": before == after,
+        "waited": made.train_dataloader.waited if made.train_dataloader is not None else 0.0,
+    }
+
+
+def steps(spec: dict[str, Any]) -> dict[str, float]:
+    """Draw batches with and without the channel; gives microseconds of waiting in each step."""
+    from seqdata.lightning.together import Together
+
+    together, world = Together(), spec["world"]
+    count, pause = spec["count"], spec["pause"]
+    waits: dict[str, float] = {}
+    for name, ranks in (("alone", 1), ("agreed", world), ("alone again", 1)):
+        with contextlib.suppress(StopIteration):
+            source = together.agreed(iter(range(count)), ranks) if ranks > 1 else iter(range(count))
+            next(source)
+            took = []
+            while True:
+                time.sleep(pause)
+                asked = time.perf_counter()
+                next(source)
+                took.append(time.perf_counter() - asked)
+        waits[name] = 1e6 * sorted(took)[len(took) // 2]
+    torch.distributed.barrier()
+    asked = time.perf_counter()
+    together.leave()
+    return {**waits, "leave": time.perf_counter() - asked}
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {"fail": fail, "steps": steps}

@@ -1,0 +1,138 @@
+"""Ranks fail together: what goes wrong on one is the same error, or a stop in a bound, on all."""
+
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+
+def same(told, *names):
+    """Say whether all ranks told the same."""
+    return all(one[name] == told[0][name] for one in told for name in names)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_an_error_in_the_data_of_one_rank_is_raised_by_all(ranks, world):
+    bad = {"transform": {"how": "decode"}}
+    told = ranks.play("fail", world, {}, ranks={1: bad})
+    assert same(told, "class", "text", "facts", "global_step"), told
+    assert told[0]["class"] == "DecodeError"
+    assert told[0]["text"].startswith("rank 1: field 'x' is bad")
+    assert told[0]["facts"] | {"rank": 1, "shard": 7} == told[0]["facts"]
+    assert "Traceback" in told[0]["cause"]
+    assert "in __call__" in told[0]["cause"]
+    assert max(one["seconds"] for one in told) < 10
+
+
+def test_somebody_elses_error_keeps_its_class_and_names_the_rank(ranks):
+    told = ranks.play("fail", 2, {}, ranks={0: {"transform": {"how": "raise"}}})
+    assert same(told, "class", "text", "notes")
+    assert (told[0]["class"], told[0]["text"]) == ("ValueError", "nine is too many")
+    assert "on rank 0" in told[1]["notes"]
+
+
+def test_an_error_that_cannot_be_sent_is_told_in_words(ranks):
+    here, there = ranks.play("fail", 2, {}, ranks={0: {"transform": {"how": "odd"}}})
+    assert (here["class"], there["class"]) == ("OddError", "PeerFailedError")
+    assert there["text"].startswith("ranks: rank 0 failed: OddError: nine is too many")
+    assert "(it cannot be sent as it is: " in there["text"]
+
+
+VAL = [[[0.5]] * 11] * 9
+BAD = {"transform": {"how": "decode", "length": 11, "spare": 2}}  # a rank's second batch
+
+
+def test_an_error_in_the_validation_of_one_rank_is_raised_by_all(ranks):
+    told = ranks.play("fail", 2, {"data": {"val": VAL}}, ranks={1: BAD})
+    assert same(told, "class", "text", "facts", "global_step")
+    assert (told[0]["class"], told[0]["global_step"]) == ("DecodeError", 3)
+    assert [len(one["val"]) for one in told] == [1, 1]
+
+
+def test_an_error_in_the_test_data_of_one_rank_is_raised_by_all(ranks):
+    spec = {"evaluates": True, "data": {"test": VAL, "val": None}}
+    told = ranks.play("fail", 2, spec, ranks={1: BAD})
+    assert same(told, "class", "text", "facts")
+    assert told[0]["class"] == "DecodeError"
+
+
+def test_the_death_of_a_worker_of_one_rank_is_raised_by_all(ranks):
+    spec = {"data": {"num_workers": 1, "start_method": "fork"}}
+    told = ranks.play("fail", 2, spec, ranks={1: {"transform": {"how": "die"}}})
+    assert same(told, "class", "text", "facts", "global_step")
+    assert told[0]["class"] == "WorkerDiedError"
+    assert told[0]["text"].startswith("rank 1: ")
+    assert max(one["seconds"] for one in told) < 10
+
+
+def test_a_run_that_all_ranks_left_with_one_error_goes_on_as_if_nothing_was(ranks, tmp_path):
+    bad = {"transform": {"how": "decode", "spare": 1}}
+    spec = {"data": {"val": 5}, "folder": str(tmp_path)}
+    whole = ranks.play("fail", 2, {"data": {"val": 5}})
+    cut = ranks.play("fail", 2, spec, ranks={1: bad})
+    assert 0 < cut[0]["global_step"] < 6, cut
+    on = ranks.play("fail", 2, {**spec, "ckpt": str(tmp_path / "saved.ckpt")})
+    for rank in range(2):
+        assert cut[rank]["train"] + on[rank]["train"] == whole[rank]["train"]
+        assert on[rank]["parameters"] == whole[rank]["parameters"]
+        assert cut[rank]["val"] + on[rank]["val"] == whole[rank]["val"]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("hurt", ["one", "all"])
+def test_a_signal_to_any_rank_stops_all_at_the_same_batch(ranks, tmp_path, world, hurt):
+    spec = {"data": {"count": 40}, "folder": str(tmp_path), "preemption": {}}
+    whole = ranks.play("fail", world, {"data": {"count": 40}})
+    struck = {"hurt": {"how": "SIGTERM", "at": 1}}
+    told = (
+        ranks.play("fail", world, spec | struck)
+        if hurt == "all"
+        else ranks.play("fail", world, spec, ranks={world - 1: struck})
+    )
+    assert same(told, "class", "text", "facts", "steps")
+    assert told[0]["class"] == "Preempted"
+    rank = 0 if hurt == "all" else world - 1
+    assert told[0]["facts"] == {"rank": rank, "signal": "SIGTERM"}
+    assert told[0]["text"] == (
+        f"preempted: rank {rank} was told to stop by SIGTERM, and every rank stops before the same "
+        "batch; go on from the checkpoint that ModelCheckpoint(save_on_exception=True) saves"
+    )
+    assert told[0]["global_step"] == 3  # one batch was drawn ahead
+    assert max(one["seconds"] for one in told) < 10
+    assert all(one["signals"] for one in told)
+    on = ranks.play("fail", world, {**spec, "ckpt": str(tmp_path / "saved.ckpt")})
+    for one in range(world):
+        assert told[one]["train"] + on[one]["train"] == whole[one]["train"]
+        assert on[one]["parameters"] == whole[one]["parameters"]
+
+
+def test_a_signal_in_a_validation_loses_nothing(ranks, tmp_path):
+    data = {"count": 40, "val": 9}
+    whole = ranks.play("fail", 2, {"data": data})
+    spec = {"data": data, "folder": str(tmp_path), "preemption": {"signals": ["SIGUSR1"]}}
+    told = ranks.play(
+        "fail", 2, spec, ranks={1: {"hurt": {"how": "SIGUSR1", "at": 0, "in_val": True}}}
+    )
+    assert same(told, "class", "text", "facts", "steps")
+    assert told[0]["class"] == "Preempted"
+    on = ranks.play("fail", 2, {**spec, "ckpt": str(tmp_path / "saved.ckpt")})
+    for one in range(2):
+        assert told[one]["train"] + on[one]["train"] == whole[one]["train"]
+        assert on[one]["parameters"] == whole[one]["parameters"]
+        print(whole[one]["val"])
+        print(told[one]["val"])
+        print(on[one]["val"])
+        assert on[one]["val"] == whole[one]["val"]
+
+
+def test_a_normal_end_costs_no_wait_and_no_alarm(ranks):
+    told = ranks.play("fail", 2, {})
+    assert [(one["class"], one["notes"]) for one in told] == [("NoneType", [])] * 2
+    assert max(one["seconds"] for one in told) < 4
+
+
+def test_a_rank_that_ends_alone_is_named_to_those_that_go_on(ranks):
+    bounds = {"beat": 0.5, "patience": 10.0}
+    told = ranks.play(
+        "fail", 2, {"bounds": bounds, "data": {"val": None}}, ranks={1: {"hurt": {"how": "end"}}}
+    )
+    print(told)
