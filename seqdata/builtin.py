@@ -14,7 +14,7 @@ from seqdata.hookspecs import hookimpl
 
 BACKENDS = {
     "arrow": "seqdata.storage.arrow:open_arrow",
-    "foreign": "seqdata.storage.foreign:open_foreign",
+    "foreign": "seqdata.storage.foreign.store:open_foreign",
 }
 POLICIES = {
     "bucketed": "seqdata.policies.bucketed:Bucketed",

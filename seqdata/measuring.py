@@ -35,10 +35,10 @@ from seqdata.loading.workers.crews import Crews
 from seqdata.opening import store_of
 from seqdata.protocols import Columns, Store, Transform
 from seqdata.storage.arrow import ArrowStore
-from seqdata.storage.commit import write_synced
-from seqdata.storage.lengths import narrow
 from seqdata.storage.pieces import PieceColumn
 from seqdata.storage.views import Carried, View, carried_of, carrying
+from seqdata.storage.writing.commit import write_synced
+from seqdata.storage.writing.lengths import narrow
 from seqdata.transforms import lengths_of, name_of
 
 RUN = 64  # sequences that are transformed together

@@ -20,11 +20,11 @@ from seqdata.errors import ConfigError, PluginError
 from seqdata.host import PluginHost
 from seqdata.protocols import Collator, Opener, Policy, Store
 from seqdata.storage.dataset import DatasetStore
-from seqdata.storage.foreign_files import SUFFIXES, is_foreign
+from seqdata.storage.foreign.files import SUFFIXES, is_foreign
 from seqdata.storage.location import local_path
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.tables import is_frame
-from seqdata.storage.writer import SHARD_BYTES, write_arrow
+from seqdata.storage.writing.writer import SHARD_BYTES, write_arrow
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -19,7 +19,7 @@ from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import take, where
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 from seqdata.transforms import Ragged, columnar
 
 COUNT = RUN * 2 + 5

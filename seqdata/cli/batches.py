@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from seqdata.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.commit import write_whole
+from seqdata.storage.writing.commit import write_whole
 
 _PARTS = ("lengths", "ids", "weight", "start", "lanes", "reset", "burn_in", "segments")
 _NUMBERS = (

@@ -26,11 +26,11 @@ from rich.progress import (
 from seqdata.cli.console import DATA, console, examples, reporting, size
 from seqdata.errors import ConfigError
 from seqdata.opening import form_of, open_store
-from seqdata.storage.auditing import Report, Told, audit, bytes_of, keep_bad
+from seqdata.storage.checking.auditing import Report, Told, audit, bytes_of, keep_bad
+from seqdata.storage.checking.reading_all import read_all
 from seqdata.storage.location import local_path
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.parsing import load_manifest
-from seqdata.storage.reading_all import read_all
 
 _SHOWN = 20  # findings of one file; --json has more
 _WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverified"}

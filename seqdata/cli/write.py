@@ -19,9 +19,9 @@ from seqdata.host import PluginHost
 from seqdata.opening import default_host, write_store
 from seqdata.protocols import Reader, Store
 from seqdata.readers.source import ReadOptions, SourceFile, endings, find_files
-from seqdata.storage.progress import Bar, told
-from seqdata.storage.whole import left_behind
-from seqdata.storage.writer import SHARD_BYTES
+from seqdata.storage.writing.progress import Bar, told
+from seqdata.storage.writing.whole import left_behind
+from seqdata.storage.writing.writer import SHARD_BYTES
 
 _BUDGET = 16_384  # timesteps, in the suggestion at the end
 

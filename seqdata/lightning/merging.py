@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from seqdata.errors import IncompleteEpochError, PlanError
 from seqdata.lightning.spill import Pool
 from seqdata.protocols import Store
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 _RUN = 1 << 12  # sequences whose ids are looked up together
 

@@ -24,8 +24,8 @@ from seqdata.lightning.merging import Target, left_out, write_pool
 from seqdata.lightning.outputs import Per, Wanted, ambiguous, chosen_names, rows_of
 from seqdata.lightning.spill import Spill, Spilled, pool_of
 from seqdata.loading.player import Player
-from seqdata.storage.commit import aside, check_free
 from seqdata.storage.location import is_plain_name, local_path
+from seqdata.storage.writing.commit import aside, check_free
 from seqdata.world import World
 
 PATIENCE = timedelta(days=1)

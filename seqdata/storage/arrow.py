@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DataError, IncompleteDatasetError
 from seqdata.kernel.choose import kernel
 from seqdata.protocols import Field
-from seqdata.storage.bits import SharedBits
+from seqdata.storage.checking.bits import SharedBits
+from seqdata.storage.checking.verifying import mode_of
 from seqdata.storage.columns import Layout, Source
-from seqdata.storage.commit import OWN_FILES, unfinished
 from seqdata.storage.location import local_path
 from seqdata.storage.manifest import MANIFEST, Manifest
 from seqdata.storage.mapped import Mapped, checks_of, count_checksums, map_files, source_over
@@ -31,9 +31,9 @@ from seqdata.storage.raw import Raw
 from seqdata.storage.schema import default_axis, field_width, no_such
 from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.texts import TextSource
-from seqdata.storage.verifying import mode_of
 from seqdata.storage.views import View, take, where
-from seqdata.storage.whole import left_behind
+from seqdata.storage.writing.commit import OWN_FILES, unfinished
+from seqdata.storage.writing.whole import left_behind
 
 _MAGIC = b"ARROW1"
 

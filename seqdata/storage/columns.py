@@ -19,9 +19,9 @@ from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.kernel.choose import Kernel, kernel
 from seqdata.kernel.choose import Source as KernelSource
 from seqdata.protocols import Field
+from seqdata.storage.checking.verifying import Checks, Suspect, mismatch
 from seqdata.storage.places import Place
 from seqdata.storage.schema import field_width
-from seqdata.storage.verifying import Checks, Suspect, mismatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

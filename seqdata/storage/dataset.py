@@ -18,11 +18,11 @@ from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout
 from seqdata.storage.items import as_mapping, infer_item_fields, value_of
-from seqdata.storage.lengths import narrow
 from seqdata.storage.pieces import PieceColumn, check_spans
 from seqdata.storage.places import Place
 from seqdata.storage.schema import TEXTS, default_axis, no_such
 from seqdata.storage.views import View, take, where
+from seqdata.storage.writing.lengths import narrow
 
 _NAME = "dataset"
 _BETWEEN = 64  # items between two moves of the bar

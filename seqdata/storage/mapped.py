@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.kernel.choose import Kernel
-from seqdata.storage.bits import SharedBits
+from seqdata.storage.checking.bits import SharedBits
+from seqdata.storage.checking.verifying import Checks
 from seqdata.storage.columns import Layout, Source
 from seqdata.storage.location import limit_of, open_inside
 from seqdata.storage.manifest import Checking, ChecksumFile, Manifest, Shard
 from seqdata.storage.places import Place, quoted
 from seqdata.storage.schema import TEXTS, field_width
 from seqdata.storage.texts import TextSource
-from seqdata.storage.verifying import Checks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

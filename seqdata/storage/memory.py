@@ -15,15 +15,6 @@ from numpy.typing import NDArray
 
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout, Source
-from seqdata.storage.lengths import narrow
-from seqdata.storage.packing import (
-    Packed,
-    Packer,
-    check_axes,
-    check_keys,
-    make_packer,
-    pack_one,
-)
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
 from seqdata.storage.schema import TEXTS, default_axis, infer_fields
@@ -31,6 +22,15 @@ from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.tables import as_rows
 from seqdata.storage.texts import TextSource
 from seqdata.storage.views import View, take, where
+from seqdata.storage.writing.lengths import narrow
+from seqdata.storage.writing.packing import (
+    Packed,
+    Packer,
+    check_axes,
+    check_keys,
+    make_packer,
+    pack_one,
+)
 
 _SHARD = "memory"
 

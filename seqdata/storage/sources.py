@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError
 from seqdata.storage.columns import Layout, Source, SpanColumn
-from seqdata.storage.decoded import DecodedSource
+from seqdata.storage.foreign.decoded import DecodedSource
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw, decimals, join_texts
 from seqdata.storage.schema import TEXTS, no_such

@@ -19,11 +19,11 @@ from seqdata.errors import CorruptSampleError, CorruptShardError, DecodeError
 from seqdata.kernel.choose import Kernel, kernel
 from seqdata.kernel.choose import Source as KernelSource
 from seqdata.protocols import Field
+from seqdata.storage.checking.verifying import Checks, Suspect, mismatch
 from seqdata.storage.columns import Layout
 from seqdata.storage.limits import FREE_BYTES
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
-from seqdata.storage.verifying import Checks, Suspect, mismatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from seqdata.cli.app import app
 from seqdata.opening import open_store, write_store
-from seqdata.storage.auditing import KEPT
+from seqdata.storage.checking.auditing import KEPT
 from tests.storage.checked import flip, place_of, rewrite
 
 

@@ -20,7 +20,7 @@ from seqdata.lightning.metrics import ExactMean
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
-from tests.distributed import failing, returned, watching
+from tests.distributed import determined, failing, returned, watching
 from tests.distributed.ddp import under_ddp
 from tests.lightning import predicting
 from tests.lightning.crashing import Crashing
@@ -224,6 +224,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "parallel_world": parallel_world,
     "crash": crash,
     **failing.TASKS,
+    **determined.TASKS,
     **watching.TASKS,
     **returned.TASKS,
 }

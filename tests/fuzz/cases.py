@@ -83,7 +83,7 @@ def write_parquet(path, **options):
 
 
 def write_own(path, **options):
-    from seqdata.storage.writer import write_arrow
+    from seqdata.storage.writing.writer import write_arrow
 
     write_arrow(path, rows(), axes={"vector": None}, shard_bytes=900, **options)
 

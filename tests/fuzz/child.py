@@ -67,7 +67,7 @@ def warm_up():
     from pyarrow import parquet  # noqa: F401
 
     import seqdata.storage.arrow
-    import seqdata.storage.foreign  # noqa: F401
+    import seqdata.storage.foreign.store  # noqa: F401
 
 
 def main(seeds, scratch, first, last, cap):

@@ -172,7 +172,8 @@ def test_every_argument_is_typed_and_its_type_is_there():
     hints = typing.get_type_hints(SequenceDataModule.__init__)
     names = SequenceDataModule.__init__.__kwdefaults__
     assert set(names) == set(hints) - {"return"}
-    assert {type(default) for default in names.values()} <= {int, float, str, type(None)}  # for the CLI
+    kinds = {type(default) for default in names.values()}
+    assert kinds <= {int, float, str, type(None)}  # for the CLI
 
 
 def test_batches_per_update_sets_the_trainers_accumulation_and_takes_it_back():

@@ -17,7 +17,7 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.views import View
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 from seqdata.testing.contract import sample_sequences
 from seqdata.testing.generators import lane_policies, lengths, policies
 from seqdata.testing.lanes import FewLanes

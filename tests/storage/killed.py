@@ -20,7 +20,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # children are forked: there must be n
 import numpy as np
 import pyarrow as pa
 
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 SHARD_BYTES = 8000
 EXECUTORS = {"threads": ThreadPoolExecutor, "processes": ProcessPoolExecutor}

@@ -20,7 +20,7 @@ from seqdata.errors import (
 from seqdata.protocols import Store
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 
 def rows(count=6):

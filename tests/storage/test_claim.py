@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from seqdata.storage.claim import TakenError, let_go, new_folder, take_over, unfinished
+from seqdata.storage.writing.claim import TakenError, let_go, new_folder, take_over, unfinished
 
 HOST = socket.gethostname()
 

@@ -10,7 +10,7 @@ import pytest
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 
 def numbers(*lengths):
@@ -76,7 +76,7 @@ def test_an_overwrite_that_stops_among_its_renames_leaves_no_store(tmp_path, mon
 KILLED = """
 import os, signal, sys
 import numpy as np
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 def rows():
     for i in range(int(sys.argv[2])):

@@ -16,7 +16,7 @@ from seqdata.errors import (
     MissingShardError,
 )
 from seqdata.storage.arrow import open_arrow
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 
 @pytest.fixture

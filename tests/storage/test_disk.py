@@ -9,14 +9,14 @@ import pytest
 
 from seqdata.errors import IncompleteDatasetError
 from seqdata.storage.arrow import open_arrow
-from seqdata.storage.whole import room_for
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.whole import room_for
+from seqdata.storage.writing.writer import write_arrow
 
 LIMITED = """
 import json, resource, sys
 import numpy as np
 from seqdata.errors import IncompleteDatasetError
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 sizes = [900, 900, 9000, 900]  # of sequences, each a shard; no file may be as large as the third
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

@@ -16,8 +16,8 @@ from seqdata.loader import Loader
 from seqdata.opening import open_store
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Store
-from seqdata.storage import decoded
 from seqdata.storage.columns import SpanColumn
+from seqdata.storage.foreign import decoded
 from seqdata.testing.loaders import check_content, check_resumes, check_worlds
 from seqdata.testing.stores import check_store
 
@@ -227,7 +227,9 @@ def test_lengths_are_counted_once_and_kept_beside_the_data(tmp_path, monkeypatch
     first = open_store(tmp_path / "a.parquet")
     kept = list(tmp_path.glob(".seqdata-lengths-*"))
     assert len(kept) == 1
-    monkeypatch.setattr("seqdata.storage.survey.row_lengths", None)  # counting again would fail
+    monkeypatch.setattr(
+        "seqdata.storage.foreign.survey.row_lengths", None
+    )  # counting again would fail
     again = open_store(tmp_path / "a.parquet")
     assert again.lengths.tolist() == first.lengths.tolist() == list(LENGTHS)
     assert again.fingerprint == first.fingerprint

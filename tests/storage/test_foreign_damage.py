@@ -13,8 +13,8 @@ from seqdata.errors import (
     DecodeError,
 )
 from seqdata.opening import open_store
-from seqdata.storage import decoded
-from seqdata.storage.foreign import open_foreign
+from seqdata.storage.foreign import decoded
+from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.pieces import PieceColumn
 
 LENGTHS = [3, 0, 5, 1]

@@ -13,13 +13,14 @@ import pytest
 from seqdata.errors import CorruptShardError, LimitError
 from seqdata.opening import open_store
 from seqdata.protocols import Field
-from seqdata.storage import limits, messages, table_files, texts
-from seqdata.storage.checksums import checksums_of
+from seqdata.storage import limits, texts
+from seqdata.storage.checking.checksums import checksums_of
 from seqdata.storage.columns import Layout
+from seqdata.storage.foreign import messages, table_files
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.places import Place
 from seqdata.storage.texts import TextSource
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 HERE = Place(dataset="/d", shard=0, file="f")
 

@@ -12,7 +12,7 @@ from seqdata.errors import ConfigError, DecodeError
 from seqdata.opening import store_of
 from seqdata.protocols import Column, Field, Store
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 from seqdata.testing.stores import check_store
 
 

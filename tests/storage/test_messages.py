@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from seqdata.errors import CorruptShardError, LimitError
-from seqdata.storage.messages import batches_of, check_message, check_stream
+from seqdata.storage.foreign.messages import batches_of, check_message, check_stream
 from seqdata.storage.places import Place
 
 HERE = Place(dataset="/d", shard=0, file="f")

@@ -10,10 +10,11 @@ import pytest
 
 from seqdata.errors import CorruptShardError, LimitError
 from seqdata.opening import open_store
-from seqdata.storage import limits, pages, thrift
-from seqdata.storage.pages import Chunk, Group, check_column, groups_of, pages_of
+from seqdata.storage import limits
+from seqdata.storage.foreign import pages, thrift
+from seqdata.storage.foreign.pages import Chunk, Group, check_column, groups_of, pages_of
+from seqdata.storage.foreign.thrift import NoStructError, read_struct
 from seqdata.storage.places import Place
-from seqdata.storage.thrift import NoStructError, read_struct
 
 HERE = Place(dataset="/d", shard=0, file="f")
 

@@ -22,7 +22,7 @@ from seqdata.storage.manifest import (
 )
 from seqdata.storage.parsing import load_manifest, parse_manifest
 from seqdata.storage.places import Place
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 PLACE = Place(dataset="store", part="manifest", file="seqdata.json")
 

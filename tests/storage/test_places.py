@@ -9,10 +9,10 @@ import pytest
 from seqdata.errors import CorruptShardError, DecodeError
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.dataset import DatasetStore
-from seqdata.storage.foreign import open_foreign
+from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.places import Place, Placing, quoted
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 WHOLE = Place(
     dataset="store/train", shard=17, file="part-00017.arrow", sequence=88123, key="utt-381",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from seqdata.errors import ConfigError, DataError, DecodeError, IncompleteDatasetError
 from seqdata.opening import open_store
 from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 KILLED = Path(__file__).with_name("killed.py")
 REFUSED = "the same call or command goes on after them|is not there|is empty, must hold a store"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.schema import NUMBERS
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 AXES = ("time", "text", None)
 KINDS = st.sampled_from([*NUMBERS, "str", "bytes"])

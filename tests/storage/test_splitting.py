@@ -12,12 +12,12 @@ from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Store
 from seqdata.storage import splitting
 from seqdata.storage.dataset import DatasetStore
-from seqdata.storage.foreign import open_foreign
+from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.raw import RawTexts, decimals, join_texts
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import View
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 
 def made(count, speakers=5):

@@ -13,7 +13,7 @@ from seqdata.errors import (
 )
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.parsing import load_manifest
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 from tests.storage.checked import everything, marked, rewrite, spans_of, write
 
 

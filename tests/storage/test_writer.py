@@ -11,7 +11,7 @@ import torch
 
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 
 
 def numbers(*lengths):
@@ -332,7 +332,7 @@ def test_no_bar_is_shown_where_nobody_looks(tmp_path, capsys):
 
 def test_writing_imports_neither_torch_nor_pandas(tmp_path):
     code = (
-        "import sys\nfrom seqdata.storage.writer import write_arrow\n"
+        "import sys\nfrom seqdata.storage.writing.writer import write_arrow\n"
         "if 'pyarrow' in sys.modules: raise SystemExit('pyarrow at import')\n"
         f"write_arrow({os.fspath(tmp_path)!r}, [[1, 2]], overwrite=True)\n"
         "print(sorted({'torch', 'pandas', 'lightning'} & set(sys.modules)))"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.writer import write_arrow
+from seqdata.storage.writing.writer import write_arrow
 from seqdata.testing.contract import StoreContract, sample_sequences
 from seqdata.testing.stores import (
     check_description,

@@ -1,0 +1,1 @@
+"""Reading what others wrote: Arrow, Feather and Parquet files, as they lie."""

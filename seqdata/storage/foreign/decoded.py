@@ -1,0 +1,127 @@
+"""Fields that are decoded before they are read: a record batch or row group at a time.
+
+Place in the flow: the foreign store uses it where bytes cannot be used as they lie. Reads: units of
+a file. Makes: columns over copies of what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import CorruptSampleError, DecodeError
+from seqdata.protocols import Field
+from seqdata.storage.columns import Layout
+from seqdata.storage.foreign.arrow_types import Decoded
+from seqdata.storage.pieces import PieceColumn, check_spans
+from seqdata.storage.schema import TEXTS
+
+KEPT_BYTES = 256 << 20
+"""Decoded bytes that one store keeps; the unit in use may be larger."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitCache:
+    """The units that were decoded last. No lock, so that a fork never finds one held.
+
+    Attributes:
+        limit: Bytes that are kept.
+    """
+
+    limit: int = KEPT_BYTES
+    _kept: dict[tuple[str, int], Decoded] = field(default_factory=dict, init=False)
+
+    def get(self, name: str, unit: int, make: Callable[[], Decoded]) -> Decoded:
+        """Give a unit of a field; two threads may decode the same one, which harms nobody."""
+        key = (name, unit)
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = make()
+        self._kept[key] = found  # the newest is last
+        held = list(self._kept.items())
+        total = sum(one.nbytes for _, one in held)
+        for old, one in held[:-1]:
+            if total <= self.limit:
+                break
+            total -= one.nbytes
+            self._kept.pop(old, None)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedSource:
+    """One field over all units.
+
+    Attributes:
+        name: The field's name.
+        field: What it holds.
+        layout: Where its sequences lie; its shards are units.
+        decode: Gives a unit.
+        cache: Shared by the fields of a store.
+    """
+
+    name: str
+    field: Field
+    layout: Layout
+    decode: Callable[[int], Decoded]
+    cache: UnitCache
+
+    def take(self, spans: NDArray[np.int64]) -> PieceColumn | list[Any]:
+        """Give the column of spans, or a list of ``str`` or ``bytes``.
+
+        Units are decoded one after the other and let go of: of each only what was asked for is
+        copied.
+
+        Args:
+            spans: int64 (n, 3).
+
+        Raises:
+            ConfigError: If a span is not there.
+            CorruptSampleError: If a unit holds less than its length says.
+            DecodeError: If a value is missing, or bytes are no text.
+        """
+        check_spans(self.layout, self.name, self.field.axis, spans)
+        starts = np.array(self.layout.starts)
+        units = np.searchsorted(starts, spans[:, 0], side="right") - 1
+        pieces: list[Any] = [None] * len(spans)
+        for unit in np.unique(units).tolist():
+            decoded = self.cache.get(self.name, unit, lambda unit=unit: self.decode(unit))  # type: ignore[misc]
+            for place in np.flatnonzero(units == unit).tolist():
+                number, start, stop = spans[place].tolist()
+                pieces[place] = self._one(decoded, unit, number, start, stop)
+        if self.field.dtype in TEXTS:
+            return pieces
+        return PieceColumn(np.dtype(self.field.dtype), self.field.shape, pieces)
+
+    def _one(self, decoded: Decoded, unit: int, number: int, start: int, stop: int) -> Any:
+        first = number - self.layout.starts[unit]
+        last = first + 1
+        if decoded.offsets is not None:
+            first, last = decoded.offsets[first : first + 2].tolist()
+        if self.field.dtype in TEXTS:
+            return self._text(decoded.values[first:last].tobytes(), number)
+        piece = decoded.values[first:last][start:stop]
+        if len(piece) != stop - start:
+            raise self.layout.place(number, self.name).error(
+                CorruptSampleError,
+                f"has {last - first} timesteps, must have at least {stop}; the file changed after "
+                "it was opened, open it again",
+                expected=stop, found=int(last - first),
+            )  # fmt: skip
+        return np.array(piece)
+
+    def _text(self, raw: bytes, number: int) -> str | bytes:
+        if self.field.dtype == "bytes":
+            return raw
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise self.layout.place(number, self.name).error(
+                DecodeError,
+                f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; restore the "
+                "file",
+            ) from error

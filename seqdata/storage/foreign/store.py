@@ -1,0 +1,168 @@
+"""The store over Arrow, Feather and Parquet files that others wrote: read as they lie.
+
+Numbers of uncompressed Arrow files are read in place; all else is decoded, a unit at a time. Place
+in the flow: a location becomes a store. Reads: files, lengths, spans. Makes: columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import SeqDataWarning
+from seqdata.protocols import Field
+from seqdata.storage.checking.verifying import check_mode, unverified
+from seqdata.storage.foreign.table_files import digest_of
+from seqdata.storage.foreign.tables import Tables, open_tables, sources_of
+from seqdata.storage.location import local_path
+from seqdata.storage.places import Place
+from seqdata.storage.raw import Raw
+from seqdata.storage.schema import default_axis
+from seqdata.storage.sources import Sources
+from seqdata.storage.views import View, take, where
+
+KEY = "id"
+
+
+def open_foreign(location: str | os.PathLike[str], *, verify: str | None = None) -> ForeignStore:
+    """Open an Arrow, Feather 2 or Parquet file, or a folder of them: a row is a sequence.
+
+    List columns are ragged: those as long as the first run on ``time``, others each on an axis of
+    its own name. Numbers, text and lists of a fixed size are per sequence; a text column ``id``
+    names the sequence.
+
+    Args:
+        location: A file, or a folder whose files have the same columns: a path or ``file://`` URL.
+        verify: ``"off"`` or None: such files have no checksums of sequences.
+
+    Raises:
+        ConfigError: If nothing is there, or ``verify`` cannot be done.
+        DataError: If the files do not go together, or no column holds lists of numbers.
+        DecodeError: If a sequence is missing; naming column and row.
+        CorruptShardError: If a file is damaged.
+    """
+    check_mode(verify, os.fspath(location))
+    if verify != "off":
+        why = "files that others wrote have no checksums of sequences"
+        unverified(verify, os.fspath(location), why, "write a store from them with `seqdata write`")
+    return _open(os.fspath(location), warn=True)
+
+
+def _open(location: str, *, warn: bool) -> ForeignStore:
+    root = local_path(location)
+    tables, left_out = open_tables(root)
+    if left_out and warn:
+        what = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
+        warnings.warn(
+            f"{root}: columns left out: {what}; must be numbers, text, bytes, or lists of numbers",
+            SeqDataWarning,
+            stacklevel=3,
+        )
+    return ForeignStore(root, tables)
+
+
+class ForeignStore:
+    """A store of files that others wrote. Made by ``open_foreign``.
+
+    Args:
+        root: The file or folder.
+        tables: What was opened.
+    """
+
+    def __init__(self, root: Path, tables: Tables) -> None:
+        self._root = root
+        self._fields = dict(tables.fields)
+        self._lengths_of = dict(tables.lengths_of)
+        self._files = [file.name for file in tables.files]
+        self._digest = digest_of(tables.files, self._fields)
+        self._fingerprint: str | None = None
+        has_key = KEY in self._fields and self._fields[KEY].dtype == "str"
+        key = KEY if has_key else None
+        layout, sources = sources_of(str(root), tables, key)
+        self._sources = Sources(layout, sources, key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (str(self._root),)
+
+    def __len__(self) -> int:
+        return len(self._sources.layout)
+
+    def __repr__(self) -> str:
+        return f"ForeignStore({str(self._root)!r}, {len(self)} sequences)"
+
+    @property
+    def location(self) -> str:
+        """The file or folder."""
+        return str(self._root)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return self._fields
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        return self._lengths_of[default_axis(self._lengths_of)]
+
+    @property
+    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
+        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        return self._lengths_of
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """Names of the files, in the order of their sequences."""
+        return self._files
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of schema, lengths, and each file's name, size and footer (32 hex digits)."""
+        if self._fingerprint is None:
+            made = hashlib.sha256(self._digest.encode())
+            for axis, lengths in self._lengths_of.items():
+                made.update(axis.encode())
+                made.update(lengths.data)
+            self._fingerprint = made.hexdigest()[:32]
+        return self._fingerprint
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Give the ids of sequences."""
+        return self._sources.keys(numbers)
+
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
+        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``."""
+        return self._sources.raw_texts(name, numbers)
+
+    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the same numbers: this store is no view."""
+        return numbers
+
+    def place(self, number: int) -> Place:
+        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        return self._sources.place(number)
+
+    def read(
+        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
+    ) -> dict[str, Any]:
+        """Read a batch as columns; see ``protocols.Store.read``."""
+        return self._sources.read(spans, fields, axis)
+
+    def take(self, numbers: Any) -> View:
+        """Give the view of sequences by number, in this order; repeats allowed."""
+        return take(self, numbers)
+
+    def where(self, mask: Any) -> View:
+        """Give the view of the sequences where ``mask`` is True."""
+        return where(self, mask)
+
+
+def _reopen(location: str) -> ForeignStore:
+    return _open(location, warn=False)  # said once, where it was opened first

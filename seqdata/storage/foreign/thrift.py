@@ -1,0 +1,126 @@
+"""Structs of Thrift's compact protocol, in which Parquet describes itself, read without belief.
+
+Only the fields that are asked for are kept; what is no struct is an error, and nothing is followed
+out of the bytes that were given. Place in the flow: below the checks of Parquet files. Reads:
+bytes. Makes: numbers, bytes, lists and structs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MAX_NESTING = 12  # structs and lists inside of one another
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+_NUMBERS = (4, 5, 6)  # of 16, 32 and 64 bits
+
+Wanted = Mapping[int, Any]
+"""Field -> None for a number, bytes for ``bytes``, a mapping for a struct, [what] for a list."""
+Struct = dict[int, Any]
+
+
+class NoStructError(Exception):
+    """The bytes are no struct, or not the one that was asked for."""
+
+
+def read_struct(data: memoryview, at: int, wanted: Wanted, depth: int = 0) -> tuple[Struct, int]:
+    """Give the wanted fields of a struct, as far as it has them, and where it ends.
+
+    Args:
+        data: The bytes, uint8.
+        at: Where the struct begins.
+        wanted: Its fields.
+        depth: How many structs it lies inside of.
+
+    Raises:
+        NoStructError: If there is none.
+    """
+    found: Struct = {}
+    field = 0
+    while True:
+        head, at = _byte(data, at), at + 1
+        if not head:
+            return found, at
+        field += head >> 4
+        if not head >> 4:
+            field, at = _signed(data, at)
+        if field in wanted:
+            found[field], at = _value(data, at, head & 15, wanted[field], depth + 1)
+        else:
+            at = _after(data, at, head & 15, depth + 1)
+
+
+def _value(data: memoryview, at: int, type_: int, wanted: Any, depth: int) -> tuple[Any, int]:
+    if wanted is None and type_ in _NUMBERS:
+        return _signed(data, at)
+    if wanted is bytes and type_ == _BINARY:
+        size, at = _unsigned(data, at)
+        if size > len(data) - at:
+            raise NoStructError
+        return bytes(data[at : at + size]), at + size
+    if isinstance(wanted, list) and type_ == _LIST and depth <= MAX_NESTING:
+        type_, count, at = _list(data, at)
+        values = []
+        for _ in range(count):
+            value, at = _value(data, at, type_, wanted[0], depth + 1)
+            values.append(value)
+        return values, at
+    if isinstance(wanted, Mapping) and type_ == _STRUCT and depth <= MAX_NESTING:
+        return read_struct(data, at, wanted, depth)
+    raise NoStructError
+
+
+def _after(data: memoryview, at: int, type_: int, depth: int) -> int:
+    """Give where a value ends that nobody wants."""
+    if type_ in (_TRUE, _FALSE):  # in a struct a bool is its type
+        return at
+    if type_ in (_BYTE, _DOUBLE):
+        return at + (1 if type_ == _BYTE else 8)
+    if type_ in _NUMBERS:
+        return _unsigned(data, at)[1]
+    if type_ == _BINARY:
+        size, at = _unsigned(data, at)
+        return at + size
+    if depth > MAX_NESTING:
+        raise NoStructError
+    if type_ in (_LIST, _SET):
+        type_, count, at = _list(data, at)
+        for _ in range(count):
+            at = _after(data, at, _BYTE if type_ in (_TRUE, _FALSE) else type_, depth + 1)
+        return at
+    if type_ == _STRUCT:
+        return read_struct(data, at, {}, depth)[1]
+    raise NoStructError  # Parquet has no maps
+
+
+def _list(data: memoryview, at: int) -> tuple[int, int, int]:
+    """Give type and number of a list's values, and where they begin."""
+    head, at = _byte(data, at), at + 1
+    count = head >> 4
+    if count == 15:
+        count, at = _unsigned(data, at)
+    if count > len(data) - at:  # each takes a byte at least
+        raise NoStructError
+    return head & 15, count, at
+
+
+def _byte(data: memoryview, at: int) -> int:
+    if at >= len(data):
+        raise NoStructError
+    return data[at]
+
+
+def _unsigned(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte, at = _byte(data, at), at + 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise NoStructError
+
+
+def _signed(data: memoryview, at: int) -> tuple[int, int]:
+    value, at = _unsigned(data, at)
+    return (value >> 1) ^ -(value & 1), at

@@ -1,0 +1,1 @@
+"""Writing a store: shards, their facts, and the commit; resumable, on any executor."""

@@ -1,0 +1,169 @@
+"""One shard: an ordinary Arrow IPC file of one record batch, and where its buffers lie.
+
+Uncompressed and without nulls, so that any Arrow reader can use it and ours needs none; the
+checksums of its sequences lie in a file beside it. Place in the flow: the writer makes shards.
+Reads: packed fields. Makes: two files and their facts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import CorruptShardError
+from seqdata.protocols import Field
+from seqdata.storage.checking.checksums import Checksums, checksums_of, write_checksums
+from seqdata.storage.manifest import VERSION, Shard
+from seqdata.storage.schema import TEXTS, field_width
+from seqdata.storage.writing.packing import Packed
+
+_MAGIC = b"ARROW1"
+_PIECE = 16 << 20  # bytes
+_TAIL = 4 + len(_MAGIC)  # the footer's size, and the magic
+
+
+def write_shard(
+    path: Path,
+    fields: Mapping[str, Field],
+    packed: Packed,
+    timesteps: Mapping[str, int],
+    about: Mapping[str, int],
+    algorithm: str,
+) -> Shard:
+    """Write one shard and its checksums, flushed to the disk, and give the facts.
+
+    Args:
+        path: Where it is written; its checksums lie beside it.
+        fields: Name -> field.
+        packed: Name -> (values, offsets or None).
+        timesteps: Axis -> timesteps of all its sequences.
+        about: What tells it from other shards, kept in its schema.
+        algorithm: That checksums are computed by.
+    """
+    import pyarrow as pa
+
+    checksums = {
+        name: checksums_of(*packed[name], _width(field, packed[name][1]), algorithm)
+        for name, field in fields.items()
+    }
+    arrays = [_array(field, *packed[name]) for name, field in fields.items()]
+    count = len(arrays[0])
+    columns = [
+        pa.field(name, array.type, nullable=False)
+        for name, array in zip(fields, arrays, strict=True)
+    ]
+    schema = pa.schema(columns, metadata={"seqdata": _about(fields, checksums, about)})
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(batch)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        size = os.fstat(file.fileno()).st_size
+        footer = read_footer(file.fileno(), size, str(path))
+    digest = digest_of_file(path)
+    return Shard(
+        file=path.name, sequences=count, bytes=size, sha256=digest,
+        footer_bytes=len(footer), footer_sha256=hashlib.sha256(footer).hexdigest(),
+        timesteps=dict(timesteps), buffers=_places(path, fields, packed),
+        checksums=write_checksums(path.with_suffix(".crc"), checksums),
+    )  # fmt: skip
+
+
+def digest_of_file(path: Path) -> str:
+    """Give the sha256 of a file; in few large pieces, so that other threads are not held up."""
+    digest = hashlib.sha256()
+    piece = memoryview(bytearray(min(_PIECE, path.stat().st_size)))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+    return digest.hexdigest()
+
+
+def read_footer(descriptor: int, size: int, where: str) -> bytes:
+    """Give the footer of an Arrow file with its size and the magic at the end.
+
+    Raises:
+        CorruptShardError: If it is no Arrow file.
+    """
+    tail = os.pread(descriptor, _TAIL, max(0, size - _TAIL))
+    bytes_ = int.from_bytes(tail[:4], "little", signed=True) + _TAIL
+    if len(tail) < _TAIL or not tail.endswith(_MAGIC) or not _TAIL < bytes_ <= size:
+        raise CorruptShardError.at(
+            f"{where}: does not end as an Arrow file, must end with a footer and {_MAGIC!r}; "
+            "restore it or write the store again",
+            file=where,
+        )
+    return os.pread(descriptor, bytes_, size - bytes_)
+
+
+def _width(field: Field, offsets: NDArray[np.int64] | None) -> int:
+    """Give the bytes of what offsets count, or of a whole value where there are none."""
+    return 1 if offsets is not None and field.dtype in TEXTS else field_width(field)
+
+
+def _about(
+    fields: Mapping[str, Field], checksums: Mapping[str, Checksums], about: Mapping[str, int]
+) -> str:
+    """Give the note in a shard's schema; the checksum makes every shard's footer its own."""
+    whole = 0
+    for one in checksums.values():
+        whole = zlib.crc32(one.values.astype("<u4", copy=False).data, whole)
+    kinds = {name: [field.dtype, list(field.shape), field.axis] for name, field in fields.items()}
+    return json.dumps({"version": VERSION, **about, "crc32": whole, "fields": kinds})
+
+
+def _array(field: Field, values: NDArray[Any], offsets: NDArray[np.int64] | None) -> Any:
+    """Lay an Arrow array over a packed field; nothing is copied."""
+    import pyarrow as pa
+
+    if offsets is not None and field.dtype in TEXTS:
+        kind = pa.large_utf8() if field.dtype == "str" else pa.large_binary()
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+        return pa.Array.from_buffers(kind, len(offsets) - 1, buffers, null_count=0)
+    if values.dtype == np.bool_:
+        values = values.view(np.uint8)
+    flat = values.reshape(-1)
+    inner = pa.Array.from_buffers(
+        pa.from_numpy_dtype(flat.dtype), len(flat), [None, pa.py_buffer(flat)], null_count=0
+    )
+    for size in reversed(field.shape):
+        kind = pa.list_(pa.field("item", inner.type, nullable=False), size)
+        inner = pa.Array.from_buffers(
+            kind, len(inner) // size, [None], null_count=0, children=[inner]
+        )
+    if offsets is None:
+        return inner
+    kind = pa.large_list(pa.field("item", inner.type, nullable=False))
+    return pa.Array.from_buffers(
+        kind, len(offsets) - 1, [None, pa.py_buffer(offsets)], null_count=0, children=[inner]
+    )
+
+
+def _places(
+    path: Path, fields: Mapping[str, Field], packed: Packed
+) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Find where the buffers lie in a written file, by the addresses that a reader sees."""
+    import pyarrow as pa
+
+    places = {}
+    with pa.memory_map(str(path)) as file:
+        base = file.read_buffer().address
+        file.seek(0)
+        batch = pa.ipc.open_file(file).get_batch(0)
+        for (name, field), column in zip(fields.items(), batch.columns, strict=True):
+            values, offsets = packed[name]
+            buffers = [buffer for buffer in column.buffers() if buffer is not None]
+            size = values.nbytes if field.dtype in TEXTS else len(values) * field_width(field)
+            found = [(buffers[-1].address - base, size) if size else (0, 0)]
+            if offsets is not None:
+                found.append((buffers[0].address - base, offsets.nbytes))
+            places[name] = tuple(found)
+    return places
