@@ -76,7 +76,7 @@ def test_the_bytes_do_not_depend_on_processes(tmp_path, due):
 @pytest.mark.parametrize(("shard_bytes", "most"), [(400 << 20, 2), (256 << 20, 4), (1, 64)])
 def test_so_many_shards_are_under_way_at_a_time(tmp_path, monkeypatch, shard_bytes, most):
     """Shards that would take shard_bytes are made small, so that the test needs no memory."""
-    from seqdata.storage import cutting
+    from seqdata.storage.writing import cutting
 
     monkeypatch.setattr(cutting, "pack_many", lambda *given: one(given[2]))
     small = cutting.pack_one
