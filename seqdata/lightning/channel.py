@@ -125,17 +125,15 @@ class Channel:
         """Return once all ranks have said what they have."""
         limit = time.monotonic() + PATIENCE
         while True:
-            parted, failure = self._watcher.parted, self._watcher.failure
+            known = self._watcher.failure or self._watcher.parted
             try:
                 work.wait(_SLICE)
                 return
             except RuntimeError as cause:
                 if work.is_completed():
-                    raise self._watcher.told(cause) from cause
-                if failure is not None:
-                    raise failure from cause
-                if parted is not None:
-                    raise self._alone(parted) from cause
+                    raise self._watcher.gone(cause) from cause
+                if known is not None:
+                    raise known from cause
                 if time.monotonic() > limit:
                     raise self._watcher.told(cause) from cause
 
@@ -146,7 +144,7 @@ class Channel:
                 told, _told(ahead.code, ahead.error, self._asked()), group=self.group
             )
         except RuntimeError as cause:
-            raise self._watcher.told(cause) from cause
+            raise self._watcher.gone(cause) from cause
         self.raised, cause_of_it = self._agreed(told, ahead.error)
         raise self.raised from cause_of_it
 
@@ -169,14 +167,6 @@ class Channel:
             f"{len(told)} ranks have one, must be equally many; give every rank the same limits",
             rank=ended[0],
         ), None
-
-    def _alone(self, parted: str) -> PeerFailedError:
-        return PeerFailedError.at(
-            f"ranks: {parted} has ended its part while rank {self._me} asks for another batch, "
-            "must end at the same batch; decide on all ranks together when to stop",
-            rank=int(parted.removeprefix("rank ")),
-            cause="it has ended its part",
-        )
 
 
 def stopped(why: str, rank: int) -> Preempted:

@@ -63,9 +63,10 @@ class Together:
         joined = self._joined
         if joined is None:
             return
-        if joined.watcher.failure is not None and exception is not joined.watcher.failure:
-            exception.add_note(str(joined.watcher.failure))
-        joined.watcher.part(None if exception is joined.channel.raised else exception)
+        agreed = exception is joined.channel.raised
+        if not agreed:
+            joined.watcher.explain(exception)
+        joined.watcher.part(None if agreed else exception)
 
     def leave(self) -> None:
         """End this rank's part, and its threads; the next iteration begins anew."""

@@ -28,6 +28,7 @@ _STAYS, _LEFT, _FAILED = range(3)
 _EXIT = 1
 _WHERE = re.compile(r"^\[[^\]]*\] *")  # gloo's own source line
 _SHOWN = 160
+_TO_LOOK = 2.0  # seconds for the thread to find out what the training thread has met
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +59,12 @@ class Watcher:
 
     Attributes:
         failure: Why this process is about to end; None: nothing is known.
-        parted: Which rank has ended its part in good order; None: nobody.
+        parted: Why no batch can be had any more: a rank has ended in good order; None: nobody has.
     """
 
     def __init__(self, group: Any, peers: Sequence[Peer], me: int, bounds: Bounds) -> None:
         self.failure: PeerFailedError | None = None
-        self.parted: str | None = None
+        self.parted: PeerFailedError | None = None
         self._group = group
         self._peers = peers
         self._me = me
@@ -73,11 +74,18 @@ class Watcher:
         self._wake = threading.Event()
         self._parting = threading.Event()
         self._over = threading.Event()
+        self._known = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="seqdata-watcher", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
         self._thread.start()
+
+    def explain(self, exception: BaseException) -> None:
+        """Say in an exception, once, which rank is gone; a collective's own error does not."""
+        gone = fallen_of(self._peers, self._me)
+        if self._sign == _STAYS and gone and not isinstance(exception, PeerFailedError):
+            exception.add_note(str(self.failure or self.told(exception)))
 
     def part(self, exception: BaseException | None = None) -> None:
         """Tell the others that this rank is about to leave; nobody is waited for.
@@ -98,7 +106,14 @@ class Watcher:
         self._thread.join(timeout=2 * self._bounds.beat + 1)
         return not self._thread.is_alive()
 
-    def told(self, cause: Exception) -> PeerFailedError:
+    def gone(self, cause: BaseException) -> PeerFailedError:
+        """Give the error for a collective of the training thread that failed."""
+        if not fallen_of(self._peers, self._me):
+            self._wake.set()
+            self._known.wait(timeout=_TO_LOOK)
+        return self.failure or self.parted or self.told(cause)
+
+    def told(self, cause: BaseException) -> PeerFailedError:
         """Give the error for a collective that failed, with the rank where it can be told."""
         fallen = fallen_of(self._peers, self._me)
         who = " and ".join(f"rank {one.rank} ({one.cause})" for one in fallen) or "another rank"
@@ -140,6 +155,7 @@ class Watcher:
         if self._over.is_set():
             return
         self.failure = self.told(cause)
+        self._known.set()
         self._say(self.failure)
         if not self._over.wait(timeout=self._bounds.grace):
             _end()
@@ -149,7 +165,8 @@ class Watcher:
         failed = [rank for rank, sign in enumerate(signs) if sign == _FAILED]
         if not failed or len(failed) == len(signs):
             gone = [rank for rank, sign in enumerate(signs) if sign and rank != self._me]
-            self.parted = f"rank {gone[0]}" if gone else None
+            self.parted = self._alone(gone[0]) if gone else None
+            self._known.set()
             return
         self.failure = PeerFailedError.at(
             f"ranks: rank {failed[0]} has left because of {whys[failed[0]]}. All ranks must run; "
@@ -157,12 +174,21 @@ class Watcher:
             rank=failed[0],
             cause=whys[failed[0]],
         )
+        self._known.set()
         if not self._parting.wait(timeout=self._bounds.parting):
             self._say(self.failure)
             _end()
         if not self._over.wait(timeout=self._bounds.patience):  # saving, where others no longer do
             self._say(self.failure)
             _end()
+
+    def _alone(self, rank: int) -> PeerFailedError:
+        return PeerFailedError.at(
+            f"ranks: rank {rank} has ended its part while rank {self._me} asks for another batch, "
+            "must end at the same batch; decide on all ranks together when to stop",
+            rank=rank,
+            cause="it has ended its part",
+        )
 
     def _say(self, failure: PeerFailedError) -> None:
         line = f"PeerFailedError: {failure}"

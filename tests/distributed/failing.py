@@ -1,6 +1,6 @@
 """What a rank does in the tests of failing together: fits in which one rank goes wrong."""
 
-import contextlib
+import itertools
 import os
 import signal
 import time
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.errors import DecodeError, SeqDataError
@@ -59,7 +58,7 @@ class Hurt(Callback):
     """Does something to this process in a training or validation batch.
 
     Args:
-        how: ``kill``, ``stop``, ``raise``, or the name of a signal.
+        how: ``raise``, ``hang``, ``end`` (the fit, of this rank alone), or the name of a signal.
         at: Global step, or number of validation batches, before which it does.
     """
 
@@ -79,8 +78,10 @@ class Hurt(Callback):
         how, self.how = self.how, ""
         if how == "raise":
             raise KeyError("told to fail")
+        if how == "hang":
+            time.sleep(200)  # as in a collective that nobody answers
         if how == "end":
-            trainer.fit_loop.epoch_loop.max_steps = trainer.global_step  # this rank alone
+            trainer.should_stop = True
         elif how:
             Path(f"hurt-{trainer.global_rank}").write_text(str(time.time()))
             os.kill(os.getpid(), getattr(signal, how))
@@ -124,6 +125,8 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
                 made.fit(model, datamodule=data, ckpt_path=ckpt)
         except Exception as failure:
             error = failure
+            if spec.get("raises"):
+                raise
     after = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)]
     return {
         "train": model.log_of.train,
@@ -142,28 +145,43 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def steps(spec: dict[str, Any]) -> dict[str, float]:
-    """Draw batches with and without the channel; gives microseconds of waiting in each step."""
-    from seqdata.lightning.together import Together
-
-    together, world = Together(), spec["world"]
-    count, pause = spec["count"], spec["pause"]
-    waits: dict[str, float] = {}
-    for name, ranks in (("alone", 1), ("agreed", world), ("alone again", 1)):
-        with contextlib.suppress(StopIteration):
-            source = together.agreed(iter(range(count)), ranks) if ranks > 1 else iter(range(count))
-            next(source)
-            took = []
-            while True:
-                time.sleep(pause)
-                asked = time.perf_counter()
-                next(source)
-                took.append(time.perf_counter() - asked)
-        waits[name] = 1e6 * sorted(took)[len(took) // 2]
-    torch.distributed.barrier()
-    asked = time.perf_counter()
+def draw(spec: dict[str, Any]) -> dict[str, Any]:
+    """Draw numbers with the other ranks, without a Trainer; gives what came, and the error."""
+    together, drawn, error = Together(Bounds(**spec["bounds"])), [], None
+    began = time.monotonic()
+    try:
+        for _ in range(spec.get("rounds", 1)):
+            numbers = together.agreed(iter(range(spec["count"])), spec["world"])
+            drawn.extend(itertools.islice(numbers, spec.get("take")))
+    except SeqDataError as failure:
+        error = f"{type(failure).__name__}: {failure}", failure.facts
+    took = time.monotonic() - began
     together.leave()
-    return {**waits, "leave": time.perf_counter() - asked}
+    return {
+        "drawn": drawn,
+        "error": error,
+        "seconds": took,
+        "left": time.monotonic() - began - took,
+    }
 
 
-TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {"fail": fail, "steps": steps}
+def steps(spec: dict[str, Any]) -> dict[str, float]:
+    """Draw with and without the channel; gives the median microseconds of each ``next``."""
+    together, count, pause = Together(), spec["count"], spec["pause"]
+    medians: dict[str, float] = {}
+    for name in ("alone", "agreed"):
+        numbers = iter(range(count))
+        if name == "agreed":
+            numbers = together.agreed(numbers, spec["world"])
+        took = []
+        for _ in range(count):
+            time.sleep(pause)
+            asked = time.perf_counter()
+            next(numbers)
+            took.append(1e6 * (time.perf_counter() - asked))
+        medians[name] = sorted(took)[count // 2]
+    together.leave()
+    return medians
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {"fail": fail, "draw": draw, "steps": steps}

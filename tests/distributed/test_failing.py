@@ -130,9 +130,27 @@ def test_a_normal_end_costs_no_wait_and_no_alarm(ranks):
     assert max(one["seconds"] for one in told) < 4
 
 
-def test_a_rank_that_ends_alone_is_named_to_those_that_go_on(ranks):
-    bounds = {"beat": 0.5, "patience": 10.0}
-    told = ranks.play(
-        "fail", 2, {"bounds": bounds, "data": {"val": None}}, ranks={1: {"hurt": {"how": "end"}}}
+def test_iterations_that_are_left_early_on_all_ranks_do_not_hang(ranks):
+    spec = {"bounds": {}, "count": 9, "take": 2, "rounds": 3}
+    told = ranks.play("draw", 3, spec)
+    assert [(one["drawn"], one["error"]) for one in told] == [([0, 1] * 3, None)] * 3
+    assert max(one["left"] for one in told) < 2
+
+
+def test_ranks_that_have_unequally_many_batches_end_with_one_error(ranks):
+    told = ranks.play("draw", 3, {"bounds": {}, "count": 5}, ranks={2: {"count": 4}})
+    assert same(told, "drawn", "error")
+    assert told[0]["drawn"] == [0, 1, 2, 3]
+    assert told[0]["error"] == (
+        "IncompleteEpochError: ranks: rank 2 has no batch left where 2 of 3 ranks have one, must "
+        "be equally many; give every rank the same limits",
+        {"rank": 2},
     )
-    print(told)
+
+
+def test_agreeing_is_hidden_behind_the_step(ranks, capsys):
+    told = ranks.play("steps", 2, {"count": 200, "pause": 0.003})
+    added = [one["agreed"] - one["alone"] for one in told]
+    with capsys.disabled():
+        print(f" agreeing adds {added[0]:.0f} and {added[1]:.0f} us to a step", end="")
+    assert max(added) < 1000

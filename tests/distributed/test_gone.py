@@ -1,0 +1,81 @@
+"""Ranks that are killed, stopped or left: the others end in a bound, and say who it was."""
+
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+SHORT = {"beat": 0.5, "patience": 3.0, "grace": 1.0, "parting": 1.0}
+
+
+def seconds_until_all_ended(answer, folder, hurt):
+    struck = float((folder / f"hurt-{hurt}").read_text())
+    return max(answer["times"].values()) - struck
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_killed_rank_ends_ranks_that_wait_for_it_for_ever(ranks, world):
+    hang = {"hurt": {"how": "hang", "at": 2}, "raises": True}
+    killed = {1: {"hurt": {"how": "SIGKILL", "at": 2}}}
+    answer, folder, logs = ranks.ends("fail", world, hang, ranks=killed, seconds=40)
+    assert answer["exits"] == {str(rank): -9 if rank == 1 else 1 for rank in range(world)}, logs
+    assert seconds_until_all_ended(answer, folder, 1) < 15
+    assert logs.count("PeerFailedError: ranks: rank 0 has lost rank 1 (its process ") == 1
+    assert logs.count("has lost rank 1 (its process ") == world - 1
+    assert " has ended): RuntimeError: Connection closed by peer" in logs
+
+
+def test_a_killed_rank_is_named_where_a_collective_fails_by_itself(ranks):
+    killed = {1: {"hurt": {"how": "SIGKILL", "at": 2}}}
+    answer, folder, logs = ranks.ends("fail", 3, {"raises": True}, ranks=killed, seconds=40)
+    assert answer["exits"] == {"0": 1, "1": -9, "2": 1}, logs
+    assert seconds_until_all_ended(answer, folder, 1) < 15
+    assert logs.count("Traceback") > 1
+    assert logs.count("has lost rank 1 (its process ") >= 2
+    print(logs)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_stopped_rank_ends_the_others(ranks, world):
+    hang = {"hurt": {"how": "hang", "at": 2}, "raises": True, "bounds": SHORT}
+    stopped = {1: {"hurt": {"how": "SIGSTOP", "at": 2}}}
+    answer, folder, logs = ranks.ends("fail", world, hang, ranks=stopped, seconds=30, stopped=(1,))
+    assert answer["exits"] == {str(rank): 1 for rank in range(world) if rank != 1}, logs
+    assert seconds_until_all_ended(answer, folder, 1) < 10
+    assert " is stopped): RuntimeError: " in logs
+    assert logs.count("has lost rank 1 (its process ") == world - 1
+
+
+@pytest.mark.nightly
+def test_a_stopped_rank_ends_the_others_within_a_minute(ranks):
+    hang = {"hurt": {"how": "hang", "at": 2}, "raises": True}
+    stopped = {1: {"hurt": {"how": "SIGSTOP", "at": 2}}}
+    answer, folder, logs = ranks.ends("fail", 2, hang, ranks=stopped, seconds=90, stopped=(1,))
+    assert answer["exits"] == {"0": 1}, logs
+    assert seconds_until_all_ended(answer, folder, 1) < 60
+
+
+def test_a_rank_that_fails_by_itself_ends_the_others(ranks):
+    hang = {"hurt": {"how": "hang", "at": 2}, "raises": True, "bounds": SHORT}
+    answer, _, logs = ranks.ends(
+        "fail", 2, hang, ranks={1: {"hurt": {"how": "raise", "at": 2}}}, seconds=30
+    )
+    assert answer["exits"] == {"0": 1, "1": 1}, logs
+    assert (
+        "PeerFailedError: ranks: rank 1 has left because of KeyError: 'told to fail'. All ranks "
+        "must run; look at its own traceback, and begin again from the latest checkpoint\n"
+    ) in logs
+
+
+def test_a_rank_that_ends_alone_is_named_to_those_that_go_on(ranks):
+    spec = {"bounds": SHORT, "count": 9}
+    told = ranks.play("draw", 3, spec, ranks={1: {"take": 3}})
+    assert told[1]["error"] is None
+    assert [one["drawn"] for one in told] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3]]
+    for rank in (0, 2):
+        text, facts = told[rank]["error"]
+        assert facts == {"rank": 1, "cause": "it has ended its part"}
+        assert text == (
+            f"PeerFailedError: ranks: rank 1 has ended its part while rank {rank} asks for another "
+            "batch, must end at the same batch; decide on all ranks together when to stop"
+        )
+        assert told[rank]["seconds"] < 5
