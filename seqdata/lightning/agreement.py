@@ -7,18 +7,20 @@ few primitives of each rank. Makes: nothing, or the same error everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
 import torch.distributed
 
-from seqdata.errors import PlanError, SeqDataError
+from seqdata.errors import PlanError, SeqDataError, SeqDataWarning
 from seqdata.world import World
 
 PATIENCE = timedelta(seconds=60)
 """How long a rank waits for the others; they come within milliseconds or not at all."""
 
+_NAMED = 4  # ranks of which a message names the numbers
 Facts = Mapping[str, str | int | None]
 Told = TypeVar("Told")
 
@@ -28,6 +30,7 @@ def agree(
     facts: Facts,
     error: SeqDataError | None = None,
     *,
+    noted: Facts | None = None,
     patience: timedelta = PATIENCE,
 ) -> None:
     """Return if all ranks gave the same facts and no error; else raise the same on every rank.
@@ -39,24 +42,54 @@ def agree(
         world: Who we are.
         facts: What must be equal, by name.
         error: What went wrong on this rank, if anything did.
+        noted: What had better be equal; a difference is a warning, on every rank.
         patience: How long the others may take to come here.
 
     Raises:
         SeqDataError: The first rank's error, with its rank.
-        PlanError: If facts differ, naming the first that does and who has what.
+        PlanError: If facts differ, naming each that does and who has what.
     """
-    gathered = gather(world, (dict(facts), error), patience=patience)
-    for rank, (_, failure) in enumerate(gathered):
+    gathered = gather(world, (dict(facts), dict(noted or {}), error), patience=patience)
+    for rank, (_, _, failure) in enumerate(gathered):
         if failure is not None:
             raise failure if len(gathered) == 1 else of_rank(failure, rank)
-    for name in gathered[0][0]:
-        values = [one.get(name) for one, _ in gathered]
-        if any(value != values[0] for value in values):
-            other = next(rank for rank, value in enumerate(values) if value != values[0])
-            raise PlanError(
-                f"ranks: `{name}` is {values[0]!r} on rank 0 but {values[other]!r} on rank {other},"
-                " must be equal; give every rank the same data, options and checkpoint"
-            )
+    different = differences([one for one, _, _ in gathered])
+    if different:
+        raise PlanError(
+            f"ranks: {different}, must be equal; give every rank the same packages, data, options "
+            "and checkpoint"
+        )
+    different = differences([one for _, one, _ in gathered])
+    if different:
+        warnings.warn(
+            f"ranks: {different}, had better be equal: results may differ with the rank; set up "
+            "every rank alike",
+            SeqDataWarning,
+            stacklevel=2,
+        )
+
+
+def differences(facts: Sequence[Facts]) -> str:
+    """Say which facts differ and which ranks have what; empty: none does.
+
+    Args:
+        facts: Of each rank, in order; what a rank does not say is None.
+    """
+    found = []
+    for name in dict.fromkeys(name for one in facts for name in one):
+        ranks_of: dict[str | int | None, list[int]] = {}
+        for rank, one in enumerate(facts):
+            ranks_of.setdefault(one.get(name), []).append(rank)
+        if len(ranks_of) > 1:
+            said = (f"{value!r} on {_ranks(ranks)}" for value, ranks in ranks_of.items())
+            found.append(f"`{name}` is {' but '.join(said)}")
+    return "; ".join(found)
+
+
+def _ranks(ranks: list[int]) -> str:
+    first = ", ".join(map(str, ranks[:_NAMED]))
+    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {first}{more}"
 
 
 def gather(world: World, mine: Told, *, patience: timedelta = PATIENCE) -> list[Told]:

@@ -15,7 +15,7 @@ from lightning.pytorch import LightningDataModule
 
 from seqdata.batch import SequenceBatch
 from seqdata.errors import ConfigError, SeqDataError
-from seqdata.lightning import accumulation, adapter
+from seqdata.lightning import accumulation, adapter, preflight
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Place
 from seqdata.lightning.loader import Drawn, Iteration, Start, TrainerLoader
@@ -152,7 +152,11 @@ class SequenceDataModule(LightningDataModule):
             facts = self._prepare(stage)
         except SeqDataError as failure:
             error = failure
-        agree(adapter.world_of(self.trainer), facts, error)
+        world = adapter.world_of(self.trainer)
+        if world.size == 1:
+            agree(world, facts, error)
+        else:
+            agree(world, {**preflight.versions(), **facts}, error, noted=preflight.settings())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a fit was saved; outside a fit nothing is kept.

@@ -218,6 +218,9 @@ class TrainRun:
                 "steps": self.player.steps,
                 "epoch": here.epoch,
                 "position": here.position,
+                "tail": self._options.tail,
+                "accumulate": self._accumulate(),
+                "trained steps": adapter.trained_steps(self.trainer, self.player.steps),
             }
         except SeqDataError as failure:
             error = failure

@@ -247,8 +247,9 @@ def of_node(spec: dict[str, Any]) -> dict[str, Any]:
 def without_a_trainer(spec: dict[str, Any]) -> dict[str, Any]:
     """Play an epoch of a plain ``Loader``, which asks the process group who we are."""
     loader = Loader(sequences(spec["count"]), Bucketed(2), seed=1)
+    world = World.current()
     return {
-        "world": tuple(World.current()),
+        "world": (world.rank, world.size),
         "ids": [batch.real().ids.tolist() for batch in loader],
         "steps": len(loader),
     }

@@ -110,7 +110,7 @@ def test_ranks_at_other_places_are_told_so_on_every_rank(ranks, tmp_path):
     told = ranks.play("fit", 2, spec, ranks={1: other})
     assert [one["text"] for one in told] == [
         "ranks: `position` is 2 on rank 0 but 4 on rank 1, must be equal; give every rank the same "
-        "data, options and checkpoint"
+        "packages, data, options and checkpoint"
     ] * 2
 
 
@@ -128,7 +128,7 @@ def test_equal_ranks_agree(ranks):
 
 def test_a_fact_that_differs_is_named_on_every_rank(ranks):
     told = ranks.play("compare", 3, {"position": 4}, ranks={2: {"position": 5}})
-    wanted = "PlanError: ranks: `position` is 4 on rank 0 but 5 on rank 2, must be equal"
+    wanted = "PlanError: ranks: `position` is 4 on ranks 0, 1 but 5 on rank 2, must be equal"
     assert [one.startswith(wanted) for one in told] == [True] * 3
 
 

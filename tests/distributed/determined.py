@@ -1,0 +1,62 @@
+"""What a rank does in the tests of determinism: noise, digests, and ranks that are not alike."""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seqdata.errors import SeqDataError, SeqDataWarning
+from tests.distributed.ddp import under_ddp
+from tests.lightning.crashing import noisy
+from tests.lightning.harness import data_of, fit
+from tests.lightning.noise import Digesting, Dropping, many_steps
+
+
+def augmented(spec: dict[str, Any]) -> dict[tuple[int, int], str]:
+    """Give what each real sequence of each epoch looked like after a random transform."""
+    model = Digesting()
+    data = data_of(spec["count"], transform=noisy, num_workers=spec.get("num_workers", 0))
+    fit(data, model=model, max_epochs=2, **under_ddp(spec["world"]))
+    return model.seen
+
+
+def losses(spec: dict[str, Any]) -> dict[str, Any]:
+    """Train for many steps; gives every loss and the parameters."""
+    model = many_steps(Dropping(), spec["steps"], **under_ddp(spec["world"]))
+    return {"losses": model.losses, "parameters": model.parameters_of()}
+
+
+def prepared(spec: dict[str, Any]) -> dict[str, Any]:
+    """Fit on a rank that was set up as told; gives what it was refused with or warned of."""
+    if "package" in spec:  # a release that lies before the installed one
+        name, version = spec["package"]
+        folder = Path(spec["folder"]) / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}")
+        sys.path.insert(0, spec["folder"])
+    if "precision" in spec:
+        torch.set_float32_matmul_precision(spec["precision"])
+    os.environ.update(spec.get("variables", {}))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            fit(
+                data_of(**spec.get("data", {})),
+                **{"max_epochs": 1, **spec.get("trainer", {})},
+                **under_ddp(spec["world"]),
+            )
+        except SeqDataError as error:
+            return {"refused": f"{type(error).__name__}: {error}"}
+    ours = [one for one in caught if issubclass(one.category, SeqDataWarning)]
+    return {"warned": [str(one.message) for one in ours]}
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "augmented": augmented,
+    "losses": losses,
+    "prepared": prepared,
+}

@@ -1,0 +1,46 @@
+"""Evaluation on any number of ranks is that of one process: each sequence once, sums exact."""
+
+import pytest
+
+from tests.distributed.tasks import exact_mean
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"val": 1},  # one sequence: all ranks but one have filler
+        {"val": 5},
+        {"val": 23},
+        {"val": 23, "tail": "repeat"},  # for training only
+        {"val": 24, "tail": "drop"},  # 12 batches: none is dropped
+    ],
+)
+def test_sums_over_any_number_of_ranks_are_those_of_one_process(ranks, world, data):
+    alone = exact_mean({"data": data, "world": 1})
+    told = ranks.play("exact_mean", world, {"data": data})
+    values = [value for one in told for value in one["values"]]
+    assert sorted(values) == sorted(alone["values"])
+    for one in told:
+        assert one["mean"] == pytest.approx(alone["mean"], rel=1e-12, abs=0)
+    assert len({one["mean"] for one in told}) == 1
+
+
+def test_dropping_the_tail_leaves_out_whole_batches_in_evaluation_too(ranks):
+    data = {"val": 16, "tail": "drop"}  # 8 batches of 2 on 3 ranks: 2 steps, 6 batches
+    alone = exact_mean({"data": data, "world": 1})
+    told = ranks.play("exact_mean", 3, {"data": data})
+    values = [value for one in told for value in one["values"]]
+    assert set(values) < set(alone["values"])
+    mean = sum(values) / len(values)
+    assert all(one["mean"] == pytest.approx(mean, rel=1e-12) for one in told)
+
+
+def test_a_tuple_without_weight_is_refused_in_an_uneven_validation_by_every_rank(ranks):
+    data = {"count": 32, "val": 5, "as_tuple": ["x", "lengths"]}
+    told = ranks.play("fit", 2, {"data": data, "trainer": {"max_epochs": 1}})
+    assert {one["refused"] for one in told} == {"ConfigError"}
+    assert "'weight'" in told[0]["text"]
+    assert told[0]["text"] == told[1]["text"]

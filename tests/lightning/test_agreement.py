@@ -1,0 +1,37 @@
+"""What ranks are told of each other, in words; how they tell it is in ``tests/distributed``."""
+
+import pytest
+
+from seqdata.lightning.agreement import differences
+from seqdata.lightning.preflight import settings, versions
+
+
+def test_equal_facts_have_no_difference():
+    assert differences([{"a": 1, "b": None}] * 3) == ""
+    assert differences([{"a": 1}]) == ""
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ([{"a": 1}, {"a": 2}], "`a` is 1 on rank 0 but 2 on rank 1"),
+        ([{"a": 1}, {"a": 2}, {"a": 1}], "`a` is 1 on ranks 0, 2 but 2 on rank 1"),
+        ([{"a": 1}, {"a": 2}, {"a": 3}], "`a` is 1 on rank 0 but 2 on rank 1 but 3 on rank 2"),
+        ([{}, {"a": "x"}], "`a` is None on rank 0 but 'x' on rank 1"),
+        (
+            [{"a": 1, "b": 1}, {"a": 2, "b": 2}],
+            "`a` is 1 on rank 0 but 2 on rank 1; `b` is 1 on rank 0 but 2 on rank 1",
+        ),
+        ([{"a": 0}] * 63 + [{"a": 1}], "`a` is 0 on ranks 0, 1, 2, 3 and 59 more but 1 on rank 63"),
+    ],
+)
+def test_each_difference_is_told_with_its_ranks(facts, text):
+    assert differences(facts) == text
+
+
+def test_versions_and_settings_are_plain_and_known():
+    assert set(versions()) == {"python", "seqdata", "torch", "lightning", "numpy"}
+    assert all(isinstance(one, str) and one[0].isdigit() for one in versions().values())
+    found = settings()
+    assert {type(one) for one in found.values()} <= {str, int, bool, type(None)}
+    assert isinstance(found["plugins"], str)

@@ -1,0 +1,51 @@
+"""The table of the contract names real tests, and has every item."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+PAGE = TESTS.parent / "docs" / "reference" / "lightning-contract.md"
+ITEMS = 40
+ROW = re.compile(r"^\| (\d+) \| (ours|Lightning|both) \| .+ \| (.+) \|$", re.MULTILINE)
+NAME = re.compile(r"`([\w/]+\.py)::(\w+)`")
+ITEM = re.compile(r"test_items?_(\d+)(?:_and_(\d+))?_")
+
+
+def rows() -> list[tuple[int, str, list[tuple[str, str]]]]:
+    found = ROW.findall(PAGE.read_text("utf-8"))
+    return [(int(item), whose, NAME.findall(tests)) for item, whose, tests in found]
+
+
+@cache
+def functions(file: str) -> set[str]:
+    """Give the test functions that a file holds."""
+    tree = ast.parse((TESTS / file).read_text("utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_item_has_a_row():
+    assert [item for item, _, _ in rows()] == list(range(1, ITEMS + 1))
+
+
+@pytest.mark.parametrize(("item", "tests"), [(item, tests) for item, _, tests in rows()])
+def test_every_named_test_is_there(item, tests):
+    assert tests
+    assert not [f"{file}::{name}" for file, name in tests if name not in functions(file)]
+
+
+def test_a_test_that_names_an_item_stands_in_its_row():
+    files = sorted(TESTS.glob("*/test_contract*.py"))
+    named = {
+        (int(item), str(path.relative_to(TESTS)), name)
+        for path in files
+        for name in functions(str(path.relative_to(TESTS)))
+        if (found := ITEM.match(name))
+        for item in found.groups()
+        if item
+    }
+    listed = {(item, file, name) for item, _, tests in rows() for file, name in tests}
+    assert not named - listed
