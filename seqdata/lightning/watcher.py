@@ -43,7 +43,7 @@ class Bounds:
     """
 
     beat: float = 5.0
-    patience: float = 50.0
+    patience: float = 45.0
     grace: float = 3.0
     parting: float = 10.0
 

@@ -118,9 +118,6 @@ def test_a_signal_in_a_validation_loses_nothing(ranks, tmp_path):
     for one in range(2):
         assert told[one]["train"] + on[one]["train"] == whole[one]["train"]
         assert on[one]["parameters"] == whole[one]["parameters"]
-        print(whole[one]["val"])
-        print(told[one]["val"])
-        print(on[one]["val"])
         assert on[one]["val"] == whole[one]["val"]
 
 
