@@ -94,7 +94,9 @@ def started(
     stacks = Anonymous(_STACK)
     seed = [options.seed & 0xFFFFFFFF, options.seed >> 32, options.world.rank, number]
     state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
-    desk = Desk(number, theirs, arena, stacks, int(state[0]), Sealed(fetching))
+    by_main = threading.current_thread() is threading.main_thread()
+    by_main |= context.get_start_method() == "forkserver"  # which has no other thread
+    desk = Desk(number, theirs, arena, stacks, int(state[0]), by_main, Sealed(fetching))
     process = context.Process(
         target=work, args=(desk,), name=f"seqdata-worker-{number}", daemon=True
     )

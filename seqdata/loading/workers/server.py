@@ -8,14 +8,24 @@ starts at once. Place in the flow: the crew starts its workers through it. Makes
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import io
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import context, popen_forkserver, reduction, resource_tracker, spawn, util
+from multiprocessing import (
+    context,
+    forkserver,
+    popen_forkserver,
+    reduction,
+    resource_tracker,
+    spawn,
+    util,
+)
 from multiprocessing.forkserver import ForkServer, read_signed
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -23,6 +33,8 @@ from typing import Any
 DECIDED_ABOVE = (signal.SIGINT, signal.SIGTERM)
 """Signals that are left to the training process."""
 
+_SET_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+_HELD = "_forkserver_alive_fd"  # where multiprocessing keeps that pipe
 _PRELOADED = ["seqdata.loading.workers.worker"]
 
 
@@ -44,6 +56,20 @@ def leave_to_parent() -> None:
     for number in DECIDED_ABOVE:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DECIDED_ABOVE)
+
+
+def end_with_parent() -> None:
+    """Let the system end this process when the thread that started it does, where it can.
+
+    Python code that waits for the same cannot run where a library is stuck and keeps Python's lock.
+    The server itself ends when nobody holds its pipe, which it hands to each process.
+    """
+    held = getattr(forkserver._forkserver, _HELD, None)
+    if held is not None:
+        os.close(held)
+        setattr(forkserver._forkserver, _HELD, None)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
 
 
 def context_of(method: str) -> Any:

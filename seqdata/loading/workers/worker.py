@@ -34,7 +34,7 @@ from seqdata.loading.fetching import Fetching, Work
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers.arena import Arena
 from seqdata.loading.workers.objects import ObjectParcel, reduced_tensor
-from seqdata.loading.workers.server import leave_to_parent
+from seqdata.loading.workers.server import end_with_parent, leave_to_parent
 from seqdata.loading.workers.wire import Parcel, Tell, get_requests
 from seqdata.storage.anonymous import Anonymous
 from seqdata.storage.dataset import DatasetStore
@@ -95,6 +95,7 @@ class Desk:
         arena: Where requests and answers lie.
         stacks: Where its stack is written when it crashes or is asked for it.
         seed: Of the global generators of random numbers, which a Dataset may use.
+        by_main: Whether the main thread of the training process starts it, or a fork server.
         fetching: Makes the columns.
     """
 
@@ -103,6 +104,7 @@ class Desk:
     arena: Arena
     stacks: Anonymous
     seed: int
+    by_main: bool
     fetching: Sealed
 
 
@@ -247,6 +249,8 @@ def _told(error: Exception) -> bytes:
 def _behave(desk: Desk) -> None:
     """Leave signals to the parent, write stacks where it can read them, and leave when it does."""
     leave_to_parent()
+    if desk.by_main:
+        end_with_parent()
     faulthandler.enable(desk.stacks.fileno(), all_threads=False)
     faulthandler.register(signal.SIGUSR1, desk.stacks.fileno(), all_threads=False)
     watch = threading.Thread(target=_leave_with_parent, args=(desk,), name="seqdata-parent")

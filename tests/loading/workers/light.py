@@ -1,5 +1,6 @@
 """What worker processes of tests need, without torch: importing it takes longer than the tests."""
 
+import ctypes
 import sys
 import time
 from typing import Any
@@ -17,6 +18,13 @@ def stuck(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Stay in the sequence of tens."""
     if sequence["x"][0] == 10:
         time.sleep(60)
+    return sequence
+
+
+def stuck_in_c(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Stay there in a library that keeps Python's lock."""
+    if sequence["x"][0] == 10:
+        ctypes.PyDLL(None).sleep(60)
     return sequence
 
 

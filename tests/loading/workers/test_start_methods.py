@@ -153,7 +153,7 @@ GUARDED = """
         store = MemoryStore.of([np.full(2, number) for number in range(200)])
         playing = []
         for method in ("fork", "forkserver", "spawn"):
-            for transform in (light.slowly, light.stuck):
+            for transform in (light.slowly, getattr(light, sys.argv[2])):
                 loader = Loader(
                     store, Fixed(2, shuffle=False), num_workers=2, start_method=method,
                     transform=transform,
@@ -171,11 +171,14 @@ GUARDED = """
             print(child, *pids, flush=True)
             time.sleep(60)
         print(*pids, flush=True)
+        if sys.argv[1] == "die":
+            time.sleep(1)  # all are stuck by now
+            os.kill(os.getpid(), 9)
 """
 
 
 def test_a_process_that_ends_while_epochs_are_played_leaves_no_worker(tmp_path):
-    done = run_script(tmp_path / "script.py", GUARDED, "end")
+    done = run_script(tmp_path / "script.py", GUARDED, "end", "stuck_in_c")
     out, err = done.communicate(timeout=60)
     pids = [int(pid) for pid in out.split()]
     assert (done.returncode, err, len(pids)) == (0, "", 12)
@@ -183,7 +186,7 @@ def test_a_process_that_ends_while_epochs_are_played_leaves_no_worker(tmp_path):
 
 
 def test_a_process_that_is_killed_leaves_no_worker_whoever_holds_its_pipes(tmp_path):
-    done = run_script(tmp_path / "script.py", GUARDED, "wait")
+    done = run_script(tmp_path / "script.py", GUARDED, "wait", "stuck")
     try:
         child, *pids = (int(pid) for pid in done.stdout.readline().split())
         assert len(pids) == 12
@@ -196,3 +199,11 @@ def test_a_process_that_is_killed_leaves_no_worker_whoever_holds_its_pipes(tmp_p
     finally:
         os.killpg(done.pid, signal.SIGKILL)
         done.communicate(timeout=10)
+
+
+def test_a_worker_that_is_stuck_in_c_ends_with_its_killed_parent(tmp_path):
+    done = run_script(tmp_path / "script.py", GUARDED, "die", "stuck_in_c")
+    out, _ = done.communicate(timeout=60)
+    pids = [int(pid) for pid in out.split()]
+    assert (done.returncode, len(pids)) == (-signal.SIGKILL, 12)
+    assert until(lambda: not any(map(lives, pids)), 2.0)
