@@ -78,6 +78,16 @@ def frames_count(size: int) -> int:
     return max(64, round(size / (340 * 4 * FRAME)))
 
 
+def touch(size: int) -> None:
+    """Use so many bytes of memory and give them back.
+
+    A virtual machine that has not used a part of its memory for a while has to get it from its
+    host first, which takes longer than all else; whoever comes first would pay for it.
+    """
+    memory = np.empty(size, dtype=np.uint8)
+    memory[:: 1 << 12] = 1
+
+
 def _lengths(count: int, median: float, sigma: float, low: int, high: int) -> np.ndarray:
     """Log-normal lengths, the same on every machine but for the last bit of exp."""
     drawn = np.random.default_rng(0).standard_normal(count)
