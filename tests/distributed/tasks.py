@@ -199,6 +199,16 @@ def parallel_world(spec: dict[str, Any]) -> tuple[int, int]:
     return world.rank, world.size
 
 
+def read_damage(spec: dict[str, Any]) -> str:
+    """Fit over a damaged store; tell what was said of it."""
+    data = SequenceDataModule(train=spec["store"], batching=Bucketed(4), seed=3)
+    try:
+        fit(data, default_root_dir=spec["logs"], max_epochs=1, **under_ddp(spec["world"]))
+    except SeqDataError as error:
+        return str(error)
+    return "nothing"
+
+
 def crash(spec: dict[str, Any]) -> dict[str, Any]:
     """Crash in one step of all ranks; tell what was said, and what each batch was."""
     data = SequenceDataModule(train=spec["store"], batching=Bucketed(4), seed=3)
@@ -223,6 +233,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "compare": compare,
     "parallel_world": parallel_world,
     "crash": crash,
+    "read_damage": read_damage,
     **failing.TASKS,
     **determined.TASKS,
     **watching.TASKS,

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from seqdata.lightning.replay.course import Wanted, made_again
+from seqdata.errors import CorruptSampleError
+from seqdata.lightning.replay.course import Wanted, described, made_again
 from seqdata.lightning.replay.from_file import replay_from
 from seqdata.lightning.replay.run_file import NAME
 from seqdata.opening import write_store
@@ -34,3 +35,21 @@ def test_the_batch_of_every_rank_is_made_again_by_one_process(ranks, tmp_path, w
         for wanted in (Wanted(epoch=0, batch=batch), Wanted(epoch=0, step=2, rank=rank)):
             again = replay_from(path, wanted, "train")
             assert told(made_again(again.player, again.found)) == of_rank["kept"]
+
+
+def test_damage_that_one_rank_meets_is_told_with_the_command_on_all(ranks, tmp_path):
+    write_store(tmp_path / "store", sequences(40))
+    shard = tmp_path / "store" / "part-00000.arrow"
+    content = bytearray(shard.read_bytes())
+    content[content.find(sequences(40)[7].tobytes())] ^= 1
+    shard.write_bytes(content)
+    spec = {"store": str(tmp_path / "store"), "logs": str(tmp_path / "logs")}
+    one, two = ranks.play("read_damage", 2, spec)
+    place = r"epoch 0, batch (\d+) \(step \d+, rank [01] of 2\)\. Verify: .* --shard 0\. "
+    found = re.search(place + r"See it: seqdata replay (\S+) --epoch 0 --batch (\d+)$", one)
+    assert found[1] == found[3]
+    assert found[0] in two
+    batch = replay_from(Path(found[2]), Wanted(epoch=0, batch=int(found[1])), "train")
+    assert 7 in described(batch.player, batch.found).ids.tolist()
+    with pytest.raises(CorruptSampleError, match="sequence 7,"):
+        made_again(batch.player, batch.found)
