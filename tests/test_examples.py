@@ -17,9 +17,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 LABELS = ["b", "a", "ten"]
 
 
-def run_example(name: str, *arguments: object) -> list[str]:
+def run_example(name: str, *arguments: object, seconds: float = 150) -> list[str]:
     command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     assert found.returncode == 0, found.stdout + found.stderr
     assert not found.stderr
     return found.stdout.splitlines()

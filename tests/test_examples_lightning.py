@@ -1,0 +1,81 @@
+"""Examples of Lightning projects: one run on any number of processes, one DataModule replaced."""
+
+import difflib
+import importlib
+import re
+import sys
+
+import pytest
+import torch
+
+from tests.test_examples import EXAMPLES, example, run_example
+
+DROP_IN = EXAMPLES / "drop_in"
+PAGE = EXAMPLES.parent / "docs" / "how-to" / "drop-in.md"
+QUIET = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+@pytest.fixture
+def project(monkeypatch):
+    """Give what imports a script of the project as one would who stands in its folder."""
+    monkeypatch.syspath_prepend(str(DROP_IN))
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield importlib.import_module
+    torch.set_num_threads(threads)
+    for name in ("project", "before", "after"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
+def test_a_project_learns_with_our_datamodule_as_it_did_before(project, tmp_path):
+    before, after = (
+        project(name).main(tmp_path, epochs=5, **QUIET) for name in ("before", "after")
+    )
+    assert min(before, after) >= 0.95
+
+
+def test_the_projects_model_knows_nothing_of_us():
+    text = (DROP_IN / "project.py").read_text()
+    assert [line for line in text.splitlines() if "seqdata" in line] == [text.splitlines()[0]]
+
+
+def test_the_page_shows_the_difference_as_it_is():
+    lines = [
+        (DROP_IN / name).read_text().splitlines(keepends=True) for name in ("before.py", "after.py")
+    ]
+    diff = "".join(difflib.unified_diff(*lines, "before.py", "after.py", n=2))
+    assert f"```text\n{diff}```" in PAGE.read_text("utf-8")
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
+def test_the_ddp_example_trains_in_one_process(project):
+    module = example("ddp")
+    one, two = (module.train("float64", 1, 3) for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not torch.equal(one["head.weight"], module.train("float64", 1, 2)["head.weight"])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_the_ddp_example_ends_the_same_on_1_2_and_4_processes_under_both_launchers():
+    lines = run_example("ddp.py", seconds=500)
+    found = [
+        re.fullmatch(r"(\w+) +(\d) processes, (\w+): apart by (\S+)", one) for one in lines[:-1]
+    ]
+    assert [(one[1], one[2]) for one in found][::2] == [
+        ("Trainer", "1"), ("Trainer", "2"), ("Trainer", "4"), ("torchrun", "2"), ("torchrun", "4"),
+    ]  # fmt: skip
+    for one in found:
+        assert float(one[4]) <= {"float32": 1e-5, "float64": 1e-12}[one[3]]
+    assert lines[-1] == "the same after 100 updates"
