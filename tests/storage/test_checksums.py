@@ -221,11 +221,11 @@ def test_a_length_that_is_not_the_shards_is_an_error(root):
     changed["time"] = replace(changed["time"], checksum=int(made[0]))
     (root / "lengths-time.u32").write_bytes(lengths.tobytes())
     (root / MANIFEST).write_bytes(dump_manifest(replace(manifest, lengths=changed)))
+    column = open_arrow(root).read(np.array([[4, 0, 1]]), ["x"])["x"]
     with pytest.raises(
         CorruptSampleError,
         match="has 2 timesteps in the shard, must have 1 as in the file of lengths; one of both",
     ) as caught:
-        column = open_arrow(root).read(np.array([[4, 0, 1]]), ["x"])["x"]
         column.fill(np.empty(1, np.int32), np.array([0, 1]), None)
     assert (caught.value.facts["expected"], caught.value.facts["found"]) == (1, 2)
 
