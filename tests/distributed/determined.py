@@ -12,7 +12,7 @@ import torch
 from seqdata.errors import SeqDataError, SeqDataWarning
 from tests.distributed.ddp import under_ddp
 from tests.lightning.crashing import noisy
-from tests.lightning.harness import data_of, fit
+from tests.lightning.harness import Recorder, data_of, fit
 from tests.lightning.noise import Digesting, Dropping, many_steps
 
 
@@ -26,8 +26,30 @@ def augmented(spec: dict[str, Any]) -> dict[tuple[int, int], str]:
 
 def losses(spec: dict[str, Any]) -> dict[str, Any]:
     """Train for many steps; gives every loss and the parameters."""
-    model = many_steps(Dropping(), spec["steps"], **under_ddp(spec["world"]))
+    given = {"deterministic": True} if spec.get("deterministic") else {}
+    model = many_steps(Dropping(), spec["steps"], **given, **under_ddp(spec["world"]))
     return {"losses": model.losses, "parameters": model.parameters_of()}
+
+
+class Naive(Recorder):
+    """Takes the mean over the timesteps that its own rank has."""
+
+    def training_step(self, batch, batch_idx):
+        error = (self.layer(batch["x"]).squeeze(-1) - 1.0) ** 2
+        return (batch.score * error).sum() / batch.score.sum()
+
+
+def gradient(spec: dict[str, Any]) -> list[float]:
+    """Give the gradients of each update of an epoch, as DDP and the Trainer leave them."""
+
+    class Kept(Naive if spec["naive"] else Recorder):
+        def on_before_optimizer_step(self, optimizer):
+            kept.extend(float(one.grad.sum()) for one in self.parameters())
+
+    kept: list[float] = []
+    data = data_of(spec["count"], val=None, batches_per_update=4)
+    fit(data, model=Kept(), max_epochs=1, **under_ddp(spec["world"]))
+    return kept
 
 
 def prepared(spec: dict[str, Any]) -> dict[str, Any]:
@@ -58,5 +80,6 @@ def prepared(spec: dict[str, Any]) -> dict[str, Any]:
 TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "augmented": augmented,
     "losses": losses,
+    "gradient": gradient,
     "prepared": prepared,
 }

@@ -14,9 +14,24 @@ def test_augmentation_is_the_same_on_any_number_of_ranks(ranks, world):
     assert joined == alone
 
 
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_gradient_of_ranks_with_uneven_timesteps_is_that_of_one_process(ranks, world):
+    """Updates of 4 batches, the last one of 3; the mean of the ranks' means is another one."""
+    spec = {"count": 27, "naive": False}
+    (alone,) = ranks.play("gradient", 1, spec)
+    assert len(alone) == 2 * 2
+    for one in ranks.play("gradient", world, spec):
+        assert one == pytest.approx(alone, rel=1e-12)
+    naive = {"count": 27, "naive": True}
+    (alone,) = ranks.play("gradient", 1, naive)
+    assert ranks.play("gradient", 2, naive)[0] != pytest.approx(alone, rel=1e-6)
+
+
 @pytest.mark.nightly
-def test_two_runs_of_200_steps_on_two_ranks_are_bitwise_equal(ranks):
-    one, two = (ranks.play("losses", 2, {"steps": 200}) for _ in range(2))
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_two_runs_of_200_steps_on_two_ranks_are_bitwise_equal(ranks, deterministic):
+    spec = {"steps": 200, "deterministic": deterministic}
+    one, two = (ranks.play("losses", 2, spec) for _ in range(2))
     assert one == two
     assert one[0]["parameters"] == one[1]["parameters"]
     assert len(one[0]["losses"]) == 200

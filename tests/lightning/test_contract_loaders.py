@@ -5,6 +5,7 @@ import multiprocessing
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.profilers import SimpleProfiler
 
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.loader import TrainerLoader
@@ -133,6 +134,14 @@ def test_item_32_one_cycle_ends_with_the_run_and_goes_on_after_a_resume(accumula
         rest = fit(data_of(), model=Cycled(), ckpt=path, **way)
         rest.first_step = int(path.stem.split("=")[1])
         assert_goes_on(whole, rest, saved_after(path), per_epoch=6)
+
+
+def test_a_profiler_has_a_range_for_each_part_of_a_step():
+    profiler = SimpleProfiler()
+    fit(data_of(), max_epochs=1, profiler=profiler)
+    ranges = set(profiler.recorded_durations)
+    for part in ("train_dataloader_next", "batch_to_device", "run_training_batch"):
+        assert any(name.endswith(part) for name in ranges)
 
 
 def test_item_36_reloaded_loaders_go_on_where_the_epoch_stands(tmp_path):

@@ -37,6 +37,13 @@ def test_every_named_test_is_there(item, tests):
     assert not [f"{file}::{name}" for file, name in tests if name not in functions(file)]
 
 
+def test_every_test_that_is_said_to_show_something_is_there():
+    text = (PAGE.parents[1] / "explanation" / "said-and-so.md").read_text("utf-8")
+    found = NAME.findall(text)
+    assert len(found) > 20
+    assert not [f"{file}::{name}" for file, name in found if name not in functions(file)]
+
+
 def test_a_test_that_names_an_item_stands_in_its_row():
     files = sorted(TESTS.glob("*/test_contract*.py"))
     named = {
