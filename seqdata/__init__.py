@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from seqdata.lightning.callbacks.data_monitor import DataMonitor
     from seqdata.lightning.callbacks.file_logger import RankFileLogger
     from seqdata.lightning.callbacks.memory_monitor import RankMemoryMonitor
+    from seqdata.lightning.callbacks.preemption import Preemption
     from seqdata.lightning.datamodule import SequenceDataModule
     from seqdata.lightning.metrics import ExactMean
     from seqdata.lightning.prediction import PredictionWriter
@@ -84,6 +85,7 @@ __all__ = [
     "PluginHost",
     "PredictionWriter",
     "Preempted",
+    "Preemption",
     "Ragged",
     "RankConsistency",
     "RankFileLogger",
@@ -124,6 +126,7 @@ _DEFINED_IN = {
     "Plan": "plan",
     "PluginHost": "host",
     "PredictionWriter": "lightning.prediction",
+    "Preemption": "lightning.callbacks.preemption",
     "Ragged": "transforms",
     "RankConsistency": "lightning.callbacks.consistency",
     "RankFileLogger": "lightning.callbacks.file_logger",

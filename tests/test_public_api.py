@@ -28,6 +28,7 @@ NAMES = [
     "Plan",
     "PluginHost",
     "PredictionWriter",
+    "Preemption",
     "Ragged",
     "RankConsistency",
     "RankFileLogger",

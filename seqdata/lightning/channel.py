@@ -175,7 +175,7 @@ def stopped(why: str, rank: int) -> Preempted:
         f"preempted: rank {rank} was told to stop by {why}, and every rank stops before the same "
         "batch; go on from the checkpoint that ModelCheckpoint(save_on_exception=True) saves",
         rank=rank,
-        signal=why,
+        cause=why,
     )
 
 

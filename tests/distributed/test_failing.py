@@ -91,7 +91,7 @@ def test_a_signal_to_any_rank_stops_all_at_the_same_batch(ranks, tmp_path, world
     assert same(told, "class", "text", "facts", "steps")
     assert told[0]["class"] == "Preempted"
     rank = 0 if hurt == "all" else world - 1
-    assert told[0]["facts"] == {"rank": rank, "signal": "SIGTERM"}
+    assert told[0]["facts"] == {"rank": rank, "cause": "SIGTERM"}
     assert told[0]["text"] == (
         f"preempted: rank {rank} was told to stop by SIGTERM, and every rank stops before the same "
         "batch; go on from the checkpoint that ModelCheckpoint(save_on_exception=True) saves"

@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -44,7 +43,6 @@ class Preemption(Callback):
                     "can take, as 'SIGTERM'"
                 )
         self._signals = [signal.Signals[name] for name in names]
-        self._before: dict[signal.Signals, Any] = {}
         self._data: SequenceDataModule | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -66,17 +64,14 @@ class Preemption(Callback):
         self._data = data
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the place of Lightning's handlers, which stand by now."""
+        """Take the place of Lightning's handlers, which stand by now.
+
+        At the end, and after an exception once all is saved, the Trainer puts back the handlers of
+        before the fit, whoever's stand then.
+        """
         del trainer, pl_module
         for number in self._signals:
-            self._before[number] = signal.signal(number, self._take_note)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Put the handlers back; after an exception Lightning does, once all is saved."""
-        del trainer, pl_module, stage
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._before.clear()
+            signal.signal(number, self._take_note)
 
     def _take_note(self, number: int, frame: FrameType | None) -> None:
         del frame
