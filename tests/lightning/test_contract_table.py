@@ -12,6 +12,7 @@ PAGE = TESTS.parent / "docs" / "reference" / "lightning-contract.md"
 ITEMS = 40
 ROW = re.compile(r"^\| (\d+) \| (ours|Lightning|both) \| .+ \| (.+) \|$", re.MULTILINE)
 NAME = re.compile(r"`([\w/]+\.py)::(\w+)`")
+PRIVATE = re.compile(r"trainer\._|\bfit_loop\b|_loop\.|_connector\b|strategy\._")
 ITEM = re.compile(r"test_items?_(\d+)(?:_and_(\d+))?_")
 
 
@@ -56,3 +57,16 @@ def test_a_test_that_names_an_item_stands_in_its_row():
     }
     listed = {(item, file, name) for item, _, tests in rows() for file, name in tests}
     assert not named - listed
+
+
+def test_only_the_adapter_touches_what_the_trainer_keeps_to_itself():
+    room = TESTS.parent / "seqdata" / "lightning"
+    found = {
+        str(path.relative_to(room))
+        for path in room.rglob("*.py")
+        if any(
+            isinstance(node, ast.Attribute) and PRIVATE.search(ast.unparse(node))
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        )
+    }
+    assert found == {"adapter.py"}
