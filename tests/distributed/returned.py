@@ -193,7 +193,9 @@ def validate(spec: dict[str, Any]) -> dict[str, Any]:
     class Logging(Writing):
         def validation_step(self, batch, batch_idx):
             self.seen.append([int(one) for one in batch.reshape(-1)])
-            self.log("mean", batch.double().mean(), sync_dist=True, batch_size=len(batch))
+            options = {"on_step": True, "on_epoch": True} if spec.get("on_step") else {}
+            mean = batch.double().mean()
+            self.log("mean", mean, sync_dist=True, batch_size=len(batch), **options)
 
     uneven = spec.get("numbers")
     loader = DataLoader(Numbers(), batch_size=1) if uneven is None else Uneven(uneven)
@@ -203,7 +205,7 @@ def validate(spec: dict[str, Any]) -> dict[str, Any]:
     trainer = pl.Trainer(**{**QUIET, **under_ddp(spec["world"])})
     with quietly():
         (found,) = trainer.validate(model.double(), loader, verbose=False)
-    return {"seen": model.seen, "mean": found["mean"]}
+    return {"seen": model.seen, "mean": found["mean_epoch" if spec.get("on_step") else "mean"]}
 
 
 class Preparing(SequenceDataModule):

@@ -75,6 +75,14 @@ def test_item_33_a_mean_logged_at_an_epochs_end_is_exact_on_uneven_ranks(ranks):
     assert [len(one["seen"]) for one in told] == [2, 4]
 
 
+@pytest.mark.nightly
+def test_item_33_a_mean_logged_in_each_step_is_lost_on_uneven_ranks(ranks):
+    """The short rank's next collective meets the long rank's step: gloo ends them."""
+    uneven = {0: {"numbers": [1.0, 2.0]}, 1: {"numbers": [3.0, 4.0, 5.0, 9.0]}}
+    answer, _, logs = ranks.ends("validate", 2, {"on_step": True}, ranks=uneven)
+    assert answer["exits"] != {"0": 0, "1": 0}, logs
+
+
 def test_item_34_the_distributed_sampler_counts_sequences_twice_and_ours_do_not(ranks):
     told = ranks.play("validate", 2, {"count": 5})
     seen = sorted(number for one in told for batch in one["seen"] for number in batch)

@@ -38,6 +38,21 @@ def test_every_named_test_is_there(item, tests):
     assert not [f"{file}::{name}" for file, name in tests if name not in functions(file)]
 
 
+def test_what_runs_at_night_is_listed():
+    listed = NAME.findall(PAGE.read_text("utf-8").split("## What runs at night")[1])
+    assert listed
+    for file, name in listed:
+        assert "pytest.mark.nightly" in marks(file, name)
+
+
+def marks(file: str, name: str) -> list[str]:
+    """Give the decorators of a test, in code."""
+    tree = ast.parse((TESTS / file).read_text("utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    (one,) = [node for node in found if node.name == name]
+    return [ast.unparse(decorator) for decorator in one.decorator_list]
+
+
 def test_every_test_that_is_said_to_show_something_is_there():
     text = (PAGE.parents[1] / "explanation" / "said-and-so.md").read_text("utf-8")
     found = NAME.findall(text)
