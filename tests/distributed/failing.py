@@ -64,8 +64,10 @@ class Hurt(Callback):
 
     def __init__(self, how: str = "", at: int = 2, *, in_val: bool = False) -> None:
         self.how, self.at, self.in_val, self.seen = how, at, in_val, 0
+        self.handed: list[tuple[int, int]] = []
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.handed.append((trainer.train_dataloader.handed.step, batch_idx))
         if not self.in_val and trainer.global_step == self.at:
             self._do(trainer)
 
@@ -87,6 +89,15 @@ class Hurt(Callback):
             os.kill(os.getpid(), getattr(signal, how))
 
 
+class Looking(Callback):
+    """Looks at a batch of each loader before training, on rank 0 alone, as people do to log one."""
+
+    def on_train_start(self, trainer, module):
+        if trainer.is_global_zero:
+            next(iter(trainer.train_dataloader))
+            next(iter(trainer.val_dataloaders))
+
+
 def fail(spec: dict[str, Any]) -> dict[str, Any]:
     """Fit until something happens; says what, and how long it took."""
     hurt = Hurt(**spec.get("hurt", {}))
@@ -99,6 +110,8 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
                 save_on_exception=True,
             )
         )  # fmt: skip
+    if spec.get("looks"):
+        callbacks.append(Looking())
     if "preemption" in spec:
         callbacks.append(Preemption(**spec["preemption"]))
     options = dict(spec.get("data", {}))
@@ -140,6 +153,7 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
         "notes": list(getattr(error, "__notes__", ())),
         "cause": str(error.__cause__) if error is not None else "",
         "seconds": time.monotonic() - began,
+        "handed": hurt.handed,
         "signals": before == after,
         "waited": made.train_dataloader.waited if made.train_dataloader is not None else 0.0,
     }

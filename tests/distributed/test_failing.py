@@ -151,3 +151,14 @@ def test_agreeing_is_hidden_behind_the_step(ranks, capsys):
     with capsys.disabled():
         print(f" agreeing adds {added[0]:.0f} and {added[1]:.0f} us to a step", end="")
     assert max(added) < 1000
+
+
+def test_the_batch_that_was_handed_out_is_not_the_one_that_was_drawn_ahead(ranks):
+    for told in ranks.play("fail", 2, {}):
+        assert told["handed"] == [(step, step) for step in (0, 1, 2)] * 2
+
+
+def test_looking_at_a_batch_on_one_rank_asks_no_other(ranks):
+    whole, told = (ranks.play("fail", 2, {"looks": looks}) for looks in (False, True))
+    assert [one["train"] for one in told] == [one["train"] for one in whole]
+    assert max(one["seconds"] for one in told) < 4
