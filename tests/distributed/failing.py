@@ -65,6 +65,7 @@ class Hurt(Callback):
     def __init__(self, how: str = "", at: int = 2, *, in_val: bool = False) -> None:
         self.how, self.at, self.in_val, self.seen = how, at, in_val, 0
         self.handed: list[tuple[int, int]] = []
+        self.pids: list[int] = []
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         self.handed.append((trainer.train_dataloader.handed.step, batch_idx))
@@ -86,7 +87,9 @@ class Hurt(Callback):
             trainer.should_stop = True
         elif how:
             Path(f"hurt-{trainer.global_rank}").write_text(str(time.time()))
-            os.kill(os.getpid(), getattr(signal, how))
+            self.pids = trainer.train_dataloader.player.worker_pids
+            for pid in (*self.pids, os.getpid()):
+                os.kill(pid, getattr(signal, how))
 
 
 class Looking(Callback):
@@ -154,6 +157,7 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
         "cause": str(error.__cause__) if error is not None else "",
         "seconds": time.monotonic() - began,
         "handed": hurt.handed,
+        "workers": [(pid, (Path("/proc") / str(pid)).exists()) for pid in hurt.pids],
         "signals": before == after,
         "waited": made.train_dataloader.waited if made.train_dataloader is not None else 0.0,
     }

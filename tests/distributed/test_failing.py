@@ -105,6 +105,16 @@ def test_a_signal_to_any_rank_stops_all_at_the_same_batch(ranks, tmp_path, world
         assert on[one]["parameters"] == whole[one]["parameters"]
 
 
+def test_a_signal_to_ranks_and_their_workers_leaves_no_process(ranks):
+    data = {"count": 40, "num_workers": 1, "start_method": "fork"}
+    spec = {"data": data, "preemption": {}, "hurt": {"how": "SIGTERM", "at": 1}}
+    told = ranks.play("fail", 2, spec)
+    assert same(told, "class", "text", "facts", "steps")
+    assert told[0]["class"] == "Preempted"
+    assert [[there for _, there in one["workers"]] for one in told] == [[False]] * 2
+    assert max(one["seconds"] for one in told) < 10
+
+
 def test_a_signal_in_a_validation_loses_nothing(ranks, tmp_path):
     data = {"count": 40, "val": 9}
     whole = ranks.play("fail", 2, {"data": data})

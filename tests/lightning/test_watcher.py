@@ -1,0 +1,122 @@
+"""What a watcher says of ranks, and what becomes of errors that cannot travel."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from seqdata.errors import DecodeError, PeerFailedError
+from seqdata.lightning.channel import _again, _told
+from seqdata.lightning.peers import Fallen, fallen_of, myself
+from seqdata.lightning.watcher import Bounds, Watcher
+
+
+@pytest.fixture
+def sleeper():
+    """A process that does nothing, as a peer of rank 1."""
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    stat = Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()
+    yield replace(myself(1), pid=started.pid, started=int(stat[19])), started
+    started.kill()
+    started.wait(timeout=10)
+
+
+def watcher(*peers):
+    return Watcher(None, peers, 0, Bounds())
+
+
+def test_a_peer_that_runs_has_not_fallen(sleeper):
+    peer, _ = sleeper
+    assert fallen_of([myself(0), peer], 0) == []
+
+
+def test_a_peer_that_is_stopped_or_has_ended_is_told(sleeper):
+    peer, process = sleeper
+    process.send_signal(signal.SIGSTOP)
+    limit = time.monotonic() + 10
+    while not fallen_of([myself(0), peer], 0) and time.monotonic() < limit:
+        time.sleep(0.01)
+    stopped = Fallen(1, f"its process {peer.pid} is stopped")
+    assert fallen_of([myself(0), peer], 0) == [stopped]
+    process.kill()
+    process.wait(timeout=10)
+    assert fallen_of([myself(0), peer], 0) == [Fallen(1, f"its process {peer.pid} has ended")]
+
+
+def test_a_process_that_took_the_number_of_a_peer_is_not_the_peer(sleeper):
+    peer, _ = sleeper
+    (fallen,) = fallen_of([myself(0), replace(peer, started=peer.started - 1)], 0)
+    assert fallen.cause.endswith("has ended")
+
+
+def test_a_peer_of_another_machine_cannot_be_looked_at(sleeper):
+    peer, process = sleeper
+    process.kill()
+    process.wait(timeout=10)
+    assert fallen_of([myself(0), replace(peer, host="elsewhere")], 0) == []
+
+
+def test_a_rank_that_cannot_be_told_is_another_one():
+    told = watcher(myself(0), replace(myself(1), host="elsewhere")).told(
+        RuntimeError("[/a/b/pair.cc:12] Connection closed by peer [10.0.0.7]:4321")
+    )
+    cause = "RuntimeError: Connection closed by peer [10.0.0.7]:4321"
+    assert str(told) == (
+        f"ranks: rank 0 has lost another rank: {cause}. All ranks must run; begin again from the "
+        "latest checkpoint"
+    )
+    assert told.facts == {"cause": cause}
+
+
+def test_an_exception_is_told_once_which_rank_is_gone(sleeper):
+    peer, process = sleeper
+    process.kill()
+    process.wait(timeout=10)
+    watching, error = watcher(myself(0), peer), RuntimeError("no answer")
+    watching.explain(error)
+    watching.part(error)
+    watching.explain(error)
+    (note,) = error.__notes__
+    assert note.startswith(f"ranks: rank 0 has lost rank 1 (its process {peer.pid} has ended)")
+
+
+def test_what_ends_a_process_is_logged_too(caplog, capsys):
+    with caplog.at_level(logging.ERROR):
+        watcher(myself(0))._say(PeerFailedError("ranks: so it is"))
+    assert caplog.messages == ["PeerFailedError: ranks: so it is"]
+    assert capsys.readouterr().err == "PeerFailedError: ranks: so it is\n"
+
+
+class Local(Exception):
+    """An error that one rank makes, and another may not know."""
+
+    def __reduce__(self):
+        return made, (os.getpid(),)
+
+
+def made(pid):
+    if pid != int(os.environ.get("MADE", pid)):
+        raise LookupError("there is no such thing here")
+    return Local("local")
+
+
+def test_an_error_that_cannot_be_made_on_another_rank_is_told_in_words(monkeypatch):
+    told = _told(3, Local("local"), None)
+    monkeypatch.setenv("MADE", "0")
+    error = _again(told, 2)
+    assert isinstance(error, PeerFailedError)
+    assert str(error) == (
+        "ranks: rank 2 failed: Local: local (it cannot be made here: there is no such thing here)"
+    )
+
+
+def test_an_error_of_ours_arrives_with_class_text_facts_and_rank():
+    error = _again(_told(3, DecodeError.at("field 'x' is bad", shard=7), None), 2)
+    assert type(error) is DecodeError
+    assert (str(error), error.facts) == ("rank 2: field 'x' is bad", {"shard": 7, "rank": 2})
