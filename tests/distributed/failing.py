@@ -101,10 +101,8 @@ class Looking(Callback):
             next(iter(trainer.val_dataloaders))
 
 
-def fail(spec: dict[str, Any]) -> dict[str, Any]:
-    """Fit until something happens; says what, and how long it took."""
-    hurt = Hurt(**spec.get("hurt", {}))
-    model = Recorder()
+def callbacks_of(spec: dict[str, Any], hurt: Hurt) -> list[Callback]:
+    """Make the callbacks that a task is told of."""
     callbacks: list[Callback] = [hurt]
     if "folder" in spec:
         callbacks.append(
@@ -117,6 +115,14 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
         callbacks.append(Looking())
     if "preemption" in spec:
         callbacks.append(Preemption(**spec["preemption"]))
+    return callbacks
+
+
+def fail(spec: dict[str, Any]) -> dict[str, Any]:
+    """Fit until something happens; says what, and how long it took."""
+    hurt = Hurt(**spec.get("hurt", {}))
+    model = Recorder()
+    callbacks = callbacks_of(spec, hurt)
     options = dict(spec.get("data", {}))
     transform = Failing(**spec.get("transform", {"how": ""}))
     data = data_of(batching=Bucketed(options.pop("batch", 4)), transform=transform, **options)
