@@ -121,7 +121,8 @@ class _Channel(Generic[Item]):
 
     def finish(self, error: BaseException | None) -> None:
         with self._changed:
-            self._done, self.error = True, error
+            self._done = True
+            self.error = None if self.closed else error  # nobody is left to raise it
             self._changed.notify_all()
 
     def close(self) -> None:

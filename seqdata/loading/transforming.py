@@ -112,7 +112,7 @@ class Transforming:
 
     def _at_once(self, seen: Columns, request: Request) -> Results:
         ids, drawings = request.ids, request.drawings()
-        seeds = Draw(self.seed, request.epoch).each(Purpose.TRANSFORM, drawings, ids)
+        seeds = Draw(self.seed, request.epoch).hashed(Purpose.TRANSFORM, drawings, ids)
 
         def where() -> str:  # asked for by errors only: names may have to be read
             return self._several(ids)

@@ -75,9 +75,36 @@ class Draw:
         """
         return _philox(self.seed, self.epoch, occurrences, int(purpose), sequences)
 
+    def hashed(
+        self, purpose: Purpose, occurrences: NDArray[np.int64], sequences: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """Give one number per occurrence of a sequence, uint64 (n,), in a tenth of the time.
+
+        A word of Philox keyed (seed, epoch), mixed with both by SplitMix64's finaliser (Steele, Lea
+        and Flood, 2014, "Fast splittable pseudorandom number generators").
+        """
+        mixed = sequences.astype(np.uint64) * _ODD
+        mixed += self.raw(purpose, 1)
+        _finalise(mixed)
+        mixed += occurrences.astype(np.uint64) * _ODD
+        _finalise(mixed)
+        return mixed
+
     def below(self, purpose: Purpose, bound: int, block: int = 0) -> int:
         """Draw one integer in ``[0, bound)``."""
         return int(self.raw(purpose, 1, block)[0]) % bound
+
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+def _finalise(words: NDArray[np.uint64]) -> None:
+    """Mix each word in place, one to one."""
+    for shift, factor in _STEPS:
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    words ^= words >> np.uint64(31)
 
 
 _MULTIPLIERS = (np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157))

@@ -62,6 +62,31 @@ def test_more_draws_than_fit_the_cache_are_the_same():
     assert len(np.unique(drawn)) == 20_000
 
 
+GOLDEN_HASHED = [14554730553754982224, 12896786494367592893, 4574008713594750430]
+
+
+def test_hashed_numbers_are_these():
+    """What columnar transforms are seeded with must not change between versions."""
+    zero, some = np.zeros(3, np.int64), np.array([0, 1, 2**40])
+    drawn = Draw(1, 2).hashed(Purpose.TRANSFORM, zero, some)
+    assert drawn.tolist() == GOLDEN_HASHED
+    again = Draw(1, 2).hashed(Purpose.TRANSFORM, zero + 1, some)
+    other = Draw(1, 3).hashed(Purpose.TRANSFORM, zero, some)
+    assert len({*drawn.tolist(), *again.tolist(), *other.tolist()}) == 9
+
+
+def test_hashed_numbers_are_spread_evenly_and_do_not_meet():
+    numbers = np.arange(100_000)
+    both = [Draw(0, 0).hashed(Purpose.TRANSFORM, numbers * 0 + k, numbers) for k in range(2)]
+    drawn = np.concatenate(both)
+    assert len(np.unique(drawn)) == len(drawn)
+    for bit in range(64):
+        ones = int(((drawn >> np.uint64(bit)) & np.uint64(1)).sum())
+        assert abs(ones - 100_000) < 1_200  # more than five standard deviations
+    counts = np.bincount((drawn >> np.uint64(56)).astype(np.int64), minlength=256)
+    assert abs(counts - len(drawn) / 256).max() < 6 * (len(drawn) / 256) ** 0.5
+
+
 def test_purposes_keep_their_numbers():
     assert {purpose.name: int(purpose) for purpose in Purpose} == {
         "BLOCKS": 1,

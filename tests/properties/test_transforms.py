@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.player import Player
-from seqdata.planning.randomness import Purpose
+from seqdata.planning.randomness import Draw, Purpose
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.transforms import columnar
@@ -71,9 +71,7 @@ def test_draws_are_the_same_for_any_world_thread_and_resume(
     assert len(each) == len(bases)  # each occurrence draws for itself, all its chunks alike
 
 
-def test_both_kinds_of_transform_draw_alike():
-    words = np.random.Philox(
-        key=np.array([3, 1], dtype=np.uint64),
-        counter=np.array([0, 0, Purpose.TRANSFORM, 0], dtype=np.uint64),
-    ).random_raw(1)
-    assert draws(MemoryStore.of([[1.0]]), told_all, 1, 0) == [(0, 0, int(words[0] >> 2))]
+def test_a_transform_of_a_whole_batch_is_given_these_seeds():
+    zero = np.zeros(1, dtype=np.int64)
+    word = Draw(3, 1).hashed(Purpose.TRANSFORM, zero, zero)[0]
+    assert draws(MemoryStore.of([[1.0]]), told_all, 1, 0) == [(0, 0, int(word >> np.uint64(2)))]

@@ -17,6 +17,7 @@ import resource
 import threading
 import time
 import weakref
+from multiprocessing import util
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -64,6 +65,7 @@ class Crew:
         self._engine = kernel()
         self._members: list[Member] = []
         self._at_exit = functools.partial(_close_at_exit, weakref.ref(self))
+        self._before_joining: util.Finalize | None = None
         self._lock = threading.RLock()  # whoever receives holds it; so does who closes
         self.cancelled = False
         self._looked = 0.0
@@ -84,6 +86,8 @@ class Crew:
         self._status = self._arena.status()
         self._arena.memory.close()
         atexit.register(self._at_exit)
+        # multiprocessing joins the workers of its own children before anything of atexit
+        self._before_joining = util.Finalize(None, self._at_exit, exitpriority=10)
         weakref.finalize(self, _end, self._members, self._pid, kill=True).atexit = False
 
     @property
@@ -281,6 +285,8 @@ class Crew:
         with self._lock:
             _end(self._members, self._pid, kill=kill)
         atexit.unregister(self._at_exit)
+        if self._before_joining is not None:
+            self._before_joining.cancel()
 
 
 def _end(members: list[Member], pid: int, *, kill: bool) -> None:

@@ -70,6 +70,7 @@ class Run:
             Whether nobody takes any more, so that the crew can be used again.
         """
         self._ended = True
+        self._requests, self._next = iter(()), None  # they hold the epoch's share, and this
         if self._torn or not self._taking.acquire(timeout=_PATIENCE):
             return False
         self._let_go()

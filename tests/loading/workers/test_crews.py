@@ -1,8 +1,10 @@
 """Crews over epochs: kept, left in the middle, used twice at once, dropped; nothing is left."""
 
 import gc
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -112,6 +114,16 @@ def test_a_loader_that_nobody_holds_ends_its_workers_even_stuck_ones(act):
     gc.collect()
     assert not any(map(lives, pids))
     assert descriptors() < before
+
+
+def test_a_loader_and_an_iteration_that_nobody_holds_end_their_workers():
+    mine = loader(num_workers=2)
+    batches = iter(mine)
+    next(batches)
+    pids = mine.worker_pids
+    del batches, mine
+    gc.collect()
+    assert until(lambda: not any(map(lives, pids)))
 
 
 def test_a_run_that_was_ended_sends_no_more_tasks():
@@ -226,3 +238,24 @@ def test_many_crews_in_turn_leave_nothing_behind():
     gc.collect()
     assert until(lambda: not threads())
     assert abs(descriptors() - before) <= 1
+
+
+def leaves_early(how):
+    """Draw one batch in a process of ``multiprocessing``, and leave the loader as it is."""
+    held = Loader(parts.STORE, Fixed(4), num_workers=1, start_method="fork")
+    batches = iter(held)
+    next(batches)
+    sys.modules[__name__].held = held, batches
+    if how == "closed":
+        batches.close()
+
+
+@pytest.mark.parametrize("how", ["closed", "as it is"])
+def test_a_process_of_multiprocessing_ends_with_the_workers_that_it_left(how):
+    """It joins its own children before anything that is registered with ``atexit``."""
+    process = multiprocessing.get_context("fork").Process(target=leaves_early, args=(how,))
+    process.start()
+    process.join(timeout=20)
+    ended = process.exitcode
+    process.kill()
+    assert ended == 0
