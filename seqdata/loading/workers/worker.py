@@ -254,6 +254,7 @@ def _behave(desk: Desk) -> None:
     leave_to_parent()
     if desk.by_main:
         end_with_parent()
+    faulthandler.disable()  # enabled before, it would leave a handler that came after it
     faulthandler.enable(desk.stacks.fileno(), all_threads=False)
     faulthandler.register(signal.SIGUSR1, desk.stacks.fileno(), all_threads=False)
     watch = threading.Thread(target=_leave_with_parent, args=(desk,), name="seqdata-parent")
