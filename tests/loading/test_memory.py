@@ -67,6 +67,6 @@ def test_200_000_sequences_with_a_transform_leave_nothing_in_workers(tmp_path, m
 
 
 def test_what_a_transform_keeps_is_seen(tmp_path):
-    """The measure can fail: 20,000 arrays of 512 bytes are more than a twentieth of a worker."""
+    """The measure can fail: 20,000 arrays of 4 KiB are more than a twentieth of a worker."""
     found = play(write(tmp_path / "store", 20_000), "forkserver", "leaking", epochs=2)
     assert grown(found) > GROWTH
