@@ -30,7 +30,7 @@ def whole(columns, seeds):
 
 
 def leaking(sequence, rng):
-    KEPT.append(np.ones(64))
+    KEPT.append(np.ones(512))
     return each(sequence, rng)
 
 
