@@ -97,3 +97,9 @@ def trainer_of() -> Callable[..., L.Trainer]:
         )
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def _folder_of_its_own(tmp_path, monkeypatch):
+    """What a test writes without saying where (a Trainer's run file) lands in no one's way."""
+    monkeypatch.chdir(tmp_path)
