@@ -34,7 +34,7 @@ from seqdata.loading.workers.gifts import received
 from seqdata.loading.workers.member import Member, Task, needs_script, started
 from seqdata.loading.workers.objects import object_of
 from seqdata.loading.workers.wire import columns_of, put_requests
-from seqdata.loading.workers.worker import DONE, MESSAGE, OWN, STOP, Failure
+from seqdata.loading.workers.worker import MESSAGE, OWN, STOP, Failure
 
 LOG = logging.getLogger("seqdata")
 SLOT_BYTES = 64 << 20  # of a slot, taken from the system where it is written
@@ -204,8 +204,7 @@ class Crew:
         member.tasks.popleft()
         member.quiet, member.warned = 0.0, False
         task.finished = True
-        if kind == DONE:
-            self._learn(task, value / 1e6)
+        self._learn(task, value / 1e6)
         if task.stale:
             self.release(task)
         return True
