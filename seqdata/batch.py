@@ -50,6 +50,11 @@ class SequenceBatch:
         lanes: int64 (r,), lane of each row; None without lanes.
         reset: bool (r,), where a lane begins a sequence; None without lanes.
         burn_in: int64 (r,), timesteps at the head of each row that are context; None: none are.
+        overlap: Timesteps that the next window of a lane reads again: its state is that of so many
+            timesteps before the row's end.
+        lr_scale: What the learning rate is multiplied with where chunk lengths vary: this step's
+            over the usual one.
+        loader: Name of the loader that made it: ``train``, ``val``, …; empty where none was given.
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
         positions: int64 (r,), numbers in the store that was given, where ``ids`` are those of its
             base; of a row's first span, -1 without one; on the CPU. None: made by hand.
@@ -76,6 +81,9 @@ class SequenceBatch:
     lanes: Tensor | None = None
     reset: Tensor | None = None
     burn_in: Tensor | None = None
+    overlap: int = 0
+    lr_scale: float = 1.0
+    loader: str = ""
     lengths_of: dict[str, Tensor] = field(default_factory=dict)
     positions: Tensor | None = None
     segments: Tensor | None = None
