@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from seqdata.lightning.callbacks.file_logger import RankFileLogger
     from seqdata.lightning.callbacks.memory_monitor import RankMemoryMonitor
     from seqdata.lightning.callbacks.preemption import Preemption
+    from seqdata.lightning.callbacks.rescale import RescaleLearningRate
     from seqdata.lightning.datamodule import SequenceDataModule
     from seqdata.lightning.metrics import ExactMean
     from seqdata.lightning.prediction import PredictionWriter
@@ -91,6 +92,7 @@ __all__ = [
     "RankFileLogger",
     "RankMemoryMonitor",
     "RanksDifferError",
+    "RescaleLearningRate",
     "ResumeError",
     "SeqDataError",
     "SeqDataWarning",
@@ -131,6 +133,7 @@ _DEFINED_IN = {
     "RankConsistency": "lightning.callbacks.consistency",
     "RankFileLogger": "lightning.callbacks.file_logger",
     "RankMemoryMonitor": "lightning.callbacks.memory_monitor",
+    "RescaleLearningRate": "lightning.callbacks.rescale",
     "SequenceBatch": "batch",
     "SequenceDataModule": "lightning.datamodule",
     "SequenceIndex": "index",

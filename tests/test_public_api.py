@@ -33,6 +33,7 @@ NAMES = [
     "RankConsistency",
     "RankFileLogger",
     "RankMemoryMonitor",
+    "RescaleLearningRate",
     "SequenceBatch",
     "SequenceDataModule",
     "SequenceIndex",

@@ -6,7 +6,7 @@ Place in the flow: below the monitors. Reads: a batch's CPU side, or a plan. Mak
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -66,21 +66,41 @@ def facts_of(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
     return None if loader is None else planned(loader)
 
 
+def scale_of(batch: Any, loader: TrainerLoader | None) -> float | None:
+    """Give the ``lr_scale`` of a batch that a loader has handed out last; None: it has none.
+
+    Args:
+        batch: As the model sees it.
+        loader: Where it is from, if that is one of ours.
+    """
+    if not isinstance(batch, SequenceBatch):
+        batch = None if loader is None else _head(loader)
+    return None if batch is None else batch.lr_scale
+
+
 def planned(loader: TrainerLoader) -> BatchFacts | None:
     """Give what was planned for the batch that a loader has handed out last; None: none was."""
+    head = _head(loader)
+    if head is None:
+        return None
+    options = loader.player.options
+    if isinstance(options.collator, _WITHOUT_PADDING):
+        head.layout = "varlen"
+    return _told(head)
+
+
+def _head(loader: TrainerLoader) -> SequenceBatch | None:
     handed, player = loader.handed, loader.player
     if handed is None:
         return None
-    place, options = handed.begun, player.options
+    place = handed.begun
     share = player.share(place.epoch, place.position)
     step = share[handed.step]
     ids = player.store.base_numbers(step.spans[:, 0])
     head = head_of(step, ids, share.plan, Axes(player.policy.axis))
     head.horizon = share.plan.lookahead - int(player.describe()["shift"])
-    if isinstance(options.collator, _WITHOUT_PADDING):
-        head.layout = "varlen"
-    epoch = 0 if options.frozen_epoch else place.epoch
-    return replace(_told(head), epoch=epoch)
+    head.epoch = 0 if player.options.frozen_epoch else place.epoch
+    return head
 
 
 def _told(batch: SequenceBatch) -> BatchFacts:

@@ -1,0 +1,121 @@
+"""Makes the learning rate follow the length of a chunk, update by update.
+
+Where chunk lengths are drawn (``TBPTT(…, jitter=True)``), a short chunk is trained with a
+proportionally smaller learning rate, as AWD-LSTM does (Merity, Keskar and Socher, 2018). Place in
+the flow: beside the model. Reads: ``batch.lr_scale``. Changes: learning rates, while an optimizer
+steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
+
+from seqdata.errors import ConfigError
+from seqdata.lightning.callbacks.batches import loader_of, scale_of
+
+
+class RescaleLearningRate(Callback):
+    """Multiplies every learning rate by ``batch.lr_scale``, for one optimizer step at a time.
+
+    Under accumulation it is the mean over the update's batches. Before anybody else looks (learning
+    rate schedulers, checkpoints), the rates are again what they were.
+
+    Raises:
+        ConfigError: While training: if an optimizer is not torch's, or a batch has no
+            ``lr_scale``.
+
+    Example:
+        >>> rescale = RescaleLearningRate()
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[_RescaledStep] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Be told of every optimizer step."""
+        del pl_module
+        for optimizer in trainer.optimizers:
+            if not isinstance(optimizer, Optimizer):
+                raise ConfigError(
+                    f"RescaleLearningRate: the optimizer is a {type(optimizer).__name__}, must be "
+                    "a torch.optim.Optimizer; leave the callback out"
+                )
+        self._steps = [_RescaledStep(optimizer) for optimizer in trainer.optimizers]
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Take note of the batch's scale."""
+        scale = scale_of(batch, loader_of(trainer))
+        if scale is None:
+            raise ConfigError(
+                f"RescaleLearningRate: the batch is a {type(batch).__name__} of a loader that is "
+                "not seqdata's, must have `lr_scale`; train with a SequenceDataModule"
+            )
+        # By hand a module steps when it likes; else an update is a run of batches by `batch_idx`.
+        by_hand = not pl_module.automatic_optimization
+        begins = not by_hand and batch_idx % trainer.accumulate_grad_batches == 0
+        for step in self._steps:
+            step.add(scale, anew=begins)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the optimizers."""
+        del trainer, pl_module
+        self._leave()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Leave the optimizers, before a checkpoint is saved."""
+        del trainer, pl_module, exception
+        self._leave()
+
+    def _leave(self) -> None:
+        for step in self._steps:
+            step.close()
+        self._steps = []
+
+
+class _RescaledStep:
+    """Holds an optimizer's own learning rates while it steps with others."""
+
+    __slots__ = ("_held", "_hooks", "_optimizer", "_scales")
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._scales: list[float] = []
+        self._held: list[Any] = []
+        self._hooks = (
+            optimizer.register_step_pre_hook(self._begin),
+            optimizer.register_step_post_hook(self._end),
+        )
+
+    def add(self, scale: float, *, anew: bool) -> None:
+        self._scales = [scale] if anew else [*self._scales, scale]
+
+    def close(self) -> None:
+        self._restore()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        if not self._scales:  # nothing was trained since the last step
+            return
+        scale = sum(self._scales) / len(self._scales)
+        self._held = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * scale
+
+    def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del optimizer, args, kwargs
+        self._scales = []
+        self._restore()
+
+    def _restore(self) -> None:
+        for group, rate in zip(self._optimizer.param_groups, self._held, strict=False):
+            group["lr"] = rate
+        self._held = []
