@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from seqdata.policies.fixed import Fixed
     from seqdata.policies.packed import Packed
     from seqdata.policies.sorted import Sorted
+    from seqdata.policies.tbptt import TBPTT
     from seqdata.policies.token_budget import TokenBudget
     from seqdata.policies.windows import Windows
     from seqdata.sharing import share
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "TBPTT",
     "Bucketed",
     "ConfigError",
     "CorruptSampleError",
@@ -138,6 +140,7 @@ _DEFINED_IN = {
     "SequenceDataModule": "lightning.datamodule",
     "SequenceIndex": "index",
     "Sorted": "policies.sorted",
+    "TBPTT": "policies.tbptt",
     "TokenBudget": "policies.token_budget",
     "Windows": "policies.windows",
     "World": "world",

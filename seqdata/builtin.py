@@ -21,6 +21,7 @@ POLICIES = {
     "fixed": "seqdata.policies.fixed:Fixed",
     "packed": "seqdata.policies.packed:Packed",
     "sorted": "seqdata.policies.sorted:Sorted",
+    "tbptt": "seqdata.policies.tbptt:TBPTT",
     "token-budget": "seqdata.policies.token_budget:TokenBudget",
     "windows": "seqdata.policies.windows:Windows",
 }

@@ -104,7 +104,7 @@ def test_an_unknown_name_suggests_a_near_one_and_says_what_failed(install):
         PluginHost.discover(environ={}).policy("tokenbudget")
     assert str(caught.value) == (
         "unknown policy 'tokenbudget'; did you mean 'token-budget'? Installed: bucketed, fixed, "
-        "packed, sorted, token-budget, windows. One plugin failed to load: seqdata-acme 0.2 "
+        "packed, sorted, tbptt, token-budget, windows. One plugin failed to load: seqdata-acme 0.2 "
         "(ModuleNotFoundError: No module named 'acme_missing')."
     )
 

@@ -31,6 +31,9 @@ class Purpose(IntEnum):
     LAST_HALVES = 8  # halves inside the remainder
     TRANSFORM = 9  # what a transform's generator draws
     CROPS = 10  # where random crops lie
+    PAIRS = 11  # which lanes exchange sequences
+    CUTS = 12  # behind which places they do
+    LANES = 13  # order of the lanes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,161 @@
+"""Lanes that read sequences in chunks: packed tightly, mixed anew, the same number of steps."""
+
+import numpy as np
+import pytest
+
+from seqdata import TBPTT
+from seqdata.errors import ConfigError, PlanError
+from seqdata.index import SequenceIndex
+from seqdata.sharing import share
+from seqdata.testing.lanes import check_lanes
+from seqdata.testing.plans import check_covers, check_table
+from seqdata.testing.shares import check_shares
+from seqdata.world import World
+
+
+def index_of(count=1000, seed=0, mean=4.0):
+    lengths = np.exp(np.random.default_rng(seed).normal(mean, 1.0, count))
+    return SequenceIndex.from_lengths(lengths.astype(np.int64))
+
+
+def idle_share(plan):
+    return 1 - plan.totals(0, len(plan))[1] / (len(plan) * plan.lanes)
+
+
+def lanes_of(plan):
+    """Give the sequences of each lane in the order in which it reads them."""
+    found = [[] for _ in range(plan.lanes)]
+    for step in range(len(plan)):
+        for lane, (number, start, stop) in enumerate(plan.batch(step).spans.tolist()):
+            if start == 0 and stop:
+                found[lane].append(number)
+    return found
+
+
+def test_sequences_are_read_whole_and_once_by_one_lane_each():
+    index = index_of()
+    plan = TBPTT(16, 8).plan(index, seed=1, epoch=2)
+    check_table(plan)
+    check_lanes(plan, index)
+    check_covers(plan, index)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("chunk", [16, 64, 256])
+def test_lanes_end_together(seed, chunk):
+    plan = TBPTT(64, chunk).plan(index_of(10_000, seed, mean=5.0), seed=seed, epoch=seed)
+    assert idle_share(plan) <= 0.02
+
+
+def test_every_epoch_has_as_many_steps_and_as_many_idle_rows():
+    index, policy = index_of(300), TBPTT(7, 16)
+    plans = [policy.plan(index, seed=3, epoch=epoch) for epoch in range(5)]
+    steps = {len(plan) for plan in plans}
+    assert steps == {policy.num_batches(index)}
+    assert len({plan.totals(0, len(plan)) for plan in plans}) == 1
+    assert all(plan.totals(len(plan) - 1, len(plan))[1] for plan in plans)  # none ends in nothing
+
+
+def test_an_epoch_mixes_which_sequences_share_a_lane_and_their_order():
+    index, policy = index_of(400), TBPTT(8, 16)
+    one, other = (lanes_of(policy.plan(index, seed=0, epoch=epoch)) for epoch in range(2))
+    pairs = [
+        {(a, b) for lane in lanes for a in lane for b in lane if a < b} for lanes in (one, other)
+    ]
+    expected = len(pairs[0]) / 8  # pairs that meet again where lanes are drawn freely
+    assert len(pairs[0] & pairs[1]) < 1.3 * expected
+    moved = sum(a[:1] != b[:1] for a, b in zip(one, other, strict=True))
+    assert moved >= 7
+
+
+def test_long_sequences_of_different_sizes_part_too():
+    """Their sizes are unique, so that only an exchange between lanes can part them."""
+    index = SequenceIndex.from_lengths([400, 390, 380, 370, *[10] * 200])
+    policy = TBPTT(2, 10)
+    together = [
+        frozenset(number for number in lanes_of(plan)[0] if number < 4)
+        for plan in (policy.plan(index, seed=0, epoch=epoch) for epoch in range(12))
+    ]
+    assert len(set(together)) > 3
+
+
+def test_long_sequences_do_not_come_first():
+    index = index_of(2000, mean=5.0)
+    plan = TBPTT(8, 32).plan(index, seed=0, epoch=0)
+    lengths, places = [], []
+    for lane in lanes_of(plan):
+        lengths += index.lengths[lane].tolist()
+        places += np.linspace(0, 1, len(lane)).tolist()
+    assert abs(np.corrcoef(lengths, places)[0, 1]) < 0.1
+
+
+def test_unshuffled_lanes_read_in_the_datas_order_in_every_epoch():
+    index, policy = index_of(200), TBPTT(8, 16, shuffle=False)
+    first, later = (policy.plan(index, seed=s, epoch=e) for s, e in ((0, 0), (5, 3)))
+    assert np.array_equal(first.spans, later.spans)
+    assert all(lane == sorted(lane) for lane in lanes_of(first))
+
+
+def test_lanes_without_a_sequence_are_idle():
+    index = SequenceIndex.from_lengths([5, 3])
+    plan = TBPTT(4, 2).plan(index, seed=0, epoch=0)
+    check_lanes(plan, index)
+    assert plan.totals(0, len(plan)) == (8, 5)
+    assert plan.report.sequences == 2
+
+
+def test_the_report_lists_what_is_empty():
+    plan = TBPTT(2, 2).plan(SequenceIndex.from_lengths([3, 0, 1]), seed=0, epoch=0)
+    assert plan.report.dropped.tolist() == [1]
+    assert (plan.report.sequences, plan.report.timesteps) == (2, 4)
+    with pytest.raises(PlanError, match="sequence 1 of length 0, must be at least 1"):
+        TBPTT(2, 2, empty="error").plan(SequenceIndex.from_lengths([3, 0, 1]), seed=0, epoch=0)
+
+
+@pytest.mark.parametrize("lengths", [[], [0, 0]])
+def test_without_a_timestep_there_is_no_step(lengths):
+    index = SequenceIndex.from_lengths(lengths)
+    assert len(TBPTT(3, 2).plan(index, seed=0, epoch=0)) == 0
+    assert TBPTT(3, 2).num_batches(index) == 0
+
+
+def test_totals_are_those_of_the_spans():
+    plan = TBPTT(8, 16).plan(index_of(3000), seed=0, epoch=0)
+    lengths = (plan.spans[:, 2] - plan.spans[:, 1]).reshape(-1, 8)
+    for first, stop in ((0, len(plan)), (3, 4), (2047, 2050), (len(plan) - 1, len(plan)), (7, 7)):
+        part = lengths[first:stop]
+        assert plan.totals(first, stop) == (part.sum(), (part > 0).sum())
+
+
+def test_the_same_arguments_give_the_same_fingerprint_and_others_do_not():
+    index = index_of(50)
+    one = TBPTT(4, 8).plan(index, seed=0, epoch=0).fingerprint
+    assert TBPTT(4, 8).plan(index, seed=0, epoch=0).fingerprint == one
+    others = [TBPTT(5, 8), TBPTT(4, 9), TBPTT(4, 8, shuffle=False)]
+    assert all(other.plan(index, seed=0, epoch=0).fingerprint != one for other in others)
+
+
+@pytest.mark.parametrize(("lanes", "size"), [(4, 3), (3, 8)])
+def test_lanes_are_shared_out_whatever_the_number_of_ranks(lanes, size):
+    plan = TBPTT(lanes, 4).plan(index_of(30), seed=0, epoch=0)
+    with pytest.warns(UserWarning, match=f"{lanes} lanes on {size} ranks: the load is uneven"):
+        share(plan, World(0, size))
+    check_shares(plan, size)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lanes": 0, "chunk": 8}, "`lanes` is 0, must be an integer of at least 1"),
+        ({"lanes": 1, "chunk": 0}, "`chunk` is 0, must be an integer of at least 1"),
+        ({"lanes": 1, "chunk": 2.5}, "`chunk` is 2.5, must be an integer of at least 1"),
+        (
+            {"lanes": 1, "chunk": 8, "shuffle": "chunks"},
+            "`shuffle` is 'chunks', must be True or False; whole sequences are shuffled, and never",
+        ),
+        ({"lanes": 1, "chunk": 8, "empty": "keep"}, "`empty` is 'keep', must be 'drop' or 'error'"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        TBPTT(**arguments)
