@@ -99,13 +99,16 @@ def _reports(store: str, shard: int | None) -> Iterator[Report]:
 def _bar(store: str, total: int, *, of: str) -> Iterator[Told]:
     """Show a bar with rate and time left where standard error is a terminal."""
     err = console(stderr=True)
+    if not err.is_terminal:
+        yield lambda count: None
+        return
     counts = (
         (DownloadColumn(), TransferSpeedColumn())
         if of == "bytes"
         else (TextColumn("{task.completed:,} of {task.total:,} sequences"),)
     )
     parts = (TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn())
-    with Progress(*parts, console=err, transient=True, disable=not err.is_terminal) as bar:
+    with Progress(*parts, console=err, transient=True) as bar:
         task = bar.add_task(f"verifying {store}", total=total)
         yield lambda count: bar.advance(task, count)
 

@@ -25,7 +25,6 @@ from seqdata.storage.views import View, take, where
 from seqdata.storage.writing.lengths import narrow
 
 _NAME = "dataset"
-_BETWEEN = 64  # items between two moves of the bar
 
 
 @runtime_checkable
@@ -270,21 +269,22 @@ def _lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> NDArray[
 
 
 def _counted(dataset: MapStyle, length_of: LengthOf, progress: bool | None) -> list[int]:
+    numbers = range(len(dataset))
+    if not (sys.stderr.isatty() if progress is None else progress):
+        return [_length(dataset, length_of, number) for number in numbers]
     from rich.console import Console
     from rich.progress import Progress
 
-    shown = sys.stderr.isatty() if progress is None else progress
-    found = []
-    with Progress(console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task("Counting lengths", total=len(dataset))
-        for number in range(len(dataset)):
-            length = length_of(dataset[number])
-            if isinstance(length, bool) or not isinstance(length, int | np.integer):
-                raise ConfigError(
-                    f"dataset: `lengths` gave {length!r} for item {number}, must give an integer; "
-                    "change the function"
-                )
-            found.append(int(length))
-            if number % _BETWEEN == 0:
-                bar.update(task, completed=number)
-    return found
+    with Progress(console=Console(stderr=True)) as bar:
+        each = bar.track(numbers, description="Counting lengths")
+        return [_length(dataset, length_of, number) for number in each]
+
+
+def _length(dataset: MapStyle, length_of: LengthOf, number: int) -> int:
+    length = length_of(dataset[number])
+    if isinstance(length, bool) or not isinstance(length, int | np.integer):
+        raise ConfigError(
+            f"dataset: `lengths` gave {length!r} for item {number}, must give an integer; "
+            "change the function"
+        )
+    return int(length)
