@@ -100,7 +100,7 @@ def _bar(store: str, total: int, *, of: str) -> Iterator[Told]:
     """Show a bar with rate and time left where standard error is a terminal."""
     err = console(stderr=True)
     if not err.is_terminal:
-        yield lambda count: None
+        yield _untold
         return
     counts = (
         (DownloadColumn(), TransferSpeedColumn())
@@ -111,6 +111,10 @@ def _bar(store: str, total: int, *, of: str) -> Iterator[Told]:
     with Progress(*parts, console=err, transient=True) as bar:
         task = bar.add_task(f"verifying {store}", total=total)
         yield lambda count: bar.advance(task, count)
+
+
+def _untold(_: int) -> None:
+    """Show nothing: rich before 15 ends a bar that is switched off with an empty line."""
 
 
 def _print(out: Console, report: Report) -> None:
