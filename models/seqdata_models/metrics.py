@@ -7,6 +7,8 @@ Lightning.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -46,3 +48,44 @@ class ExactMean(Metric):
         """Give the mean, () float64; 0 over nothing, never NaN."""
         nothing = self.count == 0
         return torch.where(nothing, 0.0, self.total / torch.where(nothing, 1.0, self.count))
+
+
+class Perplexity(ExactMean):
+    """exp of a mean negative log-likelihood: how many tokens are as good as equally likely.
+
+    ``update(total, count)`` takes nats and scored tokens, end-of-sequence tokens included where
+    there are such; 1 over nothing. The first token has nothing before it and is not scored: with
+    ``shift=1`` and ``TBPTT(…, continuous=True)`` that is one of the whole stream, else one of each
+    sequence. Figures are comparable only with the same convention, and with ``continuous`` only
+    with the same number of lanes (published ones: one), since each lane but the first begins
+    without what is before it.
+
+    Example:
+        >>> perplexity = Perplexity()
+        >>> perplexity.update(4 * torch.tensor(65.0).log(), 4)
+        >>> round(float(perplexity.compute()), 4)
+        65.0
+    """
+
+    def compute(self) -> Tensor:
+        """Give it, () float64."""
+        return super().compute().exp()
+
+
+class BitsPerToken(ExactMean):
+    """A mean negative log-likelihood in bits: per character or byte where these are the tokens.
+
+    ``update(total, count)`` takes nats. Where tokens are pieces of words, count the UTF-8 bytes of
+    the scored ones for bits per byte, which do not depend on how text is cut; 0 over nothing. What
+    is scored: as for ``Perplexity``.
+
+    Example:
+        >>> bits = BitsPerToken()
+        >>> bits.update(torch.tensor(256.0).log(), 1)
+        >>> round(float(bits.compute()), 4)
+        8.0
+    """
+
+    def compute(self) -> Tensor:
+        """Give it, () float64."""
+        return super().compute() / math.log(2)
