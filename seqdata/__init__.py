@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         SeqDataError,
         SeqDataWarning,
         StallError,
+        UnsafeContentError,
         WorkerDiedError,
     )
     from seqdata.hookspecs import hookimpl
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from seqdata.policies.tbptt import TBPTT
     from seqdata.policies.token_budget import TokenBudget
     from seqdata.policies.windows import Windows
+    from seqdata.recurrent.states import LaneStates
     from seqdata.sharing import share
     from seqdata.storage.splitting import folds, split
     from seqdata.transforms import Ragged, columnar
@@ -77,6 +79,7 @@ __all__ = [
     "Fixed",
     "IncompleteDatasetError",
     "IncompleteEpochError",
+    "LaneStates",
     "LimitError",
     "Loader",
     "MissingShardError",
@@ -104,6 +107,7 @@ __all__ = [
     "Sorted",
     "StallError",
     "TokenBudget",
+    "UnsafeContentError",
     "Windows",
     "WorkerDiedError",
     "World",
@@ -125,6 +129,7 @@ _DEFINED_IN = {
     "DataMonitor": "lightning.callbacks.data_monitor",
     "ExactMean": "lightning.metrics",
     "Fixed": "policies.fixed",
+    "LaneStates": "recurrent.states",
     "Loader": "loader",
     "Packed": "policies.packed",
     "Plan": "plan",

@@ -14,6 +14,7 @@ known of the place as attributes; they survive pickling and being re-raised from
     ├── WorkerDiedError        a worker process ended, or was ended, while it had work
     ├── StallError             a worker process makes no progress
     ├── LimitError             data asks for more than a cap allows
+    ├── UnsafeContentError     data that would run code, or lead elsewhere
     ├── RanksDifferError       ranks hold different models
     ├── PeerFailedError        another rank is gone: killed, stopped, or ended by itself
     ├── Preempted              the run was told to stop; every rank stops at the same batch
@@ -166,6 +167,10 @@ class StallError(SeqDataError):
 
 class LimitError(SeqDataError):
     """Data asks for more memory, depth or members than a cap allows; nothing was allocated."""
+
+
+class UnsafeContentError(SeqDataError):
+    """Data or a location would run code or lead elsewhere; nothing was run."""
 
 
 class RanksDifferError(SeqDataError):
