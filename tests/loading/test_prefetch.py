@@ -161,3 +161,71 @@ def test_idle_is_called_between_hand_overs():
     list(Ahead(recipe(numbers=range(5, 40), idle=seen.append), 100))
     assert seen[-1] <= 40
     assert all(6 <= number <= 40 for number in seen)
+
+
+def makers(count=400, pause=lambda number: None):
+    """Give the items, and which of them the consumer's own thread made."""
+    own = threading.get_ident()
+    made = {}
+
+    def make(number):
+        made[number] = threading.get_ident() == own
+        return number, 1
+
+    given = []
+    for item in Ahead(recipe(make, range(count)), 2):
+        given.append(item)
+        pause(item)
+    return given, [made[number] for number in range(count)]
+
+
+def test_a_consumer_that_only_draws_makes_the_items_itself_after_a_few_groups():
+    given, by_consumer = makers(20_000)
+    assert given == list(range(20_000))
+    assert not any(by_consumer[:GROUP_BATCHES])
+    assert sum(by_consumer) > 10_000  # whoever is kept from running for a while seems to compute
+    assert ends()
+
+
+def test_a_consumer_that_computes_is_given_items_of_the_thread():
+    given, by_consumer = makers(pause=lambda number: time.sleep(0.0005))
+    assert given == list(range(400))
+    assert not any(by_consumer)
+
+
+def test_a_consumer_that_computes_after_drawing_is_given_items_of_the_thread_again():
+    given, by_consumer = makers(9000, lambda number: number < 8900 or time.sleep(0.002))
+    assert given == list(range(9000))
+    assert any(by_consumer)
+    assert not any(by_consumer[8910:])
+    assert ends()
+
+
+def test_an_error_in_an_item_that_the_consumer_makes_comes_after_those_before_it():
+    def make(number):
+        if threading.current_thread() is threading.main_thread():
+            raise ValueError(f"number {number} is broken")
+        return number, 1
+
+    given = []
+    with pytest.raises(ValueError, match="is broken") as caught:
+        given.extend(Ahead(recipe(make, range(10**6)), 2))
+    assert given == list(range(len(given)))
+    assert str(caught.value) == f"number {len(given)} is broken"
+    assert ends()
+
+
+def test_closing_ends_an_iteration_whose_consumer_makes_the_items():
+    made = []
+
+    def make(number):
+        made.append(threading.current_thread() is threading.main_thread())
+        return number, 1
+
+    ahead = Ahead(recipe(make, range(10**9)), 2)
+    items = iter(ahead)
+    while not (made and made[-1]):
+        next(items)
+    ahead.close()
+    assert list(items) == []
+    assert ahead.join(timeout=5.0)
