@@ -21,6 +21,7 @@ from seqdata.errors import ConfigError
 from seqdata.ragged import LayoutName, check_layout, edges, flat_of, laid_out, packed
 
 _ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
+_OF_LANES = ("weight", "lanes", "reset")
 _ON_CPU = ("lengths", "ids", "start", "positions")
 
 
@@ -50,6 +51,7 @@ class SequenceBatch:
         lanes: int64 (r,), lane of each row; None without lanes.
         reset: bool (r,), where a lane begins a sequence; None without lanes.
         burn_in: int64 (r,), timesteps at the head of each row that are context; None: none are.
+        carry: Whether a lane's state runs on over the ends of sequences.
         overlap: Timesteps that the next window of a lane reads again: its state is that of so many
             timesteps before the row's end.
         lr_scale: What the learning rate is multiplied with where chunk lengths vary: this step's
@@ -81,6 +83,7 @@ class SequenceBatch:
     lanes: Tensor | None = None
     reset: Tensor | None = None
     burn_in: Tensor | None = None
+    carry: bool = False
     overlap: int = 0
     lr_scale: float = 1.0
     loader: str = ""
@@ -91,6 +94,7 @@ class SequenceBatch:
     horizon: int = 0
     layout: LayoutName = "padded"
     axes: Axes = _PLAIN
+    _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return self.lengths.numel()  # three times faster than len()
@@ -224,7 +228,25 @@ class SequenceBatch:
         """
         target = torch.device(device)
         free = target.type not in ("cpu", "mps") if non_blocking is None else non_blocking
-        return self._changed(lambda tensor: tensor.to(target, non_blocking=free), _ON_DEVICE)
+        made = self._changed(lambda tensor: tensor.to(target, non_blocking=free), _ON_DEVICE)
+        if self.lanes is not None and target.type != "cpu":
+            made._moved = {name: (getattr(made, name), self.on_cpu(name)) for name in _OF_LANES}
+        return made
+
+    def on_cpu(self, name: str) -> Tensor:
+        """Give ``weight``, ``lanes`` or ``reset`` on the CPU; no device is waited for after ``to``.
+
+        Raises:
+            ConfigError: If the batch has none.
+        """
+        value: Tensor | None = getattr(self, name)
+        if value is None:
+            raise ConfigError(
+                f"batch: `{name}` is None, must be that of a batch with lanes; plan with a policy "
+                "that deals lanes, such as TBPTT"
+            )
+        moved = self._moved.get(name)
+        return moved[1] if moved is not None and moved[0] is value else value.cpu()
 
     def pin_memory(self) -> SequenceBatch:
         """Give the batch with what ``to`` moves in pinned memory."""

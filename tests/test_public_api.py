@@ -23,6 +23,7 @@ NAMES = [
     "DataMonitor",
     "ExactMean",
     "Fixed",
+    "LaneStates",
     "Loader",
     "Packed",
     "Plan",

@@ -77,13 +77,8 @@ class Stock:
         play = replace(
             play, tally=self._counting(circumstances), plan_ready=default_host().plan_ready
         )
-        see = self._see
         return [
-            Player(
-                store,
-                policy,
-                play if see is None else replace(play, see=functools.partial(see, kind, name)),
-            )
+            Player(store, policy, self._named(play, kind, name))
             for store, name in zip(self._opened(kind), self._options.names(kind), strict=True)
         ]
 
@@ -106,7 +101,12 @@ class Stock:
             )
         play = replace(self._playing(kind, circumstances), num_workers=0, prefetch=0)
         store = self._opened(kind)[names.index(name)]
+        play = replace(play, name=_loader_of(kind, name))
         return Player(store, self._policy(kind, circumstances), play)
+
+    def _named(self, play: PlayOptions, kind: Kind, name: str | None) -> PlayOptions:
+        see = None if self._see is None else functools.partial(self._see, kind, name)
+        return replace(play, see=see, name=_loader_of(kind, name))
 
     def _policy(self, kind: Kind, circumstances: Circumstances) -> Policy:
         options, evaluates = self._options, kind != "train"
@@ -151,3 +151,7 @@ class Stock:
                 )
             ]
         return self._stores[kind]
+
+
+def _loader_of(kind: Kind, name: str | None) -> str:
+    return kind if name is None else f"{kind}/{name}"

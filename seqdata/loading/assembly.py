@@ -43,6 +43,7 @@ class Tools:
         on_error: What becomes of a sequence that cannot be read or transformed.
         tally: Counts them.
         see: Says what shows a batch, by epoch and number; None: nothing does.
+        name: Of the loader.
     """
 
     fetching: Fetching
@@ -53,6 +54,7 @@ class Tools:
     on_error: OnError
     tally: Tally
     see: Callable[[int, int], str] | None = None
+    name: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -144,6 +146,7 @@ class Assembly:
     def _head(self, step: Step, request: Request, number: int) -> SequenceBatch:
         batch = head_of(step, request.ids, self.share.plan, self.tools.fetching.reading.axes)
         self._count(batch, number)
+        batch.loader = self.tools.name
         batch.horizon = request.horizon
         return batch
 

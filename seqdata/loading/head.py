@@ -51,6 +51,7 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> Seque
     if step.lanes is not None:
         head.lanes = torch.from_numpy(step.lanes)
         head.reset = torch.from_numpy(_resets(step, base, plan))
+        head.carry = plan.carry
     if plan.overlap or step.lanes is not None:
         context = np.where(base[2] > 0, np.minimum(base[0], plan.overlap), 0)
         head.burn_in = torch.from_numpy(context)

@@ -51,6 +51,7 @@ class PlayOptions:
         frozen_epoch: Whether every epoch is played with the plan of epoch 0.
         plan_ready: Called with each plan, before its first batch.
         see: Says what shows a batch, by epoch and number, for errors in it; None: nothing does.
+        name: Of the loader, for ``batch.loader``.
 
     Raises:
         ConfigError: If a value cannot be meant.
@@ -74,6 +75,7 @@ class PlayOptions:
     frozen_epoch: bool = False
     plan_ready: Callable[[Plan], None] | None = None
     see: Callable[[int, int], str] | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.fields, str) or (self.fields is not None and not self.fields):

@@ -74,7 +74,7 @@ class Player:
             fetching = replace(fetching, collate=collator.collated)
         self._tools = Tools(
             fetching, occurrences, collator, output, together, options.on_error, options.tally,
-            options.see,
+            options.see, options.name,
         )  # fmt: skip
         self._crews = Crews(self._tools.fetching, options)
         self._plans: dict[int, Plan] = {}

@@ -1,0 +1,147 @@
+"""What each lane saw last, and whether a batch goes on from there.
+
+A state that skips a chunk, sees one twice, or is another sequence's, trains on in silence; here it
+is an error. Place in the flow: a table of ``LaneStates`` has one. Reads: the head of a batch, on
+the CPU. Makes: nothing, or an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqdata.batch import SequenceBatch
+from seqdata.errors import PlanError, ResumeError
+from seqdata.ragged import edges
+
+_NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What a table's lanes saw last.
+
+    Attributes:
+        epoch: Of the batch that was put back last.
+        number: Of that batch.
+        lanes: The lanes, by row.
+        ids: int64 (r,), the sequence that each lane goes on in; -1: it has read nothing.
+        offsets: int64 (r,), the timestep that it goes on at.
+    """
+
+    epoch: int
+    number: int
+    lanes: tuple[int, ...]
+    ids: Tensor
+    offsets: Tensor
+
+    def of(self, lanes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Give ids and offsets of the lanes named, -1 of unknown ones."""
+        if lanes == self.lanes:
+            return self.ids, self.offsets
+        place = {lane: row for row, lane in enumerate(self.lanes)}
+        rows = torch.tensor([place.get(lane, _NOTHING) for lane in lanes], dtype=torch.int64)
+        known = rows >= 0
+        if not len(self.lanes):
+            return torch.full_like(rows, _NOTHING), torch.full_like(rows, _NOTHING)
+        at = rows.clamp(min=0)
+        ids = torch.where(known, self.ids[at], _NOTHING)
+        return ids, torch.where(known, self.offsets[at], _NOTHING)
+
+
+def check_next(seen: Seen | None, batch: SequenceBatch, lanes: tuple[int, ...], table: str) -> None:
+    """Refuse a batch that does not go on where the lanes stopped; batch 0 begins anew.
+
+    Args:
+        seen: What the table saw last; None: nothing.
+        batch: What comes.
+        lanes: Of its rows.
+        table: Name of the table.
+
+    Raises:
+        ResumeError: If nothing is known, and it is not batch 0.
+        PlanError: If a batch was missed, comes again, or its rows belong elsewhere.
+    """
+    if batch.number == 0:
+        return
+    if seen is None:
+        raise ResumeError.at(
+            f"lanes: table {table!r} knows no state, and batch {batch.number} of epoch "
+            f"{batch.epoch} goes on with one, must begin with batch 0; load the states that were "
+            "saved with the loader's, or begin the epoch anew",
+            epoch=batch.epoch, batch=batch.number,
+        )  # fmt: skip
+    follows = (seen.epoch, seen.number + 1) == (batch.epoch, batch.number)
+    ids, offsets = seen.of(lanes)
+    odd = (batch.lengths > 0) & (batch.start > 0)
+    odd &= (batch.ids != ids) | (batch.start != offsets)
+    if not follows or bool(odd.any()):
+        raise _refusal(seen, batch, (lanes, ids, offsets, odd), table)
+
+
+def after(batch: SequenceBatch, lanes: tuple[int, ...], before: Seen | None) -> Seen:
+    """Give what the lanes have seen once a batch is put back.
+
+    Args:
+        batch: That batch.
+        lanes: Of its rows.
+        before: What they had seen; None: nothing.
+    """
+    ids, offsets = ends_of(batch)
+    idle = batch.lengths == 0
+    if bool(idle.any()):
+        old = torch.full_like(ids, _NOTHING), torch.full_like(ids, _NOTHING)
+        if before is not None and batch.number:
+            old = before.of(lanes)
+        ids, offsets = torch.where(idle, old[0], ids), torch.where(idle, old[1], offsets)
+    return Seen(batch.epoch, batch.number, lanes, ids, offsets)
+
+
+def ends_of(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+    """Give where each row's state is taken: sequence and timestep, int64 (r,) each.
+
+    That is its end, or so many timesteps before it as the next window reads again.
+    """
+    into = (batch.lengths - batch.overlap).clamp(min=0)  # timesteps of the row up to there
+    spans = batch.segments
+    if spans is None or not len(spans):
+        return batch.ids, batch.start + into
+    rows, begins = torch.arange(len(batch)), edges(spans[:, 3] - spans[:, 2])
+    at = edges(batch.lengths)[:-1] + into
+    last = torch.searchsorted(spans[:, 0].contiguous(), rows, right=True) - 1
+    within = torch.searchsorted(begins[1:], at, right=True)
+    place = torch.minimum(last, within).clamp(min=0)
+    return spans[place, 1], spans[place, 2] + at - begins[place]
+
+
+def _refusal(
+    seen: Seen,
+    batch: SequenceBatch,
+    rows: tuple[tuple[int, ...], Tensor, Tensor, Tensor],
+    table: str,
+) -> PlanError:
+    lanes, ids, offsets, odd = rows
+    places = (odd if bool(odd.any()) else batch.lengths > 0).nonzero().flatten().tolist()
+    row = places[0] if places else 0
+    lane, sequence, start = lanes[row], int(batch.ids[row]), int(batch.start[row])
+    expected = "nothing before it"
+    if int(ids[row]) != _NOTHING:
+        expected = f"sequence {int(ids[row])} up to timestep {int(offsets[row])}"
+    number = seen.number + 1
+    if (batch.epoch, batch.number) == (seen.epoch, number):
+        what = "belongs to other lanes or data"
+    elif batch.epoch != seen.epoch:
+        what = f"comes after batch {seen.number} of epoch {seen.epoch}"
+    elif batch.number < number:
+        what = f"comes again, or late, after batch {seen.number}"
+    else:
+        what = f"comes after batch {seen.number}: {batch.number - number} between were missed"
+    return PlanError.at(
+        f"lanes: table {table!r}: batch {batch.number} of epoch {batch.epoch} {what}; its lane "
+        f"{lane} begins in sequence {sequence} at timestep {start}, and has seen {expected}. It "
+        "must go on where its lane stopped; call `take` and `put` once for each batch of a loader, "
+        "in its order, and give each loader its own table",
+        epoch=batch.epoch, batch=batch.number, lane=lane, sequence=sequence,
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Recurrent states as trees: a tensor, or tuples, lists and dicts of them.
+
+An LSTM's state is a pair, a GRU's one tensor, a model's of several layers anything nested; all are
+handled leaf by leaf. Place in the flow: below ``LaneStates``. Reads and makes: trees of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqdata.errors import ConfigError
+
+Tree = Any
+"""A tensor, or a tuple, list or dict of trees."""
+
+
+def mapped(change: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
+    """Give a tree of the same form, each tensor changed together with those in its place.
+
+    Args:
+        change: Takes a tensor of each tree.
+        tree: Whose form it has.
+        others: Trees of the same form.
+
+    Raises:
+        ConfigError: If something in the tree is no tensor, tuple, list or dict, or another tree has
+            another form.
+    """
+    if isinstance(tree, Tensor):
+        return change(tree, *others)
+    _check_form(tree, others)
+    if isinstance(tree, dict):
+        return {name: mapped(change, tree[name], *(one[name] for one in others)) for name in tree}
+    made = [mapped(change, *parts) for parts in zip(tree, *others, strict=True)]
+    return made if isinstance(tree, list) else tuple(made)
+
+
+def leaves(tree: Tree) -> Iterator[Tensor]:
+    """Give the tensors of a tree.
+
+    Raises:
+        ConfigError: If something in it is no tensor, tuple, list or dict.
+    """
+    if isinstance(tree, Tensor):
+        yield tree
+        return
+    _check_form(tree, ())
+    for part in tree.values() if isinstance(tree, dict) else tree:
+        yield from leaves(part)
+
+
+def chosen(tree: Tree, rows: Tensor, dim: int) -> Tree:
+    """Give the rows of a tree that are named.
+
+    Args:
+        tree: With rows along ``dim``.
+        rows: int64 (n,), on the CPU.
+        dim: Where rows lie.
+    """
+    return mapped(lambda leaf: leaf.index_select(dim, placed(rows, leaf.device)), tree)
+
+
+def where(mask: Tensor, tree: Tree, other: Tree, dim: int) -> Tree:
+    """Give the rows of one tree where ``mask`` holds, else those of the other.
+
+    Args:
+        mask: bool (n,), on the device of the trees.
+        tree: With n rows along ``dim``.
+        other: The same form.
+        dim: Where rows lie.
+    """
+
+    def choose(one: Tensor, another: Tensor) -> Tensor:
+        shape = [1] * one.ndim
+        shape[dim] = -1
+        return torch.where(mask.view(shape), one, another)
+
+    return mapped(choose, tree, other)
+
+
+def zeros_like(tree: Tree, rows: int, dim: int) -> Tree:
+    """Give zeros of a tree's form, with so many rows."""
+
+    def zeros(leaf: Tensor) -> Tensor:
+        shape = list(leaf.shape)
+        shape[dim] = rows
+        return leaf.new_zeros(shape)
+
+    return mapped(zeros, tree)
+
+
+def placed(values: Tensor, device: torch.device) -> Tensor:
+    """Give a small CPU tensor on a device; nothing waits for the device."""
+    return values if device.type == "cpu" else values.to(device, non_blocking=True)
+
+
+def _check_form(tree: Tree, others: tuple[Tree, ...]) -> None:
+    if type(tree) not in (tuple, list, dict):
+        raise ConfigError(
+            f"lanes: a state holds {type(tree).__name__}, must be tensors, in tuples, lists or "
+            "dicts if there are several; hand its tensors on as a tuple"
+        )
+    for other in others:
+        alike = type(other) is type(tree) and len(other) == len(tree)
+        if not alike or (isinstance(tree, dict) and tree.keys() != other.keys()):
+            raise ConfigError(
+                f"lanes: a state is {_form(other)}, must be {_form(tree)} as before; put back what "
+                "`run` or the module gives, and let `initial` have its form"
+            )
+
+
+def _form(tree: Tree) -> str:
+    if isinstance(tree, dict):
+        return f"a dict of {', '.join(map(repr, tree))}"
+    if isinstance(tree, tuple | list):
+        return f"a {type(tree).__name__} of {len(tree)}"
+    return f"a {type(tree).__name__}"
