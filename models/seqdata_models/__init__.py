@@ -6,6 +6,8 @@ from seqdata_models.functional import last_valid, masked_mean, masked_token_loss
 from seqdata_models.lstm_classifier import LSTMClassifier
 from seqdata_models.lstm_tagger import LSTMTagger
 from seqdata_models.seq2seq_lstm import Seq2SeqLSTM
+from seqdata_models.stateful_lm import StatefulLM
+from seqdata_models.stateful_tagger import StatefulTagger
 
 __all__ = [
     "ByteLM",
@@ -13,6 +15,8 @@ __all__ = [
     "LSTMClassifier",
     "LSTMTagger",
     "Seq2SeqLSTM",
+    "StatefulLM",
+    "StatefulTagger",
     "last_valid",
     "masked_mean",
     "masked_token_loss",

@@ -1,0 +1,62 @@
+"""What stateful models are made of: a recurrent layer by name, Adam with or without a schedule.
+
+Place in the flow: below ``StatefulLM`` and ``StatefulTagger``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import nn
+
+from seqdata import ConfigError
+
+Cell = Literal["lstm", "gru"]
+
+
+def recurrent_layer(
+    model: str, cell: str, inputs: int, hidden: int, layers: int, dropout: float
+) -> nn.LSTM | nn.GRU:
+    """Make a recurrent layer over (B, T, inputs).
+
+    Args:
+        model: Who asks, for the error.
+        cell: ``lstm`` or ``gru``.
+        inputs: Size of one timestep.
+        hidden: Size of the hidden state.
+        layers: How many are stacked.
+        dropout: Share of activations dropped between them.
+
+    Raises:
+        ConfigError: If there is no such cell.
+    """
+    kinds: dict[str, type[nn.LSTM | nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
+    if cell not in kinds:
+        raise ConfigError(f"{model}: `cell` is {cell!r}, must be 'lstm' or 'gru'; use 'lstm'")
+    between = dropout if layers > 1 else 0.0
+    return kinds[cell](inputs, hidden, layers, batch_first=True, dropout=between)
+
+
+def adam(module: L.LightningModule, learning_rate: float, *, cosine: bool) -> OptimizerLRScheduler:
+    """Make Adam over all parameters.
+
+    Args:
+        module: What is trained.
+        learning_rate: At the beginning.
+        cosine: Whether it falls to 0 along half a cosine over the whole fit, update by update;
+            without a known end (endless epochs) it stays.
+    """
+    optimizer = torch.optim.Adam(module.parameters(), learning_rate)
+    if not cosine:
+        return optimizer
+    steps = module.trainer.estimated_stepping_batches
+    if not 0 < steps < float("inf"):
+        return optimizer
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, int(steps))
+    return {
+        "optimizer": optimizer,
+        "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+    }

@@ -1,0 +1,137 @@
+"""A language model over streams: embedding, LSTM or GRU whose state goes on, linear head.
+
+Place in the flow: trained by a Lightning Trainer on the batches of ``TBPTT(lanes, chunk)`` with
+``shift=1``. Reads: one field of tokens and ``batch["targets"]``. Makes: logits per timestep.
+"""
+
+from __future__ import annotations
+
+import lightning as L
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from seqdata import LaneStates, SequenceBatch
+from seqdata_models.functional import token_nll
+from seqdata_models.metrics import BitsPerToken, ExactMean, Perplexity
+from seqdata_models.recurrent import Cell, adam, recurrent_layer
+
+
+class StatefulLM(L.LightningModule):
+    """The next token from all tokens before it in the stream, however far back the state reaches.
+
+    Gradients end where a chunk begins; states go on. Every scored token enters the loss once, with
+    the weight that it has in the whole optimizer update. Validation and test carry states of their
+    own through their streams.
+
+    Args:
+        tokens: Tokens are integers below this.
+        embedding: Size of a token's vector; None: ``hidden``, and the head's weights are these
+            vectors themselves (tied).
+        hidden: Size of the hidden state.
+        layers: Stacked recurrent layers.
+        cell: ``lstm`` or ``gru``.
+        dropout: Share of activations dropped after the embedding, between layers, before the head.
+        learning_rate: Of Adam.
+        cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit.
+        field: Name of the field of tokens, (r, T) integers.
+
+    Raises:
+        ConfigError: If there is no such cell.
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        embedding: int | None = 128,
+        hidden: int = 224,
+        layers: int = 1,
+        *,
+        cell: Cell = "lstm",
+        dropout: float = 0.0,
+        learning_rate: float = 4e-3,
+        cosine: bool = False,
+        field: str = "x",
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.learning_rate = learning_rate
+        self.cosine = cosine
+        self.field = field
+        size = hidden if embedding is None else embedding
+        self.embedding = nn.Embedding(tokens, size)
+        self.rnn = recurrent_layer("language model", cell, size, hidden, layers, dropout)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden, tokens)
+        if embedding is None:
+            nn.init.uniform_(self.embedding.weight, -0.1, 0.1)  # as a head's: logits begin small
+            self.head.weight = self.embedding.weight
+        self.lanes = LaneStates()
+        self.val_loss, self.test_loss = ExactMean(), ExactMean()
+        self.val_perplexity, self.test_perplexity = Perplexity(), Perplexity()
+        self.val_bits, self.test_bits = BitsPerToken(), BitsPerToken()
+
+    def forward(self, batch: SequenceBatch) -> Tensor:
+        """Give the logits of each next token, and move the states of the batch's lanes on.
+
+        Returns:
+            (r, T, tokens) float; what lies at padded steps means nothing.
+        """
+        x = self.dropout(self.embedding(batch[self.field].long()))  # (r, T, embedding)
+        state = self.lanes.take(batch)
+        out, state = self.lanes.run(self.rnn, batch, x, state)  # (r, T, hidden)
+        self.lanes.put(batch, state)
+        logits: Tensor = self.head(self.dropout(out))
+        return logits
+
+    def nll(self, batch: SequenceBatch) -> Tensor:
+        """Give the negative log-likelihood of each scored token in nats, (r, T); 0 elsewhere."""
+        return token_nll(self(batch), batch["targets"], batch.score)
+
+    def training_step(self, batch: SequenceBatch) -> Tensor:
+        """Give the loss: a mean over the tokens of the whole update, on any number of ranks."""
+        nll = self.nll(batch).sum()
+        mean = nll.detach() / max(batch.num_tokens, 1)
+        self.log("train_loss", mean, batch_size=batch.num_tokens, prog_bar=True)
+        return nll * batch.loss_scale
+
+    def validation_step(self, batch: SequenceBatch) -> None:
+        """Add up ``val_loss`` (nats per token), ``val_perplexity`` and ``val_bits_per_token``."""
+        self._evaluate(batch, "val", self.val_loss, self.val_perplexity, self.val_bits)
+
+    def test_step(self, batch: SequenceBatch) -> None:
+        """Add up ``test_loss``, ``test_perplexity`` and ``test_bits_per_token``."""
+        self._evaluate(batch, "test", self.test_loss, self.test_perplexity, self.test_bits)
+
+    def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
+        """Give ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``nll`` (n, T).
+
+        Filler rows and idle lanes are left out. Where a row holds several sequences ``ids`` and
+        ``start`` are the first one's.
+        """
+        here = (batch.weight > 0).cpu()
+        nll = self.nll(batch)[batch.weight > 0]
+        return {
+            "ids": batch.ids[here],
+            "start": batch.start[here],
+            "lengths": batch.lengths[here],
+            "nll": nll,
+        }
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Give Adam, with the schedule that was asked for."""
+        return adam(self, self.learning_rate, cosine=self.cosine)
+
+    def _evaluate(
+        self,
+        batch: SequenceBatch,
+        stage: str,
+        loss: ExactMean,
+        perplexity: Perplexity,
+        bits: BitsPerToken,
+    ) -> None:
+        total, count = self.nll(batch).double().sum(), batch.num_tokens
+        for mean in (loss, perplexity, bits):
+            mean.update(total, count)
+        self.log(f"{stage}_loss", loss, batch_size=count, prog_bar=True)
+        self.log(f"{stage}_perplexity", perplexity, batch_size=count)
+        self.log(f"{stage}_bits_per_token", bits, batch_size=count)

@@ -1,0 +1,115 @@
+"""A tagger over streams: LSTM or GRU whose state goes on, linear head at every timestep.
+
+Place in the flow: trained by a Lightning Trainer on the batches of ``TBPTT(lanes, chunk)``. Reads:
+``batch["x"]``, ``batch["y"]``. Makes: logits per timestep.
+"""
+
+from __future__ import annotations
+
+import lightning as L
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from seqdata import LaneStates, SequenceBatch
+from seqdata_models.functional import token_nll
+from seqdata_models.metrics import ExactMean
+from seqdata_models.recurrent import Cell, adam, recurrent_layer
+
+
+class StatefulTagger(L.LightningModule):
+    """One label per timestep of sequences that are far too long for one batch.
+
+    Gradients end where a chunk begins; states go on, and begin anew where a sequence does. Every
+    scored timestep enters the loss once, with the weight that it has in the whole optimizer update.
+
+    Args:
+        features: Size F of one timestep of ``x`` (r, T, F) float.
+        classes: Number of labels; ``y`` (r, T) holds integers below it.
+        hidden: Size of the hidden state.
+        layers: Stacked recurrent layers.
+        cell: ``lstm`` or ``gru``.
+        dropout: Share of activations dropped between layers and before the head.
+        learning_rate: Of Adam.
+        cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit.
+
+    Raises:
+        ConfigError: If there is no such cell.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        *,
+        hidden: int = 64,
+        layers: int = 1,
+        cell: Cell = "lstm",
+        dropout: float = 0.0,
+        learning_rate: float = 5e-3,
+        cosine: bool = False,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.learning_rate = learning_rate
+        self.cosine = cosine
+        self.rnn = recurrent_layer("stateful tagger", cell, features, hidden, layers, dropout)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden, classes)
+        self.lanes = LaneStates()
+        self.val_loss, self.val_accuracy = ExactMean(), ExactMean()
+        self.test_loss, self.test_accuracy = ExactMean(), ExactMean()
+
+    def forward(self, batch: SequenceBatch) -> Tensor:
+        """Give the logits, (r, T, classes), and move the states of the batch's lanes on.
+
+        What lies at padded steps means nothing.
+        """
+        state = self.lanes.take(batch)
+        out, state = self.lanes.run(self.rnn, batch, "x", state)  # (r, T, hidden)
+        self.lanes.put(batch, state)
+        logits: Tensor = self.head(self.dropout(out))
+        return logits
+
+    def training_step(self, batch: SequenceBatch) -> Tensor:
+        """Give the loss: a mean over the timesteps of the whole update, on any number of ranks."""
+        nll = token_nll(self(batch), batch["y"], batch.score).sum()
+        mean = nll.detach() / max(batch.num_tokens, 1)
+        self.log("train_loss", mean, batch_size=batch.num_tokens)
+        return nll * batch.loss_scale
+
+    def validation_step(self, batch: SequenceBatch) -> None:
+        """Add up ``val_loss`` and ``val_accuracy``, both per timestep."""
+        self._evaluate(batch, "val", self.val_loss, self.val_accuracy)
+
+    def test_step(self, batch: SequenceBatch) -> None:
+        """Add up ``test_loss`` and ``test_accuracy``, both per timestep."""
+        self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
+
+    def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
+        """Give ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``logits``.
+
+        Logits are (n, T, classes). Filler rows and idle lanes are left out. Where a row holds
+        several sequences ``ids`` and ``start`` are the first one's.
+        """
+        here = (batch.weight > 0).cpu()
+        logits = self(batch)[batch.weight > 0]
+        return {
+            "ids": batch.ids[here],
+            "start": batch.start[here],
+            "lengths": batch.lengths[here],
+            "logits": logits,
+        }
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Give Adam, with the schedule that was asked for."""
+        return adam(self, self.learning_rate, cosine=self.cosine)
+
+    def _evaluate(
+        self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
+    ) -> None:
+        logits, score = self(batch), batch.score
+        right = score & (logits.argmax(dim=-1) == batch["y"])
+        mean_loss.update(token_nll(logits, batch["y"], score).double().sum(), batch.num_tokens)
+        accuracy.update(right.sum(), batch.num_tokens)
+        self.log(f"{stage}_loss", mean_loss, batch_size=batch.num_tokens)
+        self.log(f"{stage}_accuracy", accuracy, batch_size=batch.num_tokens, prog_bar=True)
