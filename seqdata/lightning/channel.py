@@ -105,6 +105,33 @@ class Channel:
             yield ahead.items.pop()
             ahead = following
 
+    def gather(self, mine: Item) -> list[Item]:
+        """Give what every rank says; every rank must call it between the same two batches.
+
+        Args:
+            mine: Anything that pickles.
+
+        Raises:
+            PeerFailedError: If a rank is gone.
+        """
+        packed = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
+        ranks = torch.distributed.get_world_size(self.group)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
+        self._exchange(sizes, torch.tensor([len(packed)]))
+        room = max(int(size) for size in sizes)
+        told = [torch.empty(room, dtype=torch.uint8) for _ in range(ranks)]
+        self._exchange(told, torch.cat([packed, packed.new_zeros(room - len(packed))]))
+        return [
+            pickle.loads(one[: int(size)].numpy().tobytes())
+            for one, size in zip(told, sizes, strict=True)
+        ]
+
+    def _exchange(self, told: list[torch.Tensor], mine: torch.Tensor) -> None:
+        self._wait(
+            torch.distributed.all_gather(told, mine, group=self.group, async_op=True),
+            parting=True,
+        )
+
     def _ahead(self, source: Iterator[Item]) -> _Ahead[Item]:
         items: list[Item] = []
         error: Exception | None = None
@@ -121,11 +148,11 @@ class Channel:
         )
         return _Ahead(code, items, error, codes, self._latest)
 
-    def _wait(self, work: Any) -> None:
-        """Return once all ranks have said what they have."""
+    def _wait(self, work: Any, *, parting: bool = False) -> None:
+        """Return once all ranks have said what they have; ``parting`` ranks still do."""
         limit = time.monotonic() + PATIENCE
         while True:
-            known = self._watcher.failure or self._watcher.parted
+            known = self._watcher.failure or (None if parting else self._watcher.parted)
             try:
                 work.wait(_SLICE)
                 return

@@ -14,11 +14,15 @@ from typing import Any, TypeVar
 import torch.distributed
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from seqdata.errors import PeerFailedError
+from seqdata.lightning.agreement import gather
 from seqdata.lightning.channel import PATIENCE, Channel, stopped
 from seqdata.lightning.peers import myself
 from seqdata.lightning.watcher import Bounds, Watcher
+from seqdata.world import World
 
 Item = TypeVar("Item")
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Together:
         self._bounds = bounds or Bounds()
         self._joined: _Joined | None = None
         self._stop: str | None = None
+        self._ends_alone = False
 
     def agreed(self, source: Iterator[Item], ranks: int) -> Iterator[Item]:
         """Give the items of ``source`` on every rank, or the same error on every rank.
@@ -64,13 +69,38 @@ class Together:
         if joined is None:
             return
         agreed = exception is joined.channel.raised
+        self._ends_alone = not agreed
         if not agreed:
             joined.watcher.explain(exception)
         joined.watcher.part(None if agreed else exception)
 
+    def gathered(self, mine: Told, ranks: int) -> list[Told]:
+        """Give what every rank says, in the order of ranks; all must come between the same batches.
+
+        Args:
+            mine: What this rank says; anything that pickles.
+            ranks: How many there are.
+
+        Raises:
+            PeerFailedError: If a rank is gone, or this one ends by an exception of its own, where
+                others cannot be waited for.
+        """
+        joined = self._joined
+        if joined is None:
+            try:
+                return gather(World(0, ranks), mine)
+            except RuntimeError as cause:
+                raise PeerFailedError.at(f"ranks: not all ranks came: {cause}") from cause
+        if self._ends_alone:
+            raise PeerFailedError.at(
+                "ranks: an exception of this rank alone ends it, the others do not come"
+            )
+        return joined.channel.gather(mine)
+
     def leave(self) -> None:
         """End this rank's part, and its threads; the next iteration begins anew."""
         joined, self._joined, self._stop = self._joined, None, None
+        self._ends_alone = False
         if joined is None or not torch.distributed.is_initialized():
             return
         if joined.watcher.leave():

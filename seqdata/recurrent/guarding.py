@@ -52,7 +52,7 @@ class Seen:
 
 
 def check_next(seen: Seen | None, batch: SequenceBatch, lanes: tuple[int, ...], table: str) -> None:
-    """Refuse a batch that does not go on where the lanes stopped; batch 0 begins anew.
+    """Refuse a batch that does not go on where the lanes stopped.
 
     Args:
         seen: What the table saw last; None: nothing.
@@ -64,8 +64,6 @@ def check_next(seen: Seen | None, batch: SequenceBatch, lanes: tuple[int, ...], 
         ResumeError: If nothing is known, and it is not batch 0.
         PlanError: If a batch was missed, comes again, or its rows belong elsewhere.
     """
-    if batch.number == 0:
-        return
     if seen is None:
         raise ResumeError.at(
             f"lanes: table {table!r} knows no state, and batch {batch.number} of epoch "
@@ -93,7 +91,7 @@ def after(batch: SequenceBatch, lanes: tuple[int, ...], before: Seen | None) -> 
     idle = batch.lengths == 0
     if bool(idle.any()):
         old = torch.full_like(ids, _NOTHING), torch.full_like(ids, _NOTHING)
-        if before is not None and batch.number:
+        if before is not None:
             old = before.of(lanes)
         ids, offsets = torch.where(idle, old[0], ids), torch.where(idle, old[1], offsets)
     return Seen(batch.epoch, batch.number, lanes, ids, offsets)

@@ -54,6 +54,7 @@ class LaneStates:
         self._dim = dim
         self._tables: dict[str, Table] = {}
         self._before: dict[str, Table | None] = {}  # as they were before their latest batch
+        self._forgiven: dict[str, tuple[int, int]] = {}  # batches whose states are lost
 
     def take(self, batch: SequenceBatch, table: str | None = None) -> Tree | None:
         """Give the state of each row: where its lane stopped, or anew where a sequence begins.
@@ -71,10 +72,8 @@ class LaneStates:
             ResumeError: If nothing was put back, and this is not batch 0.
             ConfigError: If the batch has no lanes.
         """
-        name, lanes = self._name(batch, table), _lanes_of(batch)
-        held = self._tables.get(name)
-        check_next(None if held is None else held.seen, batch, lanes, name)
-        held = held if batch.number else None
+        name, lanes = batch.loader if table is None else table, _lanes_of(batch)
+        held = self._held(name, batch, lanes)
         start = self._start(batch)
         if held is None:
             return start
@@ -121,12 +120,10 @@ class LaneStates:
             PlanError: If the batch does not follow the one that was put back last.
             ConfigError: If the state has other rows than the batch.
         """
-        name, lanes = self._name(batch, table), _lanes_of(batch)
-        held = self._tables.get(name)
-        check_next(None if held is None else held.seen, batch, lanes, name)
+        name, lanes = batch.loader if table is None else table, _lanes_of(batch)
+        held = self._held(name, batch, lanes)
         state = kept(state, len(batch), self._dim)
         active = (batch.on_cpu("weight") > 0) & (batch.lengths > 0)
-        held = held if batch.number else None
         known = (True,) * len(lanes)
         if not bool(active.all()):
             state, known = self._merged(batch, held, state, active)
@@ -156,7 +153,9 @@ class LaneStates:
             return {"version": STATE_VERSION, "tables": mine}
         every = [mine] * torch.distributed.get_world_size(group)
         torch.distributed.all_gather_object(every, mine, group=group)
-        return {"version": STATE_VERSION, "tables": joined_tables(every, self._dim)}
+        names = dict.fromkeys(name for one in every for name in one)
+        tables = {name: self.joined([one.get(name, {}) for one in every]) for name in names}
+        return {"version": STATE_VERSION, "tables": tables}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with saved states: each rank with those of its lanes, on any number of ranks.
@@ -175,11 +174,56 @@ class LaneStates:
         }
         self._tables, self._before = tables, {}
 
+    def saved(self, table: str, epoch: int, number: int) -> dict[str, Any] | None:
+        """Give a table of this rank as it was before a batch; empty: none is in use; None: lost.
+
+        The latest batch can be taken back: where its step failed, it is trained again.
+
+        Args:
+            table: Its name.
+            epoch: Of the batch.
+            number: Of the batch, from 1.
+        """
+        for held in (self._tables.get(table), self._before.get(table)):
+            if held is not None and (held.seen.epoch, held.seen.number) == (epoch, number - 1):
+                return held.as_dict()
+        return None if table in self._tables else {}
+
+    def joined(self, saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Give what ranks have ``saved`` of a table as one.
+
+        Raises:
+            ResumeError: If ranks stand at different batches.
+        """
+        return joined([one for one in saved if one], self._dim)
+
+    def restore(self, table: str, saved: Mapping[str, Any]) -> None:
+        """Go on with a table that was saved.
+
+        Raises:
+            ResumeError: If it is damaged.
+        """
+        self._tables[table] = Table.of_dict(saved, self._dim, table)
+        self._before.pop(table, None)
+
+    def forgive(self, table: str, epoch: int, number: int) -> None:
+        """Let a batch come whose states are lost: its sequences go on as if they began."""
+        self._tables.pop(table, None)
+        self._forgiven[table] = epoch, number
+
     def _saved(self) -> dict[str, Any]:
         return {name: table.as_dict() for name, table in self._tables.items()}
 
-    def _name(self, batch: SequenceBatch, table: str | None) -> str:
-        return batch.loader if table is None else table
+    def _held(self, name: str, batch: SequenceBatch, lanes: tuple[int, ...]) -> Table | None:
+        """Give what a batch goes on with; None: nothing."""
+        held = self._tables.get(name)
+        if batch.number == 0 or (held is None and self._is_forgiven(name, batch)):
+            return None
+        check_next(None if held is None else held.seen, batch, lanes, name)
+        return held
+
+    def _is_forgiven(self, name: str, batch: SequenceBatch) -> bool:
+        return self._forgiven.get(name) == (batch.epoch, batch.number)
 
     def _start(self, batch: SequenceBatch) -> Tree | None:
         """Give the learned start, once per row; gradients flow into it."""
@@ -227,20 +271,6 @@ class LaneStates:
         merged = where(placed(active, device), state, old, self._dim)
         both = zip(active.tolist(), known, strict=True)
         return merged, tuple(now or before for now, before in both)
-
-
-def joined_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]:
-    """Give the tables of all ranks as one of each name.
-
-    Args:
-        saved: By name, of each rank.
-        dim: Where rows lie.
-
-    Raises:
-        ResumeError: If ranks stand at different batches.
-    """
-    names = dict.fromkeys(name for one in saved for name in one)
-    return {name: joined([one[name] for one in saved if name in one], dim, name) for name in names}
 
 
 def _lanes_of(batch: SequenceBatch) -> tuple[int, ...]:

@@ -78,13 +78,12 @@ class Table:
         return cls(seen, (True,) * len(lanes), saved["state"], dim)
 
 
-def joined(saved: Sequence[Mapping[str, Any]], dim: int, name: str) -> dict[str, Any]:
+def joined(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]:
     """Give one saved table of the lanes of all ranks.
 
     Args:
         saved: A table of each rank; of a lane that several have, the first counts.
         dim: Where rows lie.
-        name: Of the table.
 
     Raises:
         ResumeError: If ranks stand at different batches.
@@ -92,8 +91,8 @@ def joined(saved: Sequence[Mapping[str, Any]], dim: int, name: str) -> dict[str,
     places = {(one["epoch"], one["number"]) for one in saved}
     if len(places) > 1:
         raise ResumeError(
-            f"lanes: table {name!r} is at batches {sorted(places)} (epoch, number) on the ranks, "
-            "must be at the same; save after the same step everywhere"
+            f"lanes: ranks have put back batches {sorted(places)} (epoch, number) last, must be "
+            "the same; save after the same step everywhere"
         )
     parts = [one for one in saved if len(one["lanes"])] or list(saved[:1])
     lanes = torch.cat([one["lanes"] for one in parts])

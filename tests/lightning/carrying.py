@@ -1,0 +1,86 @@
+"""A model that carries its state from chunk to chunk, and what it did, step by step."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.policies.tbptt import TBPTT
+from seqdata.recurrent.states import LaneStates
+
+
+def series(count: int, seed: int = 0, longest: int = 40) -> list[np.ndarray]:
+    """Give sequences of two features, float64, of 1 to ``longest`` timesteps."""
+    draw = np.random.default_rng(seed)
+    return [draw.standard_normal((int(n), 2)) for n in draw.integers(1, longest + 1, count)]
+
+
+@dataclass
+class Did:
+    """What a run did, in order."""
+
+    losses: list[tuple[int, int, float]] = field(default_factory=list)  # epoch, number, loss
+    lanes: dict[tuple[int, int, int], float] = field(default_factory=dict)  # epoch, number, lane
+    val: list[tuple[int, int, float]] = field(default_factory=list)
+
+
+class Carrying(pl.LightningModule):
+    """An LSTM in float64 that predicts the next timestep.
+
+    Args:
+        fail_at: ``(epoch, number)`` of the batch after whose ``put`` the step raises; None: none.
+        learned: Whether sequences begin with a learned state.
+    """
+
+    def __init__(self, fail_at: tuple[int, int] | None = None, learned: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.lstm = torch.nn.LSTM(2, 4, batch_first=True).double()
+        self.head = torch.nn.Linear(4, 2).double()
+        if learned:
+            self.h0 = torch.nn.Parameter(torch.randn(1, 4).double())
+            self.c0 = torch.nn.Parameter(torch.randn(1, 4).double())
+        self.lanes = LaneStates(initial=self.start if learned else None)
+        self.fail_at = fail_at
+        self.did = Did()
+
+    def start(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.h0, self.c0
+
+    def errors(self, batch):
+        state = self.lanes.take(batch)
+        out, state = self.lanes.run(self.lstm, batch, "x", state)
+        self.lanes.put(batch, state)
+        return ((self.head(out) - batch["targets"]) ** 2).sum(-1) * batch.score
+
+    def training_step(self, batch, batch_idx):
+        errors = self.errors(batch)
+        if self.fail_at == (batch.epoch, batch.number):
+            raise OSError("told to fail")
+        for lane, weight, value in zip(batch.lanes, batch.weight, errors.sum(1), strict=True):
+            if weight:
+                self.did.lanes[batch.epoch, batch.number, int(lane)] = float(value)
+        self.did.losses.append((batch.epoch, batch.number, float(errors.sum())))
+        return errors.sum() * batch.loss_scale
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        value = float(self.errors(batch).sum())
+        self.did.val.append((dataloader_idx, batch.number, value))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+    def parameters_of(self) -> list[float]:
+        return [value for one in self.parameters() for value in one.detach().flatten().tolist()]
+
+
+def lanes_of(count: int = 17, *, lanes: int = 4, chunk: int = 8, val: Any = 3, **options: Any):
+    """Make a DataModule that deals series to lanes."""
+    given = series(val, 1) if isinstance(val, int) else val
+    options.setdefault("batching", TBPTT(lanes, chunk))
+    return SequenceDataModule(
+        train=series(count), val=given, fields=("x",), shift=1, seed=3, **options
+    )
