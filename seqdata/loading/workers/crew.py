@@ -123,7 +123,7 @@ class Crew:
         slot = self._arena.slot(self._free[-1])
         put_requests(slot, requests)
         slots.done(slot)[0] = 0
-        task = Task(self._free.pop(), requests, member)
+        task = Task(self._free.pop(), slot, requests, member)
         if not member.tasks:
             member.quiet, member.warned = 0.0, False
         member.tasks.append(task)
@@ -133,19 +133,14 @@ class Crew:
             LOG.debug("worker %d is gone", member.number)
         return task
 
-    def ready(self, task: Task) -> int:
-        """Give how many answers of a task can be taken."""
-        return int(slots.done(self._arena.slot(task.slot))[0]) if task.finished else 0
-
     def answer(self, task: Task) -> tuple[Any, Axes]:
         """Take the next answer of a task: columns, or what a worker has collated.
 
         Raises:
             Exception: What the worker raised instead.
         """
-        number, slot = task.taken, self._arena.slot(task.slot)
+        slot, (place, size, more) = task.content, task.places[task.taken]
         task.taken += 1
-        place, size, more = slots.table(slot)[number].tolist()
         if place < 0:
             if not task.own and task.lost is not None:
                 raise task.lost
@@ -203,18 +198,24 @@ class Crew:
             return True
         member.tasks.popleft()
         member.quiet, member.warned = 0.0, False
-        task.finished = True
+        self._finish(task)
         self._learn(task, value / 1e6)
+        return True
+
+    def _finish(self, task: Task, lost: SeqDataError | None = None) -> None:
+        """Let what is done of a task be taken; the rest of it will not come."""
+        done = int(slots.done(task.content)[0])
+        task.places = slots.table(task.content)[:done].tolist()
+        task.finished, task.lost = True, lost
         if task.stale:
             self.release(task)
-        return True
 
     def _learn(self, task: Task, seconds: float) -> None:
         """Remember what a request costs, newer ones more."""
-        table = slots.table(self._arena.slot(task.slot))[: len(task.requests)]
-        bytes_ = float(table[:, 1:].sum()) / len(table)
+        count = len(task.requests)
+        bytes_ = sum(size + more for _, size, more in task.places) / count
         known = self.request_seconds > 0
-        seconds = max(1e-6, seconds / len(table))
+        seconds = max(1e-6, seconds / count)
         self.request_bytes += (bytes_ - self.request_bytes) * (0.25 if known else 1)
         self.request_seconds += (seconds - self.request_seconds) * (0.25 if known else 1)
 
@@ -233,10 +234,7 @@ class Crew:
         """Let what a worker has not finished be lost; what it has finished can be taken."""
         member.gone = error
         while member.tasks:
-            task = member.tasks.popleft()
-            task.finished, task.lost = True, error
-            if task.stale:
-                self.release(task)
+            self._finish(member.tasks.popleft(), error)
 
     def _watch(self) -> None:
         """Look which workers make progress."""
@@ -267,7 +265,7 @@ class Crew:
         ready, among = line[slots.PROGRESS] > 0, tuple[int, ...]()
         if ready and member.tasks:
             task = member.tasks[0]
-            at = int(slots.done(self._arena.slot(task.slot))[0])
+            at = int(slots.done(task.content)[0])
             if at < len(task.requests):
                 among = tuple(task.requests[at].ids.tolist())
         sequence = line[slots.SEQUENCE] if line[slots.SEQUENCE] in among else None

@@ -43,9 +43,11 @@ class Task:
     """Some requests, the slot that they went out in, and who works on them."""
 
     slot: int
+    content: memoryview  # of the slot
     requests: list[Request]
     member: Member
     own: deque[Anonymous] = field(default_factory=deque)  # memory of answers too large
+    places: list[list[int]] = field(default_factory=list)  # of its answers, once it is finished
     finished: bool = False  # no more answers will come
     lost: SeqDataError | None = None  # why answers are missing
     taken: int = 0

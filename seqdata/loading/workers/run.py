@@ -81,10 +81,10 @@ class Run:
         return True
 
     def _taken(self) -> tuple[Any, Axes]:
-        self._refuse_after_end()
-        self._let_go()
-        self._send()
-        while not self._tasks or self._tasks[0].taken == self._crew.ready(self._tasks[0]):
+        if self._held is not None or not self._tasks:
+            self._let_go()
+            self._send()
+        while not self._tasks or self._tasks[0].taken == len(self._tasks[0].places):
             self._wait()
         task = self._tasks[0]
         try:
@@ -93,16 +93,12 @@ class Run:
             if task.taken == len(task.requests):
                 self._held = self._tasks.popleft()
 
-    def _refuse_after_end(self) -> None:
-        """Raise where the iteration was left: the crew and its slots are somebody else's now."""
-        if self._ended:
+    def _wait(self) -> None:
+        """Wait a moment for the oldest task, or raise why its next answer will not come."""
+        if self._ended:  # the crew and its slots are somebody else's now
             raise IncompleteEpochError(
                 "loader: the iteration was left while a batch was made; begin another one"
             )
-
-    def _wait(self) -> None:
-        """Wait a moment for the oldest task, or raise why its next answer will not come."""
-        self._refuse_after_end()
         task = self._tasks[0] if self._tasks else None
         failure = (self._crew.broken or self._failure) if task is None else task.lost
         if failure is not None:

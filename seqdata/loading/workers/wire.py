@@ -66,7 +66,7 @@ def get_requests(slot: memoryview, tell: Tell) -> list[Request]:
     found = []
     at = 1
     for _ in range(int(numbers[0])):
-        count, epoch, horizon, together, known = numbers[at : at + _FACTS].tolist()
+        count, epoch, horizon, how, known = numbers[at : at + _FACTS].tolist()
         at += _FACTS
         whole = numbers[at : at + (4 + known) * count].copy()
         at += len(whole)
@@ -95,7 +95,7 @@ class Parcel:
                 fields[name] = column
                 continue
             lengths = np.ascontiguousarray(column.lengths, dtype=np.int64)
-            values_at = _aligned(at + lengths.nbytes)
+            values_at = _aligned(at + lengths.nbytes + 8)
             dtype, shape, total = column.dtype, tuple(column.shape), int(lengths.sum())
             fields[name] = (dtype.str, shape, at, len(lengths), values_at, total)
             self._fills.append((column, lengths, at, values_at))
@@ -113,7 +113,7 @@ class Parcel:
         for column, lengths, at, values_at in self._fills:
             bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
             np.cumsum(lengths, out=bounds[1:])
-            np.frombuffer(to, dtype=np.int64, count=len(lengths), offset=at)[:] = lengths
+            np.frombuffer(to, dtype=np.int64, count=len(bounds), offset=at)[:] = bounds
             shape = (int(bounds[-1]), *column.shape)
             count = math.prod(shape)
             values = np.frombuffer(to, dtype=column.dtype, count=count, offset=values_at)
@@ -146,34 +146,32 @@ def columns_of(
 class SentColumn:
     """One field of the spans that a worker read: a ``Column``.
 
-    Lengths are copied at once: whoever was left behind while it collates may be overwritten values,
-    but never reads outside of them.
+    Where pieces begin is copied at once: whoever was left behind while it collates may be
+    overwritten values, but never reads outside of them.
 
     Args:
         answer: Bytes of shared memory.
         engine: The kernel that copies.
         dtype: Of one element.
         shape: Of one timestep.
-        lengths_at: Where the lengths lie.
+        edges_at: Where it lies where each piece begins, and the last one ends.
         count: How many pieces.
         values_at: Where the values lie.
         total: Timesteps of all pieces.
     """
 
-    __slots__ = ("_edges", "_engine", "_values", "dtype", "shape")
+    __slots__ = ("_edges", "_engine", "_values", "_width", "dtype", "shape")
 
     def __init__(
         self, answer: memoryview, engine: Kernel, dtype: str, shape: tuple[int, ...],
-        lengths_at: int, count: int, values_at: int, total: int,
+        edges_at: int, count: int, values_at: int, total: int,
     ) -> None:  # fmt: skip
         self.dtype = np.dtype(dtype)
         self.shape = shape
         self._engine = engine
-        self._edges = np.zeros(count + 1, dtype=np.int64)
-        np.cumsum(np.frombuffer(answer, np.int64, count, lengths_at), out=self._edges[1:])
-        elements = total * math.prod(shape)
-        flat = np.frombuffer(answer, self.dtype, elements, values_at)
-        self._values = flat.reshape(total, *shape) if shape else flat
+        self._edges = np.frombuffer(answer, np.int64, count + 1, edges_at).copy()
+        self._width = self.dtype.itemsize * math.prod(shape)
+        self._values = answer[values_at : values_at + total * self._width]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -186,7 +184,8 @@ class SentColumn:
     def __getitem__(self, number: int) -> NDArray[Any]:
         """Give one piece, (length, *shape): a copy."""
         begin, end = self._edges[number : number + 2].tolist()
-        return self._values[begin:end].copy()
+        piece = self._values[begin * self._width : end * self._width]
+        return np.frombuffer(bytearray(piece), self.dtype).reshape(end - begin, *self.shape)
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
         """Copy all pieces into place and pad.
@@ -201,11 +200,12 @@ class SentColumn:
         """
         if out.dtype != self.dtype:
             raise ValueError(f"fill: `out` is {out.dtype}, must be {self.dtype}; make it so")
-        count, width = len(self), self.dtype.itemsize * math.prod(self.shape)
-        if not width:  # timesteps of no elements
+        if not self._width:  # timesteps of no elements
             return
+        count, edges = len(self), self._edges
         spans = np.zeros((count, 3), dtype=np.int64)
-        spans[:, 0], spans[:, 2] = np.arange(count), self.lengths
+        spans[:, 0] = np.arange(count)
+        np.subtract(edges[1:], edges[:-1], out=spans[:, 2])
         starts = np.array([0, count], dtype=np.int64)
-        source = self._engine.source((self._values,), (self._edges,), starts, width)
+        source = self._engine.source((self._values,), (edges,), starts, self._width)
         self._engine.fill(source, spans, bounds, out, padding)
