@@ -7,12 +7,13 @@ a counter breaks one file and the test beside it. Place in the flow: below all o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 
 from seqdata.errors import ResumeError
 from seqdata.world import World
@@ -25,6 +26,13 @@ _SETTINGS = (
     "accumulate_grad_batches", "limit_train_batches", "max_epochs", "max_steps", "overfit_batches",
     "precision", "val_check_interval",
 )  # fmt: skip
+_STAGES = {
+    RunningStage.TRAINING: "training",
+    RunningStage.SANITY_CHECKING: "validation",
+    RunningStage.VALIDATING: "validation",
+    RunningStage.TESTING: "test",
+    RunningStage.PREDICTING: "prediction",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +80,17 @@ def counters_of(trainer: Trainer) -> Counters:
     )
 
 
-def feeds(trainer: Trainer, loader: object) -> bool:
-    """Tell whether the fit loop draws its batches from this very loader."""
-    combined = trainer.fit_loop._combined_loader
-    return combined is not None and any(one is loader for one in combined.flattened)
+def playing(trainer: Trainer) -> Sequence[object]:
+    """Give the iterators that the loop that runs draws its batches from."""
+    loop = trainer._active_loop
+    combined = None if loop is None else loop._combined_loader
+    running = None if combined is None else combined._iterator
+    return () if running is None else running.iterators
 
 
 def draws(trainer: Trainer, iterator: object) -> bool:
     """Tell whether the loop that runs draws its batches from this very iterator."""
-    loop = trainer._active_loop
-    combined = None if loop is None else loop._combined_loader
-    playing = None if combined is None else combined._iterator
-    return playing is not None and any(one is iterator for one in playing.iterators)
+    return any(one is iterator for one in playing(trainer))
 
 
 def attach(trainer: Trainer, callback: Callback, *, first: bool = False) -> None:
@@ -151,6 +158,20 @@ def is_in_step(trainer: Trainer) -> bool:
     """Tell whether a training step has its batch and is not done: no validation, no fetching."""
     counters = counters_of(trainer)
     return trainer.training and counters.ready > counters.processed
+
+
+def stage_of(trainer: Trainer) -> str:
+    """Say what runs: training, validation (the sanity check, too), test or prediction."""
+    stage = trainer.state.stage
+    return _STAGES[RunningStage.TRAINING if stage is None else stage]
+
+
+def is_in_evaluation(trainer: Trainer) -> bool:
+    """Tell whether a validation, test or prediction has a batch to come, or one not done."""
+    if not (trainer.predicting or trainer.evaluating):
+        return False
+    loop: Any = trainer._active_loop
+    return bool(loop.batch_progress.current.completed < sum(loop.max_batches))
 
 
 def trained_steps(trainer: Trainer, steps: int) -> int:

@@ -22,10 +22,17 @@ MARKER = {"seqdata": 1}
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where an iteration begins, and how its batches are gathered into updates."""
+    """Where an iteration begins, and how its batches are gathered into updates.
+
+    Attributes:
+        place: Of its first batch.
+        update: How batches make updates.
+        looks: Whether somebody only looks into the loader, beside the loop that draws from it.
+    """
 
     place: Place
     update: Update
+    looks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class Handed:
     step: int
 
 
-Drawn = tuple[Handed, Any]
+Drawn = tuple[Handed | None, Any]
 Agreed = Callable[["Iteration", Iterator[Drawn]], Iterator[Drawn]]
 
 
@@ -50,19 +57,19 @@ class TrainerLoader:
 
     Args:
         player: What plays the epochs.
-        begin: Called with this loader at an iteration's first ``next()``; says where it begins.
+        begin: Called with an iteration at its first ``next()``; says where it begins.
         name: Of its data set, where several were given by name.
         agreed: Gives an iteration's batches where the other ranks have theirs; None: asks nobody.
 
     Attributes:
-        handed: The batch that was handed out last; None: none was.
+        handed: The batch that a loop was handed last; None: none was.
         waited: Seconds that iterations have waited for this rank's batches in all, not for others.
     """
 
     def __init__(
         self,
         player: Player,
-        begin: Callable[[TrainerLoader], Start],
+        begin: Callable[[Iteration], Start],
         name: str | None = None,
         *,
         agreed: Agreed | None = None,
@@ -82,16 +89,16 @@ class TrainerLoader:
 
     def play(self, iteration: Iteration) -> Iterator[Drawn]:
         """Give the batches of an iteration, each with which one it is; begins at the first."""
-        drawn = self._drawn()
+        drawn = self._drawn(iteration)
         return drawn if self._agreed is None else self._agreed(iteration, drawn)
 
-    def _drawn(self) -> Iterator[Drawn]:
-        start = self._begin(self)
+    def _drawn(self, iteration: Iteration) -> Iterator[Drawn]:
+        start = self._begin(iteration)
         place = start.place
         first = self.player.share(place.epoch, place.position).first_step
         batches = self.player.play(place.epoch, place.position, start.update)
         for step, batch in enumerate(self._timed(batches), first):
-            yield Handed(place, step), batch
+            yield None if start.looks else Handed(place, step), batch
 
     def _timed(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Give the same, and count how long this rank waits for its own."""
@@ -123,17 +130,25 @@ class Iteration:
 
     Args:
         loader: Whose.
+
+    Attributes:
+        loader: Whose.
+        has_batch: Whether it handed out a batch and was not asked for another one.
     """
 
     def __init__(self, loader: TrainerLoader) -> None:
-        self._loader = loader
+        self.loader = loader
+        self.has_batch = False
         self._played: Iterator[Drawn] | None = None
 
     def __iter__(self) -> Iteration:
         return self
 
     def __next__(self) -> Any:
+        self.has_batch = False
         if self._played is None:
-            self._played = self._loader.play(self)
-        self._loader.handed, batch = next(self._played)
+            self._played = self.loader.play(self)
+        handed, batch = next(self._played)
+        self.loader.handed = handed or self.loader.handed
+        self.has_batch = True
         return batch

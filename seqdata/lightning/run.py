@@ -16,7 +16,7 @@ from seqdata.errors import SEE, ResumeError, SeqDataError, SeqDataWarning, step_
 from seqdata.lightning import adapter
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Cursor, Place
-from seqdata.lightning.loader import Start, TrainerLoader
+from seqdata.lightning.loader import Iteration, Start
 from seqdata.lightning.options import DataOptions
 from seqdata.lightning.repairs import CounterRepair, Resume
 from seqdata.lightning.replay.course import Course
@@ -57,17 +57,17 @@ class TrainRun:
         self._began = began
         self._course: Course | None = None  # of a fit that has not drawn a batch yet
 
-    def begin(self, loader: TrainerLoader) -> Start:
+    def begin(self, iteration: Iteration) -> Start:
         """Give the start of an iteration that is about to draw its first batch.
 
-        Only the loader that feeds the fit loop moves the cursor; looking into another one does not.
+        Only what the fit loop draws moves the cursor; whoever else looks into a loader does not.
 
         Raises:
             ResumeError: If the data and the Trainer do not stand at the same step.
         """
         counters = adapter.counters_of(self.trainer)
-        if not adapter.feeds(self.trainer, loader):
-            return Start(self.here(), self._update(counters))
+        if not adapter.draws(self.trainer, iteration):
+            return Start(self.here(), self._update(counters), looks=True)
         lanes = self.player.plan(self.here().epoch).lanes
         stride = 1 if lanes else self._world.size
         first = self._cursor.trained is None

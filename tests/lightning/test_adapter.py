@@ -3,6 +3,7 @@
 import csv
 
 import lightning.pytorch as pl
+import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
@@ -10,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 from seqdata.lightning import adapter
 from seqdata.lightning.adapter import Counters, Tracker
 from seqdata.world import World
-from tests.lightning.harness import QUIET, data_of, fit
+from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 
 class Reading(Callback):
@@ -55,11 +56,53 @@ def tracker(ready: int, started: int, processed: int, completed: int) -> Tracker
     return {"ready": ready, "started": started, "processed": processed, "completed": completed}
 
 
-def test_only_the_loader_of_the_fit_loop_feeds_it():
-    run = fit(data_of(), max_epochs=1)
-    assert adapter.feeds(run.trainer, run.trainer.train_dataloader)
-    assert not adapter.feeds(run.trainer, run.data.train_dataloader())
-    assert not adapter.feeds(pl.Trainer(**QUIET, max_epochs=1), run.data.train_dataloader())
+def test_only_what_the_running_loop_draws_is_drawn():
+    drawn, looked = [], []
+
+    class Looking(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            drawn.extend(adapter.playing(trainer))
+            looked.extend(iter(one) for one in (trainer.train_dataloader, trainer.val_dataloaders))
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            assert all(adapter.draws(trainer, one) for one in drawn[-1:])
+            assert not any(adapter.draws(trainer, one) for one in looked)
+
+        def on_validation_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
+            assert not adapter.draws(trainer, drawn[-1])
+            (running,) = adapter.playing(trainer)
+            assert running.loader is trainer.val_dataloaders
+
+    data = data_of()
+    fit(data, max_epochs=1, callbacks=(Looking(),), num_sanity_val_steps=0)
+    assert len(set(map(id, drawn))) == 1
+    assert len(drawn) == 6
+    assert adapter.playing(pl.Trainer(**QUIET, max_epochs=1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "stage"),
+    [("validate", "validation"), ("test", "test"), ("predict", "prediction")],
+)
+def test_an_evaluation_goes_on_until_its_last_batch_is_done(call, stage):
+    seen = []
+
+    def look(trainer):
+        seen.append((adapter.is_in_evaluation(trainer), adapter.stage_of(trainer)))
+
+    class Looking(Callback):
+        pass
+
+    for name in ("start", "batch_start", "batch_end", "epoch_end"):
+        hook = {"validate": "validation"}.get(call, call)
+        setattr(Looking, f"on_{hook}_{name}", lambda self, trainer, *_, **__: look(trainer))
+    data = data_of(val=[[[0.5]] * 3] * 3, test=sequences(3), predict=sequences(3))
+    with quietly():
+        trainer = pl.Trainer(**QUIET, max_epochs=1, callbacks=[Looking()])
+        getattr(trainer, call)(Recorder(), datamodule=data)
+    assert [inside for inside, _ in seen[1:-1]] == [True] * 4  # two batches, begun and ended
+    assert not seen[-1][0]
+    assert {what for _, what in seen} == {stage}
 
 
 def test_one_device_is_a_world_of_one():

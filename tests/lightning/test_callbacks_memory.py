@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ from seqdata.lightning.callbacks.figures import Figures
 from seqdata.lightning.callbacks.memory import peak_bytes
 from seqdata.lightning.callbacks.out_of_memory import is_out_of_memory
 from seqdata.lightning.callbacks.skew import skew_of
-from tests.lightning.harness import Recorder, data_of, fit, sequences
+from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 from tests.lightning.test_callbacks_data import Bare, Careless, fit_loader, logged
 
 MIB = 1 << 20
@@ -159,13 +160,38 @@ def test_out_of_memory_in_a_validation_tells_its_batch():
         r"on rank 0 in epoch 0, batch 1: 2 rows x \d+ timesteps, \d+ after padding \(\d+ real\)"
     )
     assert re.search(wanted, note)
-    assert note.endswith(", in validation: lower the budget of `eval_batching`")
+    assert note.endswith(
+        ", in validation: lower the budget of `eval_batching`. See it: "
+        "data.replay(epoch=0, batch=1, kind='val')"
+    )
 
 
 def test_out_of_memory_in_one_of_several_validation_sets_tells_its_batch():
     data = data_of(val={"one": sequences(2), "two": sequences(6)})
     (note,) = notes_of(Full(at=3, where="validation"), data)
     assert "epoch 0, batch 2:" in note
+    assert note.endswith("See it: data.replay(epoch=0, batch=2, kind='val', name='two')")
+
+
+@pytest.mark.parametrize(("call", "what"), [("test", "test"), ("predict", "prediction")])
+def test_out_of_memory_in_a_test_or_prediction_tells_its_batch(call, what):
+    class Testing(Full):
+        def test_step(self, batch, batch_idx):
+            self.count("validation")
+            return self.seen
+
+        predict_step = test_step
+
+    data, model = data_of(val=None, **{call: sequences(6)}), Testing(at=1, where="validation")
+    trainer = pl.Trainer(**QUIET, max_epochs=1, callbacks=[RankMemoryMonitor()])
+    with quietly(), pytest.raises(torch.OutOfMemoryError) as caught:
+        getattr(trainer, call)(model, datamodule=data)
+    (note,) = [one for one in caught.value.__notes__ if one.startswith("RankMemoryMonitor")]
+    assert "on rank 0 in epoch 0, batch 1: 2 rows" in note
+    assert note.endswith(
+        f", in {what}: lower the budget of `eval_batching`. See it: "
+        f"data.replay(epoch=0, batch=1, kind={call!r})"
+    )
 
 
 def test_out_of_memory_before_any_batch_says_so():

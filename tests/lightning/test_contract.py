@@ -44,6 +44,38 @@ def test_looking_into_loaders_moves_nothing(tmp_path):
     assert rest.log.train == whole.log.train[8:]
 
 
+def test_drawing_a_batch_from_the_trainers_own_loader_in_mid_epoch_moves_nothing(tmp_path):
+    """As people do to log an example; whoever draws there sees the batch that is trained next."""
+
+    class Drawing(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            self.look(trainer, batch.number)
+
+        def on_validation_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
+            next(iter(trainer.val_dataloaders))
+            next(iter(trainer.train_dataloader))
+
+        def look(self, trainer, number):
+            loader = trainer.train_dataloader
+            before = loader.handed
+            assert next(iter(loader)).number == number
+            assert loader.handed == before
+
+    options = {"max_epochs": 3, "val_check_interval": 2}
+    whole = fit(data_of(), folder=tmp_path / "whole", every=1, **options)
+    looked = fit(data_of(), callbacks=(Drawing(),), folder=tmp_path / "own", every=1, **options)
+    assert looked.log == whole.log
+    for step in (2, 6, 8, 11):
+        states = [
+            torch.load(tmp_path / name / f"step={step}.ckpt")["SequenceDataModule"]
+            for name in ("whole", "own")
+        ]
+        assert states[0] == states[1]
+        path = tmp_path / "own" / f"step={step}.ckpt"
+        rest = fit(data_of(), callbacks=(Drawing(),), ckpt=path, **options)
+        assert rest.log.train == whole.log.train[step:]
+
+
 def test_a_second_fit_of_one_trainer_goes_on_with_the_next_epoch():
     whole = fit(data_of(), max_epochs=3)
     run = fit(data_of(), max_epochs=1)

@@ -66,11 +66,82 @@ def test_the_batch_that_crashed_a_run_is_made_again_in_another_process(store):
     assert told(data.replay(epoch=1, batch=6)) == kept
 
 
-def test_an_error_outside_of_training_steps_names_no_batch(store):
+def test_an_error_outside_of_steps_names_no_batch(store):
+    class Late(Recorder):
+        def on_validation_epoch_end(self):
+            raise OSError("told to fail at the end")
+
     data = SequenceDataModule(train=store, val=store, batching=Bucketed(4), seed=3)
-    run = fit(data, model=Recorder(fail_in_val=2), max_epochs=1)
-    assert str(run.error) == "told to fail in validation"
+    run = fit(data, model=Late(), max_epochs=1)
+    assert str(run.error) == "told to fail at the end"
     assert not [note for note in getattr(run.error, "__notes__", ()) if "See it" in note]
+
+
+class Evaluating(Recorder):
+    """Crashes in an evaluation step; ``kept`` is what its batch said."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.left, self.kept = at, None
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.left -= 1
+        if self.left < 0:
+            self.kept = told(batch)
+            raise OSError("told to crash")
+        return self.left
+
+    test_step = predict_step = validation_step
+
+
+def replayed(note: str) -> dict:
+    """Run the command at a note's end word by word; gives what it saved."""
+    words = shlex.split(re.search(r"See it: (seqdata replay .*)$", note)[1])
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--save", "batch.pt"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return torch.load("batch.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_batch_that_crashed_a_validation_is_made_again_by_the_printed_command(store, named):
+    val = {"a name": take(open_store(store), [5, 3, 8]), "other": store} if named else store
+    data = SequenceDataModule(
+        train=store, val=val, batching=Bucketed(4), eval_batching=Fixed(2), transform=noisy
+    )
+    model = Evaluating(at=3)
+    (note,) = fit(data, model=model, max_epochs=1).error.__notes__
+    number = 1 if named else 3
+    assert note.startswith(f"in epoch 0, batch {number} (step {number}, rank 0 of 1). See it: ")
+    assert note.endswith("--kind val --name other" if named else "--kind val")
+    saved = replayed(note)
+    assert saved["data"]["x"].numpy().tobytes() == model.kept["data"]["x"]
+    assert saved["ids"].numpy().tobytes() == model.kept["ids"]
+
+
+@pytest.mark.parametrize("call", ["validate", "test", "predict"])
+def test_an_evaluation_after_a_fit_has_the_command_of_its_own_data(store, call):
+    kind = {"validate": "val"}.get(call, call)
+    data = SequenceDataModule(
+        train=store, **{kind: {"one": store}}, batching=Bucketed(4), eval_batching=Fixed(2)
+    )
+    run = fit(data, max_epochs=1)
+    model = Evaluating(at=1)
+    with quietly(), pytest.raises(OSError, match="told to crash") as caught:
+        getattr(run.trainer, call)(model, datamodule=data)
+    (note,) = caught.value.__notes__
+    assert note.endswith(f"--epoch 0 --batch 1 --kind {kind} --name one")
+    again_made = again(1, kind=kind, name="one")
+    assert told(again_made)["ids"] == model.kept["ids"]
+
+
+def test_the_command_of_any_batch_may_be_asked_for(store):
+    data = SequenceDataModule(train=store, val={"one": store}, batching=Bucketed(4))
+    fit(data, max_epochs=1)
+    wanted = f"seqdata replay {NAME} --epoch 0 --batch 2 --kind val --name one"
+    assert data.replay_command(epoch=0, batch=2, kind="val", name="one") == wanted
 
 
 def test_a_transform_that_crashes_is_met_again(store):

@@ -12,17 +12,16 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from seqdata.errors import SEE, ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks.batches import BatchFacts, facts_of, loader_of, planned
+from seqdata.lightning.callbacks.batches import BatchFacts, loader_of, planned
 from seqdata.lightning.callbacks.figures import Figures
 from seqdata.lightning.callbacks.gathering import Gathering
 from seqdata.lightning.callbacks.memory import peak_bytes
 from seqdata.lightning.callbacks.meter import Meter
 from seqdata.lightning.callbacks.out_of_memory import advice_of, is_out_of_memory, place_of
 from seqdata.lightning.callbacks.skew import skew_of
-from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.loader import TrainerLoader
+from seqdata.lightning.explaining import evaluated, shown
 
 
 class RankMemoryMonitor(Callback):
@@ -93,20 +92,6 @@ class RankMemoryMonitor(Callback):
         self._meter.go_on()
         self._facts = None
 
-    def on_validation_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Note which batch it is."""
-        del pl_module, batch_idx
-        loaders = trainer.val_dataloaders
-        loader = loaders[dataloader_idx] if isinstance(loaders, list) else loaders
-        self._facts = facts_of(batch, loader if isinstance(loader, TrainerLoader) else None)
-
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
@@ -143,19 +128,18 @@ class RankMemoryMonitor(Callback):
         self._facts = None
 
     def _told(self, trainer: Trainer) -> str:
-        loader, data = loader_of(trainer), trainer.datamodule  # type: ignore[attr-defined]
-        facts, trains = self._facts, trainer.training
-        if trains and loader is not None:
-            facts = planned(loader)  # also of a batch that did not get as far as the device
+        """Say of which batch memory ran out, also of one that did not get onto the device."""
+        evaluates = not trainer.training
+        loader = evaluated(trainer) if evaluates else loader_of(trainer)
+        facts = planned(loader) if loader is not None else None if evaluates else self._facts
         if facts is None:
             return f"out of memory on rank {trainer.global_rank}, in no batch that is known"
         told = place_of(facts, trainer.global_rank)
-        if not trains:
-            return f"{told}, in validation: lower the budget of `eval_batching`"
-        told += f". {advice_of(facts, self._largest)}"
-        if isinstance(data, SequenceDataModule):
-            told += f". {SEE}{data.replay_command(epoch=facts.epoch, batch=facts.number)}"
-        return told
+        if evaluates:
+            what = f"{told}, in {adapter.stage_of(trainer)}: lower the budget of `eval_batching`"
+        else:
+            what = f"{told}. {advice_of(facts, self._largest)}"
+        return what if loader is None else what + shown(loader, facts.epoch, facts.number)
 
     def _tell(self, trainer: Trainer, *, judge: bool) -> None:
         mine = replace(self._recent, peak_bytes=peak_bytes(trainer.strategy.root_device))
