@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from seqdata.batch import SequenceBatch, batch_size_fn, length_fn
     from seqdata.errors import (
+        CacheError,
         ConfigError,
         CorruptSampleError,
         CorruptShardError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         PluginError,
         Preempted,
         RanksDifferError,
+        RemoteReadError,
         ResumeError,
         SeqDataError,
         SeqDataWarning,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from seqdata.policies.windows import Windows
     from seqdata.recurrent.states import LaneStates
     from seqdata.sharing import share
+    from seqdata.storage.remote.options import Remote
     from seqdata.storage.splitting import folds, split
     from seqdata.transforms import Ragged, columnar
     from seqdata.world import World
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TBPTT",
     "Bucketed",
+    "CacheError",
     "ConfigError",
     "CorruptSampleError",
     "CorruptShardError",
@@ -97,6 +101,8 @@ __all__ = [
     "RankFileLogger",
     "RankMemoryMonitor",
     "RanksDifferError",
+    "Remote",
+    "RemoteReadError",
     "RescaleLearningRate",
     "ResumeError",
     "SeqDataError",
@@ -140,6 +146,7 @@ _DEFINED_IN = {
     "RankConsistency": "lightning.callbacks.consistency",
     "RankFileLogger": "lightning.callbacks.file_logger",
     "RankMemoryMonitor": "lightning.callbacks.memory_monitor",
+    "Remote": "storage.remote.options",
     "RescaleLearningRate": "lightning.callbacks.rescale",
     "SequenceBatch": "batch",
     "SequenceDataModule": "lightning.datamodule",

@@ -14,6 +14,8 @@ known of the place as attributes; they survive pickling and being re-raised from
     ├── WorkerDiedError        a worker process ended, or was ended, while it had work
     ├── StallError             a worker process makes no progress
     ├── LimitError             data asks for more than a cap allows
+    ├── RemoteReadError        another machine does not give the bytes, however often it is asked
+    ├── CacheError             the cache of remote files has no room, or cannot be used
     ├── UnsafeContentError     data that would run code, or lead elsewhere
     ├── RanksDifferError       ranks hold different models
     ├── PeerFailedError        another rank is gone: killed, stopped, or ended by itself
@@ -171,6 +173,14 @@ class LimitError(SeqDataError):
 
 class UnsafeContentError(SeqDataError):
     """Data or a location would run code or lead elsewhere; nothing was run."""
+
+
+class RemoteReadError(SeqDataError):
+    """A remote file cannot be read; ``facts`` has file, bytes and ``attempts``."""
+
+
+class CacheError(SeqDataError):
+    """The cache of remote files has no room, or cannot be used."""
 
 
 class RanksDifferError(SeqDataError):

@@ -34,6 +34,7 @@ NAMES = [
     "RankConsistency",
     "RankFileLogger",
     "RankMemoryMonitor",
+    "Remote",
     "RescaleLearningRate",
     "SequenceBatch",
     "SequenceDataModule",

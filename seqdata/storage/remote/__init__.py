@@ -1,0 +1,1 @@
+"""Stores in object stores and on web servers: transport, cache, stores over both."""

@@ -1,0 +1,262 @@
+"""Remote files: their sizes, their bytes, and whether they are still the same ones.
+
+This is the interface that backends use, in the core and in plugins. ``remote_files`` gives the
+files of a folder, over fsspec; it may be pickled, used in threads, and after a fork::
+
+    files = remote_files("s3://bucket/data", Remote())
+    stat = files.stat("part-00000.tar")              # size, and a tag that changes with the content
+    head = files.read("part-00000.tar", 0, 512)      # just these bytes, all of them or an error
+    held = cache_of(files).hold(Wanted("part-00000.tar"))    # the whole file, through the cache
+    held.mapping                                     # its bytes, mapped; held for as long as `held`
+
+Every request is tried again where that may help (``trying``), within ``Remote.retry_seconds``;
+errors name the file without credentials. Place in the flow: between fsspec and everything remote.
+Reads: remote files. Makes: bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from seqdata.errors import ConfigError, MissingShardError
+from seqdata.storage.places import Place
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.trying import ShortBodyError, changed, tried
+from seqdata.storage.remote.urls import PACKAGES, check_url, joined, parted, shown
+
+_TAGS = (
+    "ETag", "etag", "md5Hash", "Content-MD5", "content_md5", "generation", "blob_id", "sha256",
+    "LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created",
+)  # fmt: skip
+_PARTED = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What is known of a remote file.
+
+    Attributes:
+        size: Its bytes.
+        tag: Changes when it is replaced (32 hex digits); None: the transport tells nothing.
+    """
+
+    size: int
+    tag: str | None
+
+
+@runtime_checkable
+class RemoteFiles(Protocol):
+    """The files of one remote folder."""
+
+    @property
+    def location(self) -> str:
+        """The folder, for people: no credentials."""
+        ...
+
+    @property
+    def remote(self) -> Remote:
+        """How they are read."""
+        ...
+
+    def names(self) -> list[str]:
+        """Give the names of the files in the folder, in order.
+
+        Raises:
+            RemoteReadError: If it cannot be listed: plain web servers cannot.
+        """
+        ...
+
+    def stat(self, name: str, place: Place | None = None) -> Stat:
+        """Give size and tag of a file.
+
+        Args:
+            name: Of the file.
+            place: The same, for errors; None: its name.
+
+        Raises:
+            MissingShardError: If it is not there.
+            RemoteReadError: If it cannot be asked for.
+        """
+        ...
+
+    def read(self, name: str, start: int, stop: int, place: Place | None = None) -> bytes:
+        """Give bytes ``start:stop`` of a file: all of them.
+
+        Raises:
+            MissingShardError: If it is not there.
+            RemoteReadError: If they cannot be read, or there are fewer.
+        """
+        ...
+
+    def check_same(self, name: str, stat: Stat, place: Place | None = None) -> None:
+        """Look whether a file is still the one that it was.
+
+        Raises:
+            FingerprintMismatch: If it is another.
+        """
+        ...
+
+    def url(self, name: str) -> str:
+        """Give the whole URL of a file, with what may be secret."""
+        ...
+
+
+def remote_files(folder: str, remote: Remote) -> RemoteFiles:
+    """Give the files of a remote folder.
+
+    Args:
+        folder: Its URL.
+        remote: How it is read.
+
+    Raises:
+        ConfigError: If its scheme is not known, or what it needs is not installed.
+    """
+    return FsspecFiles(folder, remote)
+
+
+def remote_file(url: str, remote: Remote) -> tuple[RemoteFiles, str]:
+    """Give the files of the folder that a remote file lies in, and its name."""
+    folder, name = parted(url)
+    return remote_files(folder, remote), name
+
+
+class FsspecFiles:
+    """The files of a folder, over fsspec. Made by ``remote_files``.
+
+    Args:
+        folder: Its URL.
+        remote: How it is read.
+    """
+
+    __slots__ = ("_folder", "_location", "_remote", "_scheme")
+
+    def __init__(self, folder: str, remote: Remote) -> None:
+        self._scheme = check_url(folder)
+        self._folder = folder
+        self._location = shown(folder)
+        self._remote = remote
+        _filesystem(self._scheme, folder, remote)  # what is not installed is said now
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FsspecFiles, (self._folder, self._remote)
+
+    def __repr__(self) -> str:
+        return f"FsspecFiles({self._location!r})"
+
+    @property
+    def location(self) -> str:
+        """The folder, for people: no credentials."""
+        return self._location
+
+    @property
+    def remote(self) -> Remote:
+        """How they are read."""
+        return self._remote
+
+    def url(self, name: str) -> str:
+        """Give the whole URL of a file, with what may be secret."""
+        return joined(self._folder, name)
+
+    def names(self) -> list[str]:
+        """Give the names of the files in the folder; see ``RemoteFiles``."""
+
+        def call(seconds: float) -> list[str]:
+            system, path = _filesystem(self._scheme, self._folder, self._remote)
+            system.invalidate_cache()
+            found = _called(system, "ls", (path,), seconds, detail=True)
+            system.invalidate_cache()  # or it would be asked instead of the server
+            files = [one["name"] for one in found if one.get("type") == "file"]
+            return sorted(shown(one).rstrip("/").rpartition("/")[2] for one in files)
+
+        return tried(call, Place(dataset=self._location), self._remote)
+
+    def stat(self, name: str, place: Place | None = None) -> Stat:
+        """Give size and tag of a file; see ``RemoteFiles``."""
+        url, where = self.url(name), self._place(name, place)
+
+        def call(seconds: float) -> Stat:
+            system, path = _filesystem(self._scheme, url, self._remote)
+            return _stat_of(_called(system, "info", (path,), seconds), where)
+
+        return tried(call, where, self._remote)
+
+    def read(self, name: str, start: int, stop: int, place: Place | None = None) -> bytes:
+        """Give bytes ``start:stop`` of a file; see ``RemoteFiles``."""
+        if start >= stop:
+            return b""
+        url = self.url(name)
+        where = replace(self._place(name, place), offset=start, length=stop - start)
+
+        def call(seconds: float) -> bytes:
+            system, path = _filesystem(self._scheme, url, self._remote)
+            body: bytes = _called(system, "cat_file", (path,), seconds, start=start, end=stop)
+            if len(body) != stop - start:
+                raise ShortBodyError(f"{len(body)} of {stop - start} bytes came")
+            return body
+
+        return tried(call, where, self._remote)
+
+    def check_same(self, name: str, stat: Stat, place: Place | None = None) -> None:
+        """Look whether a file is still the one that it was; see ``RemoteFiles``."""
+        if self.stat(name, place) != stat:
+            raise changed(self._place(name, place))
+
+    def _place(self, name: str, place: Place | None) -> Place:
+        return Place(dataset=self._location, file=name) if place is None else place
+
+
+def _filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
+    """Give fsspec's file system of this process, and a path in it; fsspec keeps them by pid.
+
+    Raises:
+        ConfigError: If what it needs is not installed, or it does not take the options.
+    """
+    import fsspec
+    from fsspec.core import url_to_fs
+
+    package = PACKAGES[scheme]
+    try:
+        importlib.import_module(package)
+        fsspec.get_filesystem_class(scheme)
+        system, path = url_to_fs(url, **dict(remote.storage_options))
+    except ImportError as error:
+        raise ConfigError(
+            f"{shown(url)}: {scheme}:// needs the package {package!r}, which is not installed; "
+            f"pip install {package}"
+        ) from error
+    except (TypeError, ValueError) as error:
+        names = ", ".join(remote.storage_options) or "none"
+        raise ConfigError(
+            f"{shown(url)}: `storage_options` ({names}) cannot be meant for {scheme}:// "
+            f"({type(error).__name__}), must be what {package} takes; see its documentation"
+        ) from None  # their text may hold credentials
+    return system, path
+
+
+def _called(system: Any, name: str, arguments: Sequence[Any], seconds: float, **more: Any) -> Any:
+    """Call a method of a file system, for so many seconds at most where it is asynchronous."""
+    from fsspec.asyn import AsyncFileSystem, sync
+
+    if not isinstance(system, AsyncFileSystem):
+        return getattr(system, name)(*arguments, **more)
+    return sync(system.loop, getattr(system, f"_{name}"), *arguments, timeout=seconds, **more)
+
+
+def _stat_of(info: dict[str, Any], place: Place) -> Stat:
+    size = info.get("size")
+    if info.get("type", "file") != "file":
+        raise place.error(MissingShardError, "is a folder, must be a file; check the path")
+    if not isinstance(size, int):
+        raise ConfigError(
+            f"{place}: the server tells no size, must tell one (Content-Length); serve the files "
+            "by another server"
+        )
+    told = {name: str(info[name]) for name in _TAGS if info.get(name) is not None}
+    strong = {name: value for name, value in told.items() if name not in _PARTED}
+    chosen = strong or told
+    tag = hashlib.sha256(repr(sorted(chosen.items())).encode()).hexdigest()[:32]
+    return Stat(size, tag if chosen else None)

@@ -1,0 +1,93 @@
+"""How a remote location is read: through a cache or by ranges, and how long it is tried.
+
+Place in the flow: ``open_store(remote=...)`` takes it, everything remote is told it. Makes:
+nothing; it is data.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seqdata.errors import ConfigError
+
+HOW = ("cache", "ranges")
+CACHE_BYTES = 64 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """How a remote location is read.
+
+    Attributes:
+        how: ``"cache"``: shards come whole, into a folder of this machine; ``"ranges"``: only the
+            bytes that a batch needs come, each time anew.
+        cache_dir: Folder of the cache, shared by all processes; None: ``~/.cache/seqdata``.
+        cache_bytes: Bytes that it holds at most. What is being read is never removed.
+        storage_options: What fsspec is told: endpoint, credentials, …; never shown.
+        retry_seconds: How long one read is tried again and again before it is an error.
+        stall_seconds: How long one try may take.
+        gap: Bytes between two pieces up to which ``"ranges"`` reads them as one.
+        connections: Requests that one process has under way at a time.
+    """
+
+    how: str = "cache"
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_bytes: int = CACHE_BYTES
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    retry_seconds: float = 60.0
+    stall_seconds: float = 30.0
+    gap: int = 64 << 10
+    connections: int = 8
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            ConfigError: If an attribute is such.
+        """
+        if self.how not in HOW:
+            raise ConfigError(
+                f"Remote: `how` is {self.how!r}, must be one of {', '.join(HOW)}; leave it out for "
+                "the cache"
+            )
+        for name, least in (("cache_bytes", 1), ("gap", 0), ("connections", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"Remote: `{name}` is {getattr(self, name)!r}, must be at least {least}; leave "
+                    "it out"
+                )
+        for name in ("retry_seconds", "stall_seconds"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(
+                    f"Remote: `{name}` is {getattr(self, name)!r}, must be more than 0; leave it "
+                    "out"
+                )
+
+    @property
+    def folder(self) -> Path:
+        """Of the cache."""
+        if self.cache_dir is None:
+            return Path.home() / ".cache" / "seqdata"
+        return Path(self.cache_dir).expanduser()
+
+
+def remote_of(remote: str | Remote | None) -> Remote:
+    """Give the options that are meant by ``"cache"``, ``"ranges"``, None or themselves.
+
+    Raises:
+        ConfigError: If it is something else.
+    """
+    if remote is None:
+        return Remote()
+    if isinstance(remote, str):
+        return Remote(how=remote)
+    if not isinstance(remote, Remote):
+        raise ConfigError(
+            f"`remote` is a {type(remote).__name__}, must be 'cache', 'ranges' or a Remote; leave "
+            "it out for the cache"
+        )
+    return remote

@@ -1,0 +1,117 @@
+"""A read that is tried again: with waits that grow, a line in the log each, and an end.
+
+Place in the flow: every request goes through here. Reads: by a function it is given. Makes: its
+result, or an error that names no secrets.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from seqdata.errors import DataError, MissingShardError, RemoteReadError, SeqDataError
+from seqdata.storage.places import Place
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import without_secrets
+
+Given = TypeVar("Given")
+_LOG = logging.getLogger("seqdata.remote")
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 8.0  # seconds
+_LEAST = 0.05  # seconds that the last try gets
+_GONE = (404, 410)
+_PASSING = (408, 425, 429)  # of 4xx, those that another try may not meet
+_HOPELESS = (PermissionError, NotImplementedError, ImportError, TypeError, ValueError)
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
+
+
+class ShortBodyError(OSError):
+    """Fewer bytes came than were asked for; another try may bring all."""
+
+
+def tried(call: Callable[[float], Given], place: Place, remote: Remote) -> Given:
+    """Give what a function gives, tried again while that may help.
+
+    Args:
+        call: Is told how many seconds it may take.
+        place: What is read: file, and bytes where only some are.
+        remote: How long it is tried.
+
+    Raises:
+        MissingShardError: If it is not there.
+        RemoteReadError: If it cannot be read; ``facts`` has the file, the bytes and ``attempts``.
+    """
+    deadline = time.monotonic() + remote.retry_seconds
+    for attempt in itertools.count(1):
+        left = deadline - time.monotonic()
+        try:
+            return call(max(_LEAST, min(remote.stall_seconds, left)))
+        except SeqDataError:
+            raise
+        except Exception as error:  # each transport has its own: what helps is another try
+            found = _is_final(error, place, attempt)
+            what = describe(error)
+        if found is not None:
+            raise found from None  # the cause may hold a URL with its secrets
+        wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
+        wait *= 0.5 + (time.monotonic_ns() % 1000) / 1000  # many processes must not come at once
+        if time.monotonic() + wait >= deadline:
+            raise _unreadable(place, what, attempt, "look at the network, or wait longer with "
+                              "Remote(retry_seconds=...)") from None  # fmt: skip
+        _LOG.warning("%s: %s; attempt %d failed, again in %.1f s", place, what, attempt, wait)
+        time.sleep(wait)
+    raise AssertionError  # pragma: no cover - the loop has no end
+
+
+def describe(error: BaseException) -> str:
+    """Give what an exception says, in one line without secrets."""
+    text = str(error).strip().splitlines()
+    return without_secrets(f"{type(error).__name__}: {text[0]}" if text else type(error).__name__)
+
+
+def status_of(error: BaseException) -> int | None:
+    """Give the status of the answer that an exception is about; None: it is about none."""
+    status = getattr(error, "status", None)
+    return status if isinstance(status, int) else None
+
+
+def _is_final(error: Exception, place: Place, attempt: int) -> SeqDataError | None:
+    """Give the error that no other try would help against; None: one may."""
+    cause = error.__cause__
+    if isinstance(error, FileNotFoundError):
+        of = None if cause is None else status_of(cause)
+        passing = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+        if not passing and (of is None or of in _GONE):
+            return place.error(
+                MissingShardError, "is not there, must be; restore it or write the store again"
+            )
+        return None
+    status = status_of(error)
+    refused = status is not None and 400 <= status < 500 and status not in _PASSING
+    if refused or isinstance(error, _HOPELESS) or type(error).__name__ in _NO_CREDENTIALS:
+        return _unreadable(
+            place, describe(error), attempt, "check address, rights and credentials: the "
+            "transport's own (environment, profile), or Remote(storage_options=...)"
+        )  # fmt: skip
+    return None
+
+
+def _unreadable(place: Place, what: str, attempts: int, advice: str) -> RemoteReadError:
+    times = "once" if attempts == 1 else f"{attempts} times"
+    return place.error(
+        RemoteReadError,
+        f"cannot be read ({what}; tried {times}), must be; {advice}",
+        attempts=attempts,
+    )
+
+
+def changed(place: Place) -> DataError:
+    """Give the error about a file that is another one than when it was first looked at."""
+    from seqdata.errors import FingerprintMismatch
+
+    return place.error(
+        FingerprintMismatch,
+        "was replaced while it was read, must stay as it is; open the data set again",
+    )

@@ -1,0 +1,90 @@
+"""What remote locations are called: which can be opened, and how they are shown without secrets.
+
+Place in the flow: below everything remote. Reads: URLs. Makes: URLs and texts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import urlsplit, urlunsplit
+
+from seqdata.errors import ConfigError
+
+PACKAGES = {
+    "s3": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "hf": "huggingface_hub",
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "memory": "fsspec",
+}
+"""Scheme of a URL -> the package that its transport needs; no other is opened."""
+_WEB = ("http", "https")
+_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
+_USER = re.compile(r"(://)[^/@\s'\"]*@")
+_QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
+
+
+def is_remote(location: str | os.PathLike[str]) -> bool:
+    """Tell whether a location is a URL of another machine, or of ``memory://``."""
+    found = _URL.match(os.fspath(location))
+    return found is not None and found["scheme"].lower() != "file"
+
+
+def check_url(url: str) -> str:
+    """Give the scheme of a URL that can be opened.
+
+    Raises:
+        ConfigError: If it is of another scheme, or of several at once.
+    """
+    found = _URL.match(url)
+    scheme = "" if found is None else found["scheme"].lower()
+    if scheme not in PACKAGES or "::" in url:
+        raise ConfigError(
+            f"{shown(url)}: is a location of {scheme or 'no scheme'!r}, must be a plain URL of "
+            f"{', '.join(PACKAGES)}; copy the data to such a place"
+        )
+    return scheme
+
+
+def shown(url: str) -> str:
+    """Give a URL for people: without the user's name and password, and without its query.
+
+    Example:
+        >>> shown("https://me:secret@host/data?signature=abc")
+        'https://host/data'
+    """
+    return without_secrets(url).rstrip("/") or url
+
+
+def without_secrets(text: str) -> str:
+    """Give a text whose URLs have lost user, password, query and fragment."""
+    return _QUERY.sub(r"\1", _USER.sub(r"\1", text))
+
+
+def joined(folder: str, name: str) -> str:
+    """Give the URL of a file in a folder; a web address keeps its query."""
+    if urlsplit(folder).scheme.lower() in _WEB:
+        url = urlsplit(folder)
+        path = f"{url.path.rstrip('/')}/{name}"
+        return urlunsplit((url.scheme, url.netloc, path, url.query, ""))
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def parted(url: str) -> tuple[str, str]:
+    """Give the URL of the folder that a file lies in, and the file's name.
+
+    Example:
+        >>> parted("s3://bucket/data/part.tar")
+        ('s3://bucket/data', 'part.tar')
+    """
+    if urlsplit(url).scheme.lower() in _WEB:
+        web = urlsplit(url)
+        path, _, name = web.path.rstrip("/").rpartition("/")
+        return urlunsplit((web.scheme, web.netloc, path, web.query, "")), name
+    folder, _, name = url.rstrip("/").rpartition("/")
+    return folder, name
