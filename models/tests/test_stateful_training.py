@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import weakref
 from typing import Any
@@ -130,6 +129,7 @@ def test_without_the_carried_state_it_would_be_another_run(trainer_of):
     assert not torch.equal(model.losses[1], losses[1])
 
 
+@pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint")
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_run_goes_on_from_every_checkpoint_with_the_losses_of_the_whole(
     tmp_path, trainer_of, accumulate
@@ -191,14 +191,9 @@ def test_cosine_falls_to_nothing_over_the_whole_fit(trainer_of):
 
 
 def test_without_an_end_in_sight_the_learning_rate_stays(trainer_of):
-    class Endless(StatefulLM):
-        def on_train_batch_start(self, batch, batch_idx):
-            return -1 if self.global_step >= 3 else None
-
-    model = Endless(TOKENS, 6, 10, cosine=True, learning_rate=0.25)
-    trainer = trainer_of(max_epochs=-1, max_time={"seconds": 1})
-    trainer.fit(model, data_of())
-    assert trainer.optimizers[0].param_groups[0]["lr"] == 0.25
+    model = model_of(cosine=True)
+    model.trainer = trainer_of(max_epochs=-1)
+    assert isinstance(model.configure_optimizers(), torch.optim.Adam)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +260,6 @@ def test_the_graph_of_a_chunk_is_gone_once_it_has_been_trained_and_the_state_has
         assert any(one() for one in saving.kept)
         loss.backward()
         del loss
-        gc.collect()
         assert not any(one() for one in saving.kept)
         hidden, cell = model.lanes.take(following)
         assert hidden.grad_fn is None is cell.grad_fn
@@ -292,9 +286,9 @@ def told_once(count: int, seed: int) -> list[dict[str, np.ndarray]]:
 def test_a_tagger_remembers_what_was_said_many_chunks_ago(options, trainer_of):
     torch.manual_seed(0)
     data = SequenceDataModule(
-        train=told_once(120, 0), val=told_once(40, 1), batching=TBPTT(8, 6, **options), seed=0
+        train=told_once(80, 0), val=told_once(40, 1), batching=TBPTT(8, 6, **options), seed=0
     )
-    model = StatefulTagger(2, 2, hidden=8, learning_rate=0.02)
-    trainer = trainer_of(max_epochs=3)
+    model = StatefulTagger(2, 2, hidden=8, learning_rate=0.05)
+    trainer = trainer_of(max_epochs=4)
     trainer.fit(model, data)
     assert float(trainer.callback_metrics["val_accuracy"]) >= 0.99
