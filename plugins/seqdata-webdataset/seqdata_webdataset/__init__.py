@@ -1,0 +1,4 @@
+"""WebDataset tar shards for seqdata: indexed once, then samples and slices are read in place."""
+
+from seqdata_webdataset.backend import WebDataset as WebDataset
+from seqdata_webdataset.opening import open_webdataset as open_webdataset

@@ -1,0 +1,69 @@
+"""The files of a data set: their sizes and bytes, wherever they lie.
+
+All that the plugin reads of a shard goes through here. Place in the flow: below indexing and the
+store. Reads: files. Makes: mapped bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DataError, MissingShardError
+from seqdata.kernel.choose import kernel
+from seqdata.storage.location import limit_of
+from seqdata.storage.places import Place
+
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
+
+
+def map_shard(path: Path, place: Place, *, ahead: bool = False) -> NDArray[np.uint8]:
+    """Give the bytes of a shard, uint8, mapped for reading.
+
+    Args:
+        path: The shard.
+        place: Its place, for errors.
+        ahead: Whether all of it will be read soon.
+
+    Raises:
+        MissingShardError: If it is not there.
+        DataError: If it cannot be read, or is no ordinary file.
+    """
+    with _opened(path, place) as (descriptor, size):
+        try:
+            mapping = kernel().map_file(descriptor, size) if size else b""
+        except OSError as error:
+            raise place.error(
+                DataError,
+                f"cannot be mapped ({error.strerror}), must be; raise {limit_of(error)}",
+            ) from error
+    if ahead and size:
+        kernel().populate(mapping, 0, size)
+    return np.frombuffer(mapping, dtype=np.uint8)
+
+
+@contextmanager
+def _opened(path: Path, place: Place) -> Iterator[tuple[int, int]]:
+    try:
+        descriptor = os.open(path, _OPEN)
+    except FileNotFoundError as error:
+        raise place.error(
+            MissingShardError, "is not there, must be; restore it or check the location"
+        ) from error
+    except OSError as error:
+        raise place.error(
+            DataError, f"cannot be opened ({error.strerror}), must be readable; check its rights"
+        ) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise place.error(DataError, "is no ordinary file, must be one; check the location")
+        yield descriptor, status.st_size
+    finally:
+        os.close(descriptor)

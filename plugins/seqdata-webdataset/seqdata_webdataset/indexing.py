@@ -1,0 +1,268 @@
+"""Making the index of shards: once, in parallel, kept beside them or in the user's cache.
+
+Each shard has an index file of its own, so that any choice of shards is opened by the same files,
+and what was made before an interruption is kept. Place in the flow: ``seqdata index`` and opening
+ask for it. Reads: whole shards. Makes: index files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.kernel.choose import kernel
+from seqdata.storage.checking.checksums import BLOCK, algorithm
+from seqdata.storage.places import Place
+from seqdata.storage.writing.commit import sync_file
+from seqdata.storage.writing.progress import Progress, told
+from seqdata_webdataset.files import map_shard
+from seqdata_webdataset.grouping import NUMBERS, Collected, group
+from seqdata_webdataset.names import last_part
+from seqdata_webdataset.shard_index import (
+    Members,
+    ShardIndex,
+    dump_index,
+    ends_of,
+    load_index,
+)
+
+FOLDER = "seqdata-index"
+"""The folder of index files, beside the shards."""
+_SUFFIX = ".idx"
+_PIECE = 8 << 20  # bytes that are digested at once
+
+
+def cache_folder() -> Path:
+    """Give the folder for what cannot be kept beside the data: ``SEQDATA_CACHE``, or the user's."""
+    wanted = os.environ.get("SEQDATA_CACHE") or "~/.cache/seqdata"
+    return Path(wanted).expanduser()
+
+
+def index_files(shard: Path) -> tuple[Path, Path]:
+    """Give where the index of a shard may be: beside it, and in the cache."""
+    folder = hashlib.sha256(str(shard.parent.absolute()).encode()).hexdigest()[:16]
+    name = shard.name + _SUFFIX
+    return shard.parent / FOLDER / name, cache_folder() / "index" / folder / name
+
+
+def find_index(shard: Path) -> Path | None:
+    """Give the index file of a shard; None: there is none."""
+    return next((path for path in index_files(shard) if path.is_file()), None)
+
+
+def index_place(dataset: str, number: int, path: Path) -> Place:
+    """Give the place of an index file, for an error."""
+    return Place(dataset=dataset, shard=number, file=path.name, part=f"index of shard {number}")
+
+
+def read_index(dataset: str, number: int, path: Path) -> ShardIndex:
+    """Read an index file; raises as ``load_index`` does."""
+    return load_index(path.read_bytes(), index_place(dataset, number, path))
+
+
+def make_index(content: NDArray[np.uint8], name: str, place: Place) -> ShardIndex:
+    """Make the index of a shard.
+
+    Args:
+        content: Its bytes.
+        name: Its name.
+        place: The shard's, for errors.
+
+    Raises:
+        DataError: If it is damaged, or cannot be read as samples.
+        UnsafeContentError: If a member is a link or a device.
+        LimitError: If it asks for more than a cap allows.
+    """
+    made = group(content, place)
+    using = algorithm()
+    sums = _sums(content, list(made.fields.values()), using)
+    members = {
+        extension: _members(extension, one, *both)
+        for (extension, one), both in zip(made.fields.items(), sums, strict=True)
+    }
+    return ShardIndex(
+        shard=name, bytes=len(content), sha256=_digest(content), ends=ends_of(content, made.last),
+        last=made.last, algorithm=using, block=BLOCK, members=members, told={},
+        keys=np.frombuffer(bytes(made.keys), dtype=np.uint8),
+        key_ends=np.array(made.ends, dtype=np.int64),
+    )  # fmt: skip
+
+
+def write_index(shard: Path, index: ShardIndex) -> Path:
+    """Keep an index beside its shard, or in the cache where nothing can be written there.
+
+    Raises:
+        ConfigError: If it can be kept nowhere.
+    """
+    beside, cached = index_files(shard)
+    content = dump_index(index)
+    try:
+        return put_file(beside, content)
+    except OSError:  # the folder is somebody else's, or full
+        try:
+            return put_file(cached, content)
+        except OSError as error:
+            raise ConfigError(
+                f"{shard}: its index can be kept neither in {beside.parent} nor in "
+                f"{cached.parent} ({error.strerror}), must be in one of them; set SEQDATA_CACHE to "
+                "a folder that can be written"
+            ) from error
+
+
+def build(
+    dataset: str,
+    shards: Sequence[Path],
+    *,
+    anew: bool = False,
+    executor: Executor | None = None,
+    progress: bool | Progress | None = None,
+) -> list[Path]:
+    """Make the index files of shards that have none; gives those that were made.
+
+    Args:
+        dataset: The location, for errors.
+        shards: The tar files.
+        anew: Whether those are made again that are there.
+        executor: Where shards are read; None: some threads.
+        progress: Whether to show a bar; None: where standard error is a terminal. Or a function
+            that is told (sequences, bytes).
+
+    Raises:
+        MissingShardError: If a shard is not there.
+        DataError: If a shard is damaged, or cannot be read as samples.
+    """
+    due = [(i, path) for i, path in enumerate(shards) if anew or find_index(path) is None]
+    made: list[Path] = []
+    count = size = done = 0
+    with (
+        told(progress, f"indexing {len(due)} shards", len(due)) as bar,
+        ExitStack() as stack,
+    ):
+        if executor is None:
+            many = min(8, os.cpu_count() or 1)
+            executor = stack.enter_context(ThreadPoolExecutor(many, "seqdata-index"))
+        under_way = [executor.submit(index_one, dataset, i, str(path)) for i, path in due]
+        stack.callback(_cancel, under_way)
+        for future in as_completed(under_way):
+            path, samples, bytes_ = future.result(timeout=0)
+            made.append(Path(path))
+            count, size, done = count + samples, size + bytes_, done + 1
+            if bar is not None:
+                bar.tell(count, size, done)
+            if callable(progress):
+                progress(count, size)
+    return sorted(made)
+
+
+def _cancel(futures: Sequence[Any]) -> None:
+    for future in futures:
+        future.cancel()
+
+
+def index_one(dataset: str, number: int, path: str) -> tuple[str, int, int]:
+    """Make and keep the index of one shard; gives its file, its samples and the shard's bytes."""
+    shard = Path(path)
+    place = Place(dataset=dataset, shard=number, file=shard.name)
+    content = map_shard(shard, place, ahead=True)
+    index = make_index(content, shard.name, place)
+    return str(write_index(shard, index)), len(index), index.bytes
+
+
+def _digest(view: NDArray[np.uint8]) -> str:
+    made = hashlib.sha256()
+    for at in range(0, len(view), _PIECE):
+        made.update(view[at : at + _PIECE].data)
+    return made.hexdigest()
+
+
+def _members(
+    extension: str, one: Collected, sums: NDArray[np.uint32], firsts: NDArray[np.int64] | None
+) -> Members:
+    flac = any(head.kind == "flac" for head in one.heads)
+    numbers = one.whole and last_part(extension) in NUMBERS
+    return Members(
+        begins=np.array(one.begins, dtype=np.int64),
+        sizes=np.array(one.sizes, dtype=np.int64),
+        sums=sums,
+        firsts=firsts,
+        heads=tuple(one.heads),
+        codes=np.array(one.codes, dtype=np.uint16) if one.heads else None,
+        numbers=np.array(one.numbers, dtype=np.int64) if flac or numbers else None,
+    )
+
+
+def _sums(
+    view: NDArray[np.uint8], fields: list[Collected], using: str
+) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
+    """Give the checksums of all values, extension by extension; the shard is read once for all."""
+    if not fields:
+        return
+    begins = np.concatenate([np.array(one.begins, dtype=np.int64) for one in fields])
+    sizes = np.concatenate([np.array(one.sizes, dtype=np.int64) for one in fields])
+    counts = np.maximum(1, -(-sizes // BLOCK))
+    there = np.flatnonzero(begins >= 0)
+    order = there[np.argsort(begins[there], kind="stable")]
+    bounds, at = _bounds(begins[order], sizes[order], counts[order])
+    computed = np.empty(len(bounds) - 1, dtype=np.uint32)
+    kernel().checksums(view, bounds, computed, using)
+    places = np.zeros(len(begins), dtype=np.int64)
+    places[order] = at
+    missing = begins < 0
+    first = 0
+    for one in fields:
+        part = slice(first, first + len(one.begins))
+        first = part.stop
+        which = np.repeat(places[part], counts[part]) + _within(counts[part])
+        values = computed[which]
+        values[np.repeat(missing[part], counts[part])] = 0
+        firsts = None
+        if int(counts[part].max(initial=1)) > 1:
+            firsts = np.concatenate([[0], np.cumsum(counts[part])])
+        yield values, firsts
+
+
+def _bounds(
+    begins: NDArray[np.int64], sizes: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the edges of all blocks of values, with what lies between as one more piece each.
+
+    Returns:
+        int64 (pieces+1,), rising; and per value the number of its first piece.
+    """
+    at = np.concatenate([[0], np.cumsum(counts + 1)]).astype(np.int64)
+    bounds = np.repeat(begins, counts + 1) + BLOCK * _within(counts + 1)
+    bounds[at[1:] - 1] = begins + sizes
+    last = bounds[-1:] if len(bounds) else np.zeros(1, dtype=np.int64)
+    return np.concatenate([bounds, last]), at[:-1]
+
+
+def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give 0, 1, … for each of some runs, int64."""
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+
+
+def put_file(path: Path, content: bytes) -> Path:
+    """Write a file that is there as a whole or not at all, flushed to the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".seqdata-tmp-{uuid.uuid4().hex}")
+    try:
+        aside.write_bytes(content)
+        sync_file(aside)
+        os.replace(aside, path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+    sync_file(path.parent)
+    return path

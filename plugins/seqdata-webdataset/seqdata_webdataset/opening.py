@@ -1,0 +1,248 @@
+"""From a location to a store: shards and their indexes are found, compared, and mapped.
+
+Place in the flow: the backend ``webdataset``. Reads: index files, sizes and two headers of each
+shard. Makes: a store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, CorruptShardError, DecodeError, FingerprintMismatch
+from seqdata.storage.checking.bits import SharedBits
+from seqdata.storage.checking.verifying import check_mode, mode_of
+from seqdata.storage.hashing import hash_texts
+from seqdata.storage.ids import check_ids
+from seqdata.storage.manifest import Checking
+from seqdata.storage.places import Place
+from seqdata.storage.texts import TextSource
+from seqdata.storage.writing.progress import told
+from seqdata_webdataset.fields import Made, Opened, extensions_of, ids_of, make, starts_of
+from seqdata_webdataset.files import map_shard
+from seqdata_webdataset.indexing import (
+    build,
+    find_index,
+    index_files,
+    put_file,
+    read_index,
+)
+from seqdata_webdataset.schema import Schema, Wanted, fields_of
+from seqdata_webdataset.shard_index import ShardIndex, ends_of
+from seqdata_webdataset.shards import Location, find_shards, text_of
+from seqdata_webdataset.store import Options, WebDatasetStore
+from seqdata_webdataset.whole import WholeSource
+
+INDEX_MODES = (None, "build")
+KEY_MODES = ("unique", "by_shard")
+
+
+def open_webdataset(
+    location: Location,
+    *,
+    verify: str | None = None,
+    schema: Schema | None = None,
+    index: str | None = None,
+    keys: str = "unique",
+    progress: bool | None = None,
+) -> WebDatasetStore:
+    """Open tar shards as the webdataset library writes them, reading no data yet.
+
+    A field is named by its extension. Without a schema ``.npy`` and ``.wav`` are ragged on
+    ``time``, ``.cls`` is a whole number, ``.txt`` is text, and others are the bytes of the member.
+
+    Args:
+        location: A tar file, a folder of them, braces (``x-{000..017}.tar``), or a list of these.
+        verify: When checksums are looked at: ``"first_read"``, ``"always"``, or ``"off"``: never.
+            None: at the first read.
+        schema: Extension -> what it holds: a dtype (ragged on ``time``), ``int``, ``float``,
+            ``bool`` (one number per sequence), ``str``, ``bytes``, a ``Field``, ``...`` (as without
+            a schema), None (left out); of ``.json`` and ``.npz`` also a dict: name of a value ->
+            what it is. Extensions that are not named are read as without a schema.
+        index: ``"build"``: make the index of shards that have none, with a progress bar.
+        keys: ``unique``: a key is there once; ``by_shard``: once in each shard, and ids are
+            ``shard.tar/key``.
+        progress: Whether to show bars; None: where standard error is a terminal.
+
+    Raises:
+        ConfigError: If the location means nothing, there is no index, or an argument cannot be
+            meant.
+        MissingShardError: If a shard is not there.
+        CorruptShardError: If a shard is damaged or not as long as its index says.
+        FingerprintMismatch: If a shard is not the one that was indexed.
+        DecodeError: If members are not what the schema says.
+        UnsafeContentError: If members could run code.
+    """
+    text = text_of(location)
+    check_mode(verify, text)
+    if index not in INDEX_MODES:
+        raise ConfigError(f"{text}: `index` is {index!r}, must be 'build' or None; leave it out")
+    if keys not in KEY_MODES:
+        raise ConfigError(
+            f"{text}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it out"
+        )
+    shards = find_shards(text)
+    if index == "build":
+        build(text, shards, progress=progress)
+    return _open(text, Options(schema=schema, verify=verify, keys=keys), None, shards, progress)
+
+
+def _reopen(location: str, options: Options, bits: SharedBits | None) -> WebDatasetStore:
+    return _open(location, options, bits, find_shards(location), False)
+
+
+def _open(
+    location: str,
+    options: Options,
+    bits: SharedBits | None,
+    shards: Sequence[Path],
+    progress: bool | None,
+) -> WebDatasetStore:
+    indexes = _indexes(location, shards)
+    names = [path.name for path in shards]
+
+    def file_of(shard: int) -> Place:
+        return Place(dataset=location, shard=shard, file=names[shard], verify=True)
+
+    content = tuple(
+        _checked(path, index, file_of(i))
+        for i, (path, index) in enumerate(zip(shards, indexes, strict=True))
+    )
+    how = Checking(algorithm=indexes[0].algorithm, block=indexes[0].block)
+    ids = _ids(location, names, indexes, options.keys)
+    opened = Opened(
+        location=location, names=names, indexes=indexes, content=content,
+        verify=mode_of(options.verify, how, location), ids=ids, starts=starts_of(indexes),
+        file_of=file_of,
+    )  # fmt: skip
+    wanted = fields_of(extensions_of(opened), options.schema, location)
+    digest = _digest(indexes, wanted)
+
+    def survey(one: Wanted, source: WholeSource, count: int) -> NDArray[np.int64]:
+        return _count(shards[0], digest, one, source, count, progress)
+
+    made: Made = make(opened, wanted, bits, survey, digest)
+    return WebDatasetStore(location, options, shards, made, _reopen)
+
+
+def _indexes(location: str, shards: Sequence[Path]) -> list[ShardIndex]:
+    files = [find_index(path) for path in shards]
+    without = [path for path, file in zip(shards, files, strict=True) if file is None]
+    if without:
+        for path in without:  # what is not there at all is another matter
+            map_shard(path, Place(dataset=location, file=path.name))
+        raise ConfigError(
+            f"{location}: {len(without)} of {len(shards)} shards have no index "
+            f"({without[0].name}), must have one, for samples to be read in place; make it once "
+            f"with `seqdata index '{location}'`, or open with index='build'"
+        )
+    found = [read_index(location, i, file) for i, file in enumerate(files) if file is not None]
+    for i, one in enumerate(found):
+        if (one.algorithm, one.block) != (found[0].algorithm, found[0].block):
+            raise Place(dataset=location, shard=i, file=one.shard).error(
+                CorruptShardError,
+                f"has an index with {one.algorithm} by {one.block} bytes, must have "
+                f"{found[0].algorithm} by {found[0].block} as the first shard; make it anew with "
+                "`seqdata index --anew`",
+            )
+    return found
+
+
+def _checked(path: Path, index: ShardIndex, place: Place) -> NDArray[np.uint8]:
+    """Map a shard that is the one that was indexed, as far as two headers tell.
+
+    Raises:
+        CorruptShardError: If it has another size.
+        FingerprintMismatch: If it is another one.
+    """
+    content = map_shard(path, place)
+    if len(content) != index.bytes:
+        shorter, longer = sorted((len(content), index.bytes))
+        raise replace(place, offset=shorter, length=longer - shorter).error(
+            CorruptShardError,
+            f"has {len(content)} bytes, must have {index.bytes} as when it was indexed; restore "
+            "it, or, if it was written anew, make its index anew with --repair-index",
+            expected=index.bytes, found=len(content),
+        )  # fmt: skip
+    found = ends_of(content, index.last)
+    if found != index.ends:
+        raise replace(place, offset=index.last, length=512).error(
+            FingerprintMismatch,
+            f"has first and last headers of digest {found[:16]}, must be {index.ends[:16]} as when "
+            "it was indexed; it is another shard or damaged: restore it, or make its index anew "
+            "with --repair-index",
+            expected=index.ends, found=found,
+        )  # fmt: skip
+    return content
+
+
+def _ids(
+    location: str, names: Sequence[str], indexes: Sequence[ShardIndex], keys: str
+) -> TextSource:
+    if keys == "by_shard":
+        indexes = [_prefixed(index, name) for index, name in zip(indexes, names, strict=True)]
+    ids = ids_of(location, indexes, names)
+    hashes = [hash_texts(one.keys, one.key_ends) for one in indexes if len(one)]
+    try:
+        check_ids(np.concatenate(hashes), lambda number: str(ids.take([number])[0]))
+    except DecodeError as error:
+        raise DecodeError.at(
+            f"{location}: {error}. Where shards number their samples anew, open them with "
+            "keys='by_shard'",
+            **error.facts,
+        ) from error
+    return ids
+
+
+def _prefixed(index: ShardIndex, name: str) -> ShardIndex:
+    head = np.frombuffer(f"{name}/".encode(), dtype=np.uint8)
+    sizes = np.diff(index.key_ends)
+    ends = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes + len(head), out=ends[1:])
+    keys = np.empty(int(ends[-1]), dtype=np.uint8)
+    at = ends[:-1, None] + np.arange(len(head))
+    keys[at] = head
+    rest = np.ones(len(keys), dtype=bool)
+    rest[at] = False
+    keys[rest] = index.keys
+    return replace(index, keys=keys, key_ends=ends)
+
+
+def _digest(indexes: Sequence[ShardIndex], wanted: Sequence[Wanted]) -> str:
+    made = hashlib.sha256(repr(wanted).encode())
+    for index in indexes:
+        made.update(f"{index.sha256}\n".encode())
+    return made.hexdigest()[:32]
+
+
+def _count(
+    shard: Path, digest: str, one: Wanted, source: WholeSource, count: int, progress: bool | None
+) -> NDArray[np.int64]:
+    """Give the timesteps of members that must be decoded for it, counted once and kept."""
+    name = hashlib.sha256(f"{digest}\n{one.name}".encode()).hexdigest()[:32]
+    places = [path.with_name(f"lengths-{name}.npy") for path in index_files(shard)]
+    for path in places:
+        with suppress(OSError, ValueError, EOFError):
+            kept: NDArray[np.int64] = np.load(path, allow_pickle=False)
+            if kept.shape == (count,) and kept.dtype == np.int64 and int(kept.min(initial=0)) >= 0:
+                return kept
+    made = np.empty(count, dtype=np.int64)
+    with told(progress, f"measuring {one.name}", count) as bar:
+        for number in range(count):
+            made[number] = source.length(number)
+            if bar is not None and number % 256 == 0:
+                bar.tell(number, 0)
+    content = io.BytesIO()
+    np.save(content, made, allow_pickle=False)
+    for path in places:
+        with suppress(OSError):  # a folder that cannot be written: counted again next time
+            put_file(path, content.getvalue())
+            break
+    return made

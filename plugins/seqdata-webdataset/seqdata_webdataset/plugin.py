@@ -1,0 +1,18 @@
+"""What the plugin offers to seqdata, by its hooks; nothing heavy is imported here.
+
+Place in the flow: the host asks it when the name ``webdataset`` is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seqdata.hookspecs import hookimpl
+from seqdata_webdataset.backend import WebDataset
+
+
+@hookimpl
+def seqdata_register_backends() -> Mapping[str, Any]:
+    """Offer the backend ``webdataset``."""
+    return {"webdataset": WebDataset()}

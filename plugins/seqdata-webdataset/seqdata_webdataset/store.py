@@ -1,0 +1,192 @@
+"""The store over tar shards: indexed once, then read in place.
+
+Place in the flow: a location becomes a store. Reads: indexes, spans. Makes: columns
+over mapped shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.protocols import Field
+from seqdata.storage.columns import Source, SpanColumn
+from seqdata.storage.places import Place
+from seqdata.storage.raw import Raw
+from seqdata.storage.schema import TEXTS, default_axis, no_such
+from seqdata.storage.views import View, take, where
+from seqdata_webdataset.fields import Made
+from seqdata_webdataset.placed import PlacedSource, PlacedTexts
+from seqdata_webdataset.schema import Schema
+from seqdata_webdataset.whole import WholeSource
+
+FieldSource = Source | PlacedSource | PlacedTexts | WholeSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a store is opened; all of it is pickled with it.
+
+    Attributes:
+        schema: Extension -> what it holds.
+        verify: When checksums are looked at; None: at the first read.
+        keys: ``unique``, or ``by_shard``: a key is unique in its shard only.
+    """
+
+    schema: Schema | None = None
+    verify: str | None = None
+    keys: str = "unique"
+
+
+class WebDatasetStore:
+    """A store of indexed tar shards. Made by ``open_webdataset``.
+
+    Args:
+        location: Where they lie.
+        options: How it was opened.
+        shards: The tar files.
+        made: What was made of their indexes.
+        reopen: Makes the same store in another process.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        options: Options,
+        shards: Sequence[Path],
+        made: Made,
+        reopen: Any,
+    ) -> None:
+        self._location = location
+        self._options = options
+        self._made = made
+        self._reopen = reopen
+        self._names = [path.name for path in shards]
+        self._fingerprint: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._reopen, (self._location, self._options, self._made.bits)
+
+    def __len__(self) -> int:
+        return len(self._made.layout)
+
+    def __repr__(self) -> str:
+        return f"WebDatasetStore({self._location!r}, {len(self)} sequences)"
+
+    @property
+    def location(self) -> str:
+        """Where the shards lie, as one text."""
+        return self._location
+
+    @property
+    def verify(self) -> str:
+        """When checksums are looked at: off, first_read or always."""
+        return self._made.verify
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Name -> field."""
+        return self._made.fields
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        return self.lengths_of[default_axis(self.lengths_of)]
+
+    @property
+    def lengths_of(self) -> Mapping[str, NDArray[Any]]:
+        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        return self._made.layout.lengths_of
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """Names of the tar files, in the order of their sequences."""
+        return self._names
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of schema and content (32 hex digits), from the indexes."""
+        if self._fingerprint is None:
+            told = repr((sorted(self.fields.items()), self._options.keys))
+            made = hashlib.sha256(told.encode())
+            for index in self._made.indexes:
+                made.update(f"{index.sha256}\n".encode())
+            self._fingerprint = made.hexdigest()[:32]
+        return self._fingerprint
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Give the keys of sequences."""
+        return self._made.ids.take(np.asarray(numbers, dtype=np.int64))
+
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
+        """Give the bytes of keys or of a field of texts; see ``raw.RawTexts``."""
+        if name is None:
+            return self._made.ids.raw(numbers)
+        source = self._made.sources.get(name)
+        if not isinstance(source, PlacedTexts):
+            texts = [name for name, field in self.fields.items() if field.dtype in TEXTS]
+            raise no_such(self._location, "field of texts", name, texts)
+        return source.raw(numbers)
+
+    def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the same numbers: this store is no view."""
+        return numbers
+
+    def place(self, number: int) -> Place:
+        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        if 0 <= number < len(self):
+            return self._made.layout.place(number)
+        return Place(dataset=self._location)
+
+    def read(
+        self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
+    ) -> dict[str, Any]:
+        """Read a batch as columns; see ``protocols.Store.read``."""
+        spans = np.ascontiguousarray(spans, dtype=np.int64)
+        lengths_of = self.lengths_of
+        if spans.ndim != 2 or spans.shape[1] != 3:
+            raise ConfigError(
+                f"{self._location}: `spans` have shape {spans.shape}, must be (n, 3); give "
+                "sequence, start, stop"
+            )
+        if axis not in lengths_of:
+            raise no_such(self._location, "axis", axis, lengths_of)
+        whole: dict[str | None, NDArray[np.int64]] = {axis: spans}
+        columns: dict[str, Any] = {}
+        for name in fields:
+            source = self._made.sources.get(name)
+            if source is None:
+                raise no_such(self._location, "field", name, self.fields)
+            if isinstance(source, PlacedTexts):
+                columns[name] = source.take(spans[:, 0])
+                continue
+            along = self.fields[name].axis
+            if along not in whole:
+                whole[along] = self._whole(spans[:, 0], along)
+            if isinstance(source, Source):
+                columns[name] = SpanColumn(source, whole[along])
+            else:
+                columns[name] = source.take(whole[along])
+        return columns
+
+    def _whole(self, numbers: NDArray[np.int64], axis: str | None) -> NDArray[np.int64]:
+        """Give the spans of whole sequences; a number that is not there stays to be refused."""
+        spans = np.zeros((len(numbers), 3), dtype=np.int64)
+        spans[:, 0] = numbers
+        spans[:, 2] = 1 if axis is None else self.lengths_of[axis].take(numbers, mode="clip")
+        return spans
+
+    def take(self, numbers: Any) -> View:
+        """Give the view of sequences by number, in this order; repeats allowed."""
+        return take(self, numbers)
+
+    def where(self, mask: Any) -> View:
+        """Give the view of the sequences where ``mask`` is True."""
+        return where(self, mask)
