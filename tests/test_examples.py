@@ -127,6 +127,41 @@ def test_japanese_vowels_says_which_files_are_missing(tmp_path):
         example("japanese_vowels").read_split(tmp_path, "TRAIN")
 
 
+def validations(lines: list[str]) -> list[float]:
+    """Give the nats per character that the character model printed after each epoch."""
+    found = [re.search(r"validation ([\d.]+) nats, .*, each once\)$", line) for line in lines[1:-1]]
+    assert all(found)
+    return [float(one[1]) for one in found]
+
+
+@pytest.mark.slow
+def test_the_character_model_remembers_what_frequencies_do_not_tell():
+    lines = run_example("char_lm.py", "--smoke")
+    assert lines[0] == "30,976 characters, 23 different; 24,439 parameters"
+    nats = validations(lines)
+    assert nats == sorted(nats, reverse=True)
+    result, shortcut = map(float, re.findall(r"\d+\.\d+", lines[-1]))
+    assert result == nats[-1] < 0.1 * shortcut
+
+
+@pytest.mark.slow
+def test_the_character_model_reads_any_text(tmp_path):
+    (tmp_path / "text").write_text("Über 7 Brücken mußt du gehn.\n" * 40, "utf-8")
+    options = ["--epochs", 1, "--lanes", 4, "--chunk", 16, "--hidden", 16]
+    lines = run_example("char_lm.py", tmp_path / "text", *options)
+    assert lines[0].startswith("1,044 characters, 20 different;")
+    assert "(115 characters, each once)" in lines[1]
+    assert len(validations(lines)) == 1
+
+
+@pytest.mark.parametrize("scored", [[0, 1, 0], [0, 1, 2], [1, 1, 1]])
+def test_the_character_model_would_notice_a_character_that_is_not_scored_once(scored):
+    model = example("char_lm").ShowingLM(5, 2, 2)
+    model.scored = np.array(scored)
+    with pytest.raises(SystemExit, match="some character was not scored once"):
+        model.on_validation_end()
+
+
 SHORT = ["classify", "tag", "forecast"]
 
 
