@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from seqdata.index import DEFAULT_AXIS
 
+TARGETS = "targets"
+"""The field that a shift makes."""
+
 
 class Axes:
     """Which field runs along which axis: one object for all batches of a loader, never changed.

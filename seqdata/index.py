@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -33,6 +33,7 @@ class SequenceIndex:
         keys: Names of sequences by number; None: a sequence is named by its number.
         digest: Fingerprint of the data, or what gives it when asked; None: made from the lengths.
         maps: Axis -> how lengths change between what is stored and what is planned.
+        shifts: Axis -> by how much the last of these changes shortens them, for shifted targets.
 
     Raises:
         ConfigError: If an array is not one-dimensional, not of integers, holds a negative length,
@@ -43,6 +44,7 @@ class SequenceIndex:
     keys: Callable[[Sequence[int]], Sequence[str]] | None = None
     digest: str | Callable[[], str] | None = None
     maps: Mapping[str, tuple[tuple[str, LengthMap], ...]] = field(default_factory=dict)
+    shifts: Mapping[str, int] = field(default_factory=dict)
     _memo: dict[object, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -123,11 +125,30 @@ class SequenceIndex:
             change: int64 (n,) -> int64 (n,), each length by itself.
         """
         chain = (*self.maps.get(axis, ()), (name, change))
-        return SequenceIndex(self.lengths_of, self.keys, self.digest, {**self.maps, axis: chain})
+        maps = {**self.maps, axis: chain}
+        return SequenceIndex(self.lengths_of, self.keys, self.digest, maps, self._shifts_but(axis))
 
     def shifted(self, axis: str, by: int) -> SequenceIndex:
         """Give the index of targets: every length less ``by``, at least 0."""
-        return self.mapped(axis, f"shift={by}", lambda lengths: np.maximum(lengths - by, 0))
+        made = self.mapped(axis, f"shift={by}", lambda lengths: np.maximum(lengths - by, 0))
+        return replace(made, shifts={**made.shifts, axis: by})
+
+    def whole(self, axis: str) -> tuple[SequenceIndex, int]:
+        """Give the index before lengths were shortened for shifted targets, and by how much.
+
+        For plans over a stream, which is shifted as a whole.
+        """
+        by = self.shifts.get(axis, 0)
+        if not by:
+            return self, 0
+        return self.remember(("whole", axis), lambda: self._before_shift(axis)), by
+
+    def _before_shift(self, axis: str) -> SequenceIndex:
+        maps = {**self.maps, axis: self.maps[axis][:-1]}
+        return SequenceIndex(self.lengths_of, self.keys, self.digest, maps, self._shifts_but(axis))
+
+    def _shifts_but(self, axis: str) -> dict[str, int]:
+        return {name: by for name, by in self.shifts.items() if name != axis}
 
     def names(self, numbers: Sequence[int] | NDArray[np.int64], most: int = 5) -> str:
         """Name sequences in a message: the first ``most``, and how many more."""

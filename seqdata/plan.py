@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import PlanError
 from seqdata.report import Measures, Report, measure, report_of
-from seqdata.tables import ArrayTable, BatchTable, PlanBatch, gather
+from seqdata.tables import ArrayTable, BatchTable, LaneTable, PlanBatch, gather
 
 PLAN_VERSION = 1
 """Part of every fingerprint; raised when the same inputs give another plan than before."""
@@ -39,7 +39,8 @@ class Plan:
         rows: int64 (r+1,), row -> spans; None: each span is a row.
         offsets: int64 (batches+1,), batch -> rows.
         lanes: 0: a batch belongs to one rank. L > 0: every batch has L rows, dealt to all ranks.
-        overlap: Timesteps at the head of a span that are context, not scored, when start > 0.
+        overlap: Timesteps at the head of a span that are context, not scored, when start > 0; with
+            ``carry`` at the head of a row, in every batch but the first.
         carry: Whether recurrent state runs on over the ends of sequences.
         lookahead: Timesteps read past stop, for shifted targets.
 
@@ -53,6 +54,7 @@ class Plan:
     """
 
     _table: BatchTable
+    _stream: LaneTable | None
     _origin: Origin | None
     lanes: int
     overlap: int
@@ -70,8 +72,8 @@ class Plan:
         carry: bool = False,
         lookahead: int = 0,
     ) -> None:
-        table = ArrayTable.checked(spans, rows, offsets, lanes)
-        self._freeze(table, None, lanes, overlap, carry, lookahead)
+        table = replace(ArrayTable.checked(spans, rows, offsets, lanes), carry=carry)
+        self._freeze(table, None, None, lanes, overlap, carry, lookahead)
 
     @classmethod
     def lazy(
@@ -83,23 +85,35 @@ class Plan:
         overlap: int = 0,
         carry: bool = False,
         lookahead: int = 0,
+        stream: LaneTable | None = None,
     ) -> Plan:
-        """Make a plan whose batches are made when they are asked for."""
+        """Make a plan whose batches are made when they are asked for.
+
+        Args:
+            table: Gives them.
+            origin: What the plan is made from.
+            lanes: As in ``Plan``, like the next three.
+            overlap: …
+            carry: …
+            lookahead: …
+            stream: The table again, where lanes are runs of a stream, or chunks are uneven.
+        """
         plan = cls.__new__(cls)
-        plan._freeze(table, origin, lanes, overlap, carry, lookahead)
+        plan._freeze(table, stream, origin, lanes, overlap, carry, lookahead)
         return plan
 
     def _freeze(
         self,
         table: BatchTable,
+        stream: LaneTable | None,
         origin: Origin | None,
         lanes: int,
         overlap: int,
         carry: bool,
         lookahead: int,
     ) -> None:
-        values = (table, origin, lanes, overlap, carry, lookahead)
-        names = ("_table", "_origin", "lanes", "overlap", "carry", "lookahead")
+        values = (table, stream, origin, lanes, overlap, carry, lookahead)
+        names = ("_table", "_stream", "_origin", "lanes", "overlap", "carry", "lookahead")
         for name, value in zip(names, values, strict=True):
             object.__setattr__(self, name, value)
 
@@ -131,8 +145,21 @@ class Plan:
     def with_lookahead(self, lookahead: int) -> Plan:
         """Give the same batches, read ``lookahead`` timesteps past their stops."""
         plan = Plan.__new__(Plan)
-        plan._freeze(self._table, self._origin, self.lanes, self.overlap, self.carry, lookahead)
+        plan._freeze(
+            self._table, self._stream, self._origin, self.lanes, self.overlap, self.carry, lookahead
+        )
         return plan
+
+    def widened(self, number: int) -> PlanBatch | None:
+        """Give a batch whose rows are ``lookahead`` longer along a stream, over ends of sequences.
+
+        None: nothing is read past rows, or every span is widened by itself.
+        """
+        return None if self._stream is None else self._stream.widened(number)
+
+    def lr_scale(self, number: int) -> float:
+        """Give the length of a batch's chunks over the usual one; 1 where they do not vary."""
+        return 1.0 if self._stream is None else self._stream.scale(number)
 
     @property
     def spans(self) -> NDArray[np.int64]:

@@ -30,6 +30,8 @@ class Step(NamedTuple):
         rows: int64 (r+1,), row -> spans, from 0; None: each span is a row.
         weights: float32 (r,); 0 for a filler or an idle row.
         lanes: int64 (r,), lane of each row; None where batches are dealt.
+        wide: The same rows, longer along a stream by what is read past them; None: spans are
+            widened one by one.
     """
 
     number: int
@@ -37,6 +39,7 @@ class Step(NamedTuple):
     rows: NDArray[np.int64] | None
     weights: NDArray[np.float32]
     lanes: NDArray[np.int64] | None
+    wide: PlanBatch | None = None
 
 
 def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> RankPlan:
@@ -165,16 +168,20 @@ class RankPlan:
     def _lanes_of(self, number: int) -> Step:
         lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)
         first, stop = rank * lanes // size, (rank + 1) * lanes // size
-        batch = self.plan.batch(number)
+        batch, wide = self.plan.batch(number), self.plan.widened(number)
         if first == stop:
-            return _filler(number, batch, np.zeros(1, dtype=np.int64))
+            filler = _filler(number, batch, np.zeros(1, dtype=np.int64))
+            return filler if wide is None else filler._replace(wide=_slice_rows(wide, 0, 1))
         spans, rows = _slice_rows(batch, first, stop)
         lengths = spans[:, 2] - spans[:, 1]
         if rows is not None:
             sums = running(lengths)
             lengths = sums[rows[1:]] - sums[rows[:-1]]
         weights = (lengths > 0).astype(np.float32)
-        return Step(number, spans, rows, weights, np.arange(first, stop))
+        lanes_of_rank = np.arange(first, stop)
+        if wide is not None:
+            wide = _slice_rows(wide, first, stop)
+        return Step(number, spans, rows, weights, lanes_of_rank, wide)
 
 
 def _whole(number: int, batch: PlanBatch) -> Step:
@@ -187,10 +194,8 @@ def _filler(number: int, batch: PlanBatch, lanes: NDArray[np.int64] | None) -> S
     return Step(number, spans, rows, np.zeros(1, dtype=np.float32), lanes)
 
 
-def _slice_rows(
-    batch: PlanBatch, first: int, stop: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+def _slice_rows(batch: PlanBatch, first: int, stop: int) -> PlanBatch:
     if batch.rows is None:
-        return batch.spans[first:stop], None
+        return PlanBatch(batch.spans[first:stop], None)
     rows = batch.rows[first : stop + 1]
-    return batch.spans[rows[0] : rows[-1]], rows - rows[0]
+    return PlanBatch(batch.spans[rows[0] : rows[-1]], rows - rows[0])

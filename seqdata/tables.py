@@ -46,6 +46,18 @@ class BatchTable(Protocol):
         ...
 
 
+class LaneTable(BatchTable, Protocol):
+    """Batches whose rows are lanes of a stream, or whose chunks vary in length."""
+
+    def widened(self, number: int) -> PlanBatch | None:
+        """Give a batch with rows that go on along the stream; None: no row does."""
+        ...
+
+    def scale(self, number: int) -> float:
+        """Give the length of a batch's chunks over the usual one."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class ArrayTable:
     """Batches as arrays; see ``Plan`` for their meaning."""
@@ -53,6 +65,7 @@ class ArrayTable:
     spans: NDArray[np.int64]
     rows: NDArray[np.int64] | None
     offsets: NDArray[np.int64]
+    carry: bool = False
     _sums: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
 
     @classmethod
@@ -132,14 +145,16 @@ class ArrayTable:
         return sums[self.rows[1:]] - sums[self.rows[:-1]]
 
     def _running_sums(self, overlap: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        lengths = self.spans[:, 2] - self.spans[:, 1]
+        lengths = self.row_lengths()
         scored = lengths
-        if overlap:
-            context = np.where(self.spans[:, 1] > 0, np.minimum(overlap, lengths), 0)
-            scored = lengths - context
-        timesteps = running(self._per_row(scored))[self.offsets]
-        rows = running(self._per_row(lengths) > 0)[self.offsets]
-        return timesteps, rows
+        if overlap and self.carry:  # the epoch's first batch has nothing before it
+            scored = lengths - np.minimum(overlap, lengths)
+            scored[: self.offsets[1]] = lengths[: self.offsets[1]]
+        elif overlap:
+            parts = self.spans[:, 2] - self.spans[:, 1]
+            context = np.where(self.spans[:, 1] > 0, np.minimum(overlap, parts), 0)
+            scored = lengths - self._per_row(context)
+        return running(scored)[self.offsets], running(lengths > 0)[self.offsets]
 
 
 def gather(table: BatchTable) -> ArrayTable:

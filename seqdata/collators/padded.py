@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqdata.axes import unknown_name
+from seqdata.axes import TARGETS, Axes, unknown_name
 from seqdata.batch import SequenceBatch
 from seqdata.collating import Allocate, lengths_of_rows, per_sequence, rows_of, texts
 from seqdata.errors import ConfigError
@@ -59,13 +59,13 @@ class Padded:
                 continue
             if axis is None:
                 data[name] = per_sequence(column, batch)
-            elif axis == axes.axis and batch.segments is None:
+            elif axis == axes.axis and (batch.segments is None or _is_whole(name, columns, axes)):
                 shift = axes.shift.get(name, 0)
                 width = batch.padded_length + batch.horizon + shift
                 full = self._padded(name, column, _steps(rows, width), width, columns)
                 data[name] = full[:, :-shift] if shift else full
                 if shift:
-                    data["targets"] = full[:, shift:]
+                    data[TARGETS] = full[:, shift:]
             else:
                 data[name] = self._by_lengths(name, columns, batch, axis)
         return batch
@@ -113,6 +113,11 @@ class Padded:
         element = _one_element(name, dtype, value)
         self._elements[name] = (dtype, element)
         return element
+
+
+def _is_whole(name: str, columns: Columns, axes: Axes) -> bool:
+    """Tell whether a field has one piece per row though rows hold several spans: with targets."""
+    return name in axes.shift and TARGETS not in columns
 
 
 def _steps(rows: int, width: int) -> NDArray[np.int64]:

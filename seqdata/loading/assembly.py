@@ -22,6 +22,7 @@ from seqdata.loading.occurrences import Occurrences
 from seqdata.loading.options import OnError, Update
 from seqdata.loading.output import Output
 from seqdata.loading.request import Request
+from seqdata.loading.streaming import narrowed, plain
 from seqdata.loading.tally import Tally
 from seqdata.protocols import Collator
 from seqdata.sharing import RankPlan, Step
@@ -96,7 +97,10 @@ class Assembly:
 
     def _made(self, number: int) -> tuple[Step, Request]:
         tools, plan, step = self.tools, self.share.plan, self.share[number]
-        reading, spans = tools.fetching.reading, step.spans
+        if step.lanes is not None:
+            step = plain(step)
+        reading = tools.fetching.reading
+        spans = step.spans if step.wide is None else step.wide.spans
         return step, Request(
             spans=spans,
             ids=reading.store.base_numbers(spans[:, 0]),
@@ -104,6 +108,7 @@ class Assembly:
             horizon=plan.lookahead - reading.shift,
             together=tools.together and step.rows is None,
             occurrences=tools.occurrences.of(spans, self.epoch) if tools.occurrences else None,
+            streamed=step.wide is not None,
         )
 
     def _chosen(self, batch: SequenceBatch) -> Any:
@@ -141,10 +146,15 @@ class Assembly:
         collator = self.tools.collator
         if self.tools.fetching.collate is not None and isinstance(collator, Splitting):
             return collator.filled(columns, batch)  # a worker has collated them
+        if step.wide is not None:
+            columns = narrowed(columns, batch.axes, step, step.wide, together=self.tools.together)
         return collator(columns, batch)
 
     def _head(self, step: Step, request: Request, number: int) -> SequenceBatch:
-        batch = head_of(step, request.ids, self.share.plan, self.tools.fetching.reading.axes)
+        reading, ids = self.tools.fetching.reading, request.ids
+        if request.streamed:
+            ids = reading.store.base_numbers(step.spans[:, 0])
+        batch = head_of(step, ids, self.share.plan, reading.axes)
         self._count(batch, number)
         batch.loader = self.tools.name
         batch.horizon = request.horizon
@@ -161,8 +171,10 @@ class Assembly:
             tools.tally.add(found, sequence=sequence, epoch=self.epoch, batch=step.number)
         batch = self._head(mended.step, mended.request, number)
         batch.num_tokens = delivered(batch)
-        batch.axes = mended.axes
-        return tools.collator(mended.columns, batch)
+        batch.axes, columns = mended.axes, mended.columns
+        if step.wide is not None:
+            columns = narrowed(columns, batch.axes, step, step.wide, together=tools.together)
+        return tools.collator(columns, batch)
 
     def _count(self, batch: SequenceBatch, number: int) -> None:
         """Say what the step and its update count over all ranks: known from the plan."""

@@ -59,5 +59,7 @@ class Fetching:
         if self.transforming is not None:
             return self.transforming.columns(request)
         reading = self.reading
+        if request.streamed:
+            return reading.as_they_are(request.spans), reading.axes
         columns = reading.columns(request.spans, together=request.together, horizon=request.horizon)
         return columns, reading.axes

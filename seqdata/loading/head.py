@@ -53,9 +53,10 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> Seque
         head.reset = torch.from_numpy(_resets(step, base, plan))
         head.carry = plan.carry
     if plan.overlap or step.lanes is not None:
-        context = np.where(base[2] > 0, np.minimum(base[0], plan.overlap), 0)
+        head.overlap, head.lr_scale = plan.overlap, plan.lr_scale(step.number)
+        context = _context(step, base, plan)
         head.burn_in = torch.from_numpy(context)
-        scored = base[0] - context
+        scored = base[0] - context if plan.overlap else base[0]
         head.num_tokens = int(scored[step.weights > 0].sum())
     elif count and step.weights[0]:  # a batch that is dealt whole has filler everywhere or nowhere
         head.num_tokens = sum(known)
@@ -91,6 +92,14 @@ def _segments(
     made[:, 0] = np.repeat(np.arange(len(rows) - 1), np.diff(rows))
     made[:, 1], made[:, 2:] = ids, spans[:, 1:]
     return torch.from_numpy(made)
+
+
+def _context(step: Step, base: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
+    """Give the timesteps at the head of each row that the row before it in its lane scored."""
+    if not plan.overlap or (plan.carry and not step.number):
+        return np.zeros_like(base[0])
+    context: NDArray[np.int64] = np.minimum(base[0], plan.overlap)
+    return context if plan.carry else np.where(base[2] > 0, context, 0)
 
 
 def _resets(step: Step, base: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:

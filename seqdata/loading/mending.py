@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes
+from seqdata.axes import TARGETS, Axes
 from seqdata.errors import DataError, SeqDataError
 from seqdata.loading.fetching import Fetching
 from seqdata.loading.options import OnError
@@ -66,6 +66,9 @@ def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) ->
     Returns:
         None where no span fails by itself.
     """
+    planned = step
+    if step.wide is not None:  # what follows a row in the stream belongs to it
+        step = step._replace(spans=step.wide.spans, rows=step.wide.rows)
     made: list[dict[str, Any]] = []
     errors: dict[int, Exception] = {}
     axes = fetching.reading.axes
@@ -89,6 +92,8 @@ def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) ->
     for number in errors:
         if not made[number]:
             made[number] = _zeros(fetching, request, number, like, axes)
+    if planned.wide is not None:
+        step = planned._replace(weights=step.weights)
     return Mended(step, request, _columns(made, like), axes, errors)
 
 
@@ -168,8 +173,8 @@ def _like(fetching: Fetching, request: Request) -> dict[str, Any]:
         return _transformed_elsewhere(fetching, request)
     fields: Mapping[str, Field] = reading.store.fields
     known = {name: fields[name] for name in reading.axes.axis_of}
-    if reading.shifted is not None:
-        known["targets"] = fields[reading.shifted]
+    if reading.shifted is not None and not request.streamed:
+        known[TARGETS] = fields[reading.shifted]
     empty: dict[str, Any] = {"str": "", "bytes": b""}
     return {
         name: empty[field.dtype]

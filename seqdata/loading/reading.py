@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes, unknown_name
+from seqdata.axes import TARGETS, Axes, unknown_name
 from seqdata.errors import ConfigError
 from seqdata.index import RUN, LengthMap, SequenceIndex
 from seqdata.loading.options import PlayOptions
@@ -26,8 +26,6 @@ from seqdata.transforms import axes_of, lengths_of, name_of
 
 if TYPE_CHECKING:  # it needs torch, and worker processes do without
     from seqdata.loading.output import Output
-
-TARGETS = "targets"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,10 +100,10 @@ class Reading:
         lengths: NDArray[np.int64] = store.lengths_of[self.axis][numbers].astype(np.int64)
         return lengths if self.change is None else self.change(lengths)
 
-    def pieces(self, spans: NDArray[np.int64], *, horizon: int = 0) -> dict[str, Any]:
-        """Read what a transform sees: spans and what lies past them, or whole sequences."""
+    def pieces(self, spans: NDArray[np.int64]) -> dict[str, Any]:
+        """Read what a transform sees: spans, or whole sequences."""
         if not self.changes:
-            return self.store.read(self.widened(spans, horizon), self.plain, axis=self.axis)
+            return self.store.read(spans, self.plain, axis=self.axis)
         lengths_of = self.store.lengths_of
         along = self.axis if self.axis in lengths_of else default_axis(lengths_of)
         whole = np.zeros_like(spans)
@@ -142,6 +140,11 @@ class Reading:
         further[:, 1] += further[:, 2] - spans[:, 2]
         targets = self.store.read(further, (self.shifted,), axis=self.axis)
         return columns | {TARGETS: targets[self.shifted]}
+
+    def as_they_are(self, spans: NDArray[np.int64]) -> dict[str, Any]:
+        """Read spans of a stream, which hold what follows them."""
+        names = self.plain if self.shifted is None else (*self.plain, self.shifted)
+        return self.store.read(spans, names, axis=self.axis)
 
     def _name_of_change(self, change: LengthMap) -> str:
         """Name a change of lengths by what it does to the first and last sequences."""

@@ -30,6 +30,8 @@ class Request:
             else targets are a column of their own.
         occurrences: int64 (n,), which drawing of its sequence each span is; None: each the first.
         tell: Called with the base number of each sequence that is worked on.
+        streamed: Whether spans hold already what a shift needs, along a stream: nothing is read
+            past them.
     """
 
     spans: NDArray[np.int64]
@@ -39,6 +41,7 @@ class Request:
     together: bool = False
     occurrences: NDArray[np.int64] | None = None
     tell: Callable[[int], None] = nobody
+    streamed: bool = False
 
     @property
     def lengths(self) -> NDArray[np.int64]:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes, unknown_name
+from seqdata.axes import TARGETS, Axes, unknown_name
 from seqdata.errors import ConfigError, DecodeError, Fact, SeqDataError, trailer
 from seqdata.loading.columnar import shown, taken
 from seqdata.loading.pieces import Generator, pieces_of
-from seqdata.loading.reading import TARGETS, Reading
+from seqdata.loading.reading import Reading
 from seqdata.loading.request import Request
 from seqdata.loading.results import Results, checked, gathered
 from seqdata.planning.randomness import Draw, Purpose
@@ -57,13 +57,14 @@ class Transforming:
         """
         reading = self.reading
         spans = request.spans
-        seen = reading.pieces(spans, horizon=request.horizon)
+        wide = spans if request.streamed else reading.widened(spans, request.horizon)
+        seen = reading.pieces(wide)
         results = self.results(seen, request)
         if reading.changes:
             planned = reading.planned(spans[:, 0])
             begins = spans[:, 1]
         else:
-            planned = reading.widened(spans, request.horizon)[:, 2] - spans[:, 1]
+            planned = wide[:, 2] - spans[:, 1]
             begins = np.zeros(len(spans), dtype=np.int64)
         self._check_lengths(results, planned, request.ids)
         return self._cut(results, begins, request)
@@ -168,7 +169,7 @@ class Transforming:
                 columns[name] = made
             elif axis_of[name] != axis:
                 columns[name] = made.cut(np.zeros_like(begins), made.lengths)
-            elif name != shifted:
+            elif name != shifted or request.streamed:
                 columns[name] = made.cut(begins, ends)
             elif request.together:
                 columns[name] = made.cut(begins, ends + further)

@@ -71,6 +71,15 @@ class QueuedLanes:
         """Give the rows before each of some steps that are not idle, int64 (k,)."""
         return live_before(self.loads, steps)
 
+    def widened(self, first: int, stop: int) -> ArrayTable | None:
+        """Give None: every span is widened by itself."""
+        del first, stop
+        return None
+
+    def scale(self, step: int) -> float:
+        """Give the length of a step's chunks over the usual one."""
+        return self.chunks.scale(step)
+
     def _find(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give the sequence of each lane in each step and which chunk of it, int64 (L, k) each.
 

@@ -34,6 +34,8 @@ class Purpose(IntEnum):
     PAIRS = 11  # which lanes exchange sequences
     CUTS = 12  # behind which places they do
     LANES = 13  # order of the lanes
+    LENGTHS = 14  # lengths of chunks, where they vary; once for all epochs
+    SCHEDULE = 15  # order of these lengths
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,14 @@ class Lanes(Protocol):
         """Give the rows before each of some steps that are not idle, int64 (k,)."""
         ...
 
+    def widened(self, first: int, stop: int) -> ArrayTable | None:
+        """Give steps ``first:stop`` with rows that go on along a stream; None: no row does."""
+        ...
+
+    def scale(self, step: int) -> float:
+        """Give the length of a step's chunks over the usual one."""
+        ...
+
 
 class Run(NamedTuple):
     """Steps that are laid out.
@@ -54,10 +62,12 @@ class Run(NamedTuple):
         table: Their rows.
         scored: Timesteps that are scored before each of them, and before the one behind them.
         live: Rows that are not idle before each of them, and before the one behind them.
+        wide: Their rows, longer along a stream; None: no row is.
     """
 
     first: int
     table: ArrayTable
+    wide: ArrayTable | None
     scored: list[int]
     live: list[int]
 
@@ -82,6 +92,15 @@ class RunTable:
         """Give one batch: a slice of its run."""
         run = self._run(number // self.size)
         return run.table.batch(number - run.first)
+
+    def widened(self, number: int) -> PlanBatch | None:
+        """Give a batch with rows that go on along a stream; None: no row does."""
+        run = self._run(number // self.size)
+        return None if run.wide is None else run.wide.batch(number - run.first)
+
+    def scale(self, number: int) -> float:
+        """Give the length of a batch's chunks over the usual one."""
+        return self.lanes.scale(number)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Give scored timesteps and rows that are not idle of batches ``first:stop``."""
@@ -114,7 +133,9 @@ class RunTable:
             stop = min(first + self.size, len(self))
             edges = np.arange(first, stop + 1)
             scored, live = self.lanes.scored(edges).tolist(), self.lanes.live(edges).tolist()
-            run = Run(first, self.lanes.laid_out(first, stop), scored, live)
+            lanes = self.lanes
+            table, wide = lanes.laid_out(first, stop), lanes.widened(first, stop)
+            run = Run(first, table, wide, scored, live)
             for old in list(self._recent)[: 1 - _KEPT_RUNS]:  # a reader thread may do the same
                 self._recent.pop(old, None)
             self._recent[place] = run

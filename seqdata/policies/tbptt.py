@@ -21,9 +21,10 @@ from seqdata.planning.items import Empty, Items, WholeSequences, select
 from seqdata.planning.lanes import Dealt, deal, queues
 from seqdata.planning.making import fingerprint_of, whole_report
 from seqdata.planning.queued import queued
-from seqdata.planning.randomness import Draw
-from seqdata.planning.running import run_table
-from seqdata.tables import ArrayTable, BatchTable
+from seqdata.planning.randomness import Draw, Purpose
+from seqdata.planning.running import Lanes, RunTable, run_table
+from seqdata.planning.stream import columns, streamed
+from seqdata.tables import ArrayTable, running
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,14 @@ class TBPTT:
     Args:
         lanes: Rows of a batch, of all ranks together.
         chunk: Most timesteps of a row.
+        advance: Timesteps from a chunk's start to the next one's; None: ``chunk``. Where it is
+            less, chunks overlap: what they have in common is context in the later one
+            (``batch.burn_in``), and is not scored.
+        continuous: Whether sequences are laid end to end in one stream that is cut into equal
+            columns, one per lane, with state carried over their ends: as language models are
+            trained. A shift then shifts the stream.
+        segments: Whether a row goes on with the lane's next sequence where one ends inside a chunk;
+            lanes are packed by timesteps, and ``batch.segments`` says what a row holds.
         shuffle: Whether sequences are shuffled between epochs; else lanes read in the data's order.
         axis: The axis that is planned on.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
@@ -53,6 +62,9 @@ class TBPTT:
 
     lanes: int
     chunk: int
+    advance: int | None = None
+    continuous: bool = False
+    segments: bool = False
     shuffle: bool = True
     axis: str = DEFAULT_AXIS
     empty: Empty = "drop"
@@ -65,52 +77,114 @@ class TBPTT:
                 f"policy 'tbptt': `shuffle` is {self.shuffle!r}, must be True or False; whole "
                 "sequences are shuffled, and never the chunks of one: their lane carries a state"
             )
+        if self.advance is not None:
+            check_count("tbptt", "advance", self.advance)
+            if self.advance > self.chunk:
+                raise ConfigError(
+                    f"policy 'tbptt': `advance` is {self.advance}, must be at most `chunk`="
+                    f"{self.chunk}; what lies between two chunks would be left out"
+                )
+        if self.segments and self.continuous:
+            raise ConfigError(
+                "policy 'tbptt': `segments` and `continuous` are both True, must be one of them; "
+                "`continuous` carries the state over the ends of sequences, `segments` does not"
+            )
+        if self.segments and self.advance not in (None, self.chunk):
+            raise ConfigError(
+                f"policy 'tbptt': `advance` is {self.advance} with `segments`=True, must be None; "
+                "a row of several sequences has no place for the context of each"
+            )
         self._rule()
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
-        items, draw = self._items(index), Draw(seed, epoch)
+        draw = Draw(seed, epoch)
+        items, ahead = self._items(index)
+        lanes = self._lanes(items, ahead, draw if self.shuffle else None)
+        table = run_table(lanes) if lanes.steps else ArrayTable.checked([], None, [0], self.lanes)
         return Plan.lazy(
-            self._table(items, draw if self.shuffle else None),
+            table,
             Origin(
                 fingerprint=lambda: fingerprint_of(index, self, seed, epoch),
                 report=lambda made: whole_report(items, made),
             ),
             lanes=self.lanes,
+            overlap=self._chunks.overlap,
+            carry=self.continuous,
+            stream=table if isinstance(table, RunTable) and self._streams else None,
         )
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Give the number of batches of every epoch."""
-        return int(self._dealt(self._items(index)).loads.max())
+        return self._steps(*self._items(index))
 
     @property
     def _chunks(self) -> Chunks:
-        return Chunks(self.chunk, self.chunk)
+        return Chunks(self.chunk, self.advance or self.chunk)
 
-    def _items(self, index: SequenceIndex) -> Items:
-        return select(index, self.axis, self._rule(), policy="tbptt")
+    @property
+    def _streams(self) -> bool:
+        return self.continuous or self.segments
 
     def _rule(self) -> WholeSequences:
         return WholeSequences(empty=self.empty)
 
+    def _items(self, index: SequenceIndex) -> tuple[Items, int]:
+        """Give what is planned, and how many timesteps at the stream's end are targets only."""
+        ahead = 0
+        if self.continuous:
+            index, ahead = index.whole(self.axis)
+        return select(index, self.axis, self._rule(), policy="tbptt"), ahead
+
     def _dealt(self, items: Items) -> Dealt:
         """Pack the lanes, once per index."""
-        chunks = self._chunks
+        sizes = _whole if self.segments else self._chunks.counts
         return items.index.remember(
-            ("dealt", items.axis, items.rule, chunks, self.lanes),
-            lambda: deal(chunks.counts(_kept(items)[1]), self.lanes),
+            ("dealt", items.axis, self.segments or self._chunks, self.lanes),
+            lambda: deal(sizes(_kept(items)[1]), self.lanes),
         )
 
-    def _table(self, items: Items, draw: Draw | None) -> BatchTable:
+    def _steps(self, items: Items, ahead: int) -> int:
+        if not self._streams:
+            return int(self._dealt(items).loads.max())
+        widest = self._widest(items, ahead)
+        return int(self._chunks.counts(np.array([widest]))[0]) if widest else 0
+
+    def _widest(self, items: Items, ahead: int) -> int:
+        """Give the timesteps of the longest lane of a stream."""
+        if self.segments:
+            return int(self._dealt(items).loads.max())
+        return max(0, -(-(_timesteps(items) - ahead) // self.lanes))
+
+    def _lanes(self, items: Items, ahead: int, draw: Draw | None) -> Lanes:
         numbers, lengths = _kept(items)
-        chunks, dealt = self._chunks, self._dealt(items)
-        steps = int(dealt.loads.max())
-        if not steps:
-            return ArrayTable.checked([], None, [0], self.lanes)
-        made = queues(chunks.counts(lengths), dealt, draw, most=steps, unit=1)
+        if self.continuous:
+            order = np.arange(len(numbers))
+            if draw is not None:
+                order = draw.permutation(Purpose.MEMBERS, len(numbers))
+            begins = running(lengths[order])
+            edges = columns(max(0, int(begins[-1]) - ahead), self.lanes)
+            return streamed(numbers[order], begins, edges, self._chunks, ahead)
+        steps, dealt = self._steps(items, ahead), self._dealt(items)
+        if self.segments:
+            made = queues(lengths, dealt, draw, most=steps * self.chunk, unit=self.chunk)
+            begins = running(lengths[made.members])
+            return streamed(numbers[made.members], begins, begins[made.edges], self._chunks)
+        made = queues(self._chunks.counts(lengths), dealt, draw, most=steps, unit=1)
         taken = made.members
-        lanes = queued(numbers[taken], lengths[taken], made.edges, chunks, steps)
-        return run_table(lanes)
+        return queued(numbers[taken], lengths[taken], made.edges, self._chunks, steps)
+
+
+def _whole(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return lengths
+
+
+def _timesteps(items: Items) -> int:
+    """Count the timesteps of all sequences, once per index."""
+    return items.index.remember(
+        ("timesteps", items.axis),
+        lambda: int(_kept(items)[1].sum()),
+    )
 
 
 def _kept(items: Items) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -6,7 +6,8 @@ policies such as TBPTT, and their authors' tests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,10 @@ class FewLanes:
 def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -> None:
     """Check that every lane reads sequences whole and in order, and stays idle once it is (I6).
 
+    Where chunks overlap, a row begins with the end of the one before it. Where state is carried,
+    lanes are columns of one stream: one ends where the next begins, and they differ by at most one
+    timestep.
+
     Args:
         plan: A plan dealt by rows.
         index: What it was planned over.
@@ -72,9 +77,10 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
     """
     if not plan.lanes:
         raise ConformanceError("plan: is dealt by batches, must have lanes")
+    if plan.carry:
+        index = index.whole(axis)[0]
     lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)
-    before: list[tuple[int, int] | None] = [None] * plan.lanes  # sequence, stop
-    idle = [False] * plan.lanes
+    lanes = [_Lane(f"plan: lane {number}", lengths, plan) for number in range(plan.lanes)]
     for number in range(len(plan)):
         spans, rows = plan.batch(number)
         edges = np.arange(len(spans) + 1) if rows is None else rows
@@ -83,47 +89,131 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
                 f"plan: batch {number} has {len(edges) - 1} rows, must have {plan.lanes}, one per "
                 "lane"
             )
-        for lane in range(plan.lanes):
-            where = f"plan: lane {lane} in batch {number}"
-            for span in _real(spans[edges[lane] : edges[lane + 1]]):
-                if idle[lane]:
-                    raise ConformanceError(f"{where} goes on after it was idle, must stay idle")
-                _check_next(where, span, before[lane], lengths, plan)
-                before[lane] = (int(span[0]), int(span[2]))
-            idle[lane] = not len(_real(spans[edges[lane] : edges[lane + 1]]))
-    for lane, last in enumerate(before):
-        if last is not None and not plan.carry and last[1] != lengths[last[0]]:
+        for lane, first, stop in zip(lanes, edges[:-1], edges[1:], strict=True):
+            row = spans[first:stop]
+            lane.read(number, row[row[:, 1] < row[:, 2]])
+    for lane in lanes:
+        lane.end()
+    if plan.carry:
+        _check_columns(lanes, lengths)
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """What one lane has read, row after row.
+
+    Attributes:
+        name: For messages.
+        lengths: int64 (n,), of the sequences.
+        plan: What is read.
+        rows: What it read, a list of spans per row.
+        scored: Timesteps that are no context.
+    """
+
+    name: str
+    lengths: NDArray[np.int64]
+    plan: Plan
+    rows: list[list[tuple[int, int, int]]] = field(default_factory=list)
+    scored: int = 0
+    _before: tuple[int, int] | None = None  # sequence, stop
+
+    def read(self, number: int, spans: NDArray[np.int64]) -> None:
+        """Check that a row goes on where the lane stopped."""
+        where = f"{self.name} in batch {number}"
+        row = [(int(span[0]), int(span[1]), int(span[2])) for span in spans]
+        if row and len(self.rows) < number:
+            raise ConformanceError(f"{where} goes on after it was idle, must stay idle")
+        if not row:
+            return
+        news = self._without_context(where, row) if self.plan.carry and number else row
+        for span in news:
+            self._check_next(where, *span)
+            self._before = span[0], span[2]
+        overlap = 0 if self.plan.carry else self.plan.overlap
+        self.scored += sum(
+            stop - start - (min(overlap, stop - start) if start else 0) for _, start, stop in news
+        )
+        self.rows.append(row)
+
+    def end(self) -> None:
+        """Check that no sequence was left early."""
+        if self._before is None or self.plan.carry:
+            return
+        number, stop = self._before
+        if stop != self.lengths[number]:
             raise ConformanceError(
-                f"plan: lane {lane} ends with sequence {last[0]} at timestep {last[1]}, must go on "
-                f"to {int(lengths[last[0]])}"
+                f"{self.name} ends with sequence {number} at timestep {stop}, must go on to "
+                f"{int(self.lengths[number])}"
             )
 
+    def _without_context(
+        self, where: str, row: list[tuple[int, int, int]]
+    ) -> list[tuple[int, int, int]]:
+        """Check that a row of a stream begins with the end of the one before; give the rest."""
+        steps = [(number, at) for number, start, stop in row for at in range(start, stop)]
+        last = [(number, at) for number, start, stop in self.rows[-1] for at in range(start, stop)]
+        overlap = self.plan.overlap
+        if overlap and (steps[:overlap] != last[-overlap:] or len(steps) <= overlap):
+            raise ConformanceError(
+                f"{where} begins with {row[0]}, must begin with the last {overlap} timesteps of "
+                f"the row before and go on; that ends with {self.rows[-1][-1]}"
+            )
+        news = []
+        for number, start, stop in row:
+            skipped = min(overlap, stop - start)
+            overlap -= skipped
+            if start + skipped < stop:
+                news.append((number, start + skipped, stop))
+        return news
 
-def _check_next(
-    where: str,
-    span: NDArray[np.int64],
-    before: tuple[int, int] | None,
-    lengths: NDArray[np.int64],
-    plan: Plan,
-) -> None:
-    number, start = int(span[0]), int(span[1])
-    if before is None:
-        if start and not plan.carry:
+    def _check_next(self, where: str, number: int, start: int, stop: int) -> None:
+        if self._before is None:
+            if start and not self.plan.carry:
+                raise ConformanceError(
+                    f"{where} begins sequence {number} at timestep {start}, must at 0"
+                )
+            return
+        last, was = self._before
+        overlap = 0 if self.plan.carry else self.plan.overlap
+        if number == last and start == max(0, was - overlap) and start > 0 and stop > was:
+            return
+        if was != self.lengths[last]:
+            raise ConformanceError(
+                f"{where} leaves sequence {last} at timestep {was} for {[number, start, stop]}, "
+                f"must go on to {int(self.lengths[last])}"
+            )
+        if start:
             raise ConformanceError(
                 f"{where} begins sequence {number} at timestep {start}, must at 0"
             )
-        return
-    goes_on = number == before[0] and start == max(0, before[1] - plan.overlap) and start > 0
-    if goes_on:
-        return
-    if before[1] != lengths[before[0]]:
-        raise ConformanceError(
-            f"{where} leaves sequence {before[0]} at timestep {before[1]} for {span.tolist()}, "
-            f"must go on to {int(lengths[before[0]])}"
-        )
-    if start:
-        raise ConformanceError(f"{where} begins sequence {number} at timestep {start}, must at 0")
 
 
-def _real(spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    return spans[spans[:, 1] < spans[:, 2]]
+def _check_columns(lanes: list[_Lane], lengths: NDArray[np.int64]) -> None:
+    """Check that lanes are equal columns of one stream, in order, read in rows of like length."""
+    whole = sum(lane.scored for lane in lanes)
+    for place, lane in enumerate(lanes):
+        due = (place + 1) * whole // len(lanes) - place * whole // len(lanes)
+        if lane.scored != due:
+            raise ConformanceError(
+                f"{lane.name} has {lane.scored} timesteps of a stream of {whole}, must have {due}"
+            )
+    read = [lane for lane in lanes if lane.rows]
+    for lane, following in pairwise(read):
+        number, _, stop = lane.rows[-1][-1]
+        then, start, _ = following.rows[0][0]
+        if (then, start) != (number, stop) and (stop != lengths[number] or start):
+            raise ConformanceError(
+                f"{following.name} begins with sequence {then} at timestep {start}, must go on "
+                f"where {lane.name} ended: sequence {number}, timestep {stop}"
+            )
+    for number in range(max((len(lane.rows) for lane in read), default=0)):
+        going = {
+            sum(stop - start for _, start, stop in lane.rows[number])
+            for lane in read
+            if number < len(lane.rows) - 1
+        }
+        if len(going) > 1:
+            raise ConformanceError(
+                f"plan: batch {number} has rows of {sorted(going)} timesteps that go on, must have "
+                "rows of one length"
+            )

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.protocols import Policy
-from seqdata.testing.playing import row_lengths
+from seqdata.tables import PlanBatch
+from seqdata.testing.playing import row_lengths, scored_spans
 from seqdata.testing.verdict import ConformanceError
 
 MANY_BATCHES = 16  # from here on another seed surely gives another order
@@ -80,21 +81,23 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
     Raises:
         ConformanceError: If a timestep is missing or repeated, or the report is wrong.
     """
+    targets_only = 0  # of a stream's end
+    if plan.carry:
+        index, targets_only = index.whole(axis)
     lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)
     report = plan.report
-    spans = plan.spans[plan.spans[:, 1] < plan.spans[:, 2]]
-    spans = spans[np.lexsort((spans[:, 1], spans[:, 0]))]
+    spans = _scored(plan)
+    spans = spans[np.lexsort((spans[:, 2], spans[:, 1], spans[:, 0]))]
     numbers, starts, stops = spans.T
-    context = np.where(starts > 0, np.minimum(plan.overlap, stops - starts), 0)
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1))  # first span of each sequence
     before = np.concatenate([[0], stops[:-1]])
     before[firsts] = 0
-    wrong = np.flatnonzero(starts + context != before)
+    wrong = np.flatnonzero(starts != before)
     if len(wrong):
         number = int(numbers[wrong[0]])
         raise ConformanceError(
             f"plan: sequence {number} goes from timestep {int(before[wrong[0]])} on at "
-            f"{int((starts + context)[wrong[0]])}, must have each timestep scored once"
+            f"{int(starts[wrong[0]])}, must have each timestep scored once"
         )
     ends = np.zeros(len(lengths), dtype=np.int64)
     np.maximum.at(ends, numbers, stops)
@@ -103,12 +106,25 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
     cut = np.zeros(len(lengths), dtype=np.bool_)
     cut[report.truncated] = True
     fits = np.where(cut, (ends > 0) & (ends < lengths), ends == expected)
+    if targets_only:
+        fits = ends <= expected
+        fits &= int((expected - ends).sum()) == min(targets_only, int(expected.sum()))
     if not fits.all():
         number = int(np.argmin(fits))
         raise ConformanceError(
             f"plan: sequence {number} of {int(lengths[number])} timesteps is planned up to "
             f"{int(ends[number])}, must be whole, or in the report as dropped or truncated"
         )
+
+
+def _scored(plan: Plan) -> NDArray[np.int64]:
+    """Give what is scored of all spans that hold a timestep, int64 (n, 3)."""
+    if not plan.carry:
+        spans = plan.spans[plan.spans[:, 1] < plan.spans[:, 2]]
+        return scored_spans(plan, 0, spans, None)
+    parts = [scored_spans(plan, number, *plan.batch(number)) for number in range(len(plan))]
+    spans = np.concatenate([np.empty((0, 3), dtype=np.int64), *parts])
+    return spans[spans[:, 1] < spans[:, 2]]
 
 
 def check_budget(plan: Plan, max_tokens: int, max_rows: int | None = None) -> None:
@@ -177,7 +193,9 @@ def check_pure(
             plans the same one, or the same order where it must differ.
     """
     plan = policy.plan(index, seed=seed, epoch=epoch)
-    fresh = SequenceIndex(dict(index.lengths_of), index.keys, index.digest, dict(index.maps))
+    fresh = SequenceIndex(
+        dict(index.lengths_of), index.keys, index.digest, dict(index.maps), dict(index.shifts)
+    )
     again = policy.plan(fresh, seed=seed, epoch=epoch)
     if not same_tables(plan, again):
         raise ConformanceError(
@@ -241,7 +259,7 @@ def _check_batch(
         raise ConformanceError(
             f"plan: batch({number}) differs from its place in `spans`, must be the same"
         )
-    scored, real = _totals(batch.spans, batch.rows, plan.overlap)
+    scored, real = _totals(plan, number, batch)
     if plan.totals(number, number + 1) != (scored, real):
         raise ConformanceError(
             f"plan: totals of batch {number} are {plan.totals(number, number + 1)}, must be "
@@ -281,12 +299,10 @@ def _check_report(
         )
 
 
-def _totals(
-    spans: NDArray[np.int64], rows: NDArray[np.int64] | None, overlap: int
-) -> tuple[int, int]:
-    lengths = spans[:, 2] - spans[:, 1]
-    context = np.where(spans[:, 1] > 0, np.minimum(overlap, lengths), 0)
-    return int((lengths - context).sum()), int((row_lengths(spans, rows) > 0).sum())
+def _totals(plan: Plan, number: int, batch: PlanBatch) -> tuple[int, int]:
+    scored = scored_spans(plan, number, *batch)
+    real = int((row_lengths(*batch) > 0).sum())
+    return int((scored[:, 2] - scored[:, 1]).sum()), real
 
 
 def _spread(count: int, most: int = 64) -> list[int]:

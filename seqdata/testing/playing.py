@@ -109,14 +109,32 @@ def weighted_spans(step: Step) -> NDArray[np.int64]:
     return step.spans[kept if step.rows is None else np.repeat(kept, np.diff(step.rows))]
 
 
-def counted(step: Step, overlap: int) -> tuple[int, int]:
+def counted(step: Step, plan: Plan) -> tuple[int, int]:
     """Give the scored timesteps and rows of weight > 0 of a step."""
-    spans = weighted_spans(step)
-    scored = int((spans[:, 2] - spans[:, 1]).sum())
-    if overlap:
-        later = spans[spans[:, 1] > 0]
-        scored -= int(np.minimum(overlap, later[:, 2] - later[:, 1]).sum())
-    return scored, int(np.count_nonzero(step.weights))
+    scored = scored_spans(plan, step.number, step.spans, step.rows)
+    spans = weighted_spans(step._replace(spans=scored))
+    return int((spans[:, 2] - spans[:, 1]).sum()), int(np.count_nonzero(step.weights))
+
+
+def scored_spans(
+    plan: Plan, number: int, spans: NDArray[np.int64], rows: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    """Give the spans of a batch's rows without what is context, int64 (n, 3)."""
+    lengths = spans[:, 2] - spans[:, 1]
+    if not plan.carry:
+        context = np.where(spans[:, 1] > 0, np.minimum(plan.overlap, lengths), 0)
+    elif number == 0:  # the epoch's first batch has nothing before it
+        context = np.zeros_like(lengths)
+    else:
+        before = np.cumsum(lengths) - lengths
+        if rows is not None:
+            before -= np.repeat(before[rows[:-1]], np.diff(rows))
+        else:
+            before[:] = 0
+        context = np.clip(plan.overlap - before, 0, lengths)
+    scored = spans.copy()
+    scored[:, 1] += context
+    return scored
 
 
 def row_lengths(spans: NDArray[np.int64], rows: NDArray[np.int64] | None) -> NDArray[np.int64]:

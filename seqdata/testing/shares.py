@@ -146,7 +146,7 @@ def check_totals(played: Played) -> None:
     for steps in played.steps:
         scored, rows = sums[-1]
         for step in steps:
-            more = counted(step, played.plan.overlap)
+            more = counted(step, played.plan)
             scored, rows = scored + more[0], rows + more[1]
         sums.append((scored, rows))
     last = len(sums) - 1

@@ -99,6 +99,11 @@ def test_purposes_keep_their_numbers():
         "LAST_HALVES": 8,
         "TRANSFORM": 9,
         "CROPS": 10,
+        "PAIRS": 11,
+        "CUTS": 12,
+        "LANES": 13,
+        "LENGTHS": 14,
+        "SCHEDULE": 15,
     }
 
 

@@ -119,6 +119,101 @@ def test_without_a_timestep_there_is_no_step(lengths):
     assert TBPTT(3, 2).num_batches(index) == 0
 
 
+def test_overlapping_chunks_score_every_timestep_once():
+    index = index_of(100)
+    plan = TBPTT(8, 16, advance=6).plan(index, seed=0, epoch=0)
+    assert plan.overlap == 10
+    check_table(plan)
+    check_lanes(plan, index)
+    check_covers(plan, index)
+    starts = plan.spans[plan.spans[:, 0] == 3, 1]
+    assert sorted(set(starts.tolist())) == list(range(0, int(index.lengths[3]) - 10, 6))
+
+
+def test_a_stream_is_cut_into_equal_columns():
+    index = index_of(200)
+    plan = TBPTT(8, 16, continuous=True).plan(index, seed=0, epoch=0)
+    assert (plan.carry, plan.overlap) == (True, 0)
+    check_table(plan)
+    check_lanes(plan, index)
+    check_covers(plan, index)
+    total = int(index.lengths.sum())
+    widths = row_lengths(plan).reshape(-1, 8).sum(axis=0)
+    assert widths.tolist() == np.diff([lane * total // 8 for lane in range(9)]).tolist()
+    assert len(plan) == -(-int(widths.max()) // 16)
+
+
+def test_a_shifted_stream_has_fewer_timesteps_at_its_end_only():
+    lengths = np.arange(1, 40)
+    index = SequenceIndex.from_lengths(lengths).shifted("time", 3)
+    policy = TBPTT(4, 7, continuous=True)
+    plan = policy.plan(index, seed=0, epoch=1)
+    assert plan.totals(0, len(plan))[0] == lengths.sum() - 3
+    assert len(plan) == policy.num_batches(index)
+    for number in range(len(plan)):
+        spans, rows = plan.batch(number)
+        wide = plan.widened(number)
+        for lane in range(4):
+            mine = spans[rows[lane] : rows[lane + 1]]
+            more = wide.spans[wide.rows[lane] : wide.rows[lane + 1]]
+            extra = (more[:, 2] - more[:, 1]).sum() - (mine[:, 2] - mine[:, 1]).sum()
+            assert extra == (3 if mine[0, 2] else 0)
+            assert more[: len(mine), :2].tolist() == mine[:, :2].tolist()
+
+
+def test_a_stream_of_overlapping_chunks_scores_every_timestep_once():
+    index = index_of(60)
+    plan = TBPTT(4, 10, advance=7, continuous=True).plan(index, seed=0, epoch=0)
+    assert (plan.carry, plan.overlap) == (True, 3)
+    check_table(plan)
+    check_lanes(plan, index)
+    check_covers(plan, index)
+    assert plan.totals(0, len(plan))[0] == index.lengths.sum()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_segments_leave_next_to_no_padding(seed):
+    index = index_of(10_000, seed, mean=5.0)
+    plan = TBPTT(64, 64, segments=True).plan(index, seed=seed, epoch=0)
+    report = plan.report
+    assert report.padded / report.timesteps < 1.002
+    assert not plan.carry
+    check_lanes(plan, index)
+    check_covers(plan, index)
+
+
+def test_documents_of_a_stream_are_shuffled_whole():
+    index, policy = index_of(300), TBPTT(4, 16, continuous=True)
+    orders = [lane_order(policy.plan(index, seed=0, epoch=epoch)) for epoch in range(2)]
+    kept = [number for number in range(300) if index.lengths[number]]
+    assert sorted(orders[0]) == sorted(orders[1]) == kept
+    assert orders[0] != orders[1]
+    still = TBPTT(4, 16, continuous=True, shuffle=False).plan(index, seed=0, epoch=4)
+    assert lane_order(still) == kept
+
+
+def test_a_stream_shorter_than_its_shift_has_no_step():
+    index = SequenceIndex.from_lengths([2, 1]).shifted("time", 3)
+    policy = TBPTT(2, 4, continuous=True)
+    assert policy.num_batches(index) == len(policy.plan(index, seed=0, epoch=0)) == 0
+
+
+def row_lengths(plan):
+    lengths = plan.spans[:, 2] - plan.spans[:, 1]
+    return lengths if plan.rows is None else np.add.reduceat(lengths, plan.rows[:-1])
+
+
+def lane_order(plan):
+    """Give the sequences of a stream in its order."""
+    lanes = [[] for _ in range(plan.lanes)]
+    for number in range(len(plan)):
+        spans, rows = plan.batch(number)
+        for lane in range(plan.lanes):
+            lanes[lane] += spans[rows[lane] : rows[lane + 1]].tolist()
+    found = [number for lane in lanes for number, start, stop in lane if stop]
+    return [number for place, number in enumerate(found) if found[place - 1 : place] != [number]]
+
+
 def test_totals_are_those_of_the_spans():
     plan = TBPTT(8, 16).plan(index_of(3000), seed=0, epoch=0)
     lengths = (plan.spans[:, 2] - plan.spans[:, 1]).reshape(-1, 8)
@@ -152,6 +247,19 @@ def test_lanes_are_shared_out_whatever_the_number_of_ranks(lanes, size):
         (
             {"lanes": 1, "chunk": 8, "shuffle": "chunks"},
             "`shuffle` is 'chunks', must be True or False; whole sequences are shuffled, and never",
+        ),
+        ({"lanes": 1, "chunk": 8, "advance": 0}, "`advance` is 0, must be an integer of at least"),
+        (
+            {"lanes": 1, "chunk": 8, "advance": 9},
+            "`advance` is 9, must be at most `chunk`=8; what lies between two chunks would be left",
+        ),
+        (
+            {"lanes": 1, "chunk": 8, "advance": 4, "segments": True},
+            "`advance` is 4 with `segments`=True, must be None; a row of several sequences has no",
+        ),
+        (
+            {"lanes": 1, "chunk": 8, "continuous": True, "segments": True},
+            "`segments` and `continuous` are both True, must be one of them; `continuous` carries",
         ),
         ({"lanes": 1, "chunk": 8, "empty": "keep"}, "`empty` is 'keep', must be 'drop' or 'error'"),
     ],

@@ -50,7 +50,8 @@ def put_requests(slot: memoryview, requests: Sequence[Request]) -> None:
     for one in requests:
         count, occurrences = len(one.ids), one.occurrences
         known = occurrences is not None
-        numbers[at : at + _FACTS] = count, one.epoch, one.horizon, one.together, known
+        how = one.together + 2 * one.streamed
+        numbers[at : at + _FACTS] = count, one.epoch, one.horizon, how, known
         at += _FACTS
         numbers[at : at + 3 * count] = one.spans.reshape(-1)
         numbers[at + 3 * count : at + 4 * count] = one.ids
@@ -73,7 +74,8 @@ def get_requests(slot: memoryview, tell: Tell) -> list[Request]:
         spans = whole[: 3 * count].reshape(count, 3)
         occurrences = whole[4 * count :] if known else None
         ids = whole[3 * count : 4 * count]
-        found.append(Request(spans, ids, epoch, horizon, bool(together), occurrences, tell))
+        together, streamed = bool(how & 1), bool(how & 2)
+        found.append(Request(spans, ids, epoch, horizon, together, occurrences, tell, streamed))
     return found
 
 

@@ -1,0 +1,135 @@
+"""Columns of a stream that is shifted as a whole: rows go on over the ends of sequences.
+
+Every row was read with the timesteps that follow it in the stream, so inputs and targets are two
+parts of one row. Place in the flow: wide columns of a step -> the columns that collators take.
+Reads: columns. Makes: columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.axes import TARGETS, Axes
+from seqdata.protocols import Column, Columns
+from seqdata.sharing import Step
+from seqdata.storage.pieces import PieceColumn
+from seqdata.tables import PlanBatch, running
+
+
+def plain(step: Step) -> Step:
+    """Give a step whose rows are spans by themselves, where every row lies in one sequence."""
+    if step.rows is None or len(step.spans) != len(step.weights):
+        return step
+    if step.wide is not None and len(step.wide.spans) != len(step.spans):
+        return step
+    if not (np.diff(step.rows) == 1).all():
+        return step
+    return step._replace(rows=None, wide=None)
+
+
+def narrowed(
+    columns: Columns, axes: Axes, step: Step, wide: PlanBatch, *, together: bool
+) -> dict[str, Any]:
+    """Give the columns of a step's spans, of those of its wide rows.
+
+    Args:
+        columns: One piece per wide span.
+        axes: Which field runs along which axis, and which one is shifted.
+        step: Its spans, in rows.
+        wide: The same rows with what follows them; they begin with the same spans.
+        together: Whether the shifted field is one column with a piece per row, inputs and targets;
+            else targets are a column of their own.
+    """
+    rows = step.rows if step.rows is not None else np.arange(len(step.spans) + 1)
+    edges = wide.rows if wide.rows is not None else np.arange(len(wide.spans) + 1)
+    places = np.arange(len(step.spans)) + np.repeat((edges - rows)[:-1], np.diff(rows))
+    lengths = step.spans[:, 2] - step.spans[:, 1]
+    made: dict[str, Any] = {}
+    column: Any
+    for name, column in columns.items():
+        if isinstance(column, list):
+            made[name] = [column[place] for place in places.tolist()]
+        elif name in axes.shift and together:
+            made[name] = Joined(column, edges)
+        elif axes.along(name) == axes.axis:
+            made[name] = _picked(column, places, lengths)
+            if name in axes.shift:
+                made[TARGETS] = _picked(column, places, lengths, axes.shift[name])
+        else:
+            made[name] = _picked(column, places, column.lengths[places])
+    return made
+
+
+def _picked(
+    column: Column, places: NDArray[np.int64], lengths: NDArray[np.int64], later: int = 0
+) -> PieceColumn:
+    """Give some pieces of a column, cut to lengths; ``later`` timesteps further along the rows."""
+    ends = running(column.lengths)
+    flat = np.empty((int(ends[-1]), *column.shape), dtype=column.dtype)
+    column.fill(flat, ends, None)
+    begins = ends[places] + later
+    pieces = [
+        flat[begin : begin + length]
+        for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
+    ]
+    return PieceColumn(column.dtype, column.shape, pieces)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """A column with one piece per row, of one with several: a ``Column``.
+
+    Attributes:
+        column: Its pieces.
+        rows: int64 (r+1,), row -> pieces.
+    """
+
+    column: Column
+    rows: NDArray[np.int64]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of one element."""
+        return self.column.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one timestep."""
+        return self.column.shape
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Timesteps of each row, int64 (r,)."""
+        ends = running(self.column.lengths)
+        lengths: NDArray[np.int64] = ends[self.rows[1:]] - ends[self.rows[:-1]]
+        return lengths
+
+    def __len__(self) -> int:
+        return len(self.rows) - 1
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        """Give one row, (length, *shape): a copy."""
+        first, stop = self.rows[number : number + 2].tolist()
+        parts = [self.column[piece] for piece in range(first, stop)]
+        return np.concatenate([np.empty((0, *self.shape), dtype=self.dtype), *parts])
+
+    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
+        """Copy all rows into place; what is left behind a row is padding.
+
+        Args:
+            out: (timesteps, *shape), C-contiguous, of the column's dtype.
+            bounds: int64 (r+1,), rising: where each row begins.
+            padding: The bytes of one element; None: zeros.
+
+        Raises:
+            DataError: If a piece's recorded place is wrong, or its checksum.
+        """
+        lengths = self.column.lengths
+        before = running(lengths)[:-1]  # of each piece
+        sizes = np.diff(self.rows)
+        begins = before + np.repeat(bounds[:-1] - running(lengths)[self.rows[:-1]], sizes)
+        self.column.fill(out, np.append(begins, bounds[-1]), padding)
