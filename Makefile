@@ -86,8 +86,8 @@ $(STAMP_OF_PEERS): benchmarks/peers.txt | $(STAMP)
 	@if $(PEERS)/bin/python -m pip install -q -r benchmarks/peers.txt; then touch $@; else \
 		echo "== environment: not all of it could be installed; what is missing is left out below"; fi
 
-faults: env  ## inject every fault there is and show what comes of it (3 minutes)
-	@echo "== faults: damaged files, killed workers and writers, a full disk; each in a process of its own"
+faults: env  ## inject every fault there is and show what comes of it (6 minutes)
+	@echo "== faults: damaged files, killed workers, writers and ranks, a full disk; each in a process of its own"
 	@$(BIN)/python -m seqdata.testing.faults
 
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it

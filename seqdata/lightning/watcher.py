@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +22,15 @@ import torch
 import torch.distributed
 
 from seqdata.errors import PeerFailedError
-from seqdata.lightning.peers import Peer, fallen_of
+from seqdata.lightning.peers import Fallen, Peer, fallen_of
 
 _LOG = logging.getLogger(__name__)
 _STAYS, _LEFT, _FAILED = range(3)
 _EXIT = 1
 _WHERE = re.compile(r"^\[[^\]]*\] *")  # gloo's own source line
 _SHOWN = 160
+_TO_FALL = 1.0  # seconds for a process to be gone whose connections are closed
+_OFTEN = 0.02  # seconds between two looks
 _TO_LOOK = 2.0  # seconds for the thread to find out what the training thread has met
 
 
@@ -83,8 +86,12 @@ class Watcher:
 
     def explain(self, exception: BaseException) -> None:
         """Say in an exception, once, which rank is gone; a collective's own error does not."""
+        if self._sign != _STAYS or isinstance(exception, PeerFailedError):
+            return
         gone = fallen_of(self._peers, self._me)
-        if self._sign == _STAYS and gone and not isinstance(exception, PeerFailedError):
+        if not gone and isinstance(exception, RuntimeError):  # as a collective's are
+            gone = self._falling()
+        if gone:
             exception.add_note(str(self.failure or self.told(exception)))
 
     def part(self, exception: BaseException | None = None) -> None:
@@ -123,6 +130,13 @@ class Watcher:
             rank=fallen[0].rank if fallen else None,
             cause=fallen[0].cause if fallen else _line(cause),
         )
+
+    def _falling(self) -> list[Fallen]:
+        """Look for a rank that falls now: its connections are closed before it is seen to end."""
+        until = time.monotonic() + _TO_FALL
+        while not (gone := fallen_of(self._peers, self._me)) and time.monotonic() < until:
+            time.sleep(_OFTEN)
+        return gone
 
     def _watch(self) -> None:
         while True:

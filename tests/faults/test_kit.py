@@ -19,6 +19,7 @@ from seqdata.testing.faults.children import in_child
 from seqdata.testing.faults.leftovers import until_empty
 from seqdata.testing.faults.matrix import Result, run_cell, summary
 from seqdata.testing.faults.outcome import Expectation, Outcome, complaints, of_error
+from seqdata.testing.faults.ranks import Ranks, alike, play_ranks
 from seqdata.testing.faults.reading import play_through, read_through
 from seqdata.testing.faults.rows_d import OWN_ROWS
 from seqdata.testing.faults.subject import OWN
@@ -164,6 +165,34 @@ def test_what_is_left_behind_is_found_and_processes_are_ended():
     assert not until_empty(lambda: alive(pid), 10.0)
     (file,) = in_child(leaves_a_file, bound=30, grace=0.2)
     assert len(file.left) == 1
+
+
+def beside(rank):
+    if rank == 1:
+        os._exit(3)
+    if rank == 2:
+        time.sleep(60)
+    return Outcome(what="whole", delivered=7)
+
+
+def plays_ranks():
+    return play_ranks(beside, Ranks(subject=OWN, world=3, bound=2.0))
+
+
+def test_ranks_that_answer_end_or_hang_are_outcomes():
+    answers, ends, hangs = in_child(plays_ranks, bound=60)
+    assert (answers.what, answers.delivered) == ("whole", 7)
+    assert (ends.what, ends.text[:8]) == ("died", "status 3")
+    assert (hangs.what, hangs.left) == ("stuck", ())
+
+
+def test_a_rank_that_is_told_another_error_is_noticed():
+    struck, same = (of_error(DataError.at("bad", rank=1), seconds=1.0) for _ in range(2))
+    other = of_error(DataError.at("bad", rank=0), seconds=1.0)
+    found = alike([other, struck, same], struck=1)
+    assert found[1:] == [struck, same]
+    assert found[0].what == "broken"
+    assert found[0].text.startswith("differs from what rank 1 raises, DataError with {'rank': 1}: ")
 
 
 ERROR = of_error(DataError.at("bad", shard=1, rss=7), seconds=1.0, delivered=3)

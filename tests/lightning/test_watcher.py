@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,23 @@ def test_an_exception_is_told_once_which_rank_is_gone(sleeper):
     watching.explain(error)
     (note,) = error.__notes__
     assert note.startswith(f"ranks: rank 0 has lost rank 1 (its process {peer.pid} has ended)")
+
+
+def test_a_collectives_error_waits_for_the_rank_that_is_about_to_end(sleeper):
+    peer, process = sleeper
+    watching, error = watcher(myself(0), peer), RuntimeError("Connection reset by peer")
+    ending = threading.Timer(0.2, process.kill)
+    ending.start()
+    watching.explain(error)
+    ending.join(timeout=10)
+    assert f"rank 1 (its process {peer.pid} has ended)" in error.__notes__[0]
+
+
+def test_an_error_of_ones_own_is_not_held_up(sleeper):
+    began, error = time.monotonic(), ValueError("told to fail")
+    watcher(myself(0), sleeper[0]).explain(error)
+    assert time.monotonic() - began < 0.5
+    assert not hasattr(error, "__notes__")
 
 
 def test_what_ends_a_process_is_logged_too(caplog, capsys):
