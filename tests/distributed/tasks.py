@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from seqdata.errors import DecodeError, SeqDataError
 from seqdata.lightning import adapter
@@ -20,7 +21,7 @@ from seqdata.lightning.metrics import ExactMean
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
-from tests.distributed import determined, failing, returned, watching
+from tests.distributed import chains, determined, failing, returned, watching
 from tests.distributed.ddp import under_ddp
 from tests.lightning import predicting
 from tests.lightning.crashing import Crashing
@@ -199,6 +200,32 @@ def parallel_world(spec: dict[str, Any]) -> tuple[int, int]:
     return world.rank, world.size
 
 
+class Meshed(Recorder):
+    """A model of a device mesh, of which a part is shared out to the ranks of a replica."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = torch.nn.Linear(2, 2).requires_grad_(False)
+
+    def configure_model(self):
+        mesh = self.device_mesh["tensor_parallel"]
+        parallelize_module(self.wide, mesh, ColwiseParallel())
+
+
+def fit_on_mesh(spec: dict[str, Any]) -> dict[str, Any]:
+    """Fit on two replicas of two ranks each, and go on from a checkpoint if told so."""
+    strategy = ModelParallelStrategy(
+        data_parallel_size=2, tensor_parallel_size=2, save_distributed_checkpoint=False,
+        process_group_backend="gloo",
+    )  # fmt: skip
+    run = fit(
+        data_of(spec["count"], batches_per_update=4), model=Meshed(),
+        folder=Path(spec["folder"]) if "folder" in spec else None, every=1, ckpt=spec.get("ckpt"),
+        max_epochs=2, devices=4, strategy=strategy, plugins=[TorchElasticEnvironment()],
+    )  # fmt: skip
+    return {"train": run.log.train, "val": run.log.val, "state": run.data.state_dict()}
+
+
 def read_damage(spec: dict[str, Any]) -> str:
     """Fit over a damaged store; tell what was said of it."""
     data = SequenceDataModule(train=spec["store"], batching=Bucketed(4), seed=3)
@@ -232,8 +259,10 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "exact_mean": exact_mean,
     "compare": compare,
     "parallel_world": parallel_world,
+    "fit_on_mesh": fit_on_mesh,
     "crash": crash,
     "read_damage": read_damage,
+    **chains.TASKS,
     **failing.TASKS,
     **determined.TASKS,
     **watching.TASKS,

@@ -178,3 +178,66 @@ def test_lanes_go_on_with_other_ranks(ranks, tmp_path, before, after):
         assert joined == rest
         for one in told:
             assert one["parameters"] == pytest.approx(whole["parameters"], rel=0, abs=1e-12)
+
+
+def chained(ranks, folder: Path, worlds: tuple[int, ...], cuts: tuple[int, ...], spec) -> None:
+    """Assert that worlds changed after these updates give the one-process run: all that it does."""
+    (whole,) = ranks.play("updates", 1, {**spec, "ckpt": None, "folder": str(folder / "whole")})
+    path, done = None, 0
+    for number, world in enumerate(worlds):
+        at = folder / str(number)
+        told = ranks.play("updates", world, {**spec, "ckpt": path, "folder": str(at)})
+        begun = 0 if path is None else placed(Path(path))
+        assert dealt(told) == whole["train"][begun:]
+        later = {"val": [entry for entry in whole["val"] if entry[0] > done]}
+        assert validated(told) == validated([later])
+        for one in told:
+            assert one["parameters"] == pytest.approx(whole["parameters"], rel=0, abs=1e-12)
+            assert one["rates"] == whole["rates"][done:]
+            assert one["global_step"] == whole["global_step"]
+            assert one["epochs"] == (whole["epochs"] if path is None else whole["epochs"][1:])
+        if number < len(cuts):
+            done = cuts[number]
+            path = str(at / f"step={done}.ckpt")
+
+
+def placed(path: Path) -> int:
+    """Give the position of a checkpoint that lies in the first epoch."""
+    import torch
+
+    state = torch.load(path)["SequenceDataModule"]
+    assert state["epoch"] == 0
+    return state["position"]
+
+
+HALVES = {"val_check_interval": 0.5}
+
+
+@pytest.mark.parametrize("worlds", [(4, 2, 1), (1, 2, 4)])
+def test_worlds_that_change_twice_in_one_epoch_end_as_one_process_does(ranks, tmp_path, worlds):
+    """16 batches, 4 of them in an update; validated after the second and the fourth."""
+    spec = {"count": 32, "group": 4, "trainer": HALVES}
+    chained(ranks, tmp_path, worlds, (1, 3), spec)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("cuts", [(1, 2), (2, 3), (1, 3)])
+@pytest.mark.parametrize(
+    ("worlds", "count", "group", "trainer"),
+    [
+        ((4, 2, 1), 32, 4, HALVES),
+        ((1, 2, 4), 32, 4, HALVES),
+        ((2, 4, 2), 32, 4, HALVES),
+        ((4, 1, 4), 32, 4, HALVES),
+        ((4, 2, 1), 27, 4, {}),  # a short last update of 2 batches
+        ((1, 2, 4), 27, 4, {}),
+        ((4, 3, 2), 96, 12, {}),
+        ((3, 1, 4), 93, 12, {}),
+        ((2, 3, 1), 93, 12, {}),
+    ],
+)
+def test_any_worlds_that_change_in_one_epoch_end_as_one_process_does(
+    ranks, tmp_path, worlds, count, group, trainer, cuts
+):
+    spec = {"count": count, "group": group, "trainer": trainer, "num_workers": len(cuts) - 1}
+    chained(ranks, tmp_path, worlds, cuts, spec)

@@ -141,6 +141,30 @@ def test_the_world_is_the_data_parallel_one(ranks):
     assert ranks.play("parallel_world", 4, {}) == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
 
+def test_ranks_of_a_replica_train_on_the_same_batches_and_replicas_on_others(ranks):
+    """Two by two ranks under the Trainer."""
+    told = ranks.play("fit_on_mesh", 4, {"count": 27})
+    for one, other in ((0, 1), (2, 3)):
+        assert told[one]["train"] == told[other]["train"]
+        assert told[one]["val"] == told[other]["val"]
+    assert all(one["state"] == told[0]["state"] for one in told)
+    for epoch in (0, 1):
+        found = [entry for rank in (0, 2) for entry in told[rank]["train"] if entry[0] == epoch]
+        assert ids_of(entry[2] for entry in found) == list(range(27))
+    of_replica = [[entry[1] for entry in told[rank]["train"] if entry[2]] for rank in (0, 2)]
+    assert of_replica == [[0, 2, 4, 6] * 2, [1, 3, 5] * 2]
+
+
+@pytest.mark.nightly
+def test_a_run_on_a_mesh_goes_on_from_a_checkpoint(ranks, tmp_path):
+    told = ranks.play("fit_on_mesh", 4, {"count": 27, "folder": str(tmp_path)})
+    for step, done in ((1, 2), (3, 6)):
+        spec = {"count": 27, "ckpt": str(tmp_path / f"step={step}.ckpt")}
+        rest = ranks.play("fit_on_mesh", 4, spec)
+        for rank in range(4):
+            assert rest[rank]["train"] == told[rank]["train"][done:]
+
+
 def test_a_tuple_without_weight_is_refused_where_the_rest_of_an_epoch_is_uneven(ranks, tmp_path):
     data = {"count": 32, "as_tuple": ["x", "lengths"], "val": None}
     fit(data_of(32), folder=tmp_path, every=1, max_epochs=1)
