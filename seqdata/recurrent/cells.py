@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -48,7 +49,7 @@ class Cell:
             Outputs (p, T, *shape), and the state at the end of T.
         """
         turned = isinstance(self.rnn, nn.RNNBase) and not self.rnn.batch_first
-        out, end = self.rnn(x.transpose(0, 1) if turned else x, state)
+        out, end = self.rnn(_laid(x, self.rnn) if self.packs else x, state)
         if not isinstance(out, Tensor):
             raise ConfigError(
                 f"lanes: `rnn` gives {type(out).__name__} as output, must give a tensor (rows, "
@@ -114,3 +115,16 @@ def features_of(rnn: Recurrent, x: Tensor, name: str) -> Tensor:
         x = x.unsqueeze(-1)
     weight = next(rnn.parameters())
     return x.to(weight.dtype)
+
+
+def _laid(x: Tensor, rnn: Any) -> Tensor:
+    """Give inputs in torch's layout, and always in strides that its kernels take one way.
+
+    Torch adds the bias within the product where inputs are contiguous in time, and after it where
+    not: a single timestep of rows would be rounded otherwise than the same one among others.
+    """
+    if not rnn.batch_first:
+        return x.transpose(0, 1).contiguous()
+    if x.shape[1] == 1 and x.is_contiguous():
+        return torch.cat([x, x], dim=1)[:, :1]
+    return x

@@ -30,9 +30,9 @@ def mapped(change: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
         ConfigError: If something in the tree is no tensor, tuple, list or dict, or another tree has
             another form.
     """
+    _check_form(tree, others)
     if isinstance(tree, Tensor):
         return change(tree, *others)
-    _check_form(tree, others)
     if isinstance(tree, dict):
         return {name: mapped(change, tree[name], *(one[name] for one in others)) for name in tree}
     made = [mapped(change, *parts) for parts in zip(tree, *others, strict=True)]
@@ -45,10 +45,10 @@ def leaves(tree: Tree) -> Iterator[Tensor]:
     Raises:
         ConfigError: If something in it is no tensor, tuple, list or dict.
     """
+    _check_form(tree, ())
     if isinstance(tree, Tensor):
         yield tree
         return
-    _check_form(tree, ())
     for part in tree.values() if isinstance(tree, dict) else tree:
         yield from leaves(part)
 
@@ -99,17 +99,16 @@ def placed(values: Tensor, device: torch.device) -> Tensor:
 
 
 def _check_form(tree: Tree, others: tuple[Tree, ...]) -> None:
-    if type(tree) not in (tuple, list, dict):
+    if not isinstance(tree, Tensor) and type(tree) not in (tuple, list, dict):
         raise ConfigError(
             f"lanes: a state holds {type(tree).__name__}, must be tensors, in tuples, lists or "
             "dicts if there are several; hand its tensors on as a tuple"
         )
     for other in others:
-        alike = type(other) is type(tree) and len(other) == len(tree)
-        if not alike or (isinstance(tree, dict) and tree.keys() != other.keys()):
+        if _form(other) != _form(tree):
             raise ConfigError(
-                f"lanes: a state is {_form(other)}, must be {_form(tree)} as before; put back what "
-                "`run` or the module gives, and let `initial` have its form"
+                f"lanes: states of one table are {_form(other)} and {_form(tree)}, must have one "
+                "form; put back what `run` or the module gives, and let `initial` have its form"
             )
 
 
@@ -118,4 +117,4 @@ def _form(tree: Tree) -> str:
         return f"a dict of {', '.join(map(repr, tree))}"
     if isinstance(tree, tuple | list):
         return f"a {type(tree).__name__} of {len(tree)}"
-    return f"a {type(tree).__name__}"
+    return "a tensor" if isinstance(tree, Tensor) else f"a {type(tree).__name__}"

@@ -1,0 +1,329 @@
+"""LaneStates: what is taken, run and put back."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from seqdata.batch import SequenceBatch
+from seqdata.errors import ConfigError
+from seqdata.policies.fixed import Fixed
+from seqdata.policies.tbptt import TBPTT
+from seqdata.recurrent.states import LaneStates
+from seqdata.world import World
+from tests.recurrent.harness import SIZE, Leaky, batches, chunked, module_of, series, states_for
+
+RAGGED = series([20, 7, 13, 16, 5])
+
+
+def batch_of(
+    number=0, *, lengths=(4, 4), start=None, ids=(0, 1), reset=None, weight=None, **more
+) -> SequenceBatch:
+    """Make a batch of two lanes that goes on where batch ``number - 1`` stopped."""
+    rows = len(lengths)
+    start = [4 * number] * rows if start is None else start
+    reset = [one == 0 for one in start] if reset is None else reset
+    weight = [float(length > 0) for length in lengths] if weight is None else weight
+    return SequenceBatch(
+        data={"x": torch.randn(rows, max(1, *lengths), SIZE, dtype=torch.float64)},
+        lengths=torch.tensor(lengths),
+        ids=torch.tensor(ids),
+        weight=torch.tensor(weight),
+        start=torch.tensor(start),
+        reset=torch.tensor(reset),
+        number=number,
+        padded_length=max(1, *lengths),
+        **{"lanes": torch.arange(rows), "loader": "train", **more},
+    )
+
+
+def pair(value: float, rows: int = 2):
+    return torch.full((1, rows, 3), value), torch.full((1, rows, 5), -value)
+
+
+def test_nothing_is_known_at_first():
+    assert LaneStates().take(batch_of()) is None
+
+
+def test_a_state_is_taken_as_it_was_put_and_detached():
+    states = LaneStates()
+    one, two = (part.requires_grad_() * 2 for part in pair(1.0))
+    states.put(batch_of(), (one, two))
+    taken = states.take(batch_of(1))
+    assert isinstance(taken, tuple)
+    assert torch.equal(taken[0], one)
+    assert torch.equal(taken[1], two)
+    assert all(part.grad_fn is None and not part.requires_grad for part in taken)
+
+
+def test_a_lane_begins_anew_exactly_where_it_is_reset():
+    states = LaneStates()
+    states.put(batch_of(), pair(float("nan")))
+    states.put(batch_of(), pair(2.0))
+    taken, _ = states.take(batch_of(1, start=[4, 0], ids=[0, 7]))
+    assert taken[0, :, 0].tolist() == [2.0, 0.0]
+
+
+def test_nothing_of_a_broken_state_is_left_after_a_reset():
+    states = LaneStates()
+    states.put(batch_of(), pair(float("nan")))
+    taken, _ = states.take(batch_of(1, start=[4, 0], ids=[0, 7]))
+    assert torch.isnan(taken[:, 0]).all()
+    assert not taken[:, 1].any()
+
+
+def test_batch_0_begins_anew():
+    states = LaneStates()
+    states.put(batch_of(), pair(1.0))
+    assert states.take(batch_of(0)) is None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        torch.ones(1, 2, 3),
+        [torch.ones(1, 2, 3), torch.ones(1, 2, 4)],
+        {"h": torch.ones(1, 2, 3), "deep": ({"c": torch.ones(4, 2)},)},
+    ],
+)
+def test_a_state_may_be_any_tree_of_tensors(state):
+    states = LaneStates()
+    states.put(batch_of(), state)
+    taken = states.take(batch_of(1, start=[4, 0], ids=[0, 7]))
+    assert type(taken) is type(state)
+    for leaf in torch.utils._pytree.tree_leaves(taken):
+        assert leaf[:, 0].all()
+        assert not leaf[:, 1].any()
+
+
+def test_rows_may_lie_in_any_dimension():
+    states = LaneStates(dim=0)
+    states.put(batch_of(), torch.ones(2, 3))
+    assert states.take(batch_of(1, start=[4, 0], ids=[0, 7])).tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+def test_idle_and_filler_rows_keep_what_they_had():
+    states = LaneStates()
+    states.put(batch_of(), pair(1.0))
+    states.put(batch_of(1, lengths=[4, 0]), pair(2.0))
+    taken, _ = states.take(batch_of(2, start=[8, 4]))
+    assert taken[0, :, 0].tolist() == [2.0, 1.0]
+    states.put(batch_of(2, start=[8, 4], weight=[0.0, 1.0]), pair(3.0))
+    taken, _ = states.take(batch_of(3, start=[12, 8]))
+    assert taken[0, :, 0].tolist() == [2.0, 3.0]
+
+
+def test_a_masked_row_that_begins_a_sequence_leaves_nothing_of_the_one_before():
+    states = LaneStates()
+    states.put(batch_of(), pair(1.0))
+    states.put(batch_of(1, start=[4, 0], ids=[0, 7], weight=[1.0, 0.0]), pair(2.0))
+    taken, _ = states.take(batch_of(2, start=[8, 4], ids=[0, 7]))
+    assert taken[0, :, 0].tolist() == [2.0, 0.0]
+
+
+def test_a_lane_that_was_masked_from_the_first_batch_on_begins_late_as_it_would_have():
+    states = LaneStates(initial=lambda: (torch.full((1, 3), 9.0), torch.full((1, 5), 9.0)))
+    states.put(batch_of(weight=[1.0, 0.0]), pair(1.0))
+    taken, _ = states.take(batch_of(1))
+    assert taken[0, :, 0].tolist() == [1.0, 9.0]
+
+
+def test_tables_of_loaders_do_not_touch_each_other():
+    states = LaneStates()
+    states.put(batch_of(), pair(1.0))
+    states.put(batch_of(loader="val"), pair(2.0))
+    assert states.take(batch_of(1))[0][0, 0, 0] == 1.0
+    assert states.take(batch_of(1, loader="val"))[0][0, 0, 0] == 2.0
+    assert states.take(batch_of(1, loader="val"), table="train")[0][0, 0, 0] == 1.0
+    states.put(batch_of(loader="val"), pair(3.0), table="mine")
+    assert states.take(batch_of(1), table="mine")[0][0, 0, 0] == 3.0
+
+
+def test_a_view_of_something_large_is_not_kept_alive():
+    states = LaneStates()
+    large = torch.zeros(1, 2, 1000)
+    states.put(batch_of(), large[..., -3:])
+    assert states.take(batch_of(1)).untyped_storage().nbytes() == 1 * 2 * 3 * 4
+
+
+def test_under_autocast_states_are_float32():
+    module, states = module_of("lstm", torch.float32), LaneStates()
+    for batch in batches(series([12, 12, 12, 12], "float32"), TBPTT(4, 4)):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            given = states.take(batch)
+            out, state = states.run(module, batch, "x", given)
+            assert given is None or all(one.dtype == torch.float32 for one in given)
+            assert out.dtype == state[0].dtype == torch.bfloat16
+            states.put(batch, state)
+    saved = states.state_dict()["tables"]["train"]["state"]
+    assert [one.dtype for one in saved] == [torch.float32] * 2
+
+
+def test_a_module_of_another_dtype_keeps_its_own():
+    for dtype in (torch.bfloat16, torch.float64):
+        module, states = module_of("lstm", dtype), LaneStates()
+        made = chunked(module, series([12, 7, 9, 12], "float32"), TBPTT(4, 4), states)
+        assert made[0].dtype == states.state_dict()["tables"]["train"]["state"][0].dtype == dtype
+
+
+@pytest.mark.parametrize("policy", [TBPTT(3, 6), TBPTT(3, 6, segments=True), TBPTT(7, 6)])
+def test_a_learned_start_is_where_every_sequence_begins_and_gets_its_gradient(policy):
+    module = module_of("gru")
+    start = nn.Parameter(torch.randn(1, 8, dtype=torch.float64))
+    states = LaneStates(initial=lambda: start)
+    made = chunked(module, RAGGED, policy, states)
+    for one, sequence in zip(made, RAGGED, strict=True):
+        x = torch.from_numpy(sequence)[None]
+        assert (one - module(x, start[:, None])[0][0]).abs().max() <= 1e-14
+    sum((one[:1] ** 2).sum() for one in made).backward()  # within the first chunk, everywhere
+    found, start.grad = start.grad, None
+    wholes = [module(torch.from_numpy(one)[None], start[:, None])[0][0] for one in RAGGED]
+    sum((one[:1] ** 2).sum() for one in wholes).backward()
+    assert (found - start.grad).abs().max() <= 1e-13
+
+
+def test_a_learned_start_may_be_given_as_parameters():
+    start = nn.Parameter(torch.ones(1, 3)), nn.Parameter(torch.ones(1, 5))
+    taken = LaneStates(initial=start).take(batch_of())
+    assert [tuple(one.shape) for one in taken] == [(1, 2, 3), (1, 2, 5)]
+
+
+def test_a_learned_start_is_in_the_graph_of_every_step():
+    start = nn.Parameter(torch.ones(1, 3))
+    states = LaneStates(initial=start)
+    states.put(batch_of(), torch.ones(1, 2, 3))
+    states.take(batch_of(1)).sum().backward()  # else DDP waits for its gradient
+    assert start.grad.tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "callable"])
+@pytest.mark.parametrize("learned", [False, True])
+def test_where_all_rows_are_idle_the_module_still_has_a_gradient(kind, learned):
+    module = module_of(kind)
+    start = nn.Parameter(torch.randn(1, 8, dtype=torch.float64))
+    states = states_for(module, initial=start if learned and kind == "gru" else None)
+    batch = batch_of(lengths=[0, 0])
+    batch.data["x"] = torch.full((2, 1, SIZE), float("nan"), dtype=torch.float64)
+    out, state = states.run(module, batch, "x", states.take(batch))
+    states.put(batch, state)
+    out.sum().backward()
+    assert out.shape[:2] == (2, 1)
+    assert not out.any()
+    given = [*module.parameters(), *([start] if states._initial is not None else [])]
+    assert all(one.grad is not None and not one.grad.any() for one in given)
+
+
+def test_filler_of_a_rank_without_lanes_is_left_out_and_saved_nowhere():
+    module, states = module_of("lstm"), LaneStates()
+    with pytest.warns(UserWarning, match="2 lanes on 4 ranks"):
+        given = list(batches(RAGGED, TBPTT(2, 6), world=World(0, 4)))  # lanes 0 and 1: of 1, 3
+    for batch in given:
+        out, state = states.run(module, batch, "x", states.take(batch))
+        states.put(batch, state)
+        assert not out.any()
+    assert states.state_dict()["tables"]["train"]["lanes"].tolist() == []
+
+
+def test_where_rows_are_full_the_module_is_called_once():
+    module = Leaky().double()
+    chunked(module, series([12, 12, 12]), TBPTT(3, 4))
+    assert module.calls == 3
+
+
+def test_a_callable_is_called_once_for_each_length():
+    module = Leaky().double()
+    chunked(module, series([3, 3, 2, 1]), TBPTT(4, 4))
+    assert module.calls == 3
+
+
+def test_a_field_of_one_value_per_timestep_is_taken_by_a_module_of_one_input():
+    states, module = LaneStates(), nn.LSTM(1, 2, batch_first=True)
+    batch = batch_of()
+    batch.data["x"] = torch.arange(8, dtype=torch.int16).view(2, 4)
+    out, _ = states.run(module, batch, "x", None)
+    assert torch.equal(out, module(batch["x"].float()[..., None])[0])
+
+
+def test_a_batch_may_lie_otherwise():
+    states, module = LaneStates(), module_of("lstm")
+    batch = batch_of(lengths=[4, 2])
+    wanted, _ = states.run(module, batch, "x", None)
+    found, _ = states.run(module, batch.as_layout("varlen"), "x", None)
+    assert torch.equal(found, wanted)
+
+
+def refuses(text):
+    return pytest.raises(ConfigError, match=re.escape(text))
+
+
+def test_a_batch_without_lanes_is_refused():
+    states, module = LaneStates(), module_of("lstm")
+    (batch, *_) = batches(RAGGED, Fixed(2))
+    with refuses("batch: `lanes` is None, must be that of a batch with lanes; plan with a policy"):
+        states.take(batch)
+    with refuses("batch: `lanes` is None, must be that of a batch with lanes; plan with a policy"):
+        states.put(batch, pair(1.0))
+    del module
+
+
+def test_a_module_that_reads_from_both_ends_is_refused():
+    with refuses("lanes: GRU is bidirectional, must read forward only: a lane's later chunks"):
+        LaneStates().run(nn.GRU(SIZE, 2, bidirectional=True), batch_of(), "x", None)
+
+
+def test_a_module_of_torch_with_rows_elsewhere_is_refused():
+    with refuses("lanes: `dim` is 0, must be 1 for torch's LSTM, whose state is (layers, rows"):
+        LaneStates(dim=0).run(module_of("lstm"), batch_of(), "x", None)
+
+
+@pytest.mark.parametrize("dim", [-1, "1", True])
+def test_a_dimension_that_is_none_is_refused(dim):
+    with refuses(f"lanes: `dim` is {dim!r}, must be a dimension from 0"):
+        LaneStates(dim=dim)
+
+
+def test_a_field_that_needs_embedding_is_refused():
+    batch = batch_of()
+    batch.data["x"] = torch.zeros(2, 4, dtype=torch.int64)
+    with refuses("lanes: field 'x' is torch.int64 (2, 4), must have 4 features per timestep for"):
+        LaneStates().run(module_of("lstm"), batch, "x", None)
+
+
+def test_inputs_of_another_length_are_refused():
+    x = torch.zeros(2, 3, SIZE)
+    with refuses("lanes: `x` is (2, 3, 4), must have the 2 rows and 4 timesteps of the batch"):
+        LaneStates().run(module_of("lstm"), batch_of(), x, None)
+
+
+def test_an_output_that_is_no_tensor_is_refused():
+    with refuses("lanes: `rnn` gives tuple as output, must give a tensor (rows, timesteps, ...)"):
+        LaneStates().run(lambda x, state: ((x, x), state), batch_of(), "x", None)
+
+
+def test_a_state_of_other_rows_is_refused():
+    with refuses(
+        "lanes: a state of shape (1, 3, 3) is put back, must have the 2 rows of the batch"
+    ):
+        LaneStates().put(batch_of(), torch.zeros(1, 3, 3))
+
+
+@pytest.mark.parametrize("state", [None, (torch.zeros(1, 2, 3), 5), nn.LSTM(1, 1)])
+def test_a_state_that_is_no_tree_of_tensors_is_refused(state):
+    with refuses("must be tensors, in tuples, lists or dicts if there are several; hand its"):
+        LaneStates().put(batch_of(), state)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (torch.zeros(1, 2, 3), "lanes: states of one table are a tuple of 2 and a tensor, must"),
+        ([torch.zeros(1, 2, 3)] * 2, "are a tuple of 2 and a list of 2, must have one form; put"),
+        ({"h": torch.zeros(1, 2, 3)}, "are a tuple of 2 and a dict of 'h', must have one form"),
+    ],
+)
+def test_a_state_of_another_form_is_refused(other, text):
+    states = LaneStates()
+    states.put(batch_of(), pair(1.0))
+    with refuses(text):
+        states.put(batch_of(1, lengths=[4, 0]), other)
