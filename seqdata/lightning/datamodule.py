@@ -15,9 +15,10 @@ from lightning.pytorch import LightningDataModule
 
 from seqdata.batch import SequenceBatch
 from seqdata.errors import ConfigError, SeqDataError
-from seqdata.lightning import accumulation, adapter, preflight
+from seqdata.lightning import accumulation, adapter, lane_states, preflight
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Place
+from seqdata.lightning.explaining import explain_evaluation
 from seqdata.lightning.loader import Drawn, Iteration, Start, TrainerLoader
 from seqdata.lightning.options import DataOptions, Kind, Location, Locations, OnChanged
 from seqdata.lightning.replay.course import Course, Wanted, locate, made_again
@@ -166,10 +167,18 @@ class SequenceDataModule(LightningDataModule):
         """
         if self._run is not None and adapter.is_fitting(self.trainer):
             self._run.load(RunState.of_dict(state_dict))
+            lane_states.restore(self._run.trainer, self._run.here(), state_dict)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the place in the plan and what that is made from: under 1 kB, equal on all ranks."""
-        return {} if self._run is None else self._run.state().as_dict()
+        """Give the place in the plan and what that is made from: under 1 kB, equal on all ranks.
+
+        With the training states of all ``LaneStates``, in mid-epoch: every rank must ask.
+        """
+        run = self._run
+        if run is None:
+            return {}
+        lanes = lane_states.saved(run.trainer, run.here(), self._together)
+        return {**run.state().as_dict(), **lanes}
 
     def train_dataloader(self) -> TrainerLoader:
         """Give the training loader.
@@ -247,17 +256,23 @@ class SequenceDataModule(LightningDataModule):
         player = self._stock.lone(kind, name, alone)
         return made_again(player, locate(player, wanted, course))
 
-    def replay_command(self, *, epoch: int, batch: int) -> str:
-        """Give what shows a training batch: a command, or a call where no command can.
+    def replay_command(
+        self, *, epoch: int, batch: int, kind: Kind = "train", name: str | None = None
+    ) -> str:
+        """Give what shows a batch: a command, or a call where no command can.
 
         Args:
             epoch: Of the plan.
             batch: Its number in the plan.
+            kind: ``train``, ``val``, ``test`` or ``predict``.
+            name: Of the data set, where there are several of that kind.
         """
-        return self._record.command("train", None, epoch, batch)
+        return self._record.command(kind, name, epoch, batch)
 
     def on_exception(self, exception: BaseException) -> None:
-        """End all threads; an exception of a training step says which batch it had."""
+        """End all threads; an exception of a step says which batch it had."""
+        if self.trainer is not None:
+            explain_evaluation(self.trainer, exception)
         if self._run is not None:
             self._run.explain(exception, functools.partial(self._record.command, "train", None))
         self._together.part(exception)
@@ -362,15 +377,15 @@ class _EpochAfterEpoch:
     def __init__(self) -> None:
         self._epoch = 0
 
-    def __call__(self, loader: TrainerLoader) -> Start:
+    def __call__(self, iteration: Iteration) -> Start:
         """Give the start of the next epoch."""
-        del loader
+        del iteration
         self._epoch += 1
         return Start(Place(self._epoch - 1), Update())
 
 
-def _first_epoch(loader: TrainerLoader) -> Start:
-    del loader
+def _first_epoch(iteration: Iteration) -> Start:
+    del iteration
     return Start(Place(), Update())
 
 
