@@ -18,7 +18,7 @@ class Peak:
         self.now = self.most = 0
 
     def pack(self, tensor):
-        kept = _Kept(tensor)
+        kept = _Kept(tensor.detach())  # an output in its own graph would be a cycle
         self.now += tensor.nbytes
         self.most = max(self.most, self.now)
         weakref.finalize(kept, self._freed, tensor.nbytes)
@@ -54,9 +54,9 @@ def peak_of(length, *, detached=True):
 
 
 def test_row_22_peak_memory_of_activations_is_that_of_a_chunk():
-    short, long = peak_of(500), peak_of(5_000)
+    short, long = peak_of(300), peak_of(3_000)
     assert short * 0.9 <= long <= short * 1.1
-    assert peak_of(500, detached=False) > 5 * short  # what is measured would show it
+    assert peak_of(300, detached=False) > 3 * short  # what is measured would show it
 
 
 @pytest.mark.nightly

@@ -130,15 +130,11 @@ def test_states_of_ranks_at_different_batches_are_refused():
 
 @pytest.mark.parametrize("state", [{"version": 2, "tables": {}}, None, {}])
 def test_states_of_another_version_are_refused(state):
-    with pytest.raises(
-        ResumeError, match=r"lanes: the saved states have version .*, must be 1; go"
-    ):
+    with pytest.raises(ResumeError, match=r"lanes: the saved states have version .*, must be 1"):
         LaneStates().load_state_dict(state)
 
 
 @pytest.mark.parametrize("table", [None, {}, {"epoch": 1}])
 def test_a_damaged_table_is_refused(table):
-    with pytest.raises(
-        ResumeError, match=r"lanes: the saved table 'train' is .* must have epoch, "
-    ):
+    with pytest.raises(ResumeError, match=r"lanes: the saved table 'train' is .* must have epoch"):
         LaneStates().load_state_dict({"version": 1, "tables": {"train": table}})
