@@ -91,10 +91,15 @@ def trainer_of() -> Callable[..., L.Trainer]:
     """A Trainer that writes and shows nothing."""
 
     def make(**options: Any) -> L.Trainer:
-        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        return L.Trainer(
-            accelerator="cpu", enable_model_summary=False, devices=1, **{**quiet, **options}
-        )
+        quiet = {
+            "accelerator": "cpu",
+            "devices": 1,
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+        }
+        return L.Trainer(**{**quiet, **options})
 
     return make
 

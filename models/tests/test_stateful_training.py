@@ -154,6 +154,33 @@ def test_a_run_goes_on_from_every_checkpoint_with_the_losses_of_the_whole(
             assert torch.equal(one, other)
 
 
+MIXED = [
+    ("bf16-mixed", "cpu"),
+    *(
+        pytest.param(
+            precision,
+            "cuda",
+            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+        )
+        for precision in ("bf16-mixed", "16-mixed")
+    ),
+]
+
+
+@pytest.mark.parametrize(("precision", "device"), MIXED)
+def test_under_mixed_precision_states_are_float32_and_losses_are_near(
+    precision, device, trainer_of
+):
+    exact, _ = plain_loop(7)
+    model = model_of()
+    trainer = trainer_of(max_epochs=2, precision=precision, accelerator=device)
+    trainer.fit(model, data_of())
+    table = model.lanes.state_dict()["tables"]["train"]
+    assert {one.dtype for one in table["state"]} == {torch.float32}
+    for found, expected in zip(model.losses, exact, strict=True):
+        assert float(found) == pytest.approx(float(expected), rel=5e-3)
+
+
 def test_validation_and_test_report_exact_figures_and_leave_training_alone(trainer_of):
     model = model_of().double()
     data = data_of()
