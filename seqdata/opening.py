@@ -122,8 +122,8 @@ def write_store(
             named run on ``time``.
         shard_bytes: Size at which a new file begins.
         key: The ``str`` field that names a sequence, where there is one.
-        executor: Where shards are written; None: one thread. Bytes do not depend on it. In memory
-            are the open shard and those under way: 1 with the thread, else 1 GiB, at least 2.
+        executor: Where shards are written; None: threads of our own. Bytes do not depend on it. In
+            memory are the open shard and those under way: 1 with our threads, else up to 1 GiB.
         resume: Whether to go on after the whole shards that a writer left; False: remove them.
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function
             that is told (sequences, bytes).

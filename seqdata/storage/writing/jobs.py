@@ -29,7 +29,8 @@ class Jobs:
 
     Args:
         executor: Where functions run.
-        most: How many are under way at a time; ``add`` waits for one to end. None: any number.
+        most: How many may be under way when ``add`` returns: it waits for one to end. None: any
+            number.
     """
 
     __slots__ = ("_executor", "_most", "_numbers", "_under_way")
@@ -41,19 +42,19 @@ class Jobs:
         self._under_way: set[Future[Any]] = set()
 
     def add(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run a function as soon as there is room.
+        """Run a function, and wait until few enough are under way for another to be prepared.
 
         Raises:
             WorkerDiedError: If the executor broke.
         """
-        while self._most is not None and len(self._under_way) >= self._most:
-            self._settle()
         try:
             future = self._executor.submit(function, *arguments)
         except BrokenExecutor as error:
             raise _broken(error) from error
         self._numbers[future] = len(self._numbers)
         self._under_way.add(future)
+        while self._most is not None and len(self._under_way) > self._most:
+            self._settle()
 
     def ended(self) -> Iterator[Any]:
         """Give results as they come, until nothing is under way.
@@ -110,12 +111,12 @@ def running(executor: Executor | None, most: int | None) -> Iterator[Jobs]:
     """Give a place for jobs; at the end nothing of them is under way.
 
     Args:
-        executor: Where functions run; None: one thread of our own.
-        most: How many are under way at a time; None: any number.
+        executor: Where functions run; None: two threads of our own.
+        most: How many may be under way while another is prepared; None: any number.
     """
     with ExitStack() as stack:
         if executor is None:
-            executor = stack.enter_context(ThreadPoolExecutor(1, "seqdata-writer"))
+            executor = stack.enter_context(ThreadPoolExecutor(2, "seqdata-writer"))
         jobs = Jobs(executor, most)
         try:
             yield jobs

@@ -12,8 +12,9 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,19 +63,49 @@ def write_shard(
     ]
     schema = pa.schema(columns, metadata={"seqdata": _about(fields, checksums, about)})
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        writer.write_batch(batch)
-    with open(path, "rb") as file:
+    with open(path, "w+b") as file, ThreadPoolExecutor(1, "seqdata-digest") as thread:
+        digesting = _Digesting(file, thread)
+        with pa.PythonFile(digesting, "w") as sink, pa.ipc.new_file(sink, schema) as writer:
+            writer.write_batch(batch)
+        file.flush()
         os.fsync(file.fileno())
         size = os.fstat(file.fileno()).st_size
         footer = read_footer(file.fileno(), size, str(path))
-    digest = digest_of_file(path)
+        digest = digesting.hexdigest()
     return Shard(
         file=path.name, sequences=count, bytes=size, sha256=digest,
         footer_bytes=len(footer), footer_sha256=hashlib.sha256(footer).hexdigest(),
         timesteps=dict(timesteps), buffers=_places(path, fields, packed),
         checksums=write_checksums(path.with_suffix(".crc"), checksums),
     )  # fmt: skip
+
+
+class _Digesting:
+    """A file for Arrow to write to, which a thread digests meanwhile: both take about as long.
+
+    Args:
+        file: Where bytes go.
+        thread: Where they are digested, in order.
+    """
+
+    def __init__(self, file: BinaryIO, thread: ThreadPoolExecutor) -> None:
+        self._file = file
+        self._thread = thread
+        self._digest = hashlib.sha256()
+        self.closed = False
+
+    def write(self, piece: Any) -> int:
+        """Write a buffer, which nobody changes before all is digested."""
+        self._thread.submit(self._digest.update, piece)
+        return self._file.write(piece)
+
+    def close(self) -> None:
+        """Let no more be written; the file stays open."""
+        self.closed = True
+
+    def hexdigest(self) -> str:
+        """Give the sha256 of what was written."""
+        return self._thread.submit(self._digest.hexdigest).result()  # ends: hashing takes a moment
 
 
 def digest_of_file(path: Path) -> str:

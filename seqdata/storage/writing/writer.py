@@ -61,7 +61,7 @@ def write_arrow(
         axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
         shard_bytes: Size from which on a shard is closed, in bytes.
         key: The ``str`` field that names a sequence, where there is one.
-        executor: Where shards are written; None: one thread.
+        executor: Where shards are written; None: threads of our own.
         resume: Whether to go on where a writer stopped; else what it left is removed.
         progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
         overwrite: Whether a store that is there is replaced.
@@ -169,7 +169,7 @@ def _write_rows(
     fields = infer_fields(first, axes)
     kept = find_whole(folder, 0)
     tell.before = sum(one.shard.sequences for one in kept.values())
-    most = 1 if executor is None else max(2, min(_MOST_JOBS, _UNDER_WAY // scheme.shard_bytes))
+    most = 1 if executor is None else max(1, min(_MOST_JOBS, _UNDER_WAY // scheme.shard_bytes) - 1)
     with running(executor, most) as jobs:
         for load in cut(itertools.chain([first], rows), fields, scheme, kept, 0, tell):
             jobs.add(write_load, folder, fields, load, scheme.algorithm)
