@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, IncompleteDatasetError
 from seqdata.kernel.choose import kernel
-from seqdata.protocols import Field
+from seqdata.protocols import Field, Store
 from seqdata.storage.checking.bits import SharedBits
 from seqdata.storage.checking.verifying import mode_of
 from seqdata.storage.columns import Layout, Source
@@ -28,6 +28,8 @@ from seqdata.storage.mapped import Mapped, checks_of, count_checksums, map_files
 from seqdata.storage.parsing import load_manifest
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
+from seqdata.storage.remote.options import Remote, refuse_remote
+from seqdata.storage.remote.urls import is_remote
 from seqdata.storage.schema import default_axis, field_width, no_such
 from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.texts import TextSource
@@ -38,23 +40,39 @@ from seqdata.storage.writing.whole import left_behind
 _MAGIC = b"ARROW1"
 
 
-def open_arrow(location: str | os.PathLike[str], *, verify: str | None = None) -> ArrowStore:
+def open_arrow(
+    location: str | os.PathLike[str],
+    *,
+    verify: str | None = None,
+    remote: str | Remote | None = None,
+) -> Store:
     """Open a store that ``write_arrow`` wrote.
 
     Every shard's size and footer are checked, and the lengths; of the data nothing is read.
 
     Args:
-        location: Its folder: a path or a ``file://`` URL.
+        location: Its folder: a path or a URL.
         verify: When checksums of the data are looked at: ``"first_read"``, ``"always"``, or
             ``"off"``: never. None: at the first read, where the store has checksums.
+        remote: How a URL is read; None: through the cache.
 
     Raises:
-        ConfigError: If the location is remote or not there, or ``verify`` cannot be done.
+        ConfigError: If the location is not there, or ``verify`` cannot be done.
         IncompleteDatasetError: If its writing was never finished.
         MissingShardError: If a shard is not there.
         CorruptShardError: If a shard is not what was written.
         DataError: If it is no store, or its manifest cannot be true.
     """
+    if is_remote(location):
+        from seqdata.storage.remote.opening import open_remote  # local stores do without
+
+        return open_remote(location, verify=verify, remote=remote)
+    refuse_remote(location, remote)
+    return open_local(location, verify=verify)
+
+
+def open_local(location: str | os.PathLike[str], *, verify: str | None = None) -> ArrowStore:
+    """Open a store on this machine; see ``open_arrow``."""
     root = local_path(location)
     if not (root / MANIFEST).exists():
         raise _no_store(root)

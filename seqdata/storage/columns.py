@@ -281,6 +281,10 @@ class SpanColumn:
     def __len__(self) -> int:
         return len(self._spans)
 
+    def part(self, first: int, stop: int) -> SpanColumn:
+        """Give the column of pieces ``first:stop``."""
+        return SpanColumn(self._source, self._spans[first:stop])
+
     def __getitem__(self, number: int) -> NDArray[Any]:
         """Give one piece, (length, *shape): a view, not for writing.
 

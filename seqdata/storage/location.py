@@ -41,7 +41,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     if scheme != "file" or url.netloc not in ("", "localhost"):
         raise ConfigError(
             f"store: location {text!r} is remote ({scheme}), must be a local path or a file:// "
-            "URL; remote stores cannot be read yet, copy it to a local folder first"
+            "URL; copy it to a local folder first"
         )
     return Path(unquote(url.path))
 

@@ -163,18 +163,18 @@ def source_over(
     return Source.of(name, field, layout, values, offsets or None, places, checks.get(name))
 
 
-def shard_place(root: Path, i: int, shard: Shard) -> Place:
+def shard_place(root: Path | str, i: int, shard: Shard) -> Place:
     """Give the place of a shard, for an error."""
     return Place(dataset=str(root), shard=i, file=shard.file, verify=True)
 
 
-def sums_place(root: Path, i: int, file: ChecksumFile) -> Place:
+def sums_place(root: Path | str, i: int, file: ChecksumFile) -> Place:
     """Give the place of a shard's checksums, for an error."""
     part = f"checksums of shard {i}"
     return Place(dataset=str(root), shard=i, file=file.file, part=part, verify=True)
 
 
-def lengths_place(root: Path, manifest: Manifest, axis: str) -> Place:
+def lengths_place(root: Path | str, manifest: Manifest, axis: str) -> Place:
     """Give the place of the lengths along an axis, for an error."""
     part = f"lengths of axis {quoted(axis)}"
     return Place(dataset=str(root), file=manifest.lengths[axis].file, part=part)
@@ -239,7 +239,7 @@ def map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> ND
     return np.frombuffer(map_whole(root, one.file, bytes_, place, engine), dtype=dtype)
 
 
-def check_total(lengths: NDArray[Any], root: Path, manifest: Manifest, axis: str) -> None:
+def check_total(lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str) -> None:
     """Refuse lengths that the shards do not hold: batches are made as large as they say.
 
     Raises:
@@ -257,7 +257,7 @@ def check_total(lengths: NDArray[Any], root: Path, manifest: Manifest, axis: str
 
 
 def check_lengths(
-    lengths: NDArray[Any], root: Path, manifest: Manifest, axis: str, engine: Kernel
+    lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str, engine: Kernel
 ) -> None:
     """Look at the checksum of the lengths along an axis.
 

@@ -49,15 +49,24 @@ def load_manifest(root: Path) -> Manifest:
     """
     place = Place(dataset=str(root), file=MANIFEST, part="manifest")
     with open_inside(root, MANIFEST, place) as (descriptor, size):
-        if size > MAX_MANIFEST:
-            raise place.error(
-                LimitError,
-                f"has {size} bytes, must have at most {MAX_MANIFEST}; write the store again with "
-                "larger shards",
-            )
+        check_manifest_size(size, place)
         with open(descriptor, "rb", closefd=False) as file:
             text = file.read()
     return parse_manifest(text, place)
+
+
+def check_manifest_size(size: int, place: Place) -> None:
+    """Refuse a manifest that is too large.
+
+    Raises:
+        LimitError: If it is larger than ``MAX_MANIFEST``.
+    """
+    if size > MAX_MANIFEST:
+        raise place.error(
+            LimitError,
+            f"has {size} bytes, must have at most {MAX_MANIFEST}; write the store again with "
+            "larger shards",
+        )
 
 
 def parse_manifest(text: bytes, where: Place) -> Manifest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from seqdata.errors import ConfigError, DataError
@@ -49,12 +50,23 @@ def files_of(root: Path) -> tuple[Path, list[str]]:
         )
     if not root.is_dir():
         return root.parent, [root.name]
-    names = sorted(one.name for one in root.iterdir() if _is_data(one.name))
-    named = _named_by_datasets(root / _STATE)
+    there = [one.name for one in root.iterdir()]
+    return root, chosen_of(str(root), there, _named_by_datasets(root / _STATE))
+
+
+def chosen_of(location: str, there: Iterable[str], named: Sequence[str]) -> list[str]:
+    """Choose the files to open of those in a folder; raises as ``files_of`` does.
+
+    Args:
+        location: Of the folder, for messages.
+        there: All names in it.
+        named: Those that count, where something says so.
+    """
+    names = sorted(name for name in there if _is_data(name))
     if named and set(named) <= set(names):
-        names = named
+        names = list(named)
     if not names:
-        raise Place(dataset=str(root)).error(
+        raise Place(dataset=location).error(
             DataError,
             f"holds no file that ends with {', '.join(SUFFIXES)}, must hold one at least; check "
             "the path",
@@ -62,12 +74,12 @@ def files_of(root: Path) -> tuple[Path, list[str]]:
     parquet = [name for name in names if name.endswith((".parquet", ".pq"))]
     if parquet and len(parquet) < len(names):
         other = next(name for name in names if name not in parquet)
-        raise Place(dataset=str(root), file=other).error(
+        raise Place(dataset=location, file=other).error(
             DataError,
             f"lies beside {parquet[0]!r}, must be of the same kind, for they may be the same data; "
             "open them by name",
         )
-    return root, names
+    return names
 
 
 def _is_data(name: str) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ from seqdata.errors import SeqDataWarning
 from seqdata.protocols import Field
 from seqdata.storage.checking.verifying import check_mode, unverified
 from seqdata.storage.foreign.table_files import digest_of
-from seqdata.storage.foreign.tables import Tables, open_tables, sources_of
+from seqdata.storage.foreign.tables import Tables, open_tables, sources_of, tables_of
 from seqdata.storage.location import local_path
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
+from seqdata.storage.remote.cache import Held
+from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
+from seqdata.storage.remote.urls import is_remote, shown
 from seqdata.storage.schema import default_axis
 from seqdata.storage.sources import Sources
 from seqdata.storage.views import View, take, where
@@ -31,7 +35,12 @@ from seqdata.storage.views import View, take, where
 KEY = "id"
 
 
-def open_foreign(location: str | os.PathLike[str], *, verify: str | None = None) -> ForeignStore:
+def open_foreign(
+    location: str | os.PathLike[str],
+    *,
+    verify: str | None = None,
+    remote: str | Remote | None = None,
+) -> ForeignStore:
     """Open an Arrow, Feather 2 or Parquet file, or a folder of them: a row is a sequence.
 
     List columns are ragged: those as long as the first run on ``time``, others each on an axis of
@@ -41,6 +50,7 @@ def open_foreign(location: str | os.PathLike[str], *, verify: str | None = None)
     Args:
         location: A file, or a folder whose files have the same columns: a path or ``file://`` URL.
         verify: ``"off"`` or None: such files have no checksums of sequences.
+        remote: How a URL is read; such files always come whole.
 
     Raises:
         ConfigError: If nothing is there, or ``verify`` cannot be done.
@@ -48,16 +58,27 @@ def open_foreign(location: str | os.PathLike[str], *, verify: str | None = None)
         DecodeError: If a sequence is missing; naming column and row.
         CorruptShardError: If a file is damaged.
     """
-    check_mode(verify, os.fspath(location))
+    name = shown(os.fspath(location)) if is_remote(location) else os.fspath(location)
+    check_mode(verify, name)
     if verify != "off":
         why = "files that others wrote have no checksums of sequences"
-        unverified(verify, os.fspath(location), why, "write a store from them with `seqdata write`")
-    return _open(os.fspath(location), warn=True)
+        unverified(verify, name, why, "write a store from them with `seqdata write`")
+    if is_remote(location):
+        return _open(os.fspath(location), remote_of(remote), warn=True)
+    refuse_remote(location, remote)
+    return _open(os.fspath(location), None, warn=True)
 
 
-def _open(location: str, *, warn: bool) -> ForeignStore:
-    root = local_path(location)
-    tables, left_out = open_tables(root)
+def _open(location: str, remote: Remote | None, *, warn: bool) -> ForeignStore:
+    held: tuple[Held, ...] = ()
+    if remote is None:
+        root = str(local_path(location))
+        tables, left_out = open_tables(Path(root))
+    else:
+        from seqdata.storage.remote.foreign import held_files  # local files do without
+
+        root, paths, held = held_files(location, remote)
+        tables, left_out = tables_of(root, remote.folder, paths)
     if left_out and warn:
         what = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
         warnings.warn(
@@ -65,19 +86,36 @@ def _open(location: str, *, warn: bool) -> ForeignStore:
             SeqDataWarning,
             stacklevel=3,
         )
-    return ForeignStore(root, tables)
+    return ForeignStore(root, tables, Origin(location, remote, held))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """Where foreign files come from.
+
+    Attributes:
+        location: As it was given.
+        remote: How it is read; None: it is local.
+        held: What is held in the cache for as long as the store lives.
+    """
+
+    location: str
+    remote: Remote | None
+    held: Sequence[Held] = ()
 
 
 class ForeignStore:
     """A store of files that others wrote. Made by ``open_foreign``.
 
     Args:
-        root: The file or folder.
+        root: The file or folder, for people.
         tables: What was opened.
+        origin: How it is opened again.
     """
 
-    def __init__(self, root: Path, tables: Tables) -> None:
+    def __init__(self, root: str, tables: Tables, origin: Origin) -> None:
         self._root = root
+        self._origin = origin
         self._fields = dict(tables.fields)
         self._lengths_of = dict(tables.lengths_of)
         self._files = [file.name for file in tables.files]
@@ -85,22 +123,22 @@ class ForeignStore:
         self._fingerprint: str | None = None
         has_key = KEY in self._fields and self._fields[KEY].dtype == "str"
         key = KEY if has_key else None
-        layout, sources = sources_of(str(root), tables, key)
+        layout, sources = sources_of(root, tables, key)
         self._sources = Sources(layout, sources, key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self._root),)
+        return _reopen, (self._origin.location, self._origin.remote)
 
     def __len__(self) -> int:
         return len(self._sources.layout)
 
     def __repr__(self) -> str:
-        return f"ForeignStore({str(self._root)!r}, {len(self)} sequences)"
+        return f"ForeignStore({self._root!r}, {len(self)} sequences)"
 
     @property
     def location(self) -> str:
         """The file or folder."""
-        return str(self._root)
+        return self._root
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -164,5 +202,5 @@ class ForeignStore:
         return where(self, mask)
 
 
-def _reopen(location: str) -> ForeignStore:
-    return _open(location, warn=False)  # said once, where it was opened first
+def _reopen(location: str, remote: Remote | None) -> ForeignStore:
+    return _open(location, remote, warn=False)  # said once, where it was opened first

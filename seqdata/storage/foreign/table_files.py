@@ -291,7 +291,7 @@ def _digest(path: Path, format: str, place: Place) -> bytes:
             refuse(place, f"has a footer of {tail} bytes", must, tail, MAX_FOOTER)
         file.seek(-tail, os.SEEK_END)
         footer = file.read()
-    made = hashlib.sha256(f"{path.name}\0{size}\0{format}\0".encode())
+    made = hashlib.sha256(f"{place.file}\0{size}\0{format}\0".encode())
     made.update(footer)
     return made.digest()
 

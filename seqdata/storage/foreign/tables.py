@@ -96,14 +96,27 @@ def open_tables(root: Path) -> tuple[Tables, dict[str, str]]:
         CorruptShardError: If a file is damaged.
     """
     folder, names = files_of(root)
+    return tables_of(str(root), folder, {name: folder / name for name in names})
+
+
+def tables_of(
+    location: str, folder: Path, paths: Mapping[str, Path]
+) -> tuple[Tables, dict[str, str]]:
+    """Open files, wherever they lie; as ``open_tables``.
+
+    Args:
+        location: Of the data set, for messages.
+        folder: Where a count of lengths is kept.
+        paths: Name of a file -> where it lies here, in the order of their sequences.
+    """
     files = [
-        open_file(folder / name, Place(dataset=str(root), shard=i, file=name))
-        for i, name in enumerate(names)
+        open_file(path, Place(dataset=location, shard=i, file=name))
+        for i, (name, path) in enumerate(paths.items())
     ]
     kinds, left_out = _kinds(files)
     ragged = {name: kind for name, kind in kinds.items() if kind.ragged}
     if not ragged:
-        raise _nothing_ragged(root, left_out)
+        raise _nothing_ragged(location, left_out)
     found = survey(folder, files, ragged, digest_of(files, ragged))
     for name, (low, high) in found.widths.items():
         if low == high:
@@ -113,9 +126,9 @@ def open_tables(root: Path) -> tuple[Tables, dict[str, str]]:
             left_out[name] = f"{low} to {high} numbers per timestep"
             del kinds[name]
     if not any(kind.ragged for kind in kinds.values()):
-        raise _nothing_ragged(root, left_out)
+        raise _nothing_ragged(location, left_out)
     if not found.rows.sum():
-        raise Place(dataset=str(root)).error(
+        raise Place(dataset=location).error(
             DataError, "has no rows, must have at least one; check where it comes from"
         )
     axes, lengths_of = _axes(kinds, found.lengths)
@@ -230,9 +243,9 @@ def _source(
     return Source.of(name, field, layout, values, offsets or None)
 
 
-def _nothing_ragged(root: Path, left_out: Mapping[str, str]) -> DataError:
+def _nothing_ragged(location: str, left_out: Mapping[str, str]) -> DataError:
     refused = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
-    return Place(dataset=str(root)).error(
+    return Place(dataset=location).error(
         DataError,
         "no column holds lists of numbers, one at least must, for a row is a sequence"
         f"{f'; left out: {refused}' if refused else ''}; make sequences of the rows of one value "

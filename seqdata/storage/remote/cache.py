@@ -4,8 +4,10 @@ A file is named by its content (its sha256, else its address, size and tag). It 
 under a lock, checked, and renamed into place; who waits for the lock then finds it there. A reader
 holds a lock on what it reads, for as long as it is mapped; only what nobody holds is removed for
 want of room. A process that is killed leaves nothing but an unlocked file aside, which the next one
-removes. There are no counters and nothing named but these files. Place in the flow: stores and plugins hold shards
-here. Reads: remote files. Makes: mapped local files.
+removes. There are no counters and nothing named but these files.
+
+Place in the flow: stores and plugins hold shards here. Reads: remote files. Makes: mapped local
+files.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _ASIDE = ".part"
 _LOCK = ".lock"
 _NAP = 0.02  # seconds
+Release = Callable[[], None] | None
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -87,12 +90,18 @@ class Cache:
         """How files are read."""
         return self._files.remote
 
-    def hold(self, wanted: Wanted, place: Place | None = None) -> Held:
+    def hold(
+        self,
+        wanted: Wanted,
+        place: Place | None = None,
+        release: Release = None,
+    ) -> Held:
         """Give a file, fetched where it is not there.
 
         Args:
             wanted: Which one, and what it must be.
             place: The same, for errors; None: its name.
+            release: Called where there is no room: lets go what the caller holds and does not need.
 
         Raises:
             MissingShardError: If it is not there.
@@ -113,7 +122,7 @@ class Cache:
             held = _held(path, size)
             if held is not None:
                 return held
-            self._fill(folder, path, fetch)
+            self._fill(folder, path, fetch, release)
 
     def has(self, wanted: Wanted) -> bool:
         """Tell whether a file of a known digest is there."""
@@ -140,7 +149,7 @@ class Cache:
             ) from error
         return folder
 
-    def _fill(self, folder: Path, path: Path, fetch: Fetch) -> None:
+    def _fill(self, folder: Path, path: Path, fetch: Fetch, release: Release) -> None:
         """Fetch a file, or wait while somebody else does."""
         aside = path.with_name(f"{path.name}{_ASIDE}")
         patience = max(2 * self.remote.stall_seconds, 1.0)
@@ -157,7 +166,7 @@ class Cache:
             if path.exists():
                 return
             with _room(folder):
-                self._make_room(folder, descriptor, fetch.size, aside)
+                self._make_room(aside, descriptor, fetch.size, release)
                 fetched(fetch, descriptor)
                 os.replace(aside, path)
                 renamed = True
@@ -166,9 +175,9 @@ class Cache:
                 aside.unlink(missing_ok=True)
             os.close(descriptor)
 
-    def _make_room(self, folder: Path, descriptor: int, size: int, aside: Path) -> None:
+    def _make_room(self, aside: Path, descriptor: int, size: int, release: Release) -> None:
         """Reserve room for a file that is written, at the expense of those that nobody holds."""
-        most = self.remote.cache_bytes
+        folder, most = aside.parent, self.remote.cache_bytes
         deadline = time.monotonic() + self.remote.stall_seconds
         while True:
             with _one_at_a_time(folder, self.remote.stall_seconds):
@@ -187,6 +196,8 @@ class Cache:
                     "smaller shards, or read by ranges: remote='ranges'",
                     file=str(folder), needed=size, free=max(0, free),
                 )  # fmt: skip
+            if release is not None:
+                release()
             time.sleep(_NAP)
 
 

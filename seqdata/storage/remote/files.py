@@ -62,12 +62,17 @@ class RemoteFiles(Protocol):
         """How they are read."""
         ...
 
-    def names(self) -> list[str]:
-        """Give the names of the files in the folder, in order.
+    def sizes(self) -> dict[str, int | None]:
+        """Give the files in the folder by name, with their bytes where the listing tells them.
 
         Raises:
-            RemoteReadError: If it cannot be listed: plain web servers cannot.
+            MissingShardError: If there is no such folder, or it cannot be listed (web servers).
+            RemoteReadError: If it cannot be asked for.
         """
+        ...
+
+    def names(self) -> list[str]:
+        """Give the names of the files in the folder, in order; see ``sizes``."""
         ...
 
     def stat(self, name: str, place: Place | None = None) -> Stat:
@@ -161,18 +166,23 @@ class FsspecFiles:
         """Give the whole URL of a file, with what may be secret."""
         return joined(self._folder, name)
 
-    def names(self) -> list[str]:
-        """Give the names of the files in the folder; see ``RemoteFiles``."""
+    def sizes(self) -> dict[str, int | None]:
+        """Give the files in the folder with their bytes; see ``RemoteFiles``."""
 
-        def call(seconds: float) -> list[str]:
+        def call(seconds: float) -> dict[str, int | None]:
             system, path = _filesystem(self._scheme, self._folder, self._remote)
             system.invalidate_cache()
             found = _called(system, "ls", (path,), seconds, detail=True)
             system.invalidate_cache()  # or it would be asked instead of the server
-            files = [one["name"] for one in found if one.get("type") == "file"]
-            return sorted(shown(one).rstrip("/").rpartition("/")[2] for one in files)
+            files = [one for one in found if one.get("type") == "file"]
+            return {shown(one["name"]).rpartition("/")[2]: one.get("size") for one in files}
 
-        return tried(call, Place(dataset=self._location), self._remote)
+        found = tried(call, Place(dataset=self._location), self._remote)
+        return {name: found[name] for name in sorted(found)}
+
+    def names(self) -> list[str]:
+        """Give the names of the files in the folder; see ``RemoteFiles``."""
+        return list(self.sizes())
 
     def stat(self, name: str, place: Place | None = None) -> Stat:
         """Give size and tag of a file; see ``RemoteFiles``."""

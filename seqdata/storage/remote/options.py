@@ -91,3 +91,16 @@ def remote_of(remote: str | Remote | None) -> Remote:
             "it out for the cache"
         )
     return remote
+
+
+def refuse_remote(location: str | os.PathLike[str], remote: str | Remote | None) -> None:
+    """Refuse what is said of URLs where a location is none.
+
+    Raises:
+        ConfigError: If something is.
+    """
+    if remote is not None:
+        raise ConfigError(
+            f"{os.fspath(location)}: `remote` is given for a local path, must be left out; it "
+            "is about URLs"
+        )

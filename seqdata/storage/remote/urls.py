@@ -31,7 +31,8 @@ _QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
 
 def is_remote(location: str | os.PathLike[str]) -> bool:
     """Tell whether a location is a URL of another machine, or of ``memory://``."""
-    found = _URL.match(os.fspath(location))
+    text = os.fspath(location)
+    found = _URL.match(text) if isinstance(text, str) else None
     return found is not None and found["scheme"].lower() != "file"
 
 
