@@ -308,14 +308,29 @@ def told_once(count: int, seed: int) -> list[dict[str, np.ndarray]]:
     return rows
 
 
+def accuracy_of(model: StatefulTagger, trainer_of: Any, **options: bool) -> float:
+    data = SequenceDataModule(
+        train=told_once(80, 0), val=told_once(40, 1), batching=TBPTT(8, 6, **options), seed=0
+    )
+    trainer = trainer_of(max_epochs=4)
+    trainer.fit(model, data)
+    return float(trainer.callback_metrics["val_accuracy"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"segments": True}], ids=str)
 def test_a_tagger_remembers_what_was_said_many_chunks_ago(options, trainer_of):
     torch.manual_seed(0)
-    data = SequenceDataModule(
-        train=told_once(80, 0), val=told_once(40, 1), batching=TBPTT(8, 6, **options), seed=0
-    )
     model = StatefulTagger(2, 2, hidden=8, learning_rate=0.05)
-    trainer = trainer_of(max_epochs=4)
-    trainer.fit(model, data)
-    assert float(trainer.callback_metrics["val_accuracy"]) >= 0.99
+    assert accuracy_of(model, trainer_of, **options) >= 0.99
+
+
+@pytest.mark.slow
+def test_a_tagger_that_begins_each_chunk_with_zeros_does_not(trainer_of):
+    class Forgetting(StatefulTagger):
+        def forward(self, batch):
+            out, _ = self.rnn(batch["x"])
+            return self.head(out)
+
+    torch.manual_seed(0)
+    assert accuracy_of(Forgetting(2, 2, hidden=8, learning_rate=0.05), trainer_of) <= 0.7
