@@ -18,7 +18,7 @@ from typing import Any
 
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.arrow import ArrowStore, open_arrow
+from seqdata.storage.arrow import ArrowStore, open_local
 from seqdata.storage.checking.checksums import algorithm
 from seqdata.storage.location import local_path
 from seqdata.storage.schema import infer_fields
@@ -93,7 +93,7 @@ def write_arrow(
         moves = finish(folder, fields, shards, scheme)
         tell(sum(one.shard.sequences for one in shards), sum(one.size for one in shards), total)
         commit(root, folder, moves)
-    return open_arrow(root)
+    return open_local(root)
 
 
 def _count(sequences: object) -> int | None:
