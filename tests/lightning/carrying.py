@@ -28,21 +28,27 @@ class Did:
 
 
 class Carrying(pl.LightningModule):
-    """An LSTM in float64 that predicts the next timestep.
+    """An LSTM that predicts the next timestep.
 
     Args:
         fail_at: ``(epoch, number)`` of the batch after whose ``put`` the step raises; None: none.
         learned: Whether sequences begin with a learned state.
+        dtype: Of the parameters.
     """
 
-    def __init__(self, fail_at: tuple[int, int] | None = None, learned: bool = False) -> None:
+    def __init__(
+        self,
+        fail_at: tuple[int, int] | None = None,
+        learned: bool = False,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
         super().__init__()
         torch.manual_seed(5)
-        self.lstm = torch.nn.LSTM(2, 4, batch_first=True).double()
-        self.head = torch.nn.Linear(4, 2).double()
+        self.lstm = torch.nn.LSTM(2, 4, batch_first=True).to(dtype)
+        self.head = torch.nn.Linear(4, 2).to(dtype)
         if learned:
-            self.h0 = torch.nn.Parameter(torch.randn(1, 4).double())
-            self.c0 = torch.nn.Parameter(torch.randn(1, 4).double())
+            self.h0 = torch.nn.Parameter(torch.randn(1, 4).to(dtype))
+            self.c0 = torch.nn.Parameter(torch.randn(1, 4).to(dtype))
         self.lanes = LaneStates(initial=self.start if learned else None)
         self.fail_at = fail_at
         self.did = Did()
@@ -60,10 +66,12 @@ class Carrying(pl.LightningModule):
         errors = self.errors(batch)
         if self.fail_at == (batch.epoch, batch.number):
             raise OSError("told to fail")
-        for lane, weight, value in zip(batch.lanes, batch.weight, errors.sum(1), strict=True):
+        for lane, weight, value in zip(
+            batch.lanes, batch.weight, errors.detach().sum(1), strict=True
+        ):
             if weight:
                 self.did.lanes[batch.epoch, batch.number, int(lane)] = float(value)
-        self.did.losses.append((batch.epoch, batch.number, float(errors.sum())))
+        self.did.losses.append((batch.epoch, batch.number, float(errors.detach().sum())))
         return errors.sum() * batch.loss_scale
 
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
