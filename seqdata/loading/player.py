@@ -24,6 +24,7 @@ from seqdata.collators.samples import COLLATED, Samples
 from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.loading.assembly import Assembly, Tools
+from seqdata.loading.expecting import teller_of
 from seqdata.loading.fetching import Fetching
 from seqdata.loading.occurrences import Crops, Occurrences, occurrences_of
 from seqdata.loading.options import PlayOptions, Update
@@ -208,7 +209,8 @@ class Player:
         if not self.options.prefetch or len(numbers) < 2:
             yield from map(assembly.batch, numbers)
             return
-        recipe = Recipe(assembly.sized, numbers, _planner(assembly.share))
+        idle = _planner(assembly.share, teller_of(self._reading.store, assembly.share))
+        recipe = Recipe(assembly.sized, numbers, idle)
         ahead = Ahead(recipe, self.options.prefetch)
         self._running.add(ahead)
         yield from ahead
@@ -274,9 +276,16 @@ class Player:
         return next(iter(self._plans.values()), None) or self.plan(0)
 
 
-def _planner(steps: RankPlan) -> Callable[[int], None]:
-    """Give what plans the next block ahead, called with the next step to make."""
+def _planner(steps: RankPlan, tell: Callable[[int], None] | None) -> Callable[[int], None]:
+    """Give what plans the next block ahead, called with the next step to make.
+
+    Args:
+        steps: Of this rank.
+        tell: Tells the store what will be read, from now on; None: it has no use for that.
+    """
     edge = -1
+    if tell is not None:
+        tell(steps.first_step)
 
     def plan_ahead(step: int) -> None:
         nonlocal edge
@@ -285,5 +294,7 @@ def _planner(steps: RankPlan) -> Callable[[int], None]:
             edge = steps.plan.prepare(number)
             if edge < len(steps.plan):
                 steps.plan.prepare(edge)
+        if tell is not None:
+            tell(step)
 
     return plan_ahead

@@ -1,0 +1,59 @@
+"""Tells a store what the next batches will read, where it can make use of that.
+
+Place in the flow: the thread that makes batches ahead calls it now and then. Reads: the plan.
+Makes: nothing; a remote store begins to fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.protocols import Store
+from seqdata.sharing import RankPlan
+from seqdata.storage.views import View
+
+_STEPS = 64  # that it is told at most
+
+
+@runtime_checkable
+class Expecting(Protocol):
+    """A store that can use it to know early what will be read."""
+
+    def expect(self, numbers: NDArray[np.int64]) -> bool:
+        """Begin to fetch what sequences need, and return at once.
+
+        Args:
+            numbers: int64 (n,), in the order in which they will be read.
+
+        Returns:
+            Whether more may be told now; else what was told may have been too much, and is told
+            again later.
+        """
+        ...
+
+
+def teller_of(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
+    """Give what tells a store of the steps from one on; None where it has no use for that.
+
+    Args:
+        store: What is read; of a view its base is told.
+        steps: Of this rank.
+    """
+    base = store.base if isinstance(store, View) else store
+    if not isinstance(base, Expecting):
+        return None
+    told = steps.first_step
+
+    def tell(step: int) -> None:
+        nonlocal told
+        told = max(told, step)
+        while told < min(len(steps), step + _STEPS):
+            if not base.expect(store.base_numbers(steps[told].spans[:, 0])):
+                return
+            told += 1
+
+    return tell
