@@ -10,6 +10,7 @@ CHECKS = (
     "import seqdata.kernel._fill as kernel; print('kernel', kernel.__file__)",
     "import seqdata; print(len([getattr(seqdata, name) for name in seqdata.__all__]), 'names')",
     "import seqdata_models; print('models', seqdata_models.__name__)",
+    "from seqdata import PluginHost; print(PluginHost.discover().backend('webdataset'))",
 )
 
 

@@ -12,17 +12,21 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from seqdata.errors import ConfigError, PluginError
 from seqdata.host import PluginHost
-from seqdata.protocols import Collator, Opener, Policy, Store
+from seqdata.protocols import Collator, Opener, Policy, Store, Writing
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.files import SUFFIXES, is_foreign
 from seqdata.storage.location import local_path
+from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.memory import MemoryStore
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import is_remote, shown
 from seqdata.storage.tables import is_frame
 from seqdata.storage.writing.writer import SHARD_BYTES, write_arrow
 
@@ -34,13 +38,16 @@ CollatorLike = Collator | Callable[[list[dict[str, Any]]], Any]
 """A collator, or a torch ``collate_fn``."""
 
 _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("webdataset", re.compile(r"\.tar$|\{[^{}]*(,|\.\.)[^{}]*\}")),  # x.tar, x-{000..017}.tar
+    (
+        "webdataset",
+        re.compile(r"\.(tar(\.\w+)?|tgz)$|\{[^{}]*(,|\.\.)[^{}]*\}"),
+    ),  # x-{000..017}.tar
     ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES))),
     ("arrow", re.compile("")),  # folders, and whatever the backend will say of it
 )
 """Which backend a location's form means: fixed, so that no plugin can take a location over.
 
-A folder without a manifest is ``foreign`` where it holds files of those endings.
+A folder without a manifest is ``foreign`` or ``webdataset`` where it holds files of those endings.
 """
 
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
@@ -60,18 +67,25 @@ def open_store(
     *,
     backend: str | Opener | None = None,
     verify: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    index: str | None = None,
+    remote: str | Remote | None = None,
     host: PluginHost | None = None,
 ) -> Store:
     """Open what was written, reading no data yet.
 
     Args:
         location: A folder that ``write_store`` wrote; an Arrow, Feather or Parquet file that others
-            wrote, or a folder of them; or another form that a backend knows.
+            wrote, or a folder of them; or another form that a backend knows. A path or a URL.
         backend: Name of a backend, or its opener; None: chosen by the location's form.
         verify: When checksums of the data are looked at: ``"first_read"``: once in a run, shared
             by its worker processes; ``"always"``: at each read; ``"off"``: never. None is
             ``first_read`` where the store has checksums. Sizes, footers and the manifest are
             checked in any case.
+        schema: What fields hold, for backends that must be told; of tar shards: extension -> type.
+        index: ``"build"``: make the index that a backend reads by, where there is none.
+        remote: How a URL is read: ``"cache"`` (None): shards as a whole, kept on this machine;
+            ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more to say.
         host: Where names are looked up; None: the installed plugins.
 
     Raises:
@@ -87,7 +101,8 @@ def open_store(
     host = host or default_host()
     name = form_of(location) if backend is None else backend
     opener = _backend(name, location, host) if isinstance(name, str) else name
-    store = opener(location, verify=verify)
+    given = {"schema": schema, "index": index, "remote": remote}
+    store = opener(location, verify=verify, **_taken(opener, name, given))
     if missing := _missing(store, STORE_MEMBERS):
         raise PluginError(
             f"backend {name!r}: gave a {type(store).__name__} without {', '.join(missing)}, must "
@@ -117,7 +132,7 @@ def write_store(
             plain arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
             per sequence. Read once, in order. Or a list of functions without arguments, *parts*,
             that give such sequences: each runs on the executor and has shards of its own.
-        format: ``arrow``.
+        format: ``arrow``, or a backend that writes: ``webdataset``.
         axes: Field -> the axis it runs along; None: a vector per sequence. Arrays that are not
             named run on ``time``.
         shard_bytes: Size at which a new file begins.
@@ -142,14 +157,45 @@ def write_store(
         ...     store.lengths.tolist()
         [3, 1]
     """
+    write: Callable[..., Store] = write_arrow
     if format != "arrow":
-        raise ConfigError(
-            f"write_store: `format` is {format!r}, must be 'arrow'; no other can be written yet"
-        )
-    return write_arrow(
+        backend: object = default_host().find("backend", format)
+        if not isinstance(backend, Writing):
+            raise ConfigError(
+                f"write_store: `format` is {format!r}, must be 'arrow' or an installed backend "
+                "that writes; for 'webdataset': pip install seqdata-webdataset"
+            )
+        write = backend.write
+    return write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
         resume=resume, progress=progress, overwrite=overwrite,
     )  # fmt: skip
+
+
+def opener_of(location: Location, *, host: PluginHost | None = None) -> Opener:
+    """Give the opener of the backend that a location's form means.
+
+    Raises:
+        PluginError: If it is not installed or broken.
+    """
+    return _backend(form_of(location), location, host or default_host())
+
+
+def _taken(opener: Opener, name: object, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Give those options that are not None, if the backend takes them.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    there = {option: value for option, value in given.items() if value is not None}
+    takes = inspect.signature(opener).parameters if there else {}
+    for option, value in there.items():
+        if option not in takes:
+            raise ConfigError(
+                f"open_store: `{option}` is {value!r}, must be left out: backend {name!r} takes "
+                "none; leave it out"
+            )
+    return there
 
 
 def store_of(
@@ -289,11 +335,19 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 
 def form_of(location: Location) -> str:
     """Give the name of the backend that a location's form means."""
-    text = os.fspath(location)
+    text = shown(os.fspath(location)) if is_remote(location) else os.fspath(location)
     name = next(name for name, form in _FORMS if form.search(text))
     if name in ("arrow", "foreign") and "://" not in text.removeprefix("file://"):
-        return "foreign" if is_foreign(local_path(text)) else "arrow"
+        path = local_path(text)
+        return "foreign" if is_foreign(path) else "webdataset" if _holds_tar(path) else "arrow"
     return name
+
+
+def _holds_tar(path: Path) -> bool:
+    """Tell whether a path is a folder of tar files that is no store of ours."""
+    if not path.is_dir() or (path / MANIFEST).exists():
+        return False
+    return any(one.name.endswith(".tar") for one in path.iterdir())
 
 
 def _backend(name: str, location: Location, host: PluginHost) -> Opener:

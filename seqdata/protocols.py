@@ -6,7 +6,7 @@ unless a name says tensor. Place in the flow: every layer speaks in these terms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from seqdata.batch import SequenceBatch
     from seqdata.index import SequenceIndex
     from seqdata.plan import Plan
+    from seqdata.storage.checking.auditing import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +185,70 @@ seeds, one per sequence. It keeps lengths, or has ``.lengths(lengths) -> lengths
 axis. New fields run along that axis, or as ``.axes`` (field -> axis) says."""
 
 Opener = Callable[..., Store]
-"""A backend: ``open(location, *, verify) -> Store``.
+"""A backend: ``open(location, *, verify) -> Store``; it may do more: ``Indexing``, ``Writing``.
 
 ``verify`` is ``"off"``, ``"first_read"`` or ``"always"``; or None: what suits the data best. What
 was asked for and cannot be done is a ``ConfigError``."""
+
+
+@runtime_checkable
+class Indexing(Protocol):
+    """A backend that reads by an index, made once: what ``seqdata index`` asks."""
+
+    def build_index(
+        self,
+        location: str,
+        *,
+        anew: bool = False,
+        executor: Executor | None = None,
+        progress: bool | None = None,
+    ) -> Mapping[str, Any]:
+        """Make the index of what has none, or of all; gives facts for people and for JSON.
+
+        Raises:
+            DataError: If what lies there cannot be indexed.
+        """
+        ...
+
+
+@runtime_checkable
+class Auditing(Protocol):
+    """A backend that knows how its data must be: what ``seqdata verify`` asks."""
+
+    def audit(
+        self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
+    ) -> tuple[int, Iterator[Report]]:
+        """Give the bytes there are to look at, and reports as they are made.
+
+        Args:
+            location: The data set.
+            shard: The number of one shard; None: all.
+            repair: Whether to make indexes anew that are missing, damaged or of other data.
+            told: Called with bytes that were looked at, from any thread.
+        """
+        ...
+
+
+@runtime_checkable
+class Writing(Protocol):
+    """A backend that writes, too: what ``write_store`` asks; its arguments are the same."""
+
+    def write(
+        self,
+        location: str,
+        sequences: Iterable[Any],
+        *,
+        axes: Mapping[str, str | None] | None,
+        shard_bytes: int,
+        key: str,
+        executor: Executor | None,
+        resume: bool,
+        progress: bool | Callable[[int, int], None] | None,
+        overwrite: bool,
+    ) -> Store:
+        """Write sequences, whole or not at all, and open what was written."""
+        ...
+
 
 PolicyFactory = Callable[..., Policy]
 CollatorFactory = Callable[..., Collator]

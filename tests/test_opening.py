@@ -73,8 +73,21 @@ def test_writing_hands_its_options_on(tmp_path):
 
 
 def test_another_format_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="`format` is 'hdf5', must be 'arrow'"):
+    with pytest.raises(ConfigError, match="must be 'arrow' or an installed backend that writes"):
         write_store(tmp_path / "s", ROWS, format="hdf5")
+
+
+def test_what_a_backend_is_not_told_is_refused(tmp_path):
+    write_store(tmp_path / "s", ROWS)
+    with pytest.raises(ConfigError, match="`index` is 'build', must be left out: backend 'arrow'"):
+        open_store(tmp_path / "s", index="build")
+
+
+def test_a_folder_of_tar_files_is_read_by_the_plugin(tmp_path):
+    (tmp_path / "a.tar").touch()
+    assert form_of(tmp_path) == "webdataset"
+    (tmp_path / "seqdata.json").touch()
+    assert form_of(tmp_path) == "arrow"
 
 
 def test_a_store_may_be_written_on_an_executor(tmp_path):
@@ -101,6 +114,8 @@ def test_a_location_without_a_store_is_refused(tmp_path):
         ("data.tar", "webdataset"),
         ("data/train-{000000..000017}.tar", "webdataset"),
         ("data/{train,val}.tar", "webdataset"),
+        ("data.tar.gz", "webdataset"),
+        ("data.tgz", "webdataset"),
         ("data.tar/", "arrow"),
         ("data", "arrow"),
         ("data/part-00000.arrow", "foreign"),

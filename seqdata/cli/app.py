@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from seqdata.cli.doctor import doctor
+from seqdata.cli.index import index
 from seqdata.cli.plan import plan
 from seqdata.cli.plugins import plugins
 from seqdata.cli.replay import replay
@@ -26,7 +27,7 @@ def app() -> None:
     """Write, look at and plan data sets of sequences of any length."""
 
 
-for _command in (write, stats, plan, replay, verify, plugins, doctor):
+for _command in (write, index, stats, plan, replay, verify, plugins, doctor):
     app.add_command(_command)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from rich.progress import (
 
 from seqdata.cli.console import DATA, console, examples, reporting, size
 from seqdata.errors import ConfigError
-from seqdata.opening import form_of, open_store
+from seqdata.opening import form_of, open_store, opener_of
+from seqdata.protocols import Auditing
 from seqdata.storage.checking.auditing import Report, Told, audit, bytes_of, keep_bad
 from seqdata.storage.checking.reading_all import read_all
 from seqdata.storage.location import local_path
@@ -45,6 +46,7 @@ _WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverif
 )
 @click.argument("store")
 @click.option("--shard", type=click.IntRange(min=0), help="Number of the one shard to look at.")
+@click.option("--repair-index", "repair", is_flag=True, help="Make indexes of tar shards anew.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--keep-bad",
@@ -54,13 +56,13 @@ _WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverif
     help="Copy damaged bytes there, at most 1 MiB each.",
 )
 @reporting
-def verify(store: str, shard: int | None, as_json: bool, keep: Path | None) -> None:
+def verify(store: str, shard: int | None, repair: bool, as_json: bool, keep: Path | None) -> None:
     """Compare every file of STORE with its digest and every sequence with its checksums.
 
     Names every sequence that is damaged. Files that others wrote have no checksums: they are read
     as a whole, and called unverified. Exit code 1 where something is damaged.
     """
-    reports = list(_reports(store, shard))  # printed when the bar is gone
+    reports = list(_reports(store, shard, repair=repair))  # printed when the bar is gone
     damages = sum(report.damages for report in reports)
     verified = all(report.by != "structure" for report in reports)
     kept = _keep(store, reports, keep)
@@ -78,7 +80,18 @@ def verify(store: str, shard: int | None, as_json: bool, keep: Path | None) -> N
         raise SystemExit(DATA)
 
 
-def _reports(store: str, shard: int | None) -> Iterator[Report]:
+def _reports(store: str, shard: int | None, *, repair: bool) -> Iterator[Report]:
+    opener: object = opener_of(store)
+    if isinstance(opener, Auditing):
+        done = _Done()
+        total, reports = opener.audit(store, shard=shard, repair=repair, told=done)
+        with _bar(store, total, of="bytes") as done.told:
+            yield from reports
+        return
+    if repair:
+        raise ConfigError(
+            f"verify: `--repair-index` must be left out: {store!r} is read without an index"
+        )
     root = local_path(store) if form_of(store) == "arrow" else None
     if root is not None and (root / MANIFEST).exists():
         manifest = load_manifest(root)
@@ -93,6 +106,17 @@ def _reports(store: str, shard: int | None) -> Iterator[Report]:
         )
     with _bar(store, len(opened), of="sequences") as told:
         yield read_all(opened, told)
+
+
+@dataclass(slots=True)
+class _Done:
+    """Hands on how many bytes were looked at, as soon as there is a bar."""
+
+    told: Told | None = None
+
+    def __call__(self, count: int) -> None:
+        if self.told is not None:
+            self.told(count)
 
 
 @contextmanager

@@ -1,17 +1,24 @@
-"""The backend as an object: it opens, and makes indexes.
+"""The backend as an object: it opens, makes indexes, looks at everything, and writes.
 
 Place in the flow: the plugin offers one, the user may make others with options. Reads: locations.
-Makes: stores.
+Makes: stores, indexes, reports.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any
 
+from seqdata.storage.checking.auditing import Report
+from seqdata_webdataset.auditing import audit
+from seqdata_webdataset.indexing import build, index_facts
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.schema import Schema
-from seqdata_webdataset.shards import Location
+from seqdata_webdataset.shards import Location, find_shards, text_of
 from seqdata_webdataset.store import WebDatasetStore
+from seqdata_webdataset.writing import write_webdataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +35,81 @@ class WebDataset:
     index: str | None = None
     keys: str = "unique"
 
-    def __call__(self, location: Location, *, verify: str | None = None) -> WebDatasetStore:
-        """Open shards; see ``open_webdataset``."""
+    def __call__(
+        self,
+        location: Location,
+        *,
+        verify: str | None = None,
+        schema: Schema | None = None,
+        index: str | None = None,
+    ) -> WebDatasetStore:
+        """Open shards; what is given here wins. See ``open_webdataset``."""
         return open_webdataset(
-            location, verify=verify, schema=self.schema, index=self.index, keys=self.keys
-        )
+            location, verify=verify, schema=self.schema if schema is None else schema,
+            index=self.index if index is None else index, keys=self.keys,
+        )  # fmt: skip
+
+    def build_index(
+        self,
+        location: Location,
+        *,
+        anew: bool = False,
+        executor: Executor | None = None,
+        progress: bool | None = None,
+    ) -> Mapping[str, Any]:
+        """Make the index of shards that have none, or of all; see ``index_shards``."""
+        return index_shards(location, anew=anew, executor=executor, progress=progress)
+
+    def audit(
+        self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
+    ) -> tuple[int, Iterator[Report]]:
+        """Look at everything; see ``seqdata.protocols.Auditing``."""
+        return audit(location, shard=shard, repair=repair, told=told)
+
+    def write(
+        self,
+        location: str,
+        sequences: Iterable[Any],
+        *,
+        axes: Mapping[str, str | None] | None = None,
+        shard_bytes: int,
+        key: str = "id",
+        executor: Executor | None = None,
+        resume: bool = True,
+        progress: bool | Callable[[int, int], None] | None = None,
+        overwrite: bool = False,
+    ) -> WebDatasetStore:
+        """Write sequences as shards; see ``write_webdataset``."""
+        return write_webdataset(
+            location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
+            resume=resume, progress=progress, overwrite=overwrite,
+        )  # fmt: skip
+
+
+def index_shards(
+    location: Location,
+    *,
+    anew: bool = False,
+    executor: Executor | None = None,
+    progress: bool | Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Make the index of tar shards: what is where, with checksums.
+
+    Args:
+        location: A tar file, a folder of them, braces, or a list of these.
+        anew: Whether to make those again that are there.
+        executor: Where shards are read; None: some threads.
+        progress: Whether to show a bar; None: where standard error is a terminal. Or a function
+            that is told (sequences, bytes).
+
+    Returns:
+        ``shards``, ``indexed`` (now), ``sequences``, ``bytes`` (of all shards), ``folders``.
+
+    Raises:
+        ConfigError: If the location means nothing.
+        DataError: If a shard is not there, damaged, or cannot be read as samples.
+    """
+    text = text_of(location)
+    shards = find_shards(text)
+    made = build(text, shards, anew=anew, executor=executor, progress=progress)
+    return index_facts(text, shards, made)

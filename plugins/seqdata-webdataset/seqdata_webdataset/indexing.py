@@ -85,13 +85,13 @@ def make_index(content: NDArray[np.uint8], name: str, place: Place) -> ShardInde
     """
     made = group(content, place)
     using = algorithm()
-    sums = _sums(content, list(made.fields.values()), using)
+    sums = sums_of(content, [_places(one) for one in made.fields.values()], using)
     members = {
         extension: _members(extension, one, *both)
         for (extension, one), both in zip(made.fields.items(), sums, strict=True)
     }
     return ShardIndex(
-        shard=name, bytes=len(content), sha256=_digest(content), ends=ends_of(content, made.last),
+        shard=name, bytes=len(content), sha256=digest_of(content), ends=ends_of(content, made.last),
         last=made.last, algorithm=using, block=BLOCK, members=members, told={},
         keys=np.frombuffer(bytes(made.keys), dtype=np.uint8),
         key_ends=np.array(made.ends, dtype=np.int64),
@@ -178,7 +178,8 @@ def index_one(dataset: str, number: int, path: str) -> tuple[str, int, int]:
     return str(write_index(shard, index)), len(index), index.bytes
 
 
-def _digest(view: NDArray[np.uint8]) -> str:
+def digest_of(view: NDArray[np.uint8]) -> str:
+    """Give the sha256 of a shard."""
     made = hashlib.sha256()
     for at in range(0, len(view), _PIECE):
         made.update(view[at : at + _PIECE].data)
@@ -201,14 +202,28 @@ def _members(
     )
 
 
-def _sums(
-    view: NDArray[np.uint8], fields: list[Collected], using: str
+Places = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Where values begin, -1 where there are none, and their bytes."""
+
+
+def _places(one: Collected) -> Places:
+    return np.array(one.begins, dtype=np.int64), np.array(one.sizes, dtype=np.int64)
+
+
+def sums_of(
+    view: NDArray[np.uint8], fields: Sequence[Places], using: str
 ) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
-    """Give the checksums of all values, extension by extension; the shard is read once for all."""
+    """Give the checksums of all values, extension by extension, as ``Members`` has them.
+
+    Args:
+        view: The shard, uint8; read once for all.
+        fields: Per extension, where its values lie; none on one another.
+        using: The algorithm.
+    """
     if not fields:
         return
-    begins = np.concatenate([np.array(one.begins, dtype=np.int64) for one in fields])
-    sizes = np.concatenate([np.array(one.sizes, dtype=np.int64) for one in fields])
+    begins = np.concatenate([one for one, _ in fields])
+    sizes = np.concatenate([one for _, one in fields])
     counts = np.maximum(1, -(-sizes // BLOCK))
     there = np.flatnonzero(begins >= 0)
     order = there[np.argsort(begins[there], kind="stable")]
@@ -219,8 +234,8 @@ def _sums(
     places[order] = at
     missing = begins < 0
     first = 0
-    for one in fields:
-        part = slice(first, first + len(one.begins))
+    for one, _ in fields:
+        part = slice(first, first + len(one))
         first = part.stop
         which = np.repeat(places[part], counts[part]) + _within(counts[part])
         values = computed[which]
@@ -266,3 +281,22 @@ def put_file(path: Path, content: bytes) -> Path:
         raise
     sync_file(path.parent)
     return path
+
+
+def index_facts(dataset: str, shards: Sequence[Path], made: Sequence[Path]) -> dict[str, Any]:
+    """Give facts about the indexes of shards.
+
+    Args:
+        dataset: The location, for errors.
+        shards: The tar files; all have an index.
+        made: The index files that were just made.
+    """
+    files = [find_index(path) for path in shards]
+    indexes = [read_index(dataset, i, file) for i, file in enumerate(files) if file is not None]
+    return {
+        "shards": len(shards),
+        "indexed": len(made),
+        "sequences": sum(map(len, indexes)),
+        "bytes": sum(one.bytes for one in indexes),
+        "folders": sorted({str(file.parent) for file in files if file is not None}),
+    }

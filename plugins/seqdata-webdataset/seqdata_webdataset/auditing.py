@@ -1,0 +1,197 @@
+"""Looking at every byte of indexed shards, and listing what is damaged; repairing indexes.
+
+Place in the flow: ``seqdata verify`` asks. Reads: shards and their indexes. Makes: reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DataError
+from seqdata.storage.checking.auditing import KEPT, Finding, Report
+from seqdata.storage.places import Place
+from seqdata_webdataset.files import map_shard
+from seqdata_webdataset.headers import walk
+from seqdata_webdataset.indexing import (
+    digest_of,
+    find_index,
+    make_index,
+    read_index,
+    sums_of,
+    write_index,
+)
+from seqdata_webdataset.shard_index import Members, ShardIndex, ends_of
+from seqdata_webdataset.shards import find_shards
+
+Told = Callable[[int], None]
+
+
+def audit(
+    location: str, *, shard: int | None, repair: bool, told: Told
+) -> tuple[int, Iterator[Report]]:
+    """Give the bytes of shards, and a report of each as it is made.
+
+    Args:
+        location: The shards.
+        shard: The number of one; None: all.
+        repair: Whether to make indexes anew that are missing, damaged, or of another shard.
+        told: Called with bytes that were looked at.
+
+    Raises:
+        ConfigError: If there is no such shard.
+    """
+    shards = find_shards(location)
+    if shard is not None and not 0 <= shard < len(shards):
+        raise ConfigError(
+            f"verify: no shard {shard}, must be in [0, {len(shards)}); choose one of these"
+        )
+    chosen = list(enumerate(shards)) if shard is None else [(shard, shards[shard])]
+    total = sum(path.stat().st_size for _, path in chosen if path.is_file())
+    first = (
+        0 if shard is None else sum(_samples(location, i, p) for i, p in enumerate(shards[:shard]))
+    )
+    return total, _reports(location, chosen, first, repair, told)
+
+
+def _samples(location: str, number: int, path: Path) -> int:
+    """Give how many samples a shard has, as far as its index can be read."""
+    file = find_index(path)
+    try:
+        return 0 if file is None else len(read_index(location, number, file))
+    except DataError:  # said where that shard is looked at
+        return 0
+
+
+def _reports(
+    location: str, chosen: Sequence[tuple[int, Path]], first: int, repair: bool, told: Told
+) -> Iterator[Report]:
+    for number, path in chosen:
+        place = Place(dataset=location, shard=number, file=path.name)
+        report = _report(path, place, first, repair)
+        first += report.sequences
+        told(report.bytes)
+        yield report
+
+
+def _report(path: Path, place: Place, first: int, repair: bool) -> Report:
+    number = place.shard or 0
+    try:
+        content = map_shard(path, place, ahead=True)
+    except DataError as error:
+        return _told(path.name, number, 0, 0, [error], "structure")
+    index, wrong = _index(path, place, content)
+    if index is None and repair:
+        try:
+            index = make_index(content, path.name, place)
+        except DataError as damage:
+            return _told(path.name, number, 0, len(content), [damage], "structure")
+        write_index(path, index)
+    if index is None:
+        return _without(path, place, content, wrong)
+    damages = _damages(content, index, place, first)
+    return _told(path.name, number, len(index), len(content), damages, "checksums")
+
+
+def _index(
+    path: Path, place: Place, content: NDArray[np.uint8]
+) -> tuple[ShardIndex | None, DataError | None]:
+    """Give the index of a shard, if it is this one's; else what is wrong, if anything is."""
+    file = find_index(path)
+    if file is None:
+        return None, None
+    try:
+        index = read_index(place.dataset, place.shard or 0, file)
+    except DataError as error:
+        return None, error
+    if index.bytes != len(content) or ends_of(content, index.last) != index.ends:
+        return None, place.error(
+            CorruptShardError,
+            f"has {len(content)} bytes and headers that are not those that were indexed "
+            f"({index.bytes} bytes), must be the same shard; restore it, or make its index anew "
+            "with --repair-index",
+            expected=index.bytes, found=len(content),
+        )  # fmt: skip
+    return index, None
+
+
+def _without(
+    path: Path, place: Place, content: NDArray[np.uint8], error: DataError | None
+) -> Report:
+    """Report on a shard without an index that counts: its structure is all there is to look at."""
+    errors = [] if error is None else [error]
+    count = 0
+    try:
+        count = len(make_index(content, path.name, place))
+    except DataError as damage:
+        errors.append(damage)
+    return _told(path.name, place.shard or 0, count, len(content), errors, "structure")
+
+
+def _damages(
+    content: NDArray[np.uint8], index: ShardIndex, place: Place, first: int
+) -> list[DataError]:
+    """Give what is not as it was indexed; nothing where the digest is the same."""
+    found = digest_of(content)
+    if found == index.sha256:
+        return []
+    names = list(index.members)
+    places = [(index.members[name].begins, index.members[name].sizes) for name in names]
+    errors: list[DataError] = []
+    for name, (sums, _) in zip(names, sums_of(content, places, index.algorithm), strict=True):
+        members = index.members[name]
+        for bad in np.flatnonzero(sums != members.sums).tolist():
+            errors.append(_mismatch(index, members, name, bad, int(sums[bad]), place, first))
+    if errors:
+        return errors
+    try:
+        for _ in walk(content, place):
+            pass  # only its errors count
+    except DataError as error:
+        return [error]
+    return [
+        replace(place, offset=0, length=len(content)).error(
+            CorruptShardError,
+            f"sha256 is {found[:16]}, must be {index.sha256[:16]}; no sequence is damaged, but "
+            "other readers may need the rest: restore it",
+            expected=index.sha256,
+            found=found,
+        )
+    ]
+
+
+def _mismatch(
+    index: ShardIndex, members: Members, name: str, bad: int, found: int, place: Place, first: int
+) -> DataError:
+    """Make the error about a block whose checksum is another."""
+    at, block = bad, 0
+    if members.firsts is not None:
+        at = int(np.searchsorted(members.firsts, bad, side="right")) - 1
+        block = bad - int(members.firsts[at])
+    begin = int(members.begins[at])
+    size = int(members.sizes[at])
+    low, high = begin + block * index.block, begin + min(size, (block + 1) * index.block)
+    key = bytes(index.keys[index.key_ends[at] : index.key_ends[at + 1]]).decode(errors="replace")
+    must = int(members.sums[bad])
+    return replace(
+        place, sequence=first + at, key=key, field=name, offset=low, length=high - low
+    ).error(
+        CorruptSampleError,
+        f"has {index.algorithm} {found:08x}, must have {must:08x}; the shard is damaged, "
+        "restore it",
+        expected=f"{must:08x}", found=f"{found:08x}",
+    )  # fmt: skip
+
+
+def _told(
+    name: str, number: int, count: int, size: int, errors: Sequence[DataError], by: str
+) -> Report:
+    findings = [Finding(str(error), dict(error.facts)) for error in errors[:KEPT]]
+    return Report(
+        file=name, shard=number, sequences=count, bytes=size, damages=len(errors),
+        findings=findings, by=by,
+    )  # fmt: skip

@@ -1,0 +1,165 @@
+"""Sequences as members of tar shards, as the webdataset library reads them.
+
+Place in the flow: the writer encodes each sequence with it. Reads: sequences. Makes: bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.protocols import Field
+from seqdata.storage.writing.packing import Packer, check_axes, make_packer, pack_one
+from seqdata_webdataset.headers import BLOCK
+from seqdata_webdataset.names import is_unsafe, last_part, split_name
+from seqdata_webdataset.schema import PARTED, TEXTS
+
+_BYTES = ("bin", "jpg", "jpeg", "png", "mp3", "mp4", "ogg", "xml", *PARTED)
+_PLAIN_NPY = 128  # bytes of its head
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoder:
+    """Turns sequences into members. Made by ``of``.
+
+    Attributes:
+        fields: Name -> field, of all sequences.
+        extensions: Name -> extension, without the key.
+        key: The field of ids; None: samples are numbered.
+        packers: Check and convert values as for any store.
+    """
+
+    fields: Mapping[str, Field]
+    extensions: Mapping[str, str]
+    key: str | None
+    packers: Mapping[str, Packer]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Field], key: str) -> Encoder:
+        """Choose the extension of each field.
+
+        Raises:
+            ConfigError: If a field's name cannot be an extension.
+        """
+        has_key = key in fields and fields[key].dtype == "str"
+        extensions = {
+            name: extension_of(name, field)
+            for name, field in fields.items()
+            if not (has_key and name == key)
+        }
+        for name, extension in extensions.items():
+            twice = [other for other, one in extensions.items() if one == extension]
+            if len(twice) > 1:
+                raise ConfigError(
+                    f"webdataset: fields {' and '.join(map(repr, twice))} would both be "
+                    f"{extension!r}, must be different extensions; rename one"
+                )
+            if split_name(f"x.{extension}") != ("x", extension) or is_unsafe(extension):
+                raise ConfigError(
+                    f"webdataset: field {name!r} would be the extension {extension!r}, must be "
+                    "plain letters, and no name of pickled data; rename it"
+                )
+        packers = {name: make_packer(field, is_key=name == key) for name, field in fields.items()}
+        return cls(fields, extensions, key if has_key else None, packers)
+
+    @property
+    def told(self) -> dict[str, tuple[str, str, tuple[int, ...], str | None]]:
+        """Extension -> what our reader makes of it: the same field again."""
+        return {
+            extension: (name, field.dtype, field.shape, field.axis)
+            for name, extension in self.extensions.items()
+            for field in (self.fields[name],)
+        }
+
+    def encode(self, sequence: Any, number: int) -> tuple[str, list[tuple[str, bytes]]]:
+        """Give the key of a sequence, and (extension, bytes) of its members.
+
+        Args:
+            sequence: Field -> value.
+            number: Its number in the data set.
+
+        Raises:
+            DecodeError: If it is not like the first one, or its id cannot be a key.
+        """
+        pack_one(self.packers, sequence, number, self.key or "")
+        packed = {name: packer.take() for name, packer in self.packers.items()}
+        check_axes(self.fields, packed, number, self.key or "")
+        key = f"{number:09d}"
+        if self.key is not None:
+            key = packed[self.key][0].tobytes().decode()
+            if not key or split_name(f"{key}.x") != (key, "x"):
+                raise DecodeError.at(
+                    f"sequence {number}: has the id {key[:80]!r}, which cannot be a key of a tar "
+                    "shard, must have no dot after its last slash, and not begin with '__'; change "
+                    "it, or number the samples and keep ids as a field: pass `key`=''",
+                    sequence=number,
+                )
+        return key, [
+            (extension, _encoded(extension, self.fields[name], packed[name][0]))
+            for name, extension in sorted(self.extensions.items(), key=lambda both: both[1])
+        ]
+
+
+def extension_of(name: str, field: Field) -> str:
+    """Give the extension that a field is written under.
+
+    Example:
+        >>> extension_of("mel", Field("float32")), extension_of("y", Field("int64", (), None))
+        ('mel.npy', 'y.cls')
+    """
+    small, last = name.lower(), last_part(name.lower())
+    if field.dtype == "str":
+        return small if last in (*TEXTS, "json", "jsn") else f"{small}.txt"
+    if field.dtype == "bytes":
+        return small if last in _BYTES else f"{small}.bin"
+    if _is_whole(field) and last != "npy":
+        return small if last == "cls" else f"{small}.cls"
+    return small if last == "npy" else f"{small}.npy"
+
+
+def _is_whole(field: Field) -> bool:
+    """Tell whether a field is one whole number per sequence, which 64 bits with a sign hold."""
+    plain = field.axis is None and not field.shape and field.dtype != "uint64"
+    return plain and field.dtype.startswith(("int", "uint", "bool"))
+
+
+def _encoded(extension: str, field: Field, values: Any) -> bytes:
+    if field.dtype in ("str", "bytes"):
+        return bytes(values.tobytes())
+    if field.axis is not None:
+        return _npy(values)
+    if extension.endswith("cls"):
+        return str(int(values[0])).encode()
+    return _npy(np.asarray(values[0]))
+
+
+def _npy(array: Any) -> bytes:
+    """Give an array as a .npy file; without NumPy's own writer where it is of the usual kind."""
+    shape = ", ".join(map(str, array.shape)) + ("," if array.ndim == 1 else "")
+    head = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': ({shape}), }}"
+    if len(head) + 11 > _PLAIN_NPY:
+        content = io.BytesIO()
+        np.save(content, array, allow_pickle=False)
+        return content.getvalue()
+    length = _PLAIN_NPY - 10
+    text = head.ljust(length - 1).encode() + b"\n"
+    values: bytes = array.tobytes()
+    return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text + values
+
+
+def member(name: str, content: bytes) -> bytes:
+    """Give a member of a tar file: header, bytes, and room up to a whole block."""
+    about = tarfile.TarInfo(name)
+    about.size, about.mode = len(content), 0o444
+    about.uname = about.gname = "seqdata"
+    return about.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % BLOCK)
+
+
+END = bytes(2 * BLOCK)
+"""What a tar file ends with."""

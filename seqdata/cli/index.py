@@ -1,0 +1,70 @@
+"""``seqdata index``: what is where in tar shards, looked up once.
+
+Place in the flow: a location -> index files beside its shards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
+
+import click
+
+from seqdata.cli.console import console, examples, reporting, size
+from seqdata.errors import ConfigError
+from seqdata.opening import opener_of
+from seqdata.protocols import Indexing
+
+
+@click.command(
+    epilog=examples(
+        "seqdata index 'shards-{000000..000012}.tar'",
+        "seqdata index folder/ --workers 8",
+        "seqdata index folder/ --anew --json",
+    )
+)
+@click.argument("location")
+@click.option("--anew", is_flag=True, help="Also of shards that have one.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Processes; 0: threads of this one [default: as many as processors, at most 8].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@reporting
+def index(location: str, anew: bool, workers: int | None, as_json: bool) -> None:
+    """Make the index of the tar shards at LOCATION: a file, a folder, or braces in quotes.
+
+    Every shard is read once; what is where is kept beside it, in the folder seqdata-index, or in
+    the user's cache where that cannot be written. Shards that have an index are left alone.
+    """
+    begin = time.monotonic()
+    opener: object = opener_of(location)
+    if not isinstance(opener, Indexing):
+        raise ConfigError(
+            f"index: {location!r} needs no index, must be tar shards; open it as it is"
+        )
+    if workers is None:
+        workers = min(8, os.cpu_count() or 1)
+    with ExitStack() as stack:
+        executor = None
+        if workers > 1:
+            spawn = get_context("spawn")
+            executor = stack.enter_context(ProcessPoolExecutor(workers, mp_context=spawn))
+        facts = opener.build_index(location, anew=anew, executor=executor)
+    if as_json:
+        click.echo(json.dumps({"location": location, **facts}, indent=2))
+        return
+    out = console()
+    out.print(
+        f"indexed {facts['indexed']:,} of {facts['shards']:,} shards, {facts['sequences']:,} "
+        f"sequences, {size(facts['bytes'])}: {time.monotonic() - begin:.1f} s"
+    )
+    for folder in facts["folders"]:
+        out.print(f"kept in {folder}")
+    out.print(f"next: seqdata stats '{location}'")
