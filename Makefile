@@ -6,6 +6,8 @@ BIN := .venv/bin
 STAMP := .venv/.made-by-make
 PEERS := .venv-bench
 STAMP_OF_PEERS := $(PEERS)/.made-by-make
+OLDEST := .venv-oldest
+STAMP_OF_OLDEST := $(OLDEST)/.made-by-make
 PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist loadfile
 PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
 SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.[ch]) \
@@ -22,7 +24,7 @@ $(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
 $(STAMP) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-nightly lint types docs bench faults mutants dist clean
+.PHONY: help env demo test test-nightly reliability lint types docs bench faults mutants dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -54,9 +56,21 @@ test: env  ## all tests but the nightly ones
 	@echo "== test: pytest, without what is marked nightly"
 	@$(PYTEST) -m "not nightly"
 
-test-nightly: env  ## all tests
-	@echo "== test-nightly: pytest, everything"
-	@HYPOTHESIS_PROFILE=nightly $(PYTEST)
+test-nightly: env $(STAMP_OF_OLDEST)  ## all tests at full counts, and the oldest Lightning (an hour)
+	@echo "== test-nightly: four runs of pytest; reports go to .nightly/"
+	@$(BIN)/python tests/nightly/run.py
+
+$(STAMP_OF_OLDEST): pyproject.toml constraints.txt tests/nightly/oldest.py | $(STAMP)
+	@echo "== environment: making $(OLDEST), with the oldest Lightning and lower bounds of the rest (minutes)"
+	@test -x $(OLDEST)/bin/python || $(BIN)/python -m venv $(OLDEST)
+	@$(BIN)/python tests/nightly/oldest.py > $(OLDEST)/constraints.txt
+	@PIP_CONSTRAINT=$(OLDEST)/constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(OLDEST)/bin/python -m pip install -q \
+		-e . -e models crc32c hypothesis matplotlib pandas polars pytest pytest-timeout pytest-xdist
+	@touch $@
+
+reliability:  ## write docs/reliability.md from what test-nightly and mutants found
+	@echo "== reliability: docs/reliability.md, from .nightly/"
+	@$(BIN)/python tests/nightly/figures.py
 
 lint: types  ## ruff, mypy and the layer contracts
 	@echo "== lint: ruff"
@@ -92,7 +106,7 @@ faults: env  ## inject every fault there is and show what comes of it (6 minutes
 
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 	@echo "== mutants: one patch after the other on a copy of the tree"
-	@$(BIN)/python tests/mutants/run.py
+	@$(BIN)/python tests/mutants/run.py --json .nightly/mutants.json
 
 dist: env  ## build the wheels in dist/ and try them in an environment of their own
 	@echo "== dist: building wheels"
@@ -102,7 +116,7 @@ dist: env  ## build the wheels in dist/ and try them in an environment of their 
 	@echo "== dist: installing them in a new environment"
 	@$(BIN)/python .ci/try_wheels.py dist
 
-clean:  ## remove what was made, except .venv and .venv-bench
+clean:  ## remove what was made, except .venv, .venv-bench and .venv-oldest
 	@echo "== clean: builds, caches and outputs; remove .venv by hand to start anew"
 	@rm -rf build dist site demo-output lightning_logs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	@rm -rf $(patsubst %,%/build,$(PACKAGES)) $(patsubst %,%/*.egg-info,$(PACKAGES)) seqdata/kernel/*.so $(STAMP)

@@ -1,5 +1,11 @@
-"""What all tests share: how hypothesis searches, whose cores are whose, and where a test stands."""
+"""What all tests share: how hypothesis searches, whose cores are whose, and where a test stands.
 
+A test that shows a promise of docs/reliability.md says so: ``@pytest.mark.shows("I4")``. How many
+cases it has tried goes into the report (``--junitxml``): what hypothesis drew and the test passed,
+or what the test itself tells, ``record_property("cases", 12)``, or else one.
+"""
+
+import functools
 import os
 
 import pytest
@@ -22,3 +28,36 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def _folder_of_its_own(tmp_path, monkeypatch):
     """What a test writes without saying where (a Trainer's checkpoints) lands in no one's way."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _shows(request, record_property):
+    """Write into the report which promises a test shows, and with how many cases."""
+    marks = list(request.node.iter_markers("shows"))
+    if not marks:
+        yield
+        return
+    passed, undo = counting(request.function)
+    yield
+    undo()
+    for mark in marks:
+        record_property("shows", " ".join([mark.kwargs.get("by", "plans"), *mark.args]))
+    if "cases" not in dict(request.node.user_properties):
+        record_property("cases", len(passed) if hasattr(request.function, "hypothesis") else 1)
+
+
+def counting(test):
+    """Make a test of hypothesis count the cases that it passes; gives them, and what undoes it."""
+    passed = []
+    handle = getattr(test, "hypothesis", None)
+    if handle is None:
+        return passed, lambda: None
+    inner = handle.inner_test
+
+    @functools.wraps(inner)
+    def counted(*args, **kwargs):
+        inner(*args, **kwargs)
+        passed.append(None)
+
+    handle.inner_test = counted
+    return passed, functools.partial(setattr, handle, "inner_test", inner)

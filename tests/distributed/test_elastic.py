@@ -48,6 +48,7 @@ def batches_behind(path: Path) -> int:
     return state["epoch"] * BATCHES + state["position"]
 
 
+@pytest.mark.shows("I5", by="processes")
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 2)])
 def test_every_step_is_a_place_to_go_on_with_other_ranks(ranks, tmp_path, before, after):
     whole = alone()
@@ -94,6 +95,7 @@ def same_run(
             done = batches_behind(path)
 
 
+@pytest.mark.shows("I5", by="processes")
 @pytest.mark.filterwarnings("ignore:.*inside an update.*:seqdata.errors.SeqDataWarning")
 @pytest.mark.parametrize(
     ("worlds", "cuts"),
@@ -111,6 +113,7 @@ def test_batches_per_update_makes_any_chain_of_worlds_one_run(ranks, tmp_path, w
     same_run(ranks, tmp_path, worlds, cuts, group=2)
 
 
+@pytest.mark.shows("I5", by="processes")
 @pytest.mark.nightly
 @pytest.mark.parametrize("cuts", [(1, 3), (2, 4), (2, 3), (1, 4), (4, 5)])
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """One cell per fault at every change, all of them at night: nothing silent, nothing unbounded."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,11 @@ def test_a_fault_ends_as_it_must(cell):
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cell", ALL, ids=name)
-def test_a_fault_ends_as_it_must_in_every_way(cell):
+def test_a_fault_ends_as_it_must_in_every_way(cell, record_property):
     result = run_cell(cell)
+    about = {"fault": cell.fault, "way": cell.way, "bound": cell.must.seconds}
+    told = {name: getattr(result, name) for name in ("names", "slowest", "silent", "stuck")}
+    record_property("cell", json.dumps({**about, **told}))
     assert not result.complaints
     assert result.silent == result.stuck == 0
 

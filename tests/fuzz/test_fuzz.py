@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,7 +137,9 @@ def test_a_thousand_mutated_files_are_data_or_an_error_of_ours(seeds, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_a_hundred_thousand_mutated_files_are_data_or_an_error_of_ours(seeds, tmp_path):
+def test_a_hundred_thousand_mutated_files_are_data_or_an_error_of_ours(
+    seeds, tmp_path, record_property
+):
     edges = range(1_000, 101_000, 5_000)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         made = [
@@ -148,6 +151,9 @@ def test_a_hundred_thousand_mutated_files_are_data_or_an_error_of_ours(seeds, tm
             tally = one.result(timeout=3600)
             whole.outcomes += tally.outcomes
             whole.failures += tally.failures
+    found = Counter(line["kind"] for line in whole.outcomes)
+    told = {"files": len(whole.outcomes), "failures": len(whole.failures), "kinds": found}
+    record_property("fuzz", json.dumps(told))
     check(whole, 100_000)
 
 

@@ -11,10 +11,11 @@ them::
 A mutant is killed where pytest ends with failed tests (status 1). No test collected, a patch that
 does not apply, or tests that fail without any patch count as survival. Usage::
 
-    python tests/mutants/run.py [--jobs N] [--timeout SECONDS] [NAME ...]
+    python tests/mutants/run.py [--jobs N] [--timeout SECONDS] [--json FILE] [NAME ...]
 """
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -136,6 +137,15 @@ def check_unbroken(killers: tuple[str, ...], timeout: float) -> Outcome:
     return Outcome(shlex.join(killers), unbroken, time.monotonic() - begin, tail)
 
 
+def commit() -> str:
+    """Give the commit, with ``+`` where files differ from it."""
+    told = ["describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
+    done = subprocess.run(
+        ["git", *told], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
 def report(outcomes: list[Outcome], good: str) -> bool:
     width = max(len(outcome.mutant) for outcome in outcomes)
     for outcome in outcomes:
@@ -151,12 +161,14 @@ def main() -> int:
     given.add_argument("names", nargs="*", help="names of patches without .patch; default: all")
     given.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
     given.add_argument("--timeout", type=float, default=300.0, help="seconds per mutant")
+    given.add_argument("--json", type=Path, help="where the verdicts go, too")
     options = given.parse_args()
     patches = sorted(HERE.glob("*.patch"))
     mutants = [read_mutant(p) for p in patches if not options.names or p.stem in options.names]
     missing = set(options.names) - {mutant.name for mutant in mutants}
     if missing or not mutants:
         raise SystemExit(f"mutants: no patch {', '.join(sorted(missing)) or '*.patch'} in {HERE}")
+    began = {"commit": commit(), "began": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
     with ThreadPoolExecutor(options.jobs) as pool:
         killers = sorted({mutant.killers for mutant in mutants})
         unbroken = list(pool.map(lambda names: check_unbroken(names, options.timeout), killers))
@@ -166,6 +178,10 @@ def main() -> int:
         outcomes = list(pool.map(lambda mutant: try_mutant(mutant, options.timeout), mutants))
     all_killed = report(outcomes, "killed")
     killed = sum(outcome.verdict == "killed" for outcome in outcomes)
+    if options.json:
+        options.json.parent.mkdir(exist_ok=True)
+        verdicts = {outcome.mutant: outcome.verdict for outcome in outcomes}
+        options.json.write_text(json.dumps({**began, "verdicts": verdicts}, indent=1) + "\n")
     print(f"\n{killed} of {len(outcomes)} mutants killed")
     return 0 if all_killed else 1
 

@@ -1,6 +1,7 @@
 """I1 to I5 and I7 with real loaders over real stores, in one process and in a pool of two."""
 
 import itertools
+import json
 import multiprocessing
 import warnings
 from concurrent.futures import ProcessPoolExecutor
@@ -58,6 +59,7 @@ def makers(draw, tails=("fill",)):
     return LoaderOf(store, policy, seed=seed, tail=tail, prefetch=prefetch)
 
 
+@pytest.mark.shows("I1", "I2", "I7", by="loaders")
 @settings(max_examples=CASES * 6 // 10)
 @given(makers(("fill", "drop", "repeat")), st.integers(1, 8))
 def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
@@ -66,6 +68,7 @@ def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
     check_totals(make, size)
 
 
+@pytest.mark.shows("I1", "I3", "I7", by="loaders")
 @settings(max_examples=CASES * 6 // 10)
 @given(makers(), st.integers(2, 8), st.sampled_from((0, 1, 3)))
 def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, prefetch):
@@ -74,6 +77,7 @@ def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, p
     check_worlds(make, (size,), epochs=2)
 
 
+@pytest.mark.shows("I4", "I7", by="loaders")
 @settings(max_examples=CASES * 4 // 10)
 @given(
     makers(("fill", "drop", "repeat")),
@@ -86,12 +90,14 @@ def test_new_loaders_go_on_where_others_were_left(make, size, stops, epoch):
     check_resumes(make, size, sorted(int(stop * steps) for stop in stops), epoch=epoch)
 
 
+@pytest.mark.shows("I5", "I7", by="loaders")
 @settings(max_examples=CASES // 4)
 @given(makers(), st.lists(st.tuples(st.integers(1, 8), st.integers(0, 6)), min_size=2, max_size=4))
 def test_worlds_that_take_over_from_each_other_deliver_each_row_once(make, legs):
     check_changing_worlds(make, legs)
 
 
+@pytest.mark.shows("I7", by="loaders")
 @settings(max_examples=CASES // 4)
 @given(makers())
 def test_an_epoch_cut_short_is_never_mistaken_for_a_whole_one(make):
@@ -124,8 +130,9 @@ def test_loaders_of_a_store_on_disk_keep_every_promise(stored, policy):
     check_changing_worlds(make, [(2, 2), (3, 1), (1, 1), (4, 0)])
 
 
+@pytest.mark.shows("I3", by="processes")
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
-def test_other_processes_deliver_the_same_rows(pool, stored, policy):
+def test_other_processes_deliver_the_same_rows(pool, stored, policy, record_property):
     for seed in range(10 * CASES // 100):
         make = LoaderOf(stored, policy, seed=seed)
         rank = World(1, 2)
@@ -133,20 +140,41 @@ def test_other_processes_deliver_the_same_rows(pool, stored, policy):
         rows = [one.result(timeout=60) for one in told]
         assert rows == [play_rank(make, World(0, 2)), play_rank(make, rank)]
         assert rows[0] != rows[1]
+    record_property("cases", seed + 1)
 
 
+def gone_on(pool, stored, policy, *, seed, cut, before, after):
+    """Leave an epoch after some steps; assert that other processes play the rest of it."""
+    make = LoaderOf(stored, policy, seed=seed)
+    whole = play_rank(make, World(0, 1))
+    loader = make(World(0, before))
+    cut = min(cut, len(loader) - 1)  # at the end of an epoch the next one follows
+    list(itertools.islice(loader, cut))
+    state = json.loads(json.dumps(loader.state_dict()))
+    worlds = [World(rank, after) for rank in range(after)]
+    told = [pool.submit(play_rank, make, world, state) for world in worlds]
+    rest = [row for one in told for row in one.result(timeout=60)]
+    done = cut if isinstance(policy, FewLanes) else cut * before
+    assert sorted(rest) == sorted(row for row in whole if row.number >= done)
+
+
+@pytest.mark.shows("I4", by="processes")
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
-def test_other_processes_go_on_from_a_state_on_any_world(pool, stored, policy):
-    for cut, size in itertools.product((0, 1, 2, 3), (1, 3)):
-        make = LoaderOf(stored, policy, seed=cut)
-        whole = play_rank(make, World(0, 1))
-        loader = make(World(0, 1))
-        list(itertools.islice(loader, cut))
-        state = loader.state_dict()
-        worlds = [World(rank, size) for rank in range(size)]
-        told = [pool.submit(play_rank, make, world, state) for world in worlds]
-        rest = [row for one in told for row in one.result(timeout=60)]
-        assert sorted(rest) == sorted(row for row in whole if row.number >= cut)
+def test_other_processes_go_on_from_a_state(pool, stored, policy, record_property):
+    ways = list(itertools.product(range(CASES // 100), range(4), (1, 2)))
+    for seed, cut, size in ways:
+        gone_on(pool, stored, policy, seed=seed, cut=cut, before=size, after=size)
+    record_property("cases", len(ways))
+
+
+@pytest.mark.shows("I5", by="processes")
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_other_processes_go_on_from_a_state_on_any_world(pool, stored, policy, record_property):
+    worlds = [(1, 3), (2, 3), (2, 1), (3, 2)]
+    ways = list(itertools.product(range(CASES // 100), range(1, 3), worlds))
+    for seed, cut, (before, after) in ways:
+        gone_on(pool, stored, policy, seed=seed, cut=cut, before=before, after=after)
+    record_property("cases", len(ways))
 
 
 def test_lanes_say_where_sequences_begin_and_which_are_idle(stored):

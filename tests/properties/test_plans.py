@@ -20,6 +20,7 @@ CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 
 
+@pytest.mark.shows("I1")
 @settings(max_examples=10 * CASES)
 @given(cases())
 def test_a_plan_scores_each_timestep_once_and_reports_what_it_leaves_out(case):
@@ -28,6 +29,7 @@ def test_a_plan_scores_each_timestep_once_and_reports_what_it_leaves_out(case):
     check_covers(plan, case.index)
 
 
+@pytest.mark.shows("I2")
 @settings(max_examples=5 * CASES)
 @given(cases(most=600))
 def test_every_epoch_of_every_seed_has_the_declared_number_of_batches(case):

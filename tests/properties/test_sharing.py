@@ -18,6 +18,7 @@ def planned(case):
     return case.policy.plan(case.index, seed=case.seed, epoch=case.epoch)
 
 
+@pytest.mark.shows("I1", "I2", "I3")
 @settings(max_examples=25 * CASES)
 @given(cases(windows=True), st.sampled_from(TAILS), st.floats(0, 1))
 def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tail, done):
@@ -27,6 +28,7 @@ def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tai
     check_shares(plan, case.size, first=int(done * len(plan)), tail=tail)
 
 
+@pytest.mark.shows("I4")
 @settings(max_examples=10 * CASES)
 @given(
     cases(windows=True), st.sampled_from(TAILS), st.lists(st.floats(0, 1), min_size=1, max_size=4)
@@ -46,6 +48,7 @@ def steps_of(plan, size, tail):
     return len(plan) // size if tail == "drop" else -(-len(plan) // size)
 
 
+@pytest.mark.shows("I4")
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("tail", TAILS)
 def test_a_run_stopped_at_every_single_step_goes_on_with_its_rest(size, tail):
@@ -60,12 +63,14 @@ def test_a_run_stopped_at_every_single_step_goes_on_with_its_rest(size, tail):
 legs = st.lists(st.tuples(world_sizes(), st.integers(0, 12)), min_size=2, max_size=5)
 
 
+@pytest.mark.shows("I5")
 @settings(max_examples=10 * CASES)
 @given(cases(most=600, windows=True), legs)
 def test_a_world_that_changes_in_mid_epoch_loses_and_repeats_nothing(case, legs):
     check_elastic(planned(case), legs)
 
 
+@pytest.mark.shows("I5")
 @settings(max_examples=CASES)
 @example(0, [(2, 1), (3, 1)])
 @example(9, [(2, 2), (3, 1), (2, 0)])

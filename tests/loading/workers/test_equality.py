@@ -115,11 +115,13 @@ def check(way, **options):
         other.shutdown()
 
 
+@pytest.mark.shows("I3", by="processes")
 @pytest.mark.parametrize("way", WAYS)
 def test_batches_are_the_same_as_without_workers(way):
     check(way, num_workers=2, seed=3)
 
 
+@pytest.mark.shows("I3", by="processes")
 @settings(max_examples=CASES)
 @given(
     way=st.sampled_from(sorted(WAYS)),
@@ -138,6 +140,7 @@ def test_the_number_of_workers_and_what_is_read_ahead_change_nothing(
     check(way, num_workers=num_workers, prefetch=prefetch, seed=seed, world=world, **more)
 
 
+@pytest.mark.shows("I4", by="processes")
 @settings(max_examples=CASES)
 @given(
     way=st.sampled_from(["plain", "noise per sequence", "longer", "crops", "dataset"]),

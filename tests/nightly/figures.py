@@ -1,0 +1,239 @@
+"""Write the figures of docs/reliability.md: from ``.nightly/``, by way of docs/reliability.json.
+
+``gather`` reads what ``make test-nightly`` and ``make mutants`` left, ``page`` puts it in words.
+Nothing is counted by hand, and what did not run says so. Usage::
+
+    python tests/nightly/figures.py            # .nightly/ -> docs/reliability.json and .md
+    python tests/nightly/figures.py --page     # docs/reliability.json -> docs/reliability.md
+"""
+
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = ROOT / ".nightly"
+STORED = ROOT / "docs" / "reliability.json"
+PAGE = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- figures: make reliability -->", "<!-- end of figures -->"
+NEVER = "did not run"
+PARTS = ("oldest", "short", "long", "properties")
+LEVELS = {
+    "plans": "plans, without processes",
+    "loaders": "loaders, in one process",
+    "processes": "worker processes, ranks",
+}
+PROMISES = {
+    "I1": "each sequence exactly once, or as the plan's report says",
+    "I2": "equally many steps on all ranks, as `len` said before",
+    "I3": "one order for any workers, prefetch and start method",
+    "I4": "a resume at any step goes on with the rest, bit by bit",
+    "I5": "another number of ranks loses and repeats nothing",
+    "I6": "lanes go on in order; a fresh state only where a sequence begins",
+    "I7": "an epoch ends only when all that was planned has come",
+}
+REQUIRED = {
+    ("I1", "plans"): 50_000,
+    ("I2", "plans"): 50_000,
+    ("I3", "plans"): 20_000,
+    ("I3", "processes"): 400,
+    ("I4", "plans"): 20_000,
+    ("I4", "processes"): 300,
+    ("I5", "plans"): 20_000,
+    ("I5", "processes"): 150,
+    ("I6", "plans"): 50_000,
+}
+"""Promise and how it is tried -> cases that a night must try."""
+
+
+def gather(folder: Path) -> dict[str, Any]:
+    """Give all figures that a folder of reports holds."""
+    parts, promises, faults, fuzz = {}, defaultdict(Counter), [], None
+    for name in PARTS:
+        about, report = folder / f"{name}.json", folder / f"{name}.xml"
+        if not about.exists() or not report.exists():
+            continue
+        cases = list(ElementTree.parse(report).iter("testcase"))
+        states = Counter(map(_state, cases))
+        told = {state: states[state] for state in ("passed", "failed", "skipped")}
+        parts[name] = {**json.loads(about.read_text("utf-8")), **told}
+        for case in cases if name != "oldest" else ():
+            facts = {one.get("name"): one.get("value") for one in case.iter("property")}
+            if "cell" in facts:
+                faults.append({**json.loads(facts["cell"]), "ok": _state(case) == "passed"})
+            if "fuzz" in facts:
+                fuzz = {**json.loads(facts["fuzz"]), "ok": _state(case) == "passed"}
+            if "shows" in facts:
+                level, *shown = facts["shows"].split()
+                for one in shown:
+                    found = promises[f"{one} {level}"]
+                    found["cases"] += int(facts.get("cases", 0))
+                    found["failed"] += _state(case) == "failed"
+    mutants = folder / "mutants.json"
+    return {
+        "parts": parts,
+        "promises": {name: dict(found) for name, found in sorted(promises.items())},
+        "faults": faults,
+        "fuzz": fuzz,
+        "mutants": json.loads(mutants.read_text("utf-8")) if mutants.exists() else None,
+    }
+
+
+def _state(case: ElementTree.Element) -> str:
+    kinds = {child.tag for child in case}
+    return (
+        "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+    )
+
+
+def page(found: dict[str, Any]) -> str:
+    """Put the figures in words."""
+    sections = (_runs, _promises, _ranks, _faults, _rest)
+    return "\n\n".join(["\n".join(section(found)) for section in sections])
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
+    lines = [head, ("---",) * len(head), *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+
+
+def _runs(found: dict[str, Any]) -> list[str]:
+    """Say what ran, when, and on what."""
+    rows = []
+    for name in PARTS:
+        part = found["parts"].get(name)
+        if part is None:
+            rows.append((name, NEVER, "", "", "", ""))
+            continue
+        minutes = f"{part['seconds'] / 60:.1f} min"
+        whole = "" if part["status"] in (0, 1) else f" (pytest ended with {part['status']})"
+        figures = (f"{part['passed']:,}{whole}", part["failed"], part["skipped"], minutes)
+        rows.append((f"*{name}*: {part['what']}", f"{part['began']}, `{part['commit']}`", *figures))
+    mutants = found["mutants"]
+    if mutants is not None:
+        states = Counter(mutants["verdicts"].values())
+        when = f"{mutants['began']}, `{mutants['commit']}`"
+        killed, others = states["killed"], sum(states.values()) - states["killed"]
+        rows.append(("`make mutants`: planted bugs", when, f"{killed} found", others, 0, ""))
+    else:
+        rows.append(("`make mutants`: planted bugs", NEVER, "", "", "", ""))
+    lines = ["## What ran", ""]
+    lines += _table(("part", "when (UTC), commit", "passed", "failed", "skipped", "took"), rows)
+    for name in ("oldest", "properties", "short"):
+        part = found["parts"].get(name)
+        if part is not None:
+            told = ", ".join(f"{one} {number}" for one, number in part["versions"].items())
+            lines += ["", f"*{name}* on {part['machine']}: {told}."]
+    return lines
+
+
+def _promises(found: dict[str, Any]) -> list[str]:
+    """Say how many cases of each promise were tried, and must be."""
+    rows: list[tuple[Any, ...]] = []
+    for name, what in PROMISES.items():
+        levels = [
+            level
+            for level in LEVELS
+            if (name, level) in REQUIRED or f"{name} {level}" in found["promises"]
+        ]
+        for i, level in enumerate(levels):
+            told = found["promises"].get(f"{name} {level}", {"cases": None, "failed": ""})
+            tried = NEVER if told["cases"] is None else f"{told['cases']:,}"
+            due = f"{REQUIRED[name, level]:,}" if (name, level) in REQUIRED else ""
+            begun = ("", "") if i else (name, what)
+            rows.append((*begun, LEVELS[level], due, tried, told["failed"]))
+    faults = found["faults"]
+    tried = sum(sum(one["names"].values()) for one in faults)
+    silent = sum(one["silent"] for one in faults)
+    rows.append(
+        ("I7", PROMISES["I7"], "faults, below", "", f"{tried:,}" if faults else NEVER, silent)
+    )
+    head = ("", "promise", "tried by", "must", "cases", "failed")
+    return ["## Promises", "", *_table(head, rows)]
+
+
+def _ranks(found: dict[str, Any]) -> list[str]:
+    """Say how long ranks took to end after one of them came to harm."""
+    cells = [one for one in found["faults"] if one["fault"].startswith("R")]
+    rows = [
+        (one["fault"], one["way"], _names(one), f"{one['slowest']:.2f} s", f"{one['bound']:g} s",
+         "as it must" if one["ok"] else "FAILED")
+        for one in sorted(cells, key=lambda one: (one["fault"], one["way"]))
+    ]  # fmt: skip
+    head = ("", "ranks", "what the others end with", "slowest", "must within", "")
+    return ["## Ranks that fail", "", *(_table(head, rows) if rows else [f"These {NEVER}."])]
+
+
+def _names(cell: dict[str, Any]) -> str:
+    return ", ".join(f"{count} `{name}`" for name, count in sorted(cell["names"].items()))
+
+
+def _faults(found: dict[str, Any]) -> list[str]:
+    """Say what came of all faults."""
+    by_fault: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for cell in found["faults"]:
+        by_fault[cell["fault"]].append(cell)
+    rows = []
+    for fault in sorted(by_fault, key=lambda name: (name[0], int(name[1:]))):
+        cells = by_fault[fault]
+        tried = sum(sum(one["names"].values()) for one in cells)
+        silent, stuck = (sum(one[kind] for one in cells) for kind in ("silent", "stuck"))
+        failed = sum(not one["ok"] for one in cells)
+        slowest = max(one["slowest"] for one in cells)
+        rows.append((fault, len(cells), f"{tried:,}", silent, stuck, f"{slowest:.2f} s", failed))
+    head = ("", "cells", "outcomes", "silent", "unbounded waits", "slowest", "failed")
+    return ["## Faults", "", *(_table(head, rows) if rows else [f"These {NEVER}."])]
+
+
+def _rest(found: dict[str, Any]) -> list[str]:
+    """Say what came of mutated files and planted bugs."""
+    lines = ["## Mutated files and planted bugs", ""]
+    fuzz, mutants = found["fuzz"], found["mutants"]
+    if fuzz is None:
+        lines.append(f"- Mutated files: {NEVER}.")
+    else:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(fuzz["kinds"].items()))
+        ended = (
+            "every one its data or an error of seqdata" if fuzz["ok"] else "NOT all as they must"
+        )
+        lines.append(
+            f"- Mutated files: {fuzz['files']:,} ({kinds}), {ended}; {fuzz['failures']} failures."
+        )
+    if mutants is None:
+        lines.append(f"- Planted bugs: {NEVER}.")
+    else:
+        verdicts = mutants["verdicts"]
+        left = [f"`{name}` ({how})" for name, how in verdicts.items() if how != "killed"]
+        told = f"; not found: {', '.join(left)}" if left else ""
+        killed = len(verdicts) - len(left)
+        lines.append(f"- Planted bugs: {killed} of {len(verdicts)} found by the tests{told}.")
+    return lines
+
+
+def put(text: str, figures: str) -> str:
+    """Give the page with these figures in place of those that it has."""
+    found = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    new, count = found.subn(lambda _: f"{BEGIN}\n\n{figures}\n\n{END}", text)
+    if count != 1:
+        raise SystemExit(f"figures: {PAGE.name} has {count} places for figures, must have one")
+    return new
+
+
+def main() -> int:
+    """Write both files, or the page alone."""
+    if "--page" not in sys.argv[1:]:
+        if not FOUND.exists():
+            raise SystemExit("figures: no .nightly/, must be; run: make test-nightly mutants")
+        STORED.write_text(json.dumps(gather(FOUND), indent=1) + "\n", "utf-8")
+    found = json.loads(STORED.read_text("utf-8"))
+    PAGE.write_text(put(PAGE.read_text("utf-8"), page(found)), "utf-8")
+    print(f"{PAGE.relative_to(ROOT)} and {STORED.relative_to(ROOT)} are written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The figures of docs/reliability.md are those of its file, and the command makes both."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.nightly import figures, oldest, run
+
+CASE = '<testcase name="{name}"><properties>{facts}</properties>{more}</testcase>'
+FACT = '<property name="{}" value="{}"/>'
+
+
+def report(folder, name, *cases, status=0):
+    """Write what a part leaves."""
+    text = "".join(cases)
+    (folder / f"{name}.xml").write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
+    about = {
+        "what": "some tests", "began": "2026-01-02 03:04", "commit": "abc", "status": status,
+        "seconds": 90, "versions": {"python": "3.11"}, "machine": "one",
+    }  # fmt: skip
+    (folder / f"{name}.json").write_text(json.dumps(about))
+
+
+def case(name, more="", **facts):
+    told = "".join(
+        FACT.format(fact, str(one).replace('"', "&quot;")) for fact, one in facts.items()
+    )
+    return CASE.format(name=name, facts=told, more=more)
+
+
+def cell(fault, **changes):
+    told = {
+        "fault": fault, "way": "ranks 2", "bound": 15.0, "names": {"PeerFailedError": 2},
+        "slowest": 1.5, "silent": 0, "stuck": 0,
+    }  # fmt: skip
+    return json.dumps({**told, **changes})
+
+
+def test_the_page_has_the_figures_of_its_file():
+    stored = json.loads(figures.STORED.read_text("utf-8"))
+    text = figures.PAGE.read_text("utf-8")
+    assert figures.put(text, figures.page(stored)) == text
+
+
+def test_cases_are_added_up_by_promise_and_level(tmp_path):
+    shown = {"shows": "plans I1 I2"}
+    bad = '<failure message="no"/>'
+    report(
+        tmp_path, "properties", case("a", cases=40_000, **shown), case("b", cases=9_999, **shown),
+        case("c", more=bad, cases=7, shows="processes I2"),
+    )  # fmt: skip
+    found = figures.gather(tmp_path)
+    assert found["promises"] == {
+        "I1 plans": {"cases": 49_999, "failed": 0},
+        "I2 plans": {"cases": 49_999, "failed": 0},
+        "I2 processes": {"cases": 7, "failed": 1},
+    }
+    text = figures.page(found)
+    assert (
+        "| I1 | each sequence exactly once, or as the plan's report says | plans, without " in text
+    )
+    assert "| 50,000 | 49,999 | 0 |" in text
+    assert "| worker processes, ranks |  | 7 | 1 |" in text
+    assert "*properties*: some tests | 2026-01-02 03:04, `abc` | 2 | 1 | 0 | 1.5 min |" in text
+
+
+def test_what_did_not_run_says_so(tmp_path):
+    text = figures.page(figures.gather(tmp_path))
+    assert "| oldest | did not run |" in text
+    assert "| 50,000 | did not run |" in text
+    assert "Mutated files: did not run." in text
+    assert "Planted bugs: did not run." in text
+
+
+def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
+    bad = '<failure message="no"/>'
+    fuzz = json.dumps({"files": 9, "failures": 0, "kinds": {"arrow": 4, "parquet": 5}})
+    report(
+        tmp_path, "long", case("a", cell=cell("R2")), case("b", bad, cell=cell("R2", silent=1)),
+        case("c", fuzz=fuzz), status=1,
+    )  # fmt: skip
+    verdicts = {
+        "commit": "def",
+        "began": "2026-01-03 00:00",
+        "verdicts": {"a": "killed", "b": "survived"},
+    }
+    (tmp_path / "mutants.json").write_text(json.dumps(verdicts))
+    text = figures.page(figures.gather(tmp_path))
+    assert "| R2 | ranks 2 | 2 `PeerFailedError` | 1.50 s | 15 s | as it must |" in text
+    assert "| R2 | ranks 2 | 2 `PeerFailedError` | 1.50 s | 15 s | FAILED |" in text
+    assert "| R2 | 2 | 4 | 1 | 0 | 1.50 s | 1 |" in text
+    assert "9 (4 arrow, 5 parquet), every one its data or an error of seqdata; 0 failures" in text
+    assert "1 of 2 found by the tests; not found: `b` (survived)." in text
+
+
+def test_a_page_without_a_place_for_figures_is_refused():
+    with pytest.raises(SystemExit, match="has 0 places for figures, must have one"):
+        figures.put("# Nothing", "figures")
+
+
+def test_every_test_is_in_one_part():
+    chosen = [part.select for part in run.PARTS[1:]]
+    for nightly in (False, True):
+        for hypothesis in (False, True):
+            for shows in (False, True):
+                marks = {"nightly": nightly, "hypothesis": hypothesis, "shows": shows}
+                assert sum(eval(select, {}, marks) for select in chosen) == 1
+
+
+def test_the_oldest_environment_has_the_lower_bounds():
+    lines = oldest.constraints()
+    assert "lightning==2.6" in lines
+    assert "pytorch-lightning==2.6" in lines
+    assert "numpy==2.0" in lines
+    names = [line.split("==")[0].lower() for line in lines]
+    assert len(names) == len(set(names))
+    assert "torch==2.13.0" in lines
+    assert "pandas" not in names
+
+
+COUNTED = """
+import pytest
+from hypothesis import given, settings, strategies as st
+
+
+@pytest.mark.shows("I1", "I2")
+@settings(max_examples=30)
+@given(st.integers())
+def test_drawn(number):
+    assert number == number
+
+
+@pytest.mark.shows("I3", by="processes")
+def test_told(record_property):
+    record_property("cases", 12)
+
+
+@pytest.mark.shows("I4")
+@pytest.mark.parametrize("one", [1, 2])
+def test_plain(one):
+    assert one
+"""
+
+
+def test_cases_are_counted_as_tests_run(tmp_path):
+    (tmp_path / "conftest.py").write_text((run.ROOT / "tests" / "conftest.py").read_text("utf-8"))
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\njunit_family = xunit1\nmarkers =\n  shows(*promises, by): what it shows\n"
+    )
+    (tmp_path / "test_it.py").write_text(COUNTED)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml=long.xml",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout
+    (tmp_path / "long.json").write_text("{}")
+    assert figures.gather(tmp_path)["promises"] == {
+        "I1 plans": {"cases": 30, "failed": 0},
+        "I2 plans": {"cases": 30, "failed": 0},
+        "I3 processes": {"cases": 12, "failed": 0},
+        "I4 plans": {"cases": 2, "failed": 0},
+    }
