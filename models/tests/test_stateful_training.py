@@ -14,7 +14,14 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from seqdata_models import StatefulLM, StatefulTagger
 from torch import Tensor, nn
 
-from seqdata import TBPTT, ConfigError, LaneStates, Loader, SequenceDataModule
+from seqdata import (
+    TBPTT,
+    ConfigError,
+    LaneStates,
+    Loader,
+    RescaleLearningRate,
+    SequenceDataModule,
+)
 
 TOKENS, LANES, CHUNK = 11, 4, 8
 RANDOM = np.random.default_rng(0)
@@ -152,6 +159,41 @@ def test_a_run_goes_on_from_every_checkpoint_with_the_losses_of_the_whole(
         assert len(resumed.losses) == len(whole.losses) - done
         for one, other in zip(resumed.parameters(), whole.parameters(), strict=True):
             assert torch.equal(one, other)
+
+
+def test_with_jitter_it_is_the_plain_loop_over_the_drawn_chunks_and_rescaled_rates(trainer_of):
+    policy = TBPTT(LANES, 16, continuous=True, jitter=True)
+    data = SequenceDataModule(train=[TEXT], val=[VAL], batching=policy, shift=1, seed=3)
+    model = model_of()
+    trainer_of(max_epochs=2, callbacks=[RescaleLearningRate()]).fit(model, data)
+
+    plain = model_of()
+    optimizer = torch.optim.Adam(plain.parameters(), 4e-3)
+    inputs = torch.as_tensor(TEXT[:-1]).view(LANES, -1)
+    targets = torch.as_tensor(TEXT[1:]).view(LANES, -1)
+    losses, lengths, loader = [], [], Loader([TEXT], policy, shift=1, seed=3)
+    for _ in range(2):
+        state, begin = None, 0
+        for batch in loader:
+            (length,) = set(batch.lengths.tolist())
+            here = slice(begin, begin + length)
+            out, state = plain.rnn(plain.embedding(inputs[:, here]), state)
+            state, begin = tuple(one.detach() for one in state), begin + length
+            logits = plain.head(out).flatten(0, 1)
+            nll = F.cross_entropy(logits, targets[:, here].flatten(), reduction="none")
+            loss = nll.view(LANES, length).sum() * (1 / (LANES * length))
+            optimizer.zero_grad()
+            loss.backward()
+            (group,) = optimizer.param_groups
+            group["lr"] = 4e-3 * (length / 16)
+            optimizer.step()
+            losses.append(loss.detach())
+            lengths.append(length)
+        assert begin == inputs.shape[1]
+    assert len(set(lengths)) > 1
+    assert len(losses) == len(model.losses)
+    for found, expected in zip(model.losses, losses, strict=True):
+        assert torch.equal(found, expected)
 
 
 MIXED = [
