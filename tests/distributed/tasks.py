@@ -21,7 +21,7 @@ from seqdata.lightning.metrics import ExactMean
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
-from tests.distributed import chains, determined, failing, returned, watching
+from tests.distributed import chains, determined, failing, lanes, returned, watching
 from tests.distributed.ddp import under_ddp
 from tests.lightning import predicting
 from tests.lightning.crashing import Crashing
@@ -265,6 +265,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     **chains.TASKS,
     **failing.TASKS,
     **determined.TASKS,
+    **lanes.TASKS,
     **watching.TASKS,
     **returned.TASKS,
 }

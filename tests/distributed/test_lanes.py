@@ -1,0 +1,216 @@
+"""E10 and row 52: lanes over ranks, saved by all of them, gone on with by more or fewer."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.distributed
+
+SHORT = {"beat": 0.5, "patience": 3.0, "grace": 1.0, "parting": 1.0}
+CLOSE = {"float64": 1e-12, "float32": 1e-6}
+
+
+def together(told):
+    """Give the losses of the lanes of all ranks."""
+    found = {}
+    for one in told:
+        assert not one["error"], one["error"]
+        assert not found.keys() & one["lanes"].keys()
+        found.update(one["lanes"])
+    return found
+
+
+def farthest(found, wanted):
+    assert found.keys() <= wanted.keys()
+    return max(abs(value - wanted[key]) / (1 + abs(wanted[key])) for key, value in found.items())
+
+
+def saved_in(folder):
+    return sorted(Path(folder).glob("*.ckpt"), key=lambda path: int(path.stem.split("=")[1]))
+
+
+def place_of(path):
+    state = torch.load(path, weights_only=True)["SequenceDataModule"]
+    return state["epoch"], state["position"]
+
+
+@pytest.fixture(scope="module")
+def alone(ranks):
+    (told,) = ranks.play("lanes", 1, {})
+    return told
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_e10_lanes_of_several_ranks_have_the_losses_of_one_process(ranks, alone, world):
+    told = ranks.play("lanes", world, {})
+    found = together(told)
+    assert len(found) == len(alone["lanes"])
+    assert farthest(found, alone["lanes"]) <= 1e-12
+    for one in told:
+        difference = torch.tensor(one["parameters"]) - torch.tensor(alone["parameters"])
+        assert difference.abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_e10_what_4_ranks_saved_goes_on_with_2_and_3(ranks, tmp_path, dtype):
+    spec = {"model": {"dtype": dtype}}
+    folder = {"folder": str(tmp_path), "every": 3}
+    whole = together(ranks.play("lanes", 4, {**spec, **folder}))
+    paths = saved_in(tmp_path)
+    for path, world in zip(paths[1::2], [2, 3, 1, 2, 3] * len(paths), strict=False):
+        place = place_of(path)
+        found = together(ranks.play("lanes", world, {**spec, "ckpt": str(path)}))
+        assert len(found) == sum(key[:2] >= place for key in whole)
+        assert not found or farthest(found, whole) <= CLOSE[dtype]
+
+
+@pytest.mark.parametrize(
+    "policy", [{"segments": True}, {"continuous": True}, {"advance": 5}], ids=str
+)
+def test_e10_holds_for_every_kind_of_lanes(ranks, tmp_path, policy):
+    spec = {"data": {"policy": policy}, "trainer": {"max_epochs": 1}}
+    whole = together(ranks.play("lanes", 3, {**spec, "folder": str(tmp_path), "every": 4}))
+    path = saved_in(tmp_path)[1]
+    found = together(ranks.play("lanes", 2, {**spec, "ckpt": str(path)}))
+    assert len(found) == sum(key[:2] >= place_of(path) for key in whole)
+    assert farthest(found, whole) <= 1e-12
+
+
+def test_ranks_without_a_lane_and_lanes_that_are_idle_wait_for_nobody(ranks):
+    data = {"count": 3, "policy": {"lanes": 2}}
+    (alone,) = ranks.play("lanes", 1, {"data": data})
+    for model in ({}, {"learned": True}):
+        told = ranks.play("lanes", 4, {"data": data, "model": model})
+        if not model:
+            assert farthest(together(told), alone["lanes"]) <= 1e-12
+        assert sorted(lane for one in told for lane in one["table"]) == [0, 1]
+        assert len({str(one["parameters"]) for one in told}) == 1
+
+
+def test_row_52_ranks_have_states_of_their_own_and_the_same_parameters(ranks, alone):
+    told = ranks.play("buffered", 2, {"buffers": False})
+    first = {key: value for key, value in alone["lanes"].items() if key[0] == 0}
+    assert farthest(together([{**one, "error": ""} for one in told]), first) <= 1e-12
+    assert told[0]["parameters"] == told[1]["parameters"]
+
+
+def test_row_52_states_in_buffers_are_those_of_rank_0(ranks, alone):
+    told = ranks.play("buffered", 2, {"buffers": True})
+    found = together([{**one, "error": ""} for one in told])
+    assert farthest(found, alone["lanes"]) > 1e-4  # what this room keeps people from
+
+
+def test_lanes_are_saved_where_all_ranks_stop_for_the_error_of_one(ranks, tmp_path):
+    bad = {1: {"transform": {"how": "decode", "length": 9, "spare": 20}}}
+    spec = {"transform": {"how": ""}, "folder": str(tmp_path), "every": 1000}
+    told = ranks.play("lanes", 2, spec, ranks=bad)
+    assert all("DecodeError: rank 1: field 'x' is bad" in one["error"] for one in told)
+    (path,) = saved_in(tmp_path)
+    state = torch.load(path, weights_only=True)["SequenceDataModule"]
+    assert state["lanes"]["lanes"]["lanes"].tolist() == list(range(12))
+    assert state["lanes"]["lanes"]["number"] == state["position"] - 1
+    (whole,) = ranks.play("lanes", 1, {})
+    found = together(ranks.play("lanes", 3, {"ckpt": str(path)}))
+    assert farthest(found, whole["lanes"]) <= 1e-12
+
+
+def test_a_rank_that_fails_alone_saves_no_lanes_and_waits_for_nobody(ranks, tmp_path):
+    spec = {"bounds": SHORT, "folder": str(tmp_path), "every": 1000}
+    hurt = {0: {"hurt": {"how": "raise", "at": 3}}}
+    answer, _, logs = ranks.ends("lanes", 2, spec, ranks=hurt, seconds=40)
+    assert answer["exits"]["1"] == 1, logs
+    assert max(answer["times"].values()) - min(answer["times"].values()) < 15
+    (path,) = saved_in(tmp_path)
+    state = torch.load(path, weights_only=True)["SequenceDataModule"]
+    assert state["lanes"] is None
+    (told,) = ranks.play("lanes", 1, {"ckpt": str(path), "trainer": {"max_epochs": 1}})
+    assert any("resume: the checkpoint holds no lane states" in text for text in told["warnings"])
+    assert told["losses"]
+
+
+def test_a_rank_that_is_gone_while_lanes_are_saved_is_no_hang(ranks, tmp_path):
+    spec = {"bounds": SHORT, "folder": str(tmp_path), "every": 4}
+    killed = {1: {"kill": {"step": 4, "hook": "on_save_checkpoint"}}}
+    answer, _, logs = ranks.ends("lanes", 2, spec, ranks=killed, seconds=40)
+    assert answer["exits"] == {"0": 1, "1": -9}, logs
+    assert max(answer["times"].values()) - min(answer["times"].values()) < 15
+
+
+def test_lanes_are_gathered_after_a_fit_that_stopped_in_mid_epoch(ranks, alone, tmp_path):
+    path = tmp_path / "after.ckpt"
+    ranks.play("lanes", 2, {"trainer": {"max_steps": 5}, "after": str(path)})
+    assert place_of(path) == (0, 5)
+    found = together(ranks.play("lanes", 3, {"ckpt": str(path)}))
+    assert farthest(found, alone["lanes"]) <= 1e-12
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_plain_loops_save_what_all_ranks_have_gathered(ranks, tmp_path, after):
+    def joined(told):
+        return {key: value for one in told for key, value in one.items()}
+
+    whole = joined(ranks.play("loop_lanes", 1, {}))
+    path = str(tmp_path / "state.pt")
+    begun = joined(ranks.play("loop_lanes", 2, {"stop": 4, "path": path}))
+    found = joined(ranks.play("loop_lanes", after, {"ckpt": path}))
+    assert len(begun) + len(found) == len(whole)
+    assert farthest({**begun, **found}, whole) <= 1e-12
+
+
+HOOKS = [
+    "on_train_batch_start",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_before_zero_grad",
+    "on_train_batch_end",
+]
+
+
+def kill_and_go_on(ranks, folder, draw, world):
+    """Kill a run at random steps until one comes to its end; give all that was told."""
+    folder.mkdir()
+    log, told, kills, ckpt = folder / "losses", [], 0, None
+    while True:
+        done = int(ckpt.stem.split("=")[1]) if ckpt else 0
+        spec = {"model": {"path": str(log)}, "folder": str(folder), "every": 1}
+        if ckpt is not None:
+            spec["ckpt"] = str(ckpt)
+        if kills < 3:
+            kill = {"step": done + draw.randint(0, 6), "hook": draw.choice(HOOKS)}
+            victim = draw.randrange(world)
+            answer, _, logs = ranks.ends(
+                "lanes", world, {**spec, "bounds": SHORT}, ranks={victim: {"kill": kill}}
+            )
+            assert answer["exits"][str(victim)] == -9, logs
+            kills += 1
+            paths = saved_in(folder)
+            ckpt = paths[-1] if paths else None
+            continue
+        told = ranks.play("lanes", world, spec)
+        lines = [
+            [json.loads(line) for line in Path(f"{log}-{rank}").read_text().splitlines()]
+            for rank in range(world)
+        ]
+        return told, lines
+
+
+@pytest.mark.parametrize(
+    ("seed", "world"),
+    [(0, 1), pytest.param(1, 2)]
+    + [pytest.param(seed, 1 + seed % 3, marks=pytest.mark.nightly) for seed in range(2, 22)],
+)
+def test_i6_a_run_killed_at_random_steps_has_the_losses_of_one_that_was_not(
+    ranks, tmp_path, seed, world
+):
+    draw = random.Random(seed)
+    whole = ranks.play("lanes", world, {})
+    told, lines = kill_and_go_on(ranks, tmp_path / "killed", draw, world)
+    for rank in range(world):
+        wanted = {(epoch, number): loss for epoch, number, loss in whole[rank]["losses"]}
+        assert all(wanted[epoch, number] == loss for epoch, number, loss in lines[rank])
+        assert {(epoch, number) for epoch, number, _ in lines[rank]} == wanted.keys()
+        assert told[rank]["parameters"] == whole[rank]["parameters"]
