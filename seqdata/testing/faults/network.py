@@ -1,0 +1,309 @@
+"""A web server on this machine whose answers fail as networks and object stores do.
+
+It serves a folder, with ranges and tags, or stands before another server; one function per fault,
+each saying what must come of it. Place in the flow: beside a remote data set. Harms: answers.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.client
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
+_HOP = ("connection", "keep-alive", "transfer-encoding", "content-length", "server", "date")
+_PATIENCE = 30.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server says.
+
+    Attributes:
+        status: Its number.
+        headers: Name and value, without those of the connection.
+        body: The bytes.
+        size: What a HEAD says of their number.
+    """
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a server is asked: method, path, headers and body."""
+
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+
+Source = Callable[[Asked], Answer]
+Fault = Callable[[Answer, BaseHTTPRequestHandler], None]
+"""Sends an answer, in its own way."""
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """A server that runs.
+
+    Attributes:
+        url: Where.
+        fault: What becomes of answers; None: nothing.
+        hits: Part of the path of the files that it happens to.
+        asked: Method and path of every request so far.
+    """
+
+    url: str
+    fault: Fault | None = None
+    hits: str = ""
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+
+@contextmanager
+def served(source: Source) -> Iterator[Served]:
+    """Run a server on a port of this machine until the end of the block.
+
+    Args:
+        source: ``folder_of`` or ``before``.
+    """
+    made = Served("")
+    server = _Server(("127.0.0.1", 0), functools.partial(_Handler, source, made))
+    made.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(_PATIENCE)
+
+
+def folder_of(root: Path) -> Source:
+    """Serve the files of a folder: HEAD and GET, ranges, and a tag that follows the content."""
+
+    def answer(asked: Asked) -> Answer:
+        path = root / unquote(urlsplit(asked.path).path).lstrip("/")
+        if not path.resolve().is_relative_to(root.resolve()) or not path.is_file():
+            return Answer(404)
+        content = path.read_bytes()
+        tag = hashlib.sha256(content).hexdigest()[:16]
+        headers = (
+            ("ETag", f'"{tag}"'),
+            ("Accept-Ranges", "bytes"),
+            ("Last-Modified", formatdate(path.stat().st_mtime, usegmt=True)),
+        )
+        if asked.method == "HEAD":
+            return Answer(200, headers, b"", len(content))
+        found = _RANGE.match(dict(asked.headers).get("Range", ""))
+        if found is None:
+            return Answer(200, headers, content)
+        first, last = int(found[1]), int(found[2] or len(content) - 1)
+        if first >= len(content):
+            return Answer(416)
+        said = ("Content-Range", f"bytes {first}-{min(last, len(content) - 1)}/{len(content)}")
+        return Answer(206, (*headers, said), content[first : last + 1])
+
+    return answer
+
+
+def before(host: str, port: int) -> Source:
+    """Stand before another server, and hand on what it says."""
+
+    def answer(asked: Asked) -> Answer:
+        connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
+        try:
+            connection.request(asked.method, asked.path, asked.body, dict(asked.headers))
+            said = connection.getresponse()
+            headers = tuple(one for one in said.getheaders() if one[0].lower() not in _HOP)
+            length = said.getheader("Content-Length")
+            size = int(length) if asked.method == "HEAD" and length is not None else None
+            return Answer(said.status, headers, said.read(), size)
+        finally:
+            connection.close()
+
+    return answer
+
+
+def unavailable(times: int | None = None) -> Fault:
+    """Answer 503 so many times, or always.
+
+    Must come of it: the read is tried again, and ends well; or a ``RemoteReadError`` with file,
+    bytes and attempts, in time.
+    """
+    return _first(times, lambda _: Answer(503, (("Retry-After", "0"),), b"slow down"))
+
+
+def refused() -> Fault:
+    """Answer 403: the rights are not there.
+
+    Must come of it: a ``RemoteReadError`` at once.
+    """
+    return _first(None, lambda _: Answer(403, (), b"no"))
+
+
+def reset(times: int | None = None) -> Fault:
+    """Break the connection in the middle of a body.
+
+    Must come of it: as of ``unavailable``.
+    """
+    left = _Counter(times)
+
+    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+        if not answer.body or not left.hit():
+            _send(answer, handler)
+            return
+        half = replace(answer, body=answer.body[: len(answer.body) // 2])
+        _send(half, handler, said=len(answer.body))
+        handler.wfile.flush()
+        linger = struct.pack("ii", 1, 0)  # close sends RST
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        handler.close_connection = True
+
+    return send
+
+
+def short(times: int | None = None) -> Fault:
+    """Send fewer bytes than there are, without their number: it looks like all.
+
+    Must come of it: as of ``unavailable``.
+    """
+    left = _Counter(times)
+
+    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+        if not answer.body or not left.hit():
+            _send(answer, handler)
+            return
+        _send(replace(answer, body=answer.body[:-1]), handler, said=None)
+        handler.close_connection = True
+
+    return send
+
+
+def slow(rate: int = 1000) -> Fault:
+    """Send so many bytes per second.
+
+    Must come of it: as of ``unavailable``.
+    """
+
+    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+        _send(replace(answer, body=b""), handler, said=len(answer.body))
+        step = max(1, rate // 10)
+        for at in range(0, len(answer.body), step):
+            handler.wfile.write(answer.body[at : at + step])
+            time.sleep(step / rate)
+
+    return send
+
+
+def retagged(after: int) -> Fault:
+    """Tell another tag from some answer on: the file was replaced.
+
+    Must come of it: a ``FingerprintMismatch``, or the whole of either; never a mixture.
+
+    Args:
+        after: Answers that still tell the old one.
+    """
+    left = _Counter(after)
+
+    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+        if not left.hit():
+            kept = [one for one in answer.headers if one[0].lower() not in ("etag", "content-md5")]
+            answer = replace(answer, headers=(*kept, ("ETag", '"another"')))
+        _send(answer, handler)
+
+    return send
+
+
+def _first(times: int | None, other: Callable[[Answer], Answer]) -> Fault:
+    left = _Counter(times)
+
+    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+        _send(other(answer) if left.hit() else answer, handler)
+
+    return send
+
+
+class _Counter:
+    """Counts down; None: never ends."""
+
+    __slots__ = ("_left", "_lock")
+
+    def __init__(self, times: int | None) -> None:
+        self._left = times
+        self._lock = threading.Lock()
+
+    def hit(self) -> bool:
+        with self._lock:
+            if self._left is None:
+                return True
+            self._left -= 1
+            return self._left >= 0
+
+
+def _send(answer: Answer, handler: BaseHTTPRequestHandler, said: int | None = -1) -> None:
+    """Send an answer; ``said`` is the number of bytes that it tells, None: it tells none."""
+    handler.send_response(answer.status)
+    for name, value in answer.headers:
+        handler.send_header(name, value)
+    size = answer.size if answer.size is not None else len(answer.body)
+    if said is not None:
+        handler.send_header("Content-Length", str(size if said < 0 else said))
+    else:
+        handler.send_header("Connection", "close")
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(answer.body)
+
+
+class _Server(ThreadingHTTPServer):
+    """Says nothing of clients that go away."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Hands requests to a source."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, source: Source, made: Served, *arguments: Any) -> None:
+        self._source, self._made = source, made
+        super().__init__(*arguments)  # which handles the requests
+
+    def _answer(self) -> None:
+        made = self._made
+        made.asked.append((self.command, self.path))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if length else b""
+        answer = self._source(Asked(self.command, self.path, tuple(self.headers.items()), body))
+        if made.fault is not None and made.hits in self.path:
+            made.fault(answer, self)
+        else:
+            _send(answer, self)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing: requests are listed in ``Served.asked``."""

@@ -1,0 +1,64 @@
+"""A real S3 API on this machine, started once per process of tests, with one bucket."""
+
+import logging
+import uuid
+import warnings
+
+import pytest
+
+from seqdata import Remote
+from seqdata.testing.faults.network import before, served
+
+KEYS = {"key": "testing", "secret": "testing"}
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """Host and port of moto's server."""
+    pytest.importorskip("s3fs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from moto.server import ThreadedMotoServer
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield host, port
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3(s3_server):
+    """fsspec's file system over it."""
+    import fsspec
+
+    host, port = s3_server
+    return fsspec.filesystem("s3", **KEYS, endpoint_url=f"http://{host}:{port}")
+
+
+@pytest.fixture
+def bucket(s3):
+    """A bucket of its own."""
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    s3.mkdir(name)
+    return name
+
+
+@pytest.fixture
+def remote(s3_server, tmp_path):
+    """Gives options: the test's own cache, and the server's address."""
+    host, port = s3_server
+
+    def made(endpoint=f"http://{host}:{port}", **options):
+        options.setdefault("cache_dir", tmp_path / "cache")
+        storage_options = {**KEYS, "endpoint_url": endpoint}
+        return Remote(storage_options=storage_options, **options)
+
+    return made
+
+
+@pytest.fixture
+def faulty(s3_server):
+    """The same server behind one whose answers can be made to fail."""
+    with served(before(*s3_server)) as made:
+        yield made
