@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from seqdata.measuring import measure_lengths
     from seqdata.opening import open_store, write_store
     from seqdata.plan import Plan
+    from seqdata.planning.jitter import Jitter
     from seqdata.policies.bucketed import Bucketed
     from seqdata.policies.fixed import Fixed
     from seqdata.policies.packed import Packed
@@ -85,6 +86,7 @@ __all__ = [
     "IncompleteEpochError",
     "LaneStates",
     "LimitError",
+    "Jitter",
     "Loader",
     "MissingShardError",
     "Packed",
@@ -136,6 +138,7 @@ _DEFINED_IN = {
     "ExactMean": "lightning.metrics",
     "Fixed": "policies.fixed",
     "LaneStates": "recurrent.states",
+    "Jitter": "planning.jitter",
     "Loader": "loader",
     "Packed": "policies.packed",
     "Plan": "plan",

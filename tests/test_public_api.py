@@ -24,6 +24,7 @@ NAMES = [
     "ExactMean",
     "Fixed",
     "LaneStates",
+    "Jitter",
     "Loader",
     "Packed",
     "Plan",

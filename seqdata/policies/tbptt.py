@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Origin, Plan
-from seqdata.planning.chunks import Chunks
+from seqdata.planning.chunks import Chunks, UnevenChunks
 from seqdata.planning.cutting import check_count
 from seqdata.planning.items import Empty, Items, WholeSequences, select
+from seqdata.planning.jitter import Jitter
 from seqdata.planning.lanes import Dealt, deal, queues
 from seqdata.planning.making import fingerprint_of, whole_report
 from seqdata.planning.queued import queued
@@ -46,6 +47,9 @@ class TBPTT:
             trained. A shift then shifts the stream.
         segments: Whether a row goes on with the lane's next sequence where one ends inside a chunk;
             lanes are packed by timesteps, and ``batch.segments`` says what a row holds.
+        jitter: Whether the lengths of chunks vary from step to step, or how (``Jitter``): the same
+            lengths in every epoch, in another order. ``batch.lr_scale`` is what the learning rate
+            is multiplied with. Needs ``continuous`` or ``segments``.
         shuffle: Whether sequences are shuffled between epochs; else lanes read in the data's order.
         axis: The axis that is planned on.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
@@ -65,6 +69,7 @@ class TBPTT:
     advance: int | None = None
     continuous: bool = False
     segments: bool = False
+    jitter: bool | Jitter = False
     shuffle: bool = True
     axis: str = DEFAULT_AXIS
     empty: Empty = "drop"
@@ -94,13 +99,31 @@ class TBPTT:
                 f"policy 'tbptt': `advance` is {self.advance} with `segments`=True, must be None; "
                 "a row of several sequences has no place for the context of each"
             )
+        if self.jitter:
+            self._check_jitter()
         self._rule()
+
+    def _check_jitter(self) -> None:
+        if not isinstance(self.jitter, bool | Jitter):
+            raise ConfigError(
+                f"policy 'tbptt': `jitter` is {self.jitter!r}, must be True, False or a Jitter"
+            )
+        if not self._streams:
+            raise ConfigError(
+                f"policy 'tbptt': `jitter` is {self.jitter!r} for lanes that begin a chunk with "
+                "each sequence, must be False: the order of lengths would change the number of "
+                "steps; set `continuous`=True or `segments`=True"
+            )
+        if self.advance not in (None, self.chunk):
+            raise ConfigError(
+                f"policy 'tbptt': `advance` is {self.advance} with `jitter`, must be None; chunks "
+                "of many lengths do not overlap"
+            )
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
-        draw = Draw(seed, epoch)
         items, ahead = self._items(index)
-        lanes = self._lanes(items, ahead, draw if self.shuffle else None)
+        lanes = self._lanes(items, ahead, Draw(seed, epoch))
         table = run_table(lanes) if lanes.steps else ArrayTable.checked([], None, [0], self.lanes)
         return Plan.lazy(
             table,
@@ -148,7 +171,13 @@ class TBPTT:
         if not self._streams:
             return int(self._dealt(items).loads.max())
         widest = self._widest(items, ahead)
+        if self.jitter:
+            return self._jitter.count(self.chunk, widest)
         return int(self._chunks.counts(np.array([widest]))[0]) if widest else 0
+
+    @property
+    def _jitter(self) -> Jitter:
+        return self.jitter if isinstance(self.jitter, Jitter) else Jitter()
 
     def _widest(self, items: Items, ahead: int) -> int:
         """Give the timesteps of the longest lane of a stream."""
@@ -156,23 +185,36 @@ class TBPTT:
             return int(self._dealt(items).loads.max())
         return max(0, -(-(_timesteps(items) - ahead) // self.lanes))
 
-    def _lanes(self, items: Items, ahead: int, draw: Draw | None) -> Lanes:
+    def _lanes(self, items: Items, ahead: int, draw: Draw) -> Lanes:
         numbers, lengths = _kept(items)
-        if self.continuous:
-            order = np.arange(len(numbers))
-            if draw is not None:
-                order = draw.permutation(Purpose.MEMBERS, len(numbers))
-            begins = running(lengths[order])
-            edges = columns(max(0, int(begins[-1]) - ahead), self.lanes)
-            return streamed(numbers[order], begins, edges, self._chunks, ahead)
+        mixed = draw if self.shuffle else None
+        if self._streams:
+            return self._stream(items, ahead, draw)
         steps, dealt = self._steps(items, ahead), self._dealt(items)
-        if self.segments:
-            made = queues(lengths, dealt, draw, most=steps * self.chunk, unit=self.chunk)
-            begins = running(lengths[made.members])
-            return streamed(numbers[made.members], begins, begins[made.edges], self._chunks)
-        made = queues(self._chunks.counts(lengths), dealt, draw, most=steps, unit=1)
+        made = queues(self._chunks.counts(lengths), dealt, mixed, most=steps, unit=1)
         taken = made.members
         return queued(numbers[taken], lengths[taken], made.edges, self._chunks, steps)
+
+    def _stream(self, items: Items, ahead: int, draw: Draw) -> Lanes:
+        numbers, lengths = _kept(items)
+        mixed = draw if self.shuffle else None
+        widest = self._widest(items, ahead)
+        chunks: Chunks | UnevenChunks = self._chunks
+        most, unit = self._steps(items, ahead) * self.chunk, self.chunk
+        if self.jitter:
+            seed, epoch = (draw.seed, draw.epoch) if self.shuffle else (0, None)
+            chunks = self._jitter.chunks(self.chunk, widest, seed, epoch)
+            most, unit = widest, 1
+        if self.continuous:
+            order = np.arange(len(numbers))
+            if mixed is not None:
+                order = mixed.permutation(Purpose.MEMBERS, len(numbers))
+            begins = running(lengths[order])
+            edges = columns(max(0, int(begins[-1]) - ahead), self.lanes)
+            return streamed(numbers[order], begins, edges, chunks, ahead)
+        made = queues(lengths, self._dealt(items), mixed, most=most, unit=unit)
+        begins = running(lengths[made.members])
+        return streamed(numbers[made.members], begins, begins[made.edges], chunks)
 
 
 def _whole(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

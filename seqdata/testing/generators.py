@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from seqdata.index import SequenceIndex
 from seqdata.planning.items import TooLong
+from seqdata.planning.jitter import Jitter
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.sorted import Sorted
+from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.windows import Windows
 from seqdata.protocols import Policy
@@ -165,9 +167,30 @@ def window_policies(draw: DrawFn) -> Windows:
     )
 
 
-def lane_policies() -> SearchStrategy[FewLanes]:
+@st.composite
+def tbptt_policies(draw: DrawFn) -> TBPTT:
+    """Draw a policy of lanes, with 1 to 20 of them: of any kind, often with overlap or jitter."""
+    kind = draw(st.sampled_from(("sequences", "continuous", "segments")))
+    chunk = draw(st.integers(1, 12))
+    advance = None if kind == "segments" else draw(st.one_of(st.none(), st.integers(1, chunk)))
+    jitter: bool | Jitter = False
+    if kind != "sequences" and advance in (None, chunk) and draw(st.booleans()):
+        jitter = draw(st.builds(Jitter, st.sampled_from((0.0, 0.05, 0.5)), FEW, st.integers(1, 6)))
+    return TBPTT(
+        draw(st.integers(1, 20)),
+        chunk,
+        advance=advance,
+        continuous=kind == "continuous",
+        segments=kind == "segments",
+        jitter=jitter,
+        shuffle=draw(st.booleans()),
+    )
+
+
+def lane_policies() -> SearchStrategy[FewLanes | TBPTT]:
     """Draw a policy that deals by rows, with 1 to 20 lanes."""
-    return st.builds(FewLanes, st.integers(1, 20), st.integers(1, 12))
+    few = st.builds(FewLanes, st.integers(1, 20), st.integers(1, 12))
+    return st.one_of(few, tbptt_policies(), tbptt_policies())
 
 
 @st.composite

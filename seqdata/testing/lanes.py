@@ -82,7 +82,8 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
     lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)
     lanes = [_Lane(f"plan: lane {number}", lengths, plan) for number in range(plan.lanes)]
     for number in range(len(plan)):
-        spans, rows = plan.batch(number)
+        batch = plan.batch(number)
+        spans, rows = batch.spans, batch.rows
         edges = np.arange(len(spans) + 1) if rows is None else rows
         if len(edges) - 1 != plan.lanes:
             raise ConformanceError(

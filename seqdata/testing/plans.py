@@ -16,7 +16,7 @@ from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.protocols import Policy
 from seqdata.tables import PlanBatch
-from seqdata.testing.playing import row_lengths, scored_spans
+from seqdata.testing.playing import row_lengths, scored_spans, without_context
 from seqdata.testing.verdict import ConformanceError
 
 MANY_BATCHES = 16  # from here on another seed surely gives another order
@@ -121,8 +121,8 @@ def _scored(plan: Plan) -> NDArray[np.int64]:
     """Give what is scored of all spans that hold a timestep, int64 (n, 3)."""
     if not plan.carry:
         spans = plan.spans[plan.spans[:, 1] < plan.spans[:, 2]]
-        return scored_spans(plan, 0, spans, None)
-    parts = [scored_spans(plan, number, *plan.batch(number)) for number in range(len(plan))]
+        return without_context(plan, 0, spans, None)
+    parts = [scored_spans(plan, number, plan.batch(number)) for number in range(len(plan))]
     spans = np.concatenate([np.empty((0, 3), dtype=np.int64), *parts])
     return spans[spans[:, 1] < spans[:, 2]]
 
@@ -134,7 +134,8 @@ def check_budget(plan: Plan, max_tokens: int, max_rows: int | None = None) -> No
         ConformanceError: If one does.
     """
     for number in range(len(plan)):
-        lengths = row_lengths(*plan.batch(number))
+        batch = plan.batch(number)
+        lengths = row_lengths(batch.spans, batch.rows)
         cost = int(lengths.max()) * len(lengths)
         if cost > max_tokens:
             raise ConformanceError(
@@ -300,8 +301,8 @@ def _check_report(
 
 
 def _totals(plan: Plan, number: int, batch: PlanBatch) -> tuple[int, int]:
-    scored = scored_spans(plan, number, *batch)
-    real = int((row_lengths(*batch) > 0).sum())
+    scored = scored_spans(plan, number, batch)
+    real = int((row_lengths(batch.spans, batch.rows) > 0).sum())
     return int((scored[:, 2] - scored[:, 1]).sum()), real
 
 

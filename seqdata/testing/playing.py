@@ -111,15 +111,20 @@ def weighted_spans(step: Step) -> NDArray[np.int64]:
 
 def counted(step: Step, plan: Plan) -> tuple[int, int]:
     """Give the scored timesteps and rows of weight > 0 of a step."""
-    scored = scored_spans(plan, step.number, step.spans, step.rows)
+    scored = without_context(plan, step.number, step.spans, step.rows)
     spans = weighted_spans(step._replace(spans=scored))
     return int((spans[:, 2] - spans[:, 1]).sum()), int(np.count_nonzero(step.weights))
 
 
-def scored_spans(
+def scored_spans(plan: Plan, number: int, batch: PlanBatch) -> NDArray[np.int64]:
+    """Give the spans of a batch without what is context, int64 (n, 3)."""
+    return without_context(plan, number, batch.spans, batch.rows)
+
+
+def without_context(
     plan: Plan, number: int, spans: NDArray[np.int64], rows: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Give the spans of a batch's rows without what is context, int64 (n, 3)."""
+    """Give the spans of rows of a batch without what is context, int64 (n, 3)."""
     lengths = spans[:, 2] - spans[:, 1]
     if not plan.carry:
         context = np.where(spans[:, 1] > 0, np.minimum(plan.overlap, lengths), 0)

@@ -151,7 +151,7 @@ def test_a_shifted_stream_has_fewer_timesteps_at_its_end_only():
     assert plan.totals(0, len(plan))[0] == lengths.sum() - 3
     assert len(plan) == policy.num_batches(index)
     for number in range(len(plan)):
-        spans, rows = plan.batch(number)
+        spans, rows = plan.batch(number)[:2]
         wide = plan.widened(number)
         for lane in range(4):
             mine = spans[rows[lane] : rows[lane + 1]]
@@ -207,7 +207,7 @@ def lane_order(plan):
     """Give the sequences of a stream in its order."""
     lanes = [[] for _ in range(plan.lanes)]
     for number in range(len(plan)):
-        spans, rows = plan.batch(number)
+        spans, rows = plan.batch(number)[:2]
         for lane in range(plan.lanes):
             lanes[lane] += spans[rows[lane] : rows[lane + 1]].tolist()
     found = [number for lane in lanes for number, start, stop in lane if stop]
@@ -260,6 +260,18 @@ def test_lanes_are_shared_out_whatever_the_number_of_ranks(lanes, size):
         (
             {"lanes": 1, "chunk": 8, "continuous": True, "segments": True},
             "`segments` and `continuous` are both True, must be one of them; `continuous` carries",
+        ),
+        (
+            {"lanes": 1, "chunk": 8, "jitter": True},
+            "`jitter` is True for lanes that begin a chunk with each sequence, must be False: the",
+        ),
+        (
+            {"lanes": 1, "chunk": 8, "jitter": 0.1, "continuous": True},
+            "`jitter` is 0.1, must be True, False or a Jitter",
+        ),
+        (
+            {"lanes": 1, "chunk": 8, "jitter": True, "continuous": True, "advance": 4},
+            "`advance` is 4 with `jitter`, must be None; chunks of many lengths do not overlap",
         ),
         ({"lanes": 1, "chunk": 8, "empty": "keep"}, "`empty` is 'keep', must be 'drop' or 'error'"),
     ],

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.testing.generators import indexes, lane_policies, world_sizes
+from seqdata.testing.heads import check_heads
 from seqdata.testing.lanes import check_lanes
 from seqdata.testing.plans import check_covers, check_table
 from seqdata.testing.shares import check_elastic, check_resume, check_shares
@@ -18,12 +19,32 @@ CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 
 
-@settings(max_examples=5 * CASES)
-@given(lane_policies(), indexes(most=60), st.integers(0, 99), st.integers(0, 3))
-def test_lanes_read_sequences_whole_and_in_order(policy, index, seed, epoch):
-    plan = policy.plan(index, seed=seed, epoch=epoch)
-    check_lanes(plan, index)
-    check_covers(plan, index)
+@st.composite
+def planned(draw):
+    """Draw a plan of lanes, perhaps over the lengths of targets; and what it is planned over."""
+    policy, index = draw(lane_policies()), draw(indexes(most=60))
+    shift = draw(st.sampled_from((0, 0, 1, 2)))
+    index = index.shifted("time", shift) if shift else index
+    plan = policy.plan(index, seed=draw(st.integers(0, 99)), epoch=draw(st.integers(0, 3)))
+    assert len(plan) == policy.num_batches(index)
+    return plan, index
+
+
+@pytest.mark.shows("I6")
+@settings(max_examples=25 * CASES)
+@given(planned())
+def test_lanes_read_sequences_whole_and_in_order_and_are_reset_where_they_begin(drawn):
+    check_lanes(*drawn)
+    check_covers(*drawn)
+    check_heads(drawn[0])
+
+
+@pytest.mark.shows("I6")
+@settings(max_examples=2 * CASES)
+@given(planned(), st.integers(2, 5))
+def test_every_rank_is_told_the_same_of_its_lanes(drawn, size):
+    check_table(drawn[0])
+    check_heads(drawn[0], size)
 
 
 @st.composite
@@ -57,6 +78,7 @@ def pieces(low, high, ends):
     return found or [(0, 0, 0)]
 
 
+@pytest.mark.shows("I6")
 @settings(max_examples=3 * CASES)
 @given(streams(), world_sizes(), st.lists(st.integers(0, 40), max_size=3), st.integers(0, 40))
 def test_rows_of_several_spans_are_dealt_whole(drawn, size, cuts, first):
@@ -68,6 +90,7 @@ def test_rows_of_several_spans_are_dealt_whole(drawn, size, cuts, first):
     check_resume(plan, size, sorted(min(cut, len(plan)) for cut in cuts))
 
 
+@pytest.mark.shows("I6")
 @settings(max_examples=3 * CASES)
 @given(streams(), st.lists(st.tuples(world_sizes(), st.integers(0, 9)), min_size=2, max_size=5))
 def test_rows_of_several_spans_survive_any_worlds(drawn, legs):

@@ -1,0 +1,101 @@
+"""Chunk lengths that vary: drawn once from the seed, in another order in every epoch.
+
+Edges of chunks then fall elsewhere in every epoch, which evens out how far gradients reach (AWD-
+LSTM: S. Merity, N. S. Keskar and R. Socher, "Regularizing and optimizing LSTM language models",
+2018). How many there are follows from the length of a lane alone. Only raw words of Philox are
+used, and integers, so that no release of NumPy and no CPU changes a length. Place in the flow: used
+by policy ``tbptt``. Makes: lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.planning.chunks import UnevenChunks
+from seqdata.planning.randomness import Draw, Purpose
+from seqdata.tables import running
+
+_WORDS = 4  # drawn per length
+_SUMMED = 12  # uniform numbers of 16 bits whose sum is as good as normal, with a deviation of 2^16
+_LANES = np.array([0, 16, 32, 48], dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """How chunk lengths vary: normal around the usual length or, rarely, around half of it.
+
+    Args:
+        short: Share of chunks around half the usual length.
+        spread: Standard deviation, in timesteps.
+        least: Least timesteps of a chunk.
+
+    Raises:
+        ConfigError: If an argument cannot be meant.
+    """
+
+    short: float = 0.05
+    spread: int = 5
+    least: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.short <= 1:
+            raise ConfigError(f"jitter: `short` is {self.short!r}, must be a share from 0 to 1")
+        for name, least in (("spread", 0), ("least", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(
+                    f"jitter: `{name}` is {value!r}, must be an integer of at least {least}"
+                )
+
+    def count(self, chunk: int, timesteps: int) -> int:
+        """Give how many chunks make so many timesteps: about as many as the law gives."""
+        rounded = 0.5 if self.spread else 0.0  # down
+        mean = max(self.least, chunk * (1 - self.short / 2) - rounded)
+        return math.ceil(timesteps / mean)
+
+    def chunks(self, chunk: int, timesteps: int, seed: int, epoch: int | None) -> UnevenChunks:
+        """Give an epoch's chunks, which are ``timesteps`` in all.
+
+        Args:
+            chunk: The usual length.
+            timesteps: Of the longest lane.
+            seed: Of the run: it says which lengths there are.
+            epoch: Says in which order; None: as they were drawn.
+        """
+        count = self.count(chunk, timesteps)
+        if not count:
+            return UnevenChunks(chunk, np.zeros(1, dtype=np.int64))
+        lengths = self._fitted(self._drawn(chunk, count, seed), timesteps)
+        if epoch is not None:
+            lengths = lengths[Draw(seed, epoch).permutation(Purpose.SCHEDULE, count)]
+        return UnevenChunks(chunk, running(lengths))
+
+    def _drawn(self, chunk: int, count: int, seed: int) -> NDArray[np.int64]:
+        words = Draw(seed, 0).raw(Purpose.LENGTHS, count * _WORDS).reshape(count, _WORDS)
+        parts = (words[:, 1:, None] >> _LANES) & np.uint64(0xFFFF)
+        sums = parts.reshape(count, _SUMMED).sum(axis=1).astype(np.int64) - _SUMMED * (1 << 15)
+        short = words[:, 0] < np.uint64(min(int(self.short * 2**64), 2**64 - 1))
+        middle = np.where(short, chunk << 15, chunk << 16)
+        lengths: NDArray[np.int64] = (middle + self.spread * sums) >> 16
+        return np.maximum(self.least, lengths)
+
+    def _fitted(self, lengths: NDArray[np.int64], timesteps: int) -> NDArray[np.int64]:
+        """Change lengths a little, all alike, so that they are ``timesteps`` in all."""
+        count = len(lengths)
+        each, more = divmod(timesteps - int(lengths.sum()), count)
+        lengths = lengths + each
+        lengths[:more] += 1
+        least = min(self.least, timesteps // count)
+        lacking = int(np.maximum(least - lengths, 0).sum())
+        lengths = np.maximum(lengths, least)
+        while lacking:  # few lengths, far from what they should be in all
+            longest = int(lengths.argmax())
+            given = min(lacking, int(lengths[longest]) - least)
+            lengths[longest] -= given
+            lacking -= given
+        return lengths
