@@ -32,7 +32,8 @@ def check_ids(hashes: Hashes, name_of: Callable[[int], str], first: int = 0) -> 
     if not len(twice):
         return
     seen: dict[str, int] = {}
-    for number in np.flatnonzero(np.isin(hashes, twice)).tolist():
+    found = np.isin(hashes, twice, kind="sort")  # by tables NumPy 2.0 overflows
+    for number in np.flatnonzero(found).tolist():
         name = name_of(number)
         other = seen.setdefault(name, number)
         if other != number:
