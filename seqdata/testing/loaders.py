@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqdata.batch import SequenceBatch
 from seqdata.errors import IncompleteEpochError
@@ -26,7 +27,7 @@ def check_content(make: Make, store: Store, *, size: int = 1, axis: str = "time"
     """Check that each row holds what the store has there, and padding is zero.
 
     Args:
-        make: Makes the loader of a rank, without transform, shift or packed rows.
+        make: Makes the loader of a rank, without transform or shift.
         store: The base store.
         size: World size.
         axis: The axis that is planned on.
@@ -37,7 +38,7 @@ def check_content(make: Make, store: Store, *, size: int = 1, axis: str = "time"
     for rank in range(size):
         for batch in make(World(rank, size)):
             batch.validate()
-            spans = np.stack([batch.ids, batch.start, batch.start + batch.lengths], axis=1)
+            spans, _ = _spans_of(batch)
             columns = store.read(spans, list(batch.data), axis=axis)
             for name, values in batch.data.items():
                 _check_field(f"loader: batch {batch.number}", batch, name, values, columns[name])
@@ -245,16 +246,27 @@ def _compare(where: str, found: Sequence[Row], due: Sequence[Row]) -> None:
     )
 
 
+def _spans_of(batch: SequenceBatch) -> tuple[NDArray[np.int64], list[int]]:
+    """Give the spans of a batch, int64 (n, 3), and where those of each row begin, and the end."""
+    if batch.segments is None:
+        spans = np.stack([batch.ids, batch.start, batch.start + batch.lengths], axis=1)
+        return spans, list(range(len(batch) + 1))
+    segments = batch.segments.numpy()
+    edges = np.searchsorted(segments[:, 0], np.arange(len(batch) + 1))
+    return segments[:, 1:], edges.tolist()
+
+
 def _check_field(where: str, batch: SequenceBatch, name: str, values: Any, column: Any) -> None:
-    for row in range(len(batch)):
+    edges = _spans_of(batch)[1]
+    for row, (first, stop) in enumerate(pairwise(edges)):
         if isinstance(values, list):
-            same = values[row] == column[row]
+            same = values[row] == column[first]
         else:
-            here, there = values[row].numpy(), column[row]
+            here = values[row].numpy()
             if batch.axes.along(name) is None:
-                there = there[0]
-                same = here.tobytes() == there.tobytes()
+                same = here.tobytes() == column[first][0].tobytes()
             else:
+                there = np.concatenate([column[span] for span in range(first, stop)])
                 same = here[: len(there)].tobytes() == there.tobytes()
                 same = same and not here[len(there) :].any()
         if not same:
