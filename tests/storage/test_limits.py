@@ -78,7 +78,12 @@ def test_bytes_that_compression_declares_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["codes.arrow", "views.arrow", "codes.parquet", "texts.parquet"])
 def test_texts_that_become_very_much_longer_are_refused(tmp_path, name):
-    bombs.BOMBS[name](tmp_path / name)
+    try:
+        bombs.BOMBS[name](tmp_path / name)
+    except ValueError as error:  # pyarrow 18 takes no buffers of views
+        if "expected number of buffers" not in str(error):
+            raise
+        pytest.skip("this pyarrow makes no such array")
     assert 'field "t": has ' in str(refused(tmp_path / name))
 
 
