@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, SeqDataWarning
 from seqdata.plan import Plan
-from seqdata.tables import PlanBatch, running
+from seqdata.tables import PlanBatch
 from seqdata.world import World
 
 Tail = Literal["fill", "drop", "repeat"]
@@ -29,6 +29,7 @@ class Step(NamedTuple):
         spans: int64 (n, 3): sequence, start, stop in timesteps.
         rows: int64 (r+1,), row -> spans, from 0; None: each span is a row.
         weights: float32 (r,); 0 for a filler or an idle row.
+        lengths: int64 (r,), timesteps of each row.
         lanes: int64 (r,), lane of each row; None where batches are dealt.
         wide: The same rows, longer along a stream by what is read past them; None: spans are
             widened one by one.
@@ -38,6 +39,7 @@ class Step(NamedTuple):
     spans: NDArray[np.int64]
     rows: NDArray[np.int64] | None
     weights: NDArray[np.float32]
+    lengths: NDArray[np.int64]
     lanes: NDArray[np.int64] | None
     wide: PlanBatch | None = None
 
@@ -171,31 +173,22 @@ class RankPlan:
         batch, wide = self.plan.batch(number), self.plan.widened(number)
         if first == stop:
             filler = _filler(number, batch, np.zeros(1, dtype=np.int64))
-            return filler if wide is None else filler._replace(wide=_slice_rows(wide, 0, 1))
-        spans, rows = _slice_rows(batch, first, stop)
-        lengths = spans[:, 2] - spans[:, 1]
-        if rows is not None:
-            sums = running(lengths)
-            lengths = sums[rows[1:]] - sums[rows[:-1]]
+            return filler if wide is None else filler._replace(wide=wide.part(0, 1))
+        mine = batch.part(first, stop)
+        lengths = mine.lengths
         weights = (lengths > 0).astype(np.float32)
         lanes_of_rank = np.arange(first, stop)
         if wide is not None:
-            wide = _slice_rows(wide, first, stop)
-        return Step(number, spans, rows, weights, lanes_of_rank, wide)
+            wide = wide.part(first, stop)
+        return Step(number, mine.spans, mine.rows, weights, lengths, lanes_of_rank, wide)
 
 
 def _whole(number: int, batch: PlanBatch) -> Step:
-    count = len(batch.spans) if batch.rows is None else len(batch.rows) - 1
-    return Step(number, batch.spans, batch.rows, np.ones(count, dtype=np.float32), None)
+    lengths = batch.lengths
+    weights = np.ones(len(lengths), dtype=np.float32)
+    return Step(number, batch.spans, batch.rows, weights, lengths, None)
 
 
 def _filler(number: int, batch: PlanBatch, lanes: NDArray[np.int64] | None) -> Step:
-    spans, rows = _slice_rows(batch, 0, 1)
-    return Step(number, spans, rows, np.zeros(1, dtype=np.float32), lanes)
-
-
-def _slice_rows(batch: PlanBatch, first: int, stop: int) -> PlanBatch:
-    if batch.rows is None:
-        return PlanBatch(batch.spans[first:stop], None)
-    rows = batch.rows[first : stop + 1]
-    return PlanBatch(batch.spans[rows[0] : rows[-1]], rows - rows[0])
+    row = batch.part(0, 1)
+    return Step(number, row.spans, row.rows, np.zeros(1, dtype=np.float32), row.lengths, lanes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,10 +17,28 @@ from seqdata.errors import PlanError
 
 
 class PlanBatch(NamedTuple):
-    """One batch of a plan: ``spans`` int64 (n, 3); ``rows`` int64 (r+1,) from 0, or None."""
+    """One batch of a plan.
+
+    Attributes:
+        spans: int64 (n, 3): sequence, start, stop in timesteps.
+        rows: int64 (r+1,), row -> spans, from 0; None: each span is a row.
+    """
 
     spans: NDArray[np.int64]
     rows: NDArray[np.int64] | None
+
+    def part(self, first: int, stop: int) -> PlanBatch:
+        """Give rows ``first:stop`` as a batch of their own."""
+        if self.rows is None:
+            return PlanBatch(self.spans[first:stop], None)
+        rows = self.rows[first : stop + 1]
+        low, high = rows[0], rows[-1]
+        return PlanBatch(self.spans[low:high], rows - low if low else rows)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Timesteps of each row, int64 (r,)."""
+        return lengths_of_rows(self.spans, self.rows)
 
 
 class BatchTable(Protocol):
@@ -102,11 +121,17 @@ class ArrayTable:
 
     def batch(self, number: int) -> PlanBatch:
         """Give one batch in O(batch)."""
-        first, stop = self.offsets[number], self.offsets[number + 1]
-        if self.rows is None:
-            return PlanBatch(self.spans[first:stop], None)
-        rows = self.rows[first : stop + 1]
-        return PlanBatch(self.spans[rows[0] : rows[-1]], rows - rows[0])
+        first, stop = self._edges[number : number + 2]
+        return self._whole.part(first, stop)
+
+    @cached_property
+    def _whole(self) -> PlanBatch:
+        return PlanBatch(self.spans, self.rows)
+
+    @cached_property
+    def _edges(self) -> list[int]:
+        edges: list[int] = self.offsets.tolist()  # a list is indexed faster than an array
+        return edges
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Give scored timesteps and rows that are not idle of batches ``first:stop``."""
@@ -167,6 +192,15 @@ def gather(table: BatchTable) -> ArrayTable:
     if parts[0].rows is not None:
         rows = _join([part.rows for part in parts if part.rows is not None])
     return ArrayTable(spans, rows, _join([part.offsets for part in parts]))
+
+
+def lengths_of_rows(spans: NDArray[np.int64], rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Give the timesteps of each row, int64 (r,); without ``rows`` each span is one."""
+    lengths: NDArray[np.int64] = spans[:, 2] - spans[:, 1]
+    if rows is None:
+        return lengths
+    sums = running(lengths)
+    return sums[rows[1:]] - sums[rows[:-1]]
 
 
 def _join(edges: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from seqdata.batch import SequenceBatch
 from seqdata.collating import Allocate, lengths_of_rows, per_sequence, rows_of, texts
 from seqdata.errors import ConfigError
 from seqdata.protocols import Column, Columns
+from seqdata.tables import running
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,9 @@ class Padded:
         """Lay out what has lengths of its own: another axis, or several spans in a row."""
         column = cast("Column", columns[name])
         lengths = column.lengths
+        if axis == batch.axes.axis and int(lengths.sum()) == len(batch) * batch.padded_length:
+            bounds = running(lengths)  # no row has padding
+            return self._padded(name, column, bounds, batch.padded_length, columns)
         rows = np.arange(len(batch)) if batch.segments is None else rows_of(batch.segments)
         per_row = lengths_of_rows(lengths, batch)
         width = batch.padded_length

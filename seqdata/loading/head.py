@@ -27,11 +27,11 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> Seque
     spans, rows = step.spans, step.rows
     count = len(step.weights)
     base = np.empty((4, count), dtype=np.int64)  # lengths, ids, start, positions
+    base[0] = step.lengths
     if rows is None:
-        np.subtract(spans[:, 2], spans[:, 1], out=base[0])
         base[1], base[2], base[3] = ids, spans[:, 1], spans[:, 0]
     else:
-        _of_rows(step, ids, rows, base)
+        _of_rows(spans, ids, rows, base)
     known = base[0].tolist()  # 64 numbers are added up faster in Python
     lengths = torch.from_numpy(base[0])  # a row of an array costs less than a view of a tensor
     head = SequenceBatch(
@@ -57,7 +57,7 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> Seque
         context = _context(step, base, plan)
         head.burn_in = torch.from_numpy(context)
         scored = base[0] - context if plan.overlap else base[0]
-        head.num_tokens = int(scored[step.weights > 0].sum())
+        head.num_tokens = int(scored @ (step.weights > 0))
     elif count and step.weights[0]:  # a batch that is dealt whole has filler everywhere or nowhere
         head.num_tokens = sum(known)
     return head
@@ -73,23 +73,26 @@ def delivered(batch: SequenceBatch) -> int:
 
 
 def _of_rows(
-    step: Step, ids: NDArray[np.int64], rows: NDArray[np.int64], base: NDArray[np.int64]
-) -> None:
-    sums = np.zeros(len(step.spans) + 1, dtype=np.int64)
-    np.cumsum(step.spans[:, 2] - step.spans[:, 1], out=sums[1:])
-    base[0] = sums[rows[1:]] - sums[rows[:-1]]
-    base[1], base[2], base[3] = -1, 0, -1
-    filled = np.flatnonzero(rows[1:] > rows[:-1])
-    firsts = rows[:-1][filled]
-    base[1, filled], base[2, filled] = ids[firsts], step.spans[firsts, 1]
-    base[3, filled] = step.spans[firsts, 0]
+    spans: NDArray[np.int64], ids: NDArray[np.int64], rows: NDArray[np.int64],
+    base: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """Say of each row what its first span is: id, start, position; of one without any nothing."""
+    firsts, filled = rows[:-1], rows[1:] > rows[:-1]
+    if not filled.all():
+        base[1], base[2], base[3] = -1, 0, -1
+        firsts = firsts[filled]
+        base[1, filled], base[2, filled] = ids[firsts], spans[firsts, 1]
+        base[3, filled] = spans[firsts, 0]
+        return
+    first = spans.take(firsts, axis=0)
+    base[1], base[2], base[3] = ids.take(firsts), first[:, 1], first[:, 0]
 
 
 def _segments(
     spans: NDArray[np.int64], ids: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> torch.Tensor:
     made = np.empty((len(spans), 4), dtype=np.int64)
-    made[:, 0] = np.repeat(np.arange(len(rows) - 1), np.diff(rows))
+    made[:, 0] = np.arange(len(rows) - 1).repeat(rows[1:] - rows[:-1])
     made[:, 1], made[:, 2:] = ids, spans[:, 1:]
     return torch.from_numpy(made)
 
@@ -104,6 +107,7 @@ def _context(step: Step, base: NDArray[np.int64], plan: Plan) -> NDArray[np.int6
 
 def _resets(step: Step, base: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
     """Say where a lane begins a sequence; a carried state begins only with the epoch."""
-    begins = np.full(len(base[0]), step.number == 0) if plan.carry else base[2] == 0
-    resets: NDArray[np.bool_] = begins & (base[0] > 0)
-    return resets
+    if plan.carry and step.number:
+        return np.zeros(len(base[0]), dtype=np.bool_)
+    resets: NDArray[np.bool_] = base[0] > 0
+    return resets if plan.carry else resets & (base[2] == 0)

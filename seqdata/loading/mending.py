@@ -145,7 +145,8 @@ def _replaced(
             name: piece[: len(piece) - whole + length] if _runs(axes, name, piece) else piece
             for name, piece in made[donor].items()
         }
-    return step._replace(spans=spans), replace(request, spans=spans, ids=ids)
+    step = step._replace(spans=spans, lengths=spans[:, 2] - spans[:, 1])
+    return step, replace(request, spans=spans, ids=ids)
 
 
 def _runs(axes: Axes, name: str, piece: Any) -> bool:
