@@ -238,7 +238,7 @@ def _filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
             f"{shown(url)}: {scheme}:// needs the package {package!r}, which is not installed; "
             f"pip install {package}"
         ) from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, KeyError) as error:
         names = ", ".join(remote.storage_options) or "none"
         raise ConfigError(
             f"{shown(url)}: `storage_options` ({names}) cannot be meant for {scheme}:// "

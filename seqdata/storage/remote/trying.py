@@ -79,16 +79,15 @@ def status_of(error: BaseException) -> int | None:
 
 def _is_final(error: Exception, place: Place, attempt: int) -> SeqDataError | None:
     """Give the error that no other try would help against; None: one may."""
-    cause = error.__cause__
-    if isinstance(error, FileNotFoundError):
-        of = None if cause is None else status_of(cause)
+    cause, status = error.__cause__, status_of(error)
+    if isinstance(error, FileNotFoundError):  # over the web it may stand for anything
+        status = None if cause is None else status_of(cause)
         passing = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
-        if not passing and (of is None or of in _GONE):
+        if not passing and (status is None or status in _GONE):
             return place.error(
                 MissingShardError, "is not there, must be; restore it or write the store again"
             )
-        return None
-    status = status_of(error)
+        error = error if status is None or not isinstance(cause, Exception) else cause
     refused = status is not None and 400 <= status < 500 and status not in _PASSING
     if refused or isinstance(error, _HOPELESS) or type(error).__name__ in _NO_CREDENTIALS:
         return _unreadable(

@@ -205,6 +205,9 @@ def slow(rate: int = 1000) -> Fault:
     """
 
     def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+        if not answer.body:
+            _send(answer, handler)
+            return
         _send(replace(answer, body=b""), handler, said=len(answer.body))
         step = max(1, rate // 10)
         for at in range(0, len(answer.body), step):

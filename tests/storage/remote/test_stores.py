@@ -1,6 +1,7 @@
 """Stores at S3, at web addresses and in memory give what the local one gives."""
 
-import sys
+import shutil
+import threading
 from pathlib import Path
 
 import fsspec
@@ -8,10 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from samples import read_all, spans_of, write
 
 from seqdata import (
     Bucketed,
@@ -28,6 +25,7 @@ from seqdata import (
     split,
 )
 from seqdata.testing.faults.network import folder_of, served
+from tests.storage.remote.samples import read_all, spans_of, write
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +102,10 @@ def test_ids_and_texts_come_without_the_shards(web, local, tmp_path, how):
         ):
             assert found.tobytes() == must.tobytes()
     parts = split(store, {"train": 0.8, "val": 0.2})
-    assert parts["val"].numbers.tolist() == split(local, {"train": 0.8, "val": 0.2})[
-        "val"
-    ].numbers.tolist()
+    assert (
+        parts["val"].numbers.tolist()
+        == split(local, {"train": 0.8, "val": 0.2})["val"].numbers.tolist()
+    )
     sizes = {Path(local.location, name).stat().st_size for name in local.shards}
     kept = {path.stat().st_size for path in (tmp_path / "cache").iterdir()}
     assert not sizes & kept
@@ -138,14 +137,8 @@ def test_what_the_next_batches_need_is_fetched_ahead(web, local, tmp_path):
     for _ in range(500):
         if store._cache.has(wanted):
             break
-        threading_wait()
+        threading.Event().wait(0.01)
     assert store._cache.has(wanted)
-
-
-def threading_wait():
-    import threading
-
-    threading.Event().wait(0.01)
 
 
 METHODS = [(0, None), (2, "forkserver"), (2, "spawn"), (2, "fork")]
@@ -198,8 +191,6 @@ def test_bad_asks_are_refused(in_memory, tmp_path, how):
 @pytest.fixture
 def damaged(local, tmp_path):
     """A copy of the store, to be changed, and the address that it is served at."""
-    import shutil
-
     folder = tmp_path / "copy"
     shutil.copytree(local.location, folder)
     with served(folder_of(folder)) as made:
@@ -216,7 +207,7 @@ def test_a_flipped_bit_never_enters_the_cache(damaged, local, tmp_path):
     folder, url = damaged
     store = open_store(url, remote=Remote(cache_dir=tmp_path / "cache"))
     flip(folder / local.shards[1], local.manifest.shards[1].buffers["x"][0][0] + 40)
-    with pytest.raises(CorruptShardError, match="has sha256 .*, must have .*; it is another file"):
+    with pytest.raises(CorruptShardError, match=r"has sha256 .*, must have .*; it is another file"):
         read_all(store)
     sizes = {path.stat().st_size for path in (tmp_path / "cache").iterdir()}
     assert local.manifest.shards[1].bytes not in sizes
@@ -227,7 +218,7 @@ def test_a_flipped_bit_in_a_range_names_the_sequence(damaged, local, tmp_path):
     place = local.manifest.shards[1].buffers["x"][0][0] + 40
     flip(folder / local.shards[1], place)
     store = open_store(url, remote=Remote(how="ranges", cache_dir=tmp_path / "cache"))
-    with pytest.raises(CorruptSampleError, match="sequence .* field .x., bytes") as caught:
+    with pytest.raises(CorruptSampleError, match=r"sequence .* field .x., bytes") as caught:
         read_all(store)
     facts = caught.value.facts
     assert facts["dataset"] == url
@@ -244,7 +235,7 @@ def test_a_shard_that_is_gone_or_cut_is_found_at_opening(damaged, local, tmp_pat
     with pytest.raises(CorruptShardError, match=r"has \d+ bytes, must have \d+; restore it"):
         open_store(url, remote=remote)
     path.unlink()
-    with pytest.raises(MissingShardError, match="shard 1 .* is not there, must be; restore it"):
+    with pytest.raises(MissingShardError, match=r"shard 1 .* is not there, must be; restore it"):
         open_store(url, remote=remote)
 
 
@@ -300,9 +291,7 @@ def test_files_that_others_wrote_are_read_from_s3(s3, bucket, remote, tmp_path):
     for location in (f"s3://{bucket}/files", f"s3://{bucket}/files/0.parquet"):
         store = open_store(location, verify="off", remote=remote())
         part = len(store)
-        assert read_all(store) == {
-            name: values[:part] for name, values in read_all(near).items()
-        }
+        assert read_all(store) == {name: values[:part] for name, values in read_all(near).items()}
     far = open_store(f"s3://{bucket}/files", verify="off", remote=remote())
     assert far.fingerprint == near.fingerprint
     assert far.location == f"s3://{bucket}/files"

@@ -1,0 +1,235 @@
+"""The cache: fetched once, bounded, never wrong, whatever dies or is full."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqdata import Bucketed, CacheError, Loader, Remote, open_store
+from seqdata.storage.remote.cache import Wanted, cache_of
+from seqdata.storage.remote.files import remote_files
+from seqdata.testing.faults import network
+from seqdata.testing.faults.limits import small_files
+from seqdata.testing.faults.network import folder_of, served
+from tests.storage.remote.samples import read_all, spans_of, write
+
+SIZE = 1 << 20
+FILLING = Path(__file__).with_name("filling.py")
+
+
+@pytest.fixture
+def web(tmp_path):
+    """Files a, b, c and d of 1 MiB, each of one byte value."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number, name in enumerate("abcd"):
+        (folder / name).write_bytes(bytes([number]) * SIZE)
+    with served(folder_of(folder)) as made:
+        yield made
+
+
+def cache_at(web, tmp_path, **options):
+    return cache_of(remote_files(web.url, Remote(cache_dir=tmp_path / "cache", **options)))
+
+
+def files_in(tmp_path):
+    return {
+        one.name: one.stat().st_size
+        for one in (tmp_path / "cache").iterdir()
+        if one.name != ".lock"
+    }
+
+
+def first(held):
+    return memoryview(held.mapping)[0]
+
+
+def test_a_file_is_fetched_once_and_found_again(web, tmp_path):
+    cache = cache_at(web, tmp_path)
+    assert first(cache.hold(Wanted("b"))) == 1
+    gets = [one for one in web.asked if one[0] == "GET"]
+    assert first(cache.hold(Wanted("b"))) == 1
+    assert [one for one in web.asked if one[0] == "GET"] == gets
+    assert list(files_in(tmp_path).values()) == [SIZE]
+
+
+def test_the_cache_stays_bounded_and_drops_what_was_not_used_for_longest(web, tmp_path):
+    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE + 100)
+    for name in "abacb":
+        cache.hold(Wanted(name))
+        assert sum(files_in(tmp_path).values()) <= 2 * SIZE + 100
+    web.asked.clear()
+    for name in "bc":  # a was dropped for c, or c took its place
+        cache.hold(Wanted(name))
+    assert [path for method, path in web.asked if method == "GET"] in ([], ["/c"])
+
+
+def test_what_is_read_is_never_removed(web, tmp_path):
+    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE, stall_seconds=0.3)
+    held = cache.hold(Wanted("a"))
+    view = np.frombuffer(held.mapping, dtype=np.uint8)
+    path = held.path
+    del held  # the array holds it
+    for name in "bcd":
+        assert first(cache.hold(Wanted(name))) == "abcd".index(name)
+    assert path.exists()
+    assert (view == 0).all()
+    del view
+    cache.hold(Wanted("b"))
+    assert not path.exists()
+
+
+def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
+    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE, stall_seconds=0.2)
+    held = [cache.hold(Wanted(name)) for name in "ab"]
+    text = r"1048576 bytes are needed and 0 of 2097152 are free, the rest is being read, must have"
+    with pytest.raises(CacheError, match=text) as caught:
+        cache.hold(Wanted("c"))
+    assert caught.value.facts["needed"] == SIZE
+    released = []
+    with pytest.raises(CacheError):
+        cache.hold(Wanted("c"), None, lambda: released.append(1))
+    assert released
+    held.clear()
+    assert first(cache.hold(Wanted("c"))) == 2
+    with pytest.raises(CacheError, match="raise Remote"):
+        cache_at(web, tmp_path, cache_bytes=100).hold(Wanted("d"))
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error(web, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(CacheError, match=r"cannot be made .*, must be a folder to write to; pass"):
+        cache_at(web, tmp_path).hold(Wanted("a"))
+
+
+def test_a_cached_file_that_was_cut_is_fetched_again(web, tmp_path):
+    cache = cache_at(web, tmp_path)
+    path = cache.hold(Wanted("b")).path
+    os.truncate(path, 100)
+    held = cache.hold(Wanted("b"))
+    assert bytes(memoryview(held.mapping)) == bytes([1]) * SIZE
+
+
+def test_threads_that_want_the_same_file_fetch_it_once(web, tmp_path):
+    cache, found = cache_at(web, tmp_path), []
+    threads = [
+        threading.Thread(target=lambda: found.append(first(cache.hold(Wanted("d")))))
+        for _ in range(6)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(30)
+    assert found == [3] * 6
+    assert len([one for one in web.asked if one == ("GET", "/d")]) == 1
+
+
+def begun(web, tmp_path, names, most=1 << 30):
+    arguments = [sys.executable, FILLING, web.url, tmp_path / "cache", names, str(most)]
+    child = subprocess.Popen(
+        [str(one) for one in arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    return child
+
+
+def go(child):
+    assert child.stdout.readline() == "ready\n"
+    child.stdin.write("go\n")
+    child.stdin.flush()
+
+
+def ended(child):
+    out, _ = child.communicate(timeout=60)
+    return out.split("\n")[:-1]
+
+
+def right(lines):
+    return all(line == f"{line[0]} {'abcd'.index(line[0])} {SIZE} 1" for line in lines)
+
+
+def race(web, tmp_path):
+    """Two cold processes, and room for three files of four; gives what they have seen."""
+    both = [begun(web, tmp_path, names, 3 * SIZE) for names in ("a,b,c,d,a", "a,d,c,b,a")]
+    for child in both:
+        go(child)
+    found = [ended(child) for child in both]
+    assert [child.returncode for child in both] == [0, 0]
+    return found
+
+
+def test_two_cold_processes_share_what_they_fetch(web, tmp_path):
+    both = [begun(web, tmp_path, "a,b") for _ in range(2)]
+    for child in both:
+        go(child)
+    found = [ended(child) for child in both]
+    assert found[0] == found[1] == [f"a 0 {SIZE} 1", f"b 1 {SIZE} 1"]
+    gets = sorted(path for method, path in web.asked if method == "GET")
+    assert gets == ["/a", "/b"]
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.nightly)])
+def test_two_processes_and_eviction_under_them_never_read_what_is_wrong(web, tmp_path, rounds):
+    for _ in range(rounds):
+        for lines in race(web, tmp_path):
+            assert len(lines) == 5
+            assert right(lines)
+
+
+def killed(web, tmp_path, instant):
+    """A filling process killed after some seconds; then another one must find all right."""
+    child = begun(web, tmp_path, "a,b,c,d", 4 * SIZE)
+    go(child)
+    time.sleep(instant)
+    child.kill()
+    child.communicate(timeout=60)
+    cache = cache_at(web, tmp_path, cache_bytes=4 * SIZE, stall_seconds=2)
+    for number, name in enumerate("abcd"):
+        content = np.frombuffer(cache.hold(Wanted(name)).mapping, dtype=np.uint8)
+        assert (content == number).all()
+    assert not [name for name in files_in(tmp_path) if name.endswith(".part")]
+    for path in (tmp_path / "cache").iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("runs", [4, pytest.param(200, marks=pytest.mark.nightly)])
+def test_a_process_killed_while_it_fills_leaves_nothing_wrong(web, tmp_path, runs):
+    drawn = random.Random(0)
+    web.fault = network.slow(10 * SIZE)
+    for _ in range(runs):
+        killed(web, tmp_path, drawn.uniform(0, 0.35))
+
+
+def test_a_full_disk_is_an_error_that_says_how_much_is_free(web, tmp_path):
+    undo = small_files(SIZE // 2)
+    try:
+        with pytest.raises(CacheError, match=r"cannot be written to \(File too large\), \d+ bytes"):
+            cache_at(web, tmp_path).hold(Wanted("a"))
+    finally:
+        undo()
+    assert files_in(tmp_path) == {}
+    assert first(cache_at(web, tmp_path).hold(Wanted("a"))) == 0
+
+
+def test_a_store_larger_than_the_cache_is_read_through_it(tmp_path):
+    local = write(tmp_path / "store")
+    largest = max(shard.bytes for shard in local.manifest.shards)
+    others = sum(one.stat().st_size for one in Path(local.location).iterdir()) - sum(
+        shard.bytes for shard in local.manifest.shards
+    )
+    most = 2 * largest + others
+    with served(folder_of(tmp_path / "store")) as made:
+        remote = Remote(cache_dir=tmp_path / "cache", cache_bytes=most, stall_seconds=5)
+        store = open_store(made.url, remote=remote)
+        for number in range(len(local)):
+            one = spans_of(local, [number])
+            assert read_all(store, one) == read_all(local, one)
+            assert sum(files_in(tmp_path).values()) <= most
+        with pytest.raises(CacheError, match="must have room"):
+            quick = Remote(cache_dir=tmp_path / "cache", cache_bytes=most, stall_seconds=0.2)
+            list(Loader(open_store(made.url, remote=quick), Bucketed(64), seed=0))

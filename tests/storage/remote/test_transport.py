@@ -1,0 +1,225 @@
+"""What remote servers do wrong is tried again, then said; and never believed."""
+
+import logging
+import re
+import time
+
+import pytest
+
+from seqdata import ConfigError, FingerprintMismatch, MissingShardError, Remote, RemoteReadError
+from seqdata.storage.remote.cache import Wanted, cache_of
+from seqdata.storage.remote.files import remote_file, remote_files
+from seqdata.storage.remote.urls import joined, parted, shown, without_secrets
+from seqdata.testing.faults import network
+from seqdata.testing.faults.network import folder_of, served
+
+CONTENT = bytes(range(256)) * 64  # 16 KiB
+
+
+@pytest.fixture
+def web(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file.bin").write_bytes(CONTENT)
+    with served(folder_of(tmp_path / "data")) as made:
+        yield made
+
+
+def quick(tmp_path, **options):
+    options = {"retry_seconds": 1.5, "stall_seconds": 1.0, **options}
+    return Remote(cache_dir=tmp_path / "cache", **options)
+
+
+PASSING = [network.unavailable, network.reset, network.short]
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_what_passes_is_tried_again_with_a_line_each(web, tmp_path, caplog, fault):
+    files = remote_files(web.url, quick(tmp_path, retry_seconds=20))
+    web.fault = fault(2)
+    with caplog.at_level(logging.WARNING, "seqdata.remote"):
+        assert files.read("file.bin", 10, 5000) == CONTENT[10:5000]
+    lines = [one.getMessage() for one in caplog.records if one.name == "seqdata.remote"]
+    assert len(lines) == 2
+    assert re.search(r'\("file\.bin"\), bytes 10\.\.5000: .*; attempt 1 failed, again in', lines[0])
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(web, tmp_path, fault):
+    files = remote_files(web.url, quick(tmp_path))
+    web.fault = fault()
+    began = time.monotonic()
+    with pytest.raises(RemoteReadError, match=r"cannot be read \(.*; tried \d+ times\)") as caught:
+        files.read("file.bin", 10, 5000)
+    assert time.monotonic() - began < 6
+    facts = caught.value.facts
+    assert (facts["file"], facts["offset"], facts["length"]) == ("file.bin", 10, 4990)
+    assert facts["attempts"] >= 2
+
+
+def test_a_body_that_crawls_is_given_up_in_time(web, tmp_path):
+    files = remote_files(web.url, quick(tmp_path, stall_seconds=0.5))
+    web.fault = network.slow(1000)
+    began = time.monotonic()
+    with pytest.raises(RemoteReadError, match="FSTimeoutError"):
+        files.read("file.bin", 0, len(CONTENT))
+    assert time.monotonic() - began < 6
+
+
+def test_a_refusal_is_an_error_at_once(web, tmp_path):
+    files = remote_files(web.url, quick(tmp_path, retry_seconds=30))
+    web.fault = network.refused()
+    with pytest.raises(RemoteReadError, match=r"403.*tried once\), must be; check address, rights"):
+        files.read("file.bin", 0, 10)
+    with pytest.raises(RemoteReadError, match="403"):
+        files.stat("file.bin")
+
+
+def test_what_is_not_there_is_said_at_once(web, tmp_path):
+    files = remote_files(web.url, quick(tmp_path, retry_seconds=30))
+    with pytest.raises(MissingShardError, match=r'\("nope"\).*is not there, must be; restore it'):
+        files.stat("nope")
+    with pytest.raises(MissingShardError):
+        files.read("nope", 0, 1)
+
+
+def test_a_stat_that_fails_for_another_reason_is_not_a_missing_file(web, tmp_path):
+    files = remote_files(web.url, quick(tmp_path))
+    web.fault = network.unavailable()
+    with pytest.raises(RemoteReadError):
+        files.stat("file.bin")
+    web.fault = network.unavailable(2)  # HEAD, then GET
+    assert files.stat("file.bin").size == len(CONTENT)
+
+
+@pytest.mark.parametrize("fault", [*PASSING, lambda: network.slow(500)])
+def test_what_could_not_be_read_is_not_in_the_cache(web, tmp_path, fault):
+    files = remote_files(web.url, quick(tmp_path))
+    cache, wanted = cache_of(files), Wanted("file.bin")
+    web.hits, stat = "file.bin", files.stat("file.bin")
+    web.fault = fault()
+    with pytest.raises(RemoteReadError):
+        cache.hold(Wanted("file.bin", stat.size, "0" * 64))
+    assert [one.name for one in (tmp_path / "cache").iterdir()] == [".lock"]
+    web.fault = None
+    assert bytes(memoryview(cache.hold(wanted).mapping)) == CONTENT
+
+
+def test_a_file_that_is_replaced_while_it_is_fetched_is_not_kept(web, tmp_path):
+    files = remote_files(web.url, quick(tmp_path))
+    web.fault = network.retagged(after=2)  # the first look, and the body
+    with pytest.raises(FingerprintMismatch, match="was replaced while it was read, must stay as"):
+        cache_of(files).hold(Wanted("file.bin"))
+    assert [one.name for one in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+S3_FAULTS = [network.unavailable, network.reset, network.short]
+
+
+@pytest.mark.parametrize("fault", S3_FAULTS)
+def test_s3_is_tried_again_until_it_answers(s3, bucket, remote, faulty, fault):
+    s3.pipe(f"{bucket}/file.bin", CONTENT)
+    files = remote_files(f"s3://{bucket}", remote(faulty.url, retry_seconds=30, stall_seconds=10))
+    faulty.fault, faulty.hits = fault(1), "file.bin"
+    assert files.read("file.bin", 100, 9000) == CONTENT[100:9000]
+
+
+@pytest.mark.parametrize("fault", [network.unavailable, lambda: network.slow(1000), network.reset])
+def test_s3_that_does_not_answer_is_an_error_in_time(s3, bucket, remote, faulty, fault):
+    s3.pipe(f"{bucket}/file.bin", CONTENT)
+    files = remote_files(f"s3://{bucket}", remote(faulty.url, retry_seconds=1.5, stall_seconds=1))
+    files.stat("file.bin")
+    faulty.fault, faulty.hits = fault(), "file.bin"
+    began = time.monotonic()
+    with pytest.raises(RemoteReadError) as caught:
+        files.read("file.bin", 0, len(CONTENT))
+    assert time.monotonic() - began < 8
+    assert caught.value.facts["file"] == "file.bin"
+
+
+def test_another_tag_at_s3_is_noticed(s3, bucket, remote):
+    s3.pipe(f"{bucket}/file.bin", CONTENT)
+    files = remote_files(f"s3://{bucket}", remote())
+    stat = files.stat("file.bin")
+    files.check_same("file.bin", stat)
+    s3.pipe(f"{bucket}/file.bin", CONTENT[::-1])
+    with pytest.raises(FingerprintMismatch):
+        files.check_same("file.bin", stat)
+
+
+def test_no_message_and_no_repr_holds_what_is_secret(web, tmp_path, caplog):
+    address = web.url.replace("http://", "http://me:password@") + "?signature=abcdef"
+    remote = quick(tmp_path, storage_options={"headers": {"X-Key": "token99"}})
+    files = remote_files(address, remote)
+    assert files.read("file.bin", 0, 5) == CONTENT[:5]
+    web.fault = network.unavailable()
+    told = [repr(files), repr(remote), files.location]
+    with caplog.at_level(logging.DEBUG, "seqdata"):
+        for name in ("file.bin", "nope"):
+            with pytest.raises(RemoteReadError) as caught:
+                files.read(name, 0, 5)
+            told += [str(caught.value), str(caught.value.facts), repr(caught.value.__cause__)]
+        web.fault = network.refused()
+        with pytest.raises(RemoteReadError) as caught:
+            files.stat("file.bin")
+    told += [str(caught.value), caplog.text]
+    for secret in ("password", "signature", "abcdef", "token99", "me:"):
+        assert secret not in "\n".join(told)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["ftp://host/x", "simplecache::s3://bucket/x", "reference://x", "pipe://cat", "sftp://h/x"],
+)
+def test_a_scheme_that_is_not_listed_is_refused(location):
+    with pytest.raises(ConfigError, match=r"is a location of .*, must be a plain URL of s3, gs"):
+        remote_files(location, Remote())
+
+
+def test_what_is_not_installed_is_named(monkeypatch):
+    import importlib
+
+    def absent(name, package=None):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    with pytest.raises(ConfigError, match="gs:// needs the package 'gcsfs', which is"):
+        remote_files("gs://bucket/x", Remote())
+
+
+def test_options_that_the_transport_does_not_take_are_an_error():
+    both = {"key": "a", "username": "secret"}
+    with pytest.raises(ConfigError, match=r"`storage_options` \(key, username\) cannot be meant"):
+        remote_files("s3://bucket", Remote(storage_options=both))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"how": "all"}, "`how` is 'all', must be one of cache, ranges"),
+        ({"cache_bytes": 0}, "`cache_bytes` is 0, must be at least 1"),
+        ({"gap": -1}, "`gap` is -1, must be at least 0"),
+        ({"connections": 0}, "`connections` is 0, must be at least 1"),
+        ({"retry_seconds": 0}, "`retry_seconds` is 0, must be more than 0"),
+        ({"stall_seconds": -1}, "`stall_seconds` is -1, must be more than 0"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options, text):
+    with pytest.raises(ConfigError, match=text):
+        Remote(**options)
+
+
+def test_urls_are_joined_parted_and_shown():
+    assert joined("s3://bucket/data/", "x.arrow") == "s3://bucket/data/x.arrow"
+    assert joined("https://h/data?key=1", "x") == "https://h/data/x?key=1"
+    assert parted("https://h/data/x.tar?key=1") == ("https://h/data?key=1", "x.tar")
+    assert parted("gs://bucket/x.tar") == ("gs://bucket", "x.tar")
+    assert shown("https://me:pw@h/data?key=1#part") == "https://h/data"
+    text = "403, url='https://me:pw@h/x?Signature=ab/c' and s3://k:s@b/y"
+    assert without_secrets(text) == "403, url='https://h/x' and s3://b/y"
+
+
+def test_a_file_is_known_by_its_own_url(web, tmp_path):
+    files, name = remote_file(f"{web.url}/file.bin", quick(tmp_path))
+    assert files.read(name, 1, 3) == CONTENT[1:3]
+    assert files.read(name, 3, 3) == b""
+    assert name == "file.bin"
