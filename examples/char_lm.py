@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--lanes", type=int, default=32)
     parser.add_argument("--chunk", type=int, default=64)
-    parser.add_argument("--hidden", type=int, default=224)
+    parser.add_argument("--hidden", type=int, default=320)
     parser.add_argument("--smoke", action="store_true", help="a text made by a rule, some seconds")
     options = parser.parse_args()
     if options.smoke:
@@ -85,7 +85,7 @@ def main() -> None:
         eval_batching=TBPTT(lanes=1, chunk=512, continuous=True),
         shift=1,
     )
-    model = ShowingLM(len(known), 128, options.hidden, dropout=0.2, cosine=True)
+    model = ShowingLM(len(known), 128, options.hidden, dropout=0.25, cosine=True)
     model.scored, model.begun = np.zeros(len(val), dtype=np.int64), time.perf_counter()
     parameters = sum(one.numel() for one in model.parameters())
     print(f"{len(train):,} characters, {len(known)} different; {parameters:,} parameters")
