@@ -65,7 +65,7 @@ $(STAMP_OF_OLDEST): pyproject.toml constraints.txt tests/nightly/oldest.py | $(S
 	@test -x $(OLDEST)/bin/python || $(BIN)/python -m venv $(OLDEST)
 	@$(BIN)/python tests/nightly/oldest.py > $(OLDEST)/constraints.txt
 	@PIP_CONSTRAINT=$(OLDEST)/constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(OLDEST)/bin/python -m pip install -q \
-		-e . -e models crc32c hypothesis matplotlib pandas polars pytest pytest-timeout pytest-xdist
+		$(foreach package,$(PACKAGES),-e $(package)) crc32c hypothesis matplotlib pandas polars pytest pytest-timeout pytest-xdist
 	@touch $@
 
 reliability:  ## write docs/reliability.md from what test-nightly and mutants found
