@@ -95,6 +95,8 @@ def read_npy(first: bytes, size: int) -> Found:
     if first[6] not in (1, 2, 3) or begin > min(len(first), size):
         raise NoHeadError(f"has a head of version {first[6]} and {length} bytes")
     descr, fortran, shape = _told(first[begin - length : begin].decode("latin1"))
+    if not isinstance(descr, str) or "O" in descr:
+        raise NoHeadError(f"holds Python objects or records (dtype {str(descr)[:40]})")
     whole = isinstance(shape, tuple) and all(type(one) is int and one >= 0 for one in shape)
     if not whole or not isinstance(fortran, bool):
         raise NoHeadError(f"has the shape {str(shape)[:40]}")
@@ -117,10 +119,8 @@ def _told(text: str) -> tuple[Any, Any, Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _array_head(descr: Any, shape: tuple[int, ...], scalar: bool, fortran: bool) -> Head:
+def _array_head(descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool) -> Head:
     """Give the head of arrays; the same one for all that are alike."""
-    if not isinstance(descr, str) or "O" in descr:
-        raise NoHeadError(f"holds Python objects or records (dtype {str(descr)[:40]})")
     try:
         dtype = np.dtype(descr)
     except TypeError as error:

@@ -5,7 +5,9 @@ Place in the flow: the first step of opening and of indexing. Reads: names. Make
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +23,7 @@ SUFFIX = ".tar"
 JOINED = "::"
 _PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 MAX_SHARDS = 1 << 20
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
 def text_of(location: Location) -> str:
@@ -75,21 +78,25 @@ def find_shards(location: str) -> list[Path]:
 def _expanded(part: str, location: str) -> list[str]:
     if "{" not in part:
         return [part]
+    if _most(part) > MAX_SHARDS:
+        raise ConfigError(
+            f"webdataset: {location!r} means more than {MAX_SHARDS} shards, must mean at most so "
+            "many; check the braces"
+        )
     try:
-        made = []
-        for one in braceexpand.braceexpand(part):
-            made.append(one)
-            if len(made) > MAX_SHARDS:
-                raise ConfigError(
-                    f"webdataset: {location!r} means more than {MAX_SHARDS} shards, must mean at "
-                    "most so many; check the braces"
-                )
+        return list(braceexpand.braceexpand(part))
     except ValueError as error:  # unbalanced
         raise ConfigError(
             f"webdataset: {location!r} has braces without their ends, must have both; e.g. "
             "'x-{000..017}.tar'"
         ) from error
-    return made
+
+
+def _most(part: str) -> int:
+    """Give how many texts braces mean at most, without making them."""
+    ranges = [abs(int(last) - int(first)) + 1 for first, last in _RANGE.findall(part)]
+    choices = [one.count(",") + 1 for one in part.split("{")[1:]]
+    return math.prod(ranges) * math.prod(choices)
 
 
 def _in_folder(folder: Path) -> list[Path]:

@@ -1,0 +1,149 @@
+"""The first bytes of arrays and sound: what they say, and what is not believed."""
+
+import io
+import struct
+import wave
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seqdata_webdataset.heads import Head, NoHeadError, read_flac, read_npy, read_wav
+
+DTYPES = ["<f4", ">f4", "<i2", "|u1", "<f8", "<u8", "|b1", "<f2"]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.sampled_from(DTYPES),
+    st.lists(st.integers(0, 4), max_size=3),
+    st.booleans(),
+    st.sampled_from([(1, 0), (2, 0)]),
+)
+def test_heads_of_arrays_are_what_numpy_reads(dtype, shape, fortran, version):
+    array = np.zeros(shape, dtype, order="F" if fortran else "C")
+    content = io.BytesIO()
+    np.lib.format.write_array(content, array, version=version)
+    raw = content.getvalue()
+    if 0 in shape[1:]:
+        with pytest.raises(NoHeadError, match="has no numbers per timestep"):
+            read_npy(raw, len(raw))
+        return
+    head, begin, size, steps = read_npy(raw, len(raw))
+    assert raw[begin:] == bytes(size)
+    assert (head.descr, head.shape, head.scalar) == (dtype, tuple(shape[1:]), not shape)
+    assert steps == (shape[0] if shape else 1)
+    assert head.dtype == np.dtype(dtype).name
+
+
+def text_of(text):
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+BAD = [
+    (b"", "does not begin as a .npy file"),
+    (b"\x93NUMPY\x09\x00\x10\x00\0\0" + b" " * 16, "a head of version 9 and 16 bytes"),
+    (b"\x93NUMPY\x01\x00\xff\xff" + b" " * 16, "a head of version 1 and 65535 bytes"),
+    (text_of("{'descr': '<f4'"), "a head that cannot be read"),
+    (text_of("__import__('os').system('true')"), "a head that cannot be read"),
+    (text_of("{'descr': '|O', 'fortran_order': False, 'shape': (3,)}"), "holds Python objects"),
+    (text_of("{'descr': [('a','<f4')], 'fortran_order': False, 'shape': (3,)}"), "Python objects"),
+    (text_of("{'descr': '<q9', 'fortran_order': False, 'shape': (3,)}"), "which there is not"),
+    (text_of("{'descr': '<c8', 'fortran_order': False, 'shape': (3,)}"), "which cannot be stored"),
+    (text_of("{'descr': '<f4', 'fortran_order': 1, 'shape': (3,)}"), "has the shape"),
+    (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}"), "has the shape"),
+    (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': 3}"), "has the shape 3"),
+    (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}"), "0 bytes of values, its"),
+    (
+        text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1152921504606846976)}"),
+        "too many",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "what"), BAD, ids=range(len(BAD)))
+def test_what_is_no_array_is_said(raw, what):
+    with pytest.raises(NoHeadError, match=what):
+        read_npy(raw, len(raw))
+
+
+def wav(channels, bytes_, frames):
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(bytes_)
+        file.setframerate(8000)
+        file.writeframes(bytes(range(channels * bytes_ * frames)))
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("channels", "bytes_", "head"),
+    [
+        (1, 2, Head("wav", "<i2")),
+        (2, 2, Head("wav", "<i2", (2,))),
+        (1, 1, Head("wav", "|u1")),
+        (1, 3, Head("wav", "<i3")),
+        (1, 4, Head("wav", "<i4")),
+    ],
+)
+def test_plain_sound_is_known(channels, bytes_, head):
+    raw = wav(channels, bytes_, 5)
+    assert read_wav(raw, len(raw)) == (head, 44, 5 * channels * bytes_, 5)
+    assert head.in_place == (bytes_ != 3)
+
+
+def chunk(name, content):
+    return name + len(content).to_bytes(4, "little") + content + bytes(len(content) % 2)
+
+
+def riff(*chunks):
+    return b"RIFF" + bytes(4) + b"WAVE" + b"".join(chunks)
+
+
+FMT = struct.pack("<HHIIHH", 1, 1, 8000, 16000, 2, 16)
+
+
+def test_chunks_around_the_samples_are_passed_over():
+    raw = riff(chunk(b"LIST", b"abc"), chunk(b"fmt ", FMT), chunk(b"data", b"1234"), b"tail")
+    head, begin, size, steps = read_wav(raw, len(raw))
+    assert raw[begin : begin + size] == b"1234"
+    assert (head.descr, steps) == ("<i2", 2)
+
+
+def test_floats_and_extensible_formats_are_known():
+    floats = struct.pack("<HHIIHH", 3, 1, 8000, 32000, 4, 32)
+    raw = riff(chunk(b"fmt ", floats), chunk(b"data", bytes(8)))
+    assert read_wav(raw, len(raw))[0] == Head("wav", "<f4")
+    more = struct.pack("<HHIIHH", 0xFFFE, 1, 8000, 16000, 2, 16) + bytes(8) + b"\1\0" + bytes(14)
+    raw = riff(chunk(b"fmt ", more), chunk(b"data", bytes(8)))
+    assert read_wav(raw, len(raw))[0] == Head("wav", "<i2")
+
+
+ALAW = struct.pack("<HHIIHH", 6, 1, 8000, 8000, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (b"RIFX", "does not begin as a .wav file"),
+        (riff(chunk(b"fmt ", ALAW)), "has samples of format 6, 8 bits, 1 channels"),
+        (riff(chunk(b"data", b"12")), "has no plain samples in it"),
+        (riff(chunk(b"fmt ", FMT)), "has no plain samples in it"),
+        (riff(chunk(b"fmt ", FMT), b"data\x09\0\0\0" + b"123"), "its head says 9"),
+        (riff(chunk(b"fmt ", FMT), chunk(b"data", b"123")), "its head says 3"),
+    ],
+)
+def test_what_is_no_plain_sound_is_said(raw, what):
+    with pytest.raises(NoHeadError, match=what):
+        read_wav(raw, len(raw))
+
+
+def test_flac_says_its_length():
+    packed = (8000 << 44) | (1 << 41) | (15 << 36) | 1234
+    raw = b"fLaC" + b"\0\0\0\x22" + bytes(10) + packed.to_bytes(8, "big") + bytes(16)
+    assert read_flac(raw, 99) == (Head("flac", "<i4", (2,)), 0, 99, 1234)
+    with pytest.raises(NoHeadError, match="does not say how many samples"):
+        read_flac(raw[:18] + bytes(24), 99)
+    with pytest.raises(NoHeadError, match=r"does not begin as a .flac file"):
+        read_flac(b"OggS" + raw[4:], 99)
