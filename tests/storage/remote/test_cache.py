@@ -200,7 +200,7 @@ def killed(web, tmp_path, instant):
 @pytest.mark.parametrize("runs", [4, pytest.param(200, marks=pytest.mark.nightly)])
 def test_a_process_killed_while_it_fills_leaves_nothing_wrong(web, tmp_path, runs):
     drawn = random.Random(0)
-    web.fault = network.slow(10 * SIZE)
+    web.fault = network.slow(4 * SIZE)
     for _ in range(runs):
         killed(web, tmp_path, drawn.uniform(0, 0.35))
 
@@ -230,6 +230,7 @@ def test_a_store_larger_than_the_cache_is_read_through_it(tmp_path):
             one = spans_of(local, [number])
             assert read_all(store, one) == read_all(local, one)
             assert sum(files_in(tmp_path).values()) <= most
+        quick = Remote(cache_dir=tmp_path / "cache", cache_bytes=most, stall_seconds=0.2)
+        loader = Loader(open_store(made.url, remote=quick), Bucketed(64), seed=0)
         with pytest.raises(CacheError, match="must have room"):
-            quick = Remote(cache_dir=tmp_path / "cache", cache_bytes=most, stall_seconds=0.2)
-            list(Loader(open_store(made.url, remote=quick), Bucketed(64), seed=0))
+            list(loader)
