@@ -162,6 +162,20 @@ def test_the_character_model_would_notice_a_character_that_is_not_scored_once(sc
         model.on_validation_end()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", [150, pytest.param(2_000, marks=pytest.mark.nightly)])
+def test_gradients_cut_at_random_are_right_on_average_and_those_always_cut_are_not(draws):
+    always, mean, chance = example("artbp").compare(draws)
+    assert always > 0.1
+    assert mean <= 3 * chance < 0.1
+
+
+def test_the_comparison_of_cuts_prints_what_it_found():
+    lines = run_example("artbp.py", "--draws", 5)
+    assert lines[0] == "always cut: the gradient is 23.8% off"
+    assert re.fullmatch(r"cut at random, mean of 5: [\d.]+% off, by chance [\d.]+%", lines[1])
+
+
 SHORT = ["classify", "tag", "forecast"]
 
 
