@@ -6,6 +6,7 @@ import torch
 
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.states import LaneStates
+from seqdata.recurrent.trees import leaves
 from tests.recurrent.harness import (
     MODULES,
     alone,
@@ -228,3 +229,21 @@ def test_e12_every_timestep_is_scored_once(policy, world):
                 seen[sequence][start:stop] += scored
                 at[row] += stop - start
     assert all((one == 1).all() for one in seen)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "callable", "time first"])
+def test_e6_the_state_is_that_of_a_row_at_its_own_end(kind):
+    module, states = module_of(kind), states_for(module_of(kind))
+    for batch in batches(RAGGED, TBPTT(8, 20)):
+        out, state = states.run(module, batch, "x", states.take(batch))
+        states.put(batch, state)
+        if batch.number:
+            break
+        assert len(set(batch.lengths.tolist())) > 2
+        assert not out[~batch.mask].any()
+        for row, length in enumerate(batch.lengths.tolist()):
+            x = batch["x"][row, :length][None]
+            turned = kind == "time first"
+            _, wanted = module(x.transpose(0, 1) if turned else x, None)
+            for one, other in zip(leaves(state), leaves(wanted), strict=True):
+                assert torch.allclose(one.select(states._dim, row), other.select(states._dim, 0))

@@ -153,3 +153,9 @@ def test_states_go_on_across_a_module_in_order():
         _, state = states.run(module, batch, "x", states.take(batch))
         states.put(batch, state)
     assert states.state_dict()["tables"]["train"]["lanes"].tolist() == [0, 1]
+
+
+def test_e14_a_chunk_that_begins_elsewhere_in_its_sequence_is_an_error():
+    states, given = played(POLICIES["rows"], 1)
+    given[1].start = given[1].start + 1
+    refuses(states, given[1], "batch 1 of epoch 0 belongs to other lanes or data; its lane 0")

@@ -327,3 +327,32 @@ def test_a_state_of_another_form_is_refused(other, text):
     states.put(batch_of(), pair(1.0))
     with refuses(text):
         states.put(batch_of(1, lengths=[4, 0]), other)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "callable"])
+@pytest.mark.parametrize(
+    "policy",
+    [TBPTT(3, 6), TBPTT(3, 6, segments=True), TBPTT(3, 6, advance=4), TBPTT(9, 6)],
+)
+def test_nothing_is_read_from_the_device(kind, policy):
+    """A device without values raises where one is asked for: a GPU would be waited for."""
+    module = module_of(kind).to("meta")
+    start = nn.Parameter(torch.zeros(1, 8, device="meta")) if kind == "gru" else None
+    states = states_for(module, initial=start)
+    for host in batches(RAGGED, policy):
+        batch = host.to("meta")
+        assert batch.reset.device.type == "meta"
+        out, state = states.run(module, batch, "x", states.take(batch))
+        states.put(batch, state)
+        assert out.device.type == "meta"
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            bool(out.sum() > 0)
+
+
+def test_what_is_on_the_cpu_goes_along_to_a_device_until_it_is_replaced():
+    batch = batch_of().to("meta")
+    assert batch.on_cpu("weight").tolist() == [1.0, 1.0]
+    assert batch.on_cpu("lanes").tolist() == [0, 1]
+    batch.weight = torch.zeros(2)
+    assert batch.on_cpu("weight").tolist() == [0.0, 0.0]
+    assert batch_of().real().on_cpu("reset").tolist() == [True, True]
