@@ -71,7 +71,7 @@ def _stored(raw: NDArray[np.uint8], head: Head) -> NDArray[Any]:
     shape = () if head.scalar else (steps, *head.shape)
     values = np.frombuffer(raw.tobytes(), head.descr)
     values = values.reshape(shape[::-1]).T if head.fortran else values.reshape(shape)
-    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+    return np.array(values, dtype=values.dtype.newbyteorder("="), order="C")
 
 
 def _flac(raw: NDArray[np.uint8], field: Field, place: Place) -> NDArray[Any]:

@@ -26,6 +26,7 @@ Schema = Mapping[str, Any]
 TEXTS = ("txt", "text", "transcript")
 PARTED = ("json", "jsn", "npz")
 """Extensions whose members hold several values by name."""
+_SOUND = ("int16", "int32", "float32", "float64")  # that FLAC is decoded to
 _PLAIN = {int: "int64", float: "float64", bool: "bool", str: "str", bytes: "bytes"}
 
 
@@ -205,7 +206,8 @@ def _array(one: Extension, said: Any, where: str) -> Wanted:
         chosen = True
     if told is not None:
         shape = told.shape[1:] if told.axis is None and not first.scalar else told.shape
-        alike = (told.dtype, shape) == (field.dtype, field.shape)
+        sound = first.kind == "flac" and told.dtype in _SOUND
+        alike = (told.dtype == field.dtype or sound) and shape == field.shape
         if not alike or (first.scalar and told.axis is not None):
             raise ConfigError(
                 f"{where}: `schema` of {one.name!r} is {told.dtype} {list(told.shape)}"

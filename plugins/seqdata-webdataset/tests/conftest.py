@@ -1,6 +1,7 @@
 """Shards for the tests: written by the webdataset library, or byte by byte."""
 
 import io
+import itertools
 import json
 import tarfile
 
@@ -109,7 +110,10 @@ def tar(tmp_path):
 def opened(tar):
     """Opens a shard of members, with options."""
 
+    numbers = itertools.count()
+
     def open_(members, **options):
-        return open_webdataset(tar(members), index="build", progress=False, **options)
+        path = tar(members, name=f"{next(numbers)}.tar")
+        return open_webdataset(path, index="build", progress=False, **options)
 
     return open_
