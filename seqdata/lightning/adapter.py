@@ -93,6 +93,11 @@ def draws(trainer: Trainer, iterator: object) -> bool:
     return any(one is iterator for one in playing(trainer))
 
 
+def trains_on(trainer: Trainer, iterator: object) -> bool:
+    """Tell whether what is trained is drawn from this very iterator."""
+    return trainer.training and draws(trainer, iterator)
+
+
 def attach(trainer: Trainer, callback: Callback, *, first: bool = False) -> None:
     """Make the Trainer call ``callback``, once, from now on: after all others, or before them."""
     if callback not in callbacks_of(trainer):

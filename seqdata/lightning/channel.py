@@ -32,14 +32,28 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
+class Counting(Generic[Item]):
+    """What ranks add up beside their batches.
+
+    Attributes:
+        mine: Gives this rank's count up to and with an item.
+        told: Called with an item before it is handed out, and the sum over all ranks.
+    """
+
+    mine: Callable[[Item], int]
+    told: Callable[[Item, int], None]
+
+
+@dataclass(frozen=True, slots=True)
 class _Ahead(Generic[Item]):
-    """What the next request will give, and the reduction that says so to the others."""
+    """What the next request will give, and the reductions that say so to the others."""
 
     code: int
     items: list[Item]
     error: Exception | None
     codes: torch.Tensor
-    work: Any
+    counts: torch.Tensor
+    works: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +96,16 @@ class Channel:
         """Whether nothing is under way that another rank has yet to answer."""
         return self._latest is None or bool(self._latest.is_completed())
 
-    def play(self, source: Iterator[Item]) -> Iterator[Item]:
+    def play(
+        self, source: Iterator[Item], counting: Counting[Item] | None = None
+    ) -> Iterator[Item]:
         """Give the items of ``source``, each once every rank has its own; one is drawn ahead.
 
         Every rank must ask equally often.
+
+        Args:
+            source: Of this rank.
+            counting: What ranks add up beside; all must, or none. None: nothing.
 
         Raises:
             SeqDataError: The error of the rank that has one, with its rank, on every rank.
@@ -93,16 +113,20 @@ class Channel:
             IncompleteEpochError: If some ranks have ended and others have not.
             PeerFailedError: If a rank is gone.
         """
-        ahead = self._ahead(source)
+        ahead = self._ahead(source, counting)
         while True:
-            self._wait(ahead.work)
+            for work in ahead.works:
+                self._wait(work)
             highest, lowest = int(ahead.codes[0]), -int(ahead.codes[1])
             if highest == lowest == _END:
                 return
             if highest != _OK:
                 self._raise(ahead)
-            following = self._ahead(source)
-            yield ahead.items.pop()
+            following = self._ahead(source, counting)
+            item = ahead.items.pop()
+            if counting is not None:
+                counting.told(item, int(ahead.counts))
+            yield item
             ahead = following
 
     def gather(self, mine: Item) -> list[Item]:
@@ -132,7 +156,7 @@ class Channel:
             parting=True,
         )
 
-    def _ahead(self, source: Iterator[Item]) -> _Ahead[Item]:
+    def _ahead(self, source: Iterator[Item], counting: Counting[Item] | None) -> _Ahead[Item]:
         items: list[Item] = []
         error: Exception | None = None
         try:
@@ -143,10 +167,15 @@ class Channel:
         except Exception as failure:  # is raised by all ranks, this one too
             code, error = _ERROR, failure
         codes = torch.tensor([code, -code], dtype=torch.int32, device="cpu")
-        self._latest = torch.distributed.all_reduce(
-            codes, op=torch.distributed.ReduceOp.MAX, group=self.group, async_op=True
-        )
-        return _Ahead(code, items, error, codes, self._latest)
+        counts = torch.tensor(counting.mine(items[0]) if counting and items else 0, device="cpu")
+        works = [self._reduced(codes, torch.distributed.ReduceOp.MAX)]
+        if counting is not None:
+            works.append(self._reduced(counts, torch.distributed.ReduceOp.SUM))
+        return _Ahead(code, items, error, codes, counts, works)
+
+    def _reduced(self, values: torch.Tensor, how: Any) -> Any:
+        self._latest = torch.distributed.all_reduce(values, op=how, group=self.group, async_op=True)
+        return self._latest
 
     def _wait(self, work: Any, *, parting: bool = False) -> None:
         """Return once all ranks have said what they have; ``parting`` ranks still do."""

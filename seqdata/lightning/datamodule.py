@@ -74,7 +74,8 @@ class SequenceDataModule(LightningDataModule):
         on_error: What a sequence that cannot be read or transformed does: ``raise``; ``mask``: its
             row has weight 0; ``replace``: its row is the longest other row of the batch, cropped.
             Steps and rows stay as many; ids go to ``seqdata-errors-rank0.jsonl`` in the log folder.
-        max_errors: How many of those a rank may have in a run.
+        max_errors: How many of those a run may have, over all ranks and resumes; one that is met
+            again counts once.
         on_changed: What happens when the training data is not what it was when a state was saved:
             ``error``, or ``next_epoch`` to begin the next epoch over it.
         seed: Of order and transforms; None: that of ``seed_everything``, else 0.
@@ -361,7 +362,10 @@ class SequenceDataModule(LightningDataModule):
         trainer = self.trainer
         if trainer is None or not adapter.draws(trainer, iteration):
             return drawn
-        return self._together.agreed(drawn, trainer.world_size)
+        run, counting = self._run, None
+        if run is not None and iteration.loader.player is run.player:
+            counting = run.errors.counting
+        return self._together.agreed(drawn, trainer.world_size, counting)
 
     def _leave(self) -> None:
         self._together.leave()

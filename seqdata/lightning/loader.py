@@ -94,6 +94,7 @@ class TrainerLoader:
 
     def _drawn(self, iteration: Iteration) -> Iterator[Drawn]:
         start = self._begin(iteration)
+        del iteration  # it holds this generator, which must end with it
         place = start.place
         first = self.player.share(place.epoch, place.position).first_step
         batches = self.player.play(place.epoch, place.position, start.update)

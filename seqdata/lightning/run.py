@@ -16,6 +16,7 @@ from seqdata.errors import SEE, ResumeError, SeqDataError, SeqDataWarning, step_
 from seqdata.lightning import adapter
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Cursor, Place
+from seqdata.lightning.error_count import ErrorCount
 from seqdata.lightning.loader import Iteration, Start
 from seqdata.lightning.options import DataOptions
 from seqdata.lightning.repairs import CounterRepair, Resume
@@ -48,6 +49,8 @@ class TrainRun:
     ) -> None:
         self.trainer = trainer
         self.player = player
+        self.errors = ErrorCount(player, trainer.world_size)
+        self.errors.begin(0)
         self.callback = CounterRepair(lambda: self._resume, self._started)
         self._world = world
         self._options = options
@@ -66,7 +69,7 @@ class TrainRun:
             ResumeError: If the data and the Trainer do not stand at the same step.
         """
         counters = adapter.counters_of(self.trainer)
-        if not adapter.draws(self.trainer, iteration):
+        if not adapter.trains_on(self.trainer, iteration):
             return Start(self.here(), self._update(counters), looks=True)
         lanes = self.player.plan(self.here().epoch).lanes
         stride = 1 if lanes else self._world.size
@@ -138,6 +141,7 @@ class TrainRun:
                 "are not in checkpoints: this update differs; save at its end (every_n_train_steps)"
             )
         self._cursor = Cursor(place)
+        self.errors.begin(state.errors)
         steps = adapter.trained_steps(self.trainer, self.player.steps)
         self._resume = Resume(place, step, shifted, steps)
 
@@ -163,6 +167,7 @@ class TrainRun:
             tail=self._options.tail,
             world_size=self._world.size,
             accumulate=self._accumulate(),
+            errors=self.errors.at(place),
         )
 
     def _accumulate(self) -> int:

@@ -36,6 +36,7 @@ class RunState:
         tail: What happens in the last uneven step.
         world_size: Data-parallel ranks of the run that saved it.
         accumulate: Steps of one optimizer update in that run.
+        errors: In the data, that all ranks have gone on from.
     """
 
     epoch: int
@@ -48,6 +49,7 @@ class RunState:
     tail: str
     world_size: int
     accumulate: int
+    errors: int
 
     @property
     def place(self) -> Place:

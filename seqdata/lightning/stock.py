@@ -128,11 +128,11 @@ class Stock:
         return replace(play, tail="fill") if kind != "train" and play.tail == "repeat" else play
 
     def _counting(self, circumstances: Circumstances) -> Tally:
-        if self._tally is None:
-            name = f"seqdata-errors-rank{circumstances.world.rank}.jsonl"
-            folder = circumstances.folder
-            path = None if folder is None else folder / name
-            self._tally = Tally(self._options.max_errors, path)
+        name = f"seqdata-errors-rank{circumstances.world.rank}.jsonl"
+        folder = circumstances.folder
+        path = None if folder is None else folder / name
+        if self._tally is None or self._tally.path != path:
+            self._tally = Tally(self._options.max_errors, path, listed_count=False)
         return self._tally
 
     def shutdown(self) -> None:

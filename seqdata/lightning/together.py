@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import PeerFailedError
 from seqdata.lightning.agreement import gather
-from seqdata.lightning.channel import PATIENCE, Channel, stopped
+from seqdata.lightning.channel import PATIENCE, Channel, Counting, stopped
 from seqdata.lightning.peers import myself
 from seqdata.lightning.watcher import Bounds, Watcher
 from seqdata.world import World
@@ -45,19 +45,22 @@ class Together:
         self._stop: str | None = None
         self._ends_alone = False
 
-    def agreed(self, source: Iterator[Item], ranks: int) -> Iterator[Item]:
+    def agreed(
+        self, source: Iterator[Item], ranks: int, counting: Counting[Item] | None = None
+    ) -> Iterator[Item]:
         """Give the items of ``source`` on every rank, or the same error on every rank.
 
         Args:
             source: Of this rank; drawn from one item ahead where there are others.
             ranks: How many there are; each must play as often.
+            counting: What ranks add up beside; with one rank nobody is told. None: nothing.
 
         Raises:
             Preempted: If a rank was told to stop.
             SeqDataError: What failed on any rank.
         """
         channel = self._channel(ranks)
-        yield from self._alone(source) if channel is None else channel.play(source)
+        yield from self._alone(source) if channel is None else channel.play(source, counting)
 
     def stop(self, why: str) -> None:
         """Make all ranks stop before the same next batch; it only takes note."""

@@ -166,9 +166,12 @@ class Assembly:
         mended = mend(tools.fetching, step, request, tools.on_error)
         if mended is None:  # it is the batch that fails, and no sequence
             raise error
-        for span, found in sorted(mended.errors.items()):
+        counts = step.weights.any()  # filler is another rank's row, who counts it
+        for span, found in sorted(mended.errors.items()) if counts else ():
             sequence = int(request.ids[span])
-            tools.tally.add(found, sequence=sequence, epoch=self.epoch, batch=step.number)
+            tools.tally.add(
+                found, loader=tools.name, sequence=sequence, epoch=self.epoch, batch=step.number
+            )
         batch = self._head(mended.step, mended.request, number)
         batch.num_tokens = delivered(batch)
         batch.axes, columns = mended.axes, mended.columns

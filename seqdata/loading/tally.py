@@ -25,48 +25,85 @@ _MOST_TEXT = 2_000  # characters of a message in the list
 class Tally:
     """Counts errors, and ends a run that has too many.
 
+    An error that is met again at the same place (a validation that runs every epoch, a batch that
+    is made again after a resume) counts and is listed once.
+
     Args:
         most: How many a run may have.
-        path: Where they are listed; those of an earlier process count. None: nowhere.
+        path: Where they are listed. None: nowhere.
+        listed_count: Whether those that an earlier process has listed there count.
 
     Raises:
         ConfigError: If ``most`` is no count.
         OSError: If the list cannot be read.
     """
 
-    def __init__(self, most: int = MAX_ERRORS, path: Path | None = None) -> None:
+    def __init__(
+        self, most: int = MAX_ERRORS, path: Path | None = None, *, listed_count: bool = True
+    ) -> None:
         if not isinstance(most, int) or most < 0:
             raise ConfigError(f"loader: `max_errors` is {most!r}, must be a whole number from 0")
+        self.path = path
         self._most = most
-        self._path = path
         self._lock = threading.Lock()
         self._found: list[dict[str, Any]] = [] if path is None else _listed(path)
+        self._known = {_key(line) for line in self._found}
+        self._counted = set(self._known) if listed_count else set()
+        self._elsewhere = 0
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._counted) + self._elsewhere
 
     @property
     def found(self) -> list[dict[str, Any]]:
         """What was wrong, in order: ``error``, ``message`` and the facts of the place."""
         return list(self._found)
 
+    def begin(self, elsewhere: int) -> None:
+        """Begin to count anew; the list goes on.
+
+        Args:
+            elsewhere: Errors that count already: of the run that is resumed.
+        """
+        with self._lock:
+            self._counted.clear()
+            self._elsewhere = elsewhere
+
+    def know(self, elsewhere: int) -> None:
+        """Take note of how many errors count that are not this process's own."""
+        self._elsewhere = elsewhere
+
+    def until(self, loader: str, epoch: int, batch: int) -> int:
+        """Give how many of this process's errors lie before a batch of a loader's plans."""
+        with self._lock:
+            keys = list(self._counted)
+        return sum(name == loader and place < (epoch, batch) for name, place, _ in keys)
+
     def add(self, error: Exception, **facts: Fact) -> None:
         """Count one.
 
         Args:
             error: What was wrong.
-            facts: Of the place, beside those that it has.
+            facts: Of the place, beside those that it has: ``loader``, ``epoch``, ``batch`` and
+                ``sequence`` tell errors apart.
 
         Raises:
             Exception: The error itself, where it is one too many.
         """
         known = {**error.facts, **facts} if isinstance(error, SeqDataError) else dict(facts)
         line = {"error": type(error).__name__, "message": str(error)[:_MOST_TEXT], **known}
+        key = _key(line)
         with self._lock:
-            self._found.append(line)
-            if self._path is not None:
-                _append(self._path, line)
-            count = len(self._found)
+            if key not in self._known:
+                self._known.add(key)
+                self._found.append(line)
+                if self.path is not None:
+                    _append(self.path, line)
+            again = key in self._counted
+            self._counted.add(key)
+            count = len(self)
+        if again:
+            return
         LOG.warning("loader: went on from error %d of at most %d: %s", count, self._most, error)
         if count > self._most:
             error.add_note(
@@ -76,12 +113,25 @@ class Tally:
             raise error
 
 
+def _key(line: dict[str, Any]) -> tuple[str, tuple[int, int], int]:
+    """Give what tells errors apart."""
+    epoch, batch, sequence = (line.get(name) for name in ("epoch", "batch", "sequence"))
+    return str(line.get("loader", "")), (_number(epoch), _number(batch)), _number(sequence)
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else -1
+
+
 def _append(path: Path, line: dict[str, Any]) -> None:
     """Add a line in one write, so that lines of several processes do not mix."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
     try:
-        os.write(descriptor, json.dumps(line).encode() + b"\n")
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, b"\n" * torn + json.dumps(line).encode() + b"\n")
     finally:
         os.close(descriptor)
 

@@ -23,6 +23,7 @@ from seqdata.policies.windows import Windows
 from tests.distributed.ddp import under_ddp
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
+from tests.lightning.test_mending import fails
 
 POLICIES: dict[str, Callable[[], dict[str, Any]]] = {
     "fixed": lambda: {"batching": Fixed(3)},
@@ -156,5 +157,32 @@ def updates(spec: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def mended(spec: dict[str, Any]) -> dict[str, Any]:
+    """Go on from errors in the data; gives the count in the state after each step, and the end."""
+    states: list[int] = []
+
+    class Kept(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            states.append(trainer.datamodule.state_dict()["errors"])
+
+    data = data_of(
+        40, transform=fails, on_error="mask", max_errors=spec.get("max_errors", 100), val=None
+    )
+    error = None
+    try:
+        fit(
+            data, callbacks=(Kept(),), folder=Path(spec["folder"]), every=1, ckpt=spec.get("ckpt"),
+            max_epochs=EPOCHS, default_root_dir=spec["logs"],
+            **(under_ddp(spec["world"]) if spec["world"] > 1 else {}),
+        )  # fmt: skip
+    except ValueError as failure:
+        error = "\n".join([str(failure), *failure.__notes__])
+    return {"states": states, "error": error}
+
+
 EPOCHS = 2
-TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {"part": part, "updates": updates}
+TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "part": part,
+    "updates": updates,
+    "mended": mended,
+}

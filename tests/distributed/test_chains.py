@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.chains import POLICIES
+from tests.lightning.test_mending import FAILING
 
 pytestmark = pytest.mark.distributed
 
@@ -72,6 +73,33 @@ def assert_one_run(ranks, folder: Path, policy: str, chain: str) -> None:
 @pytest.mark.parametrize("policy", ["bucketed", "continuous lanes"])
 def test_a_run_goes_on_with_any_number_of_ranks_and_workers(ranks, tmp_path, policy):
     assert_one_run(ranks, tmp_path, policy, "a")
+
+
+def test_errors_gone_on_from_are_counted_over_all_ranks_and_worlds(ranks, tmp_path):
+    """Every state says the same on all ranks: the errors of the batches that are trained."""
+    logs = {"logs": str(tmp_path / "logs")}
+    (whole,) = ranks.play("mended", 1, {"folder": str(tmp_path / "whole"), **logs})
+    ckpt, done, updates = None, 0, 0
+    for number, (world, steps) in enumerate([(3, 2), (1, 3), (2, None)]):
+        folder = tmp_path / str(number)
+        told = ranks.play("mended", world, {"folder": str(folder), "ckpt": ckpt, **logs})
+        assert all(one["states"] == told[0]["states"] for one in told)
+        after = [min(10, done + world * (step + 1)) for step in range(-(-(10 - done) // world))]
+        due = [whole["states"][batches - 1] for batches in after]
+        assert told[0]["states"][: len(due)] == due
+        assert told[0]["states"][-1] == whole["states"][-1] == 2 * FAILING
+        if steps is not None:
+            done, updates = after[steps - 1], updates + steps
+            ckpt = str(folder / f"step={updates}.ckpt")
+
+
+def test_the_cap_of_errors_is_for_all_ranks_together(ranks, tmp_path):
+    spec = {"folder": str(tmp_path), "logs": str(tmp_path), "max_errors": FAILING + 1}
+    told = ranks.play("mended", 3, spec)
+    for one in told:
+        assert f"`max_errors` is {FAILING + 1}; repair the data, or raise it" in one["error"]
+    assert {len(one["states"]) for one in told} == {len(told[0]["states"])}
+    assert 4 <= len(told[0]["states"]) < 8  # after the first epoch, before the second one's end
 
 
 @pytest.mark.nightly

@@ -71,6 +71,8 @@ def test_only_what_the_running_loop_draws_is_drawn():
         def on_validation_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
             assert not adapter.draws(trainer, drawn[-1])
             (running,) = adapter.playing(trainer)
+            assert adapter.draws(trainer, running)
+            assert not adapter.trains_on(trainer, running)
             assert running.loader is trainer.val_dataloaders
 
     data = data_of()

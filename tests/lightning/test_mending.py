@@ -1,10 +1,12 @@
 """Going on from errors in the data under the Trainer: as many steps, and a list of ids."""
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 
-from tests.lightning.harness import data_of, fit
+from tests.lightning.harness import Run, data_of, fit, sequences
 
 
 def fails(sequence, rng):
@@ -25,3 +27,80 @@ def test_a_fit_takes_as_many_steps_and_lists_what_it_went_on_from(tmp_path, on_e
     assert lines
     assert {line["error"] for line in lines} == {"ValueError"}
     assert {"sequence", "epoch", "batch"} <= set(lines[0])
+    assert {line["loader"] for line in lines} == {"train"}
+
+
+def bad(folder: Path, *, ckpt=None, epochs: int = 3, logs: Path | None = None, **options) -> Run:
+    """Fit over data of which some sequences fail; saves to ``folder`` after every step."""
+    data = data_of(40, transform=fails, on_error="mask", **options)
+    return fit(
+        data, folder=folder, every=1, ckpt=ckpt, max_epochs=epochs, default_root_dir=logs or folder
+    )
+
+
+def counted(path: Path) -> int:
+    return torch.load(path)["SequenceDataModule"]["errors"]
+
+
+def listed(folder: Path) -> list[tuple[int, int, int]]:
+    (path,) = folder.rglob("seqdata-errors-rank0.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(line["epoch"], line["batch"], line["sequence"]) for line in lines]
+
+
+FAILING, BAD = (sum(len(one) == 9 for one in sequences(count)) for count in (40, 23))
+
+
+def test_the_count_in_a_state_is_of_the_batches_that_are_trained(tmp_path):
+    bad(tmp_path)
+    found = listed(tmp_path)
+    assert len(found) == len(set(found)) == 3 * FAILING
+    for step in range(1, 31):
+        place = divmod(step, 10)
+        before = sum(entry[:2] < place for entry in found)
+        assert counted(tmp_path / f"step={step}.ckpt") == before
+    assert counted(tmp_path / "step=30.ckpt") == 3 * FAILING
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_a_resumed_run_counts_on_and_lists_what_is_new(tmp_path, prefetch):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    bad(whole)
+    bad(parts / "0", epochs=2, logs=parts, prefetch=prefetch)
+    for number, step in enumerate((7, 13, 20), 1):
+        path = parts / str(number - 1) / f"step={step}.ckpt"
+        bad(parts / str(number), ckpt=path, logs=parts, prefetch=prefetch)
+    last = parts / "3"
+    assert counted(last / "step=30.ckpt") == counted(whole / "step=30.ckpt")
+    assert sorted(listed(parts)) == sorted(listed(whole))  # each once
+    other = tmp_path / "other folder"
+    bad(other, ckpt=parts / "2" / "step=20.ckpt")
+    assert counted(other / "step=30.ckpt") == 3 * FAILING
+    assert sorted(listed(other)) == [one for one in sorted(listed(whole)) if one[0] == 2]
+
+
+def test_the_cap_holds_over_resumes(tmp_path):
+    bad(tmp_path / "whole", max_errors=3 * FAILING)
+    bad(tmp_path / "0", max_errors=3 * FAILING - 1, epochs=1)
+    path = tmp_path / "0" / "step=7.ckpt"
+    wanted = {"max_errors": 3 * FAILING - 1, "ckpt": path, "prefetch": 0}
+    with pytest.raises(ValueError, match="no such tone") as caught:
+        bad(tmp_path / "1", **wanted)
+    wanted = f"{3 * FAILING} errors in the data, `max_errors` is {3 * FAILING - 1}; repair"
+    assert wanted in "\n".join(caught.value.__notes__)
+    (place,) = [one for one in listed(tmp_path / "1") if one == max(listed(tmp_path / "whole"))]
+    assert place[0] == 2
+
+
+def test_another_run_in_the_same_folder_begins_to_count_anew(tmp_path):
+    for _ in range(2):
+        bad(tmp_path, max_errors=3 * FAILING)
+    assert counted(tmp_path / "step=30-v1.ckpt") == 3 * FAILING
+
+
+def test_a_sequence_that_fails_in_every_validation_counts_once(tmp_path):
+    val = [[[0.5]] * length for length in (9, 3, 4, 9)]
+    data = data_of(val=val, transform=fails, on_error="mask", max_errors=2 + 5 * BAD)
+    run = fit(data, max_epochs=5, default_root_dir=tmp_path)
+    assert len(run.log.validations()) == 5
+    assert len(listed(tmp_path)) == 2 + 5 * BAD

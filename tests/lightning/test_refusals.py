@@ -15,6 +15,7 @@ from tests.lightning.harness import data_of, fit, sequences
 SAVED = {
     "version": 1, "epoch": 1, "position": 2, "fingerprint": "f", "data": "d", "policy": "p",
     "seed": 0, "shift": 0, "tail": "fill", "world_size": 2, "accumulate": 1,
+    "errors": 0,
 }  # fmt: skip
 
 

@@ -181,9 +181,18 @@ def test_errors_are_listed_in_a_file_that_counts_on(store, tmp_path, caplog):
     assert [line["batch"] for line in lines] == [0, 1]
     assert "went on from error 2 of at most 100: no such tone" in caplog.text
     with log.open("a") as file:
-        file.write('{"cut off')
+        file.write('{"cut off')  # by the end of its process
+    loader, _ = play(store, "mask", error_log=log, max_errors=2)  # met again: no more
+    assert len(loader.errors) == 2
+    state = loader.state_dict()
+    loader = Loader(
+        store, Fixed(4, shuffle=False), transform=fails, on_error="mask", error_log=log,
+        max_errors=3,
+    )  # fmt: skip
+    loader.load_state_dict(state)  # of the next epoch
     with pytest.raises(ValueError, match="no such tone"):
-        play(store, "mask", error_log=log, max_errors=2)
+        list(loader)
+    assert [json.loads(line)["epoch"] for line in log.read_text().splitlines()[::3]] == [0, 1]
 
 
 @pytest.mark.parametrize(
