@@ -123,11 +123,13 @@ def write_store(
     resume: bool = True,
     progress: bool | Callable[[int, int], None] | None = None,
     overwrite: bool = False,
+    remote: Remote | None = None,
 ) -> Store:
     """Write sequences, whole or not at all, and open what was written.
 
     Args:
-        location: A folder that is not there yet, is empty, or where a writer stopped.
+        location: A folder that is not there yet, is empty, or where a writer stopped; or a URL,
+            for which the store is made on this machine first, and sent.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
             plain arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
             per sequence. Read once, in order. Or a list of functions without arguments, *parts*,
@@ -143,11 +145,13 @@ def write_store(
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function
             that is told (sequences, bytes).
         overwrite: Whether a store that lies there is replaced, once the new one is whole.
+        remote: How a URL is reached; None: as the transport is set up.
 
     Raises:
         ConfigError: If an argument cannot be meant, there is no sequence, or something lies there.
         DataError: If a sequence is not like the first one or not what was written before, or the
             disk is full.
+        RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor broke.
 
     Example:
@@ -169,6 +173,7 @@ def write_store(
     return write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
         resume=resume, progress=progress, overwrite=overwrite,
+        **_taken(write, format, {"remote": remote}),
     )  # fmt: skip
 
 
@@ -181,7 +186,7 @@ def opener_of(location: Location, *, host: PluginHost | None = None) -> Opener:
     return _backend(form_of(location), location, host or default_host())
 
 
-def _taken(opener: Opener, name: object, given: Mapping[str, Any]) -> dict[str, Any]:
+def _taken(opener: Callable[..., Any], name: object, given: Mapping[str, Any]) -> dict[str, Any]:
     """Give those options that are not None, if the backend takes them.
 
     Raises:

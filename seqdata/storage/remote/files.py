@@ -20,13 +20,14 @@ import hashlib
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from seqdata.errors import ConfigError, MissingShardError
 from seqdata.storage.places import Place
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.trying import ShortBodyError, changed, tried
-from seqdata.storage.remote.urls import PACKAGES, check_url, joined, parted, shown
+from seqdata.storage.remote.urls import PACKAGES, WEB, check_url, joined, parted, shown
 
 _TAGS = (
     "ETag", "etag", "md5Hash", "Content-MD5", "content_md5", "generation", "blob_id", "sha256",
@@ -110,6 +111,31 @@ class RemoteFiles(Protocol):
         ...
 
 
+class WritableFiles(RemoteFiles, Protocol):
+    """The files of a remote folder that can be written to."""
+
+    def send(self, name: str, path: Path) -> Stat:
+        """Send a local file; it is there as a whole or not at all.
+
+        Raises:
+            RemoteReadError: If it cannot be sent.
+        """
+        ...
+
+    def create(self, name: str, content: bytes) -> None:
+        """Make a file that is not there yet.
+
+        Raises:
+            ConfigError: If somebody else has made it.
+            RemoteReadError: If it cannot be sent.
+        """
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+
 def remote_files(folder: str, remote: Remote) -> RemoteFiles:
     """Give the files of a remote folder.
 
@@ -120,6 +146,20 @@ def remote_files(folder: str, remote: Remote) -> RemoteFiles:
     Raises:
         ConfigError: If its scheme is not known, or what it needs is not installed.
     """
+    return FsspecFiles(folder, remote)
+
+
+def writable_files(folder: str, remote: Remote) -> WritableFiles:
+    """Give the files of a remote folder, to write to.
+
+    Raises:
+        ConfigError: As ``remote_files``; or if it is a web address.
+    """
+    if check_url(folder) in WEB:
+        raise ConfigError(
+            f"{shown(folder)}: is a web address, must be a location that can be written to; write "
+            "to a bucket, or to a folder and upload it"
+        )
     return FsspecFiles(folder, remote)
 
 
@@ -215,6 +255,52 @@ class FsspecFiles:
         if self.stat(name, place) != stat:
             raise changed(self._place(name, place))
 
+    def send(self, name: str, path: Path) -> Stat:
+        """Send a local file; see ``WritableFiles``."""
+        url, place, size = self.url(name), self._place(name, None), path.stat().st_size
+
+        def call(seconds: float) -> Stat:
+            del seconds  # a shard may take long: each of its requests has the transport's bound
+            system, there = _filesystem(self._scheme, url, self._remote)
+            _called(system, "put_file", (str(path), there), None)
+            stat = _stat_of(_called(system, "info", (there,), self._remote.stall_seconds), place)
+            if stat.size != size:
+                raise ShortBodyError(f"{stat.size} of {size} bytes were taken")
+            return stat
+
+        return tried(call, place, self._remote, doing="written")
+
+    def create(self, name: str, content: bytes) -> None:
+        """Make a file that is not there yet; see ``WritableFiles``."""
+        url, place = self.url(name), self._place(name, None)
+
+        def call(seconds: float) -> bool:
+            system, path = _filesystem(self._scheme, url, self._remote)
+            try:
+                _called(system, "pipe_file", (path, content), seconds, mode="create")
+            except FileExistsError:  # it may be what an earlier try has made
+                return bool(_called(system, "cat_file", (path,), seconds) == content)
+            return True
+
+        if not tried(call, place, self._remote, doing="written"):
+            raise ConfigError(
+                f"{place}: was made by another writer meanwhile, must not be there; choose another "
+                "location, or pass `overwrite`=True"
+            )
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there; see ``WritableFiles``."""
+        url = self.url(name)
+
+        def call(seconds: float) -> None:
+            system, path = _filesystem(self._scheme, url, self._remote)
+            try:
+                _called(system, "rm_file", (path,), seconds)
+            except FileNotFoundError:
+                return
+
+        tried(call, self._place(name, None), self._remote, doing="removed")
+
     def _place(self, name: str, place: Place | None) -> Place:
         return Place(dataset=self._location, file=name) if place is None else place
 
@@ -247,7 +333,9 @@ def _filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
     return system, path
 
 
-def _called(system: Any, name: str, arguments: Sequence[Any], seconds: float, **more: Any) -> Any:
+def _called(
+    system: Any, name: str, arguments: Sequence[Any], seconds: float | None, **more: Any
+) -> Any:
     """Call a method of a file system, for so many seconds at most where it is asynchronous."""
     from fsspec.asyn import AsyncFileSystem, sync
 

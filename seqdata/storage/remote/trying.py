@@ -31,13 +31,16 @@ class ShortBodyError(OSError):
     """Fewer bytes came than were asked for; another try may bring all."""
 
 
-def tried(call: Callable[[float], Given], place: Place, remote: Remote) -> Given:
+def tried(
+    call: Callable[[float], Given], place: Place, remote: Remote, *, doing: str = "read"
+) -> Given:
     """Give what a function gives, tried again while that may help.
 
     Args:
         call: Is told how many seconds it may take.
         place: What is read: file, and bytes where only some are.
         remote: How long it is tried.
+        doing: What is done: ``read``, ``written``, ``removed``.
 
     Raises:
         MissingShardError: If it is not there.
@@ -51,14 +54,14 @@ def tried(call: Callable[[float], Given], place: Place, remote: Remote) -> Given
         except SeqDataError:
             raise
         except Exception as error:  # each transport has its own: what helps is another try
-            found = _is_final(error, place, attempt)
+            found = _is_final(error, place, attempt, doing)
             what = describe(error)
         if found is not None:
             raise found from None  # the cause may hold a URL with its secrets
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
         wait *= 0.5 + (time.monotonic_ns() % 1000) / 1000  # many processes must not come at once
         if time.monotonic() + wait >= deadline:
-            raise _unreadable(place, what, attempt, "look at the network, or wait longer with "
+            raise _failed(place, what, attempt, doing, "look at the network, or wait longer with "
                               "Remote(retry_seconds=...)") from None  # fmt: skip
         _LOG.warning("%s: %s; attempt %d failed, again in %.1f s", place, what, attempt, wait)
         time.sleep(wait)
@@ -77,7 +80,7 @@ def status_of(error: BaseException) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def _is_final(error: Exception, place: Place, attempt: int) -> SeqDataError | None:
+def _is_final(error: Exception, place: Place, attempt: int, doing: str) -> SeqDataError | None:
     """Give the error that no other try would help against; None: one may."""
     cause, status = error.__cause__, status_of(error)
     if isinstance(error, FileNotFoundError):  # over the web it may stand for anything
@@ -90,18 +93,18 @@ def _is_final(error: Exception, place: Place, attempt: int) -> SeqDataError | No
         error = error if status is None or not isinstance(cause, Exception) else cause
     refused = status is not None and 400 <= status < 500 and status not in _PASSING
     if refused or isinstance(error, _HOPELESS) or type(error).__name__ in _NO_CREDENTIALS:
-        return _unreadable(
-            place, describe(error), attempt, "check address, rights and credentials: the "
+        return _failed(
+            place, describe(error), attempt, doing, "check address, rights and credentials: the "
             "transport's own (environment, profile), or Remote(storage_options=...)"
         )  # fmt: skip
     return None
 
 
-def _unreadable(place: Place, what: str, attempts: int, advice: str) -> RemoteReadError:
+def _failed(place: Place, what: str, attempts: int, doing: str, advice: str) -> RemoteReadError:
     times = "once" if attempts == 1 else f"{attempts} times"
     return place.error(
         RemoteReadError,
-        f"cannot be read ({what}; tried {times}), must be; {advice}",
+        f"cannot be {doing} ({what}; tried {times}), must be; {advice}",
         attempts=attempts,
     )
 

@@ -23,7 +23,8 @@ PACKAGES = {
     "memory": "fsspec",
 }
 """Scheme of a URL -> the package that its transport needs; no other is opened."""
-_WEB = ("http", "https")
+WEB = ("http", "https")
+"""Schemes of web servers: they have queries, and take no files."""
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
 _USER = re.compile(r"(://)[^/@\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
@@ -69,7 +70,7 @@ def without_secrets(text: str) -> str:
 
 def joined(folder: str, name: str) -> str:
     """Give the URL of a file in a folder; a web address keeps its query."""
-    if urlsplit(folder).scheme.lower() in _WEB:
+    if urlsplit(folder).scheme.lower() in WEB:
         url = urlsplit(folder)
         path = f"{url.path.rstrip('/')}/{name}"
         return urlunsplit((url.scheme, url.netloc, path, url.query, ""))
@@ -83,7 +84,7 @@ def parted(url: str) -> tuple[str, str]:
         >>> parted("s3://bucket/data/part.tar")
         ('s3://bucket/data', 'part.tar')
     """
-    if urlsplit(url).scheme.lower() in _WEB:
+    if urlsplit(url).scheme.lower() in WEB:
         web = urlsplit(url)
         path, _, name = web.path.rstrip("/").rpartition("/")
         return urlunsplit((web.scheme, web.netloc, path, web.query, "")), name

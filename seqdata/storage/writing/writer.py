@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.protocols import Field
-from seqdata.storage.arrow import ArrowStore, open_local
+from seqdata.protocols import Field, Store
+from seqdata.storage.arrow import open_local
 from seqdata.storage.checking.checksums import algorithm
 from seqdata.storage.location import local_path
+from seqdata.storage.remote.options import Remote, refuse_remote
+from seqdata.storage.remote.urls import is_remote
 from seqdata.storage.schema import infer_fields
 from seqdata.storage.tables import as_rows, is_frame
 from seqdata.storage.writing.commit import aside, commit
@@ -48,7 +50,8 @@ def write_arrow(
     resume: bool = True,
     progress: bool | Progress | None = None,
     overwrite: bool = False,
-) -> ArrowStore:
+    remote: str | Remote | None = None,
+) -> Store:
     """Write sequences as a store and open it; see ``opening.write_store``.
 
     The first sequence fixes the fields. The store is there when all of it is; an older one stays as
@@ -56,7 +59,7 @@ def write_arrow(
     and the same call goes on after them: what it writes is, byte for byte, what it would have been.
 
     Args:
-        location: A folder, local; made where it is not there.
+        location: A folder, made where it is not there; or a URL.
         sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
         axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
         shard_bytes: Size from which on a shard is closed, in bytes.
@@ -65,6 +68,7 @@ def write_arrow(
         resume: Whether to go on where a writer stopped; else what it left is removed.
         progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
         overwrite: Whether a store that is there is replaced.
+        remote: How a URL is reached.
 
     Raises:
         ConfigError: If an argument cannot be meant, or does not fit what is there.
@@ -73,6 +77,17 @@ def write_arrow(
         WorkerDiedError: If the executor broke.
     """
     _check(shard_bytes, executor)
+    if is_remote(location):
+        from seqdata.storage.remote.writing import write_remote  # local stores do without
+
+        def write(folder: Path, replaces: bool) -> object:
+            return write_arrow(
+                folder, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
+                resume=resume, progress=progress, overwrite=replaces,
+            )  # fmt: skip
+
+        return write_remote(location, remote, write, resume=resume, overwrite=overwrite)
+    refuse_remote(location, remote)
     root = local_path(location)
     parts = list(sequences) if are_parts(sequences) else None
     scheme = _scheme(axes, shard_bytes, key, parts)
