@@ -1,0 +1,207 @@
+"""Writing tar shards: all or nothing, gone on with, the same on any executor."""
+
+import json
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+from seqdata_webdataset import open_webdataset, write_webdataset, writing
+
+from seqdata import open_store, write_store
+from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
+
+SHARD = 20_000
+
+
+def rows(count=40, wrong=None):
+    for number in range(count):
+        x = np.arange(number % 9 * 50, dtype=np.int32)
+        yield {"id": f"u{number}", "x": x if number != wrong else x.astype(np.int64), "y": number}
+
+
+def files(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def whole(tmp_path):
+    write_webdataset(tmp_path / "whole", rows(), shard_bytes=SHARD)
+    return files(tmp_path / "whole")
+
+
+def test_there_are_several_shards_with_an_index_each(whole):
+    tars = [name for name in whole if name.endswith(".tar")]
+    assert len(tars) > 4
+    assert sorted(whole) == sorted([*tars, *(f"seqdata-index/{name}.idx" for name in tars)])
+
+
+@pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_bytes_do_not_depend_on_the_executor(tmp_path, whole, make):
+    options = {"mp_context": get_context("spawn")} if make is ProcessPoolExecutor else {}
+    with make(2, **options) as executor:
+        write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD, executor=executor)
+    assert files(tmp_path / "s") == whole
+
+
+def test_writing_goes_on_where_it_failed(tmp_path, whole):
+    with pytest.raises(DecodeError, match=r"sequence 30 .*has dtype int64, must be int32"):
+        write_webdataset(tmp_path / "s", rows(wrong=30), shard_bytes=SHARD)
+    with pytest.raises(IncompleteDatasetError):
+        open_webdataset(tmp_path / "s")
+    (aside,) = (tmp_path / "s").glob(".seqdata-tmp-*")
+    kept = len(list(aside.glob("*.facts")))
+    assert kept >= 3
+    told = []
+    write_webdataset(
+        tmp_path / "s", rows(), shard_bytes=SHARD, progress=lambda *both: told.append(both)
+    )
+    assert files(tmp_path / "s") == whole
+    assert told[-1][0] == 40
+
+
+def failed(folder):
+    with pytest.raises(DecodeError):
+        write_webdataset(folder, rows(wrong=30), shard_bytes=SHARD)
+
+
+def changed(number):
+    for one in rows():
+        yield {**one, "y": -1} if one["id"] == f"u{number}" else one
+
+
+@pytest.mark.parametrize(
+    ("sequences", "what"),
+    [
+        (changed(0), "sequence 0: is another one, must be as it was written before writing stopp"),
+        (rows(3), "sequence 3: is not there, must be as it was written"),
+    ],
+)
+def test_other_sequences_are_not_gone_on_with(tmp_path, sequences, what):
+    failed(tmp_path / "s")
+    with pytest.raises(DecodeError, match=what):
+        write_webdataset(tmp_path / "s", sequences, shard_bytes=SHARD)
+    write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD, resume=False)
+
+
+def test_another_scheme_is_not_gone_on_with(tmp_path):
+    failed(tmp_path / "s")
+    with pytest.raises(
+        ConfigError, match="of other fields, `key` or `shard_bytes`, must be the sa"
+    ):
+        write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD + 1)
+
+
+def test_sequences_after_the_last_shard_are_not_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "_commit", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_webdataset(tmp_path / "s", rows(38), shard_bytes=SHARD)
+    monkeypatch.undo()
+    with pytest.raises(DecodeError, match="sequence 38: comes after what was the last one"):
+        write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD)
+
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def test_damaged_leftovers_are_written_again(tmp_path, whole):
+    failed(tmp_path / "s")
+    (aside,) = (tmp_path / "s").glob(".seqdata-tmp-*")
+    (aside / "shard-000000.tar").write_bytes(b"damaged")
+    (aside / "shard-000001.facts").write_bytes(b"{")
+    (aside / "shard-000002.facts").write_text(json.dumps({"number": 2}))
+    write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD)
+    assert files(tmp_path / "s") == whole
+
+
+def test_shards_may_be_replaced(tmp_path):
+    write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD)
+    with pytest.raises(
+        ConfigError, match=r"holds 'shard-000000.tar', must be an empty folder; choo"
+    ):
+        write_webdataset(tmp_path / "s", rows(4), shard_bytes=SHARD)
+    store = write_webdataset(tmp_path / "s", rows(4), shard_bytes=SHARD, overwrite=True)
+    assert (len(store), store.shards) == (4, ["shard-000000.tar"])
+    assert len(files(tmp_path / "s")) == 2
+
+
+def test_shards_of_others_are_never_replaced(tmp_path):
+    (tmp_path / "theirs-7.tar").touch()
+    with pytest.raises(ConfigError, match=r"holds 'theirs-7.tar', must be an empty folder; choose"):
+        write_webdataset(tmp_path, rows(), shard_bytes=SHARD, overwrite=True)
+    write_store(tmp_path / "arrow", [[1]])
+    with pytest.raises(ConfigError, match="holds a store, must be another folder; choose one"):
+        write_webdataset(tmp_path / "arrow", rows(), shard_bytes=SHARD, overwrite=True)
+
+
+def test_parts_are_drawn_one_after_the_other(tmp_path, whole):
+    parts = [lambda: list(rows())[:15], lambda: list(rows())[15:]]
+    write_webdataset(tmp_path / "s", parts, shard_bytes=SHARD)
+    assert files(tmp_path / "s") == whole
+
+
+def test_without_ids_samples_are_numbered(tmp_path):
+    store = write_store(tmp_path / "s", [[1, 2], [3]], format="webdataset")
+    assert store.keys([0, 1]) == ["000000000", "000000001"]
+    assert list(store.fields) == ["x"]
+
+
+def test_ids_may_be_kept_as_a_field(tmp_path):
+    store = write_store(
+        tmp_path / "s", [{"id": "a.b", "x": [1]}, {"id": "a.c", "x": [2]}],
+        format="webdataset", key="",
+    )  # fmt: skip
+    assert store.read(np.array([[1, 0, 1]]), ["id"])["id"] == ["a.c"]
+
+
+@pytest.mark.parametrize("name", ["a.b", "", "__x__/y"])
+def test_ids_that_can_be_no_keys_are_refused(tmp_path, name):
+    with pytest.raises(DecodeError, match="which cannot be a key of a tar shard, must have no dot"):
+        write_store(tmp_path / "s", [{"id": name, "x": [1]}], format="webdataset")
+
+
+def test_one_id_twice_is_refused(tmp_path):
+    twice = [{"id": "a", "x": [1]}, {"id": "b", "x": [1]}, {"id": "a", "x": [1]}]
+    with pytest.raises(DecodeError, match=r'key "a" comes again|has the id \'a\''):
+        write_store(tmp_path / "s", twice, format="webdataset")
+    with pytest.raises(DecodeError, match="has the id 'a'"):
+        write_store(tmp_path / "s2", twice, format="webdataset", shard_bytes=1)
+    assert not (tmp_path / "s2").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ({"X": [1], "x": [2]}, "'X' and 'x' would both be 'x.npy', must be different extensions"),
+        ({"a/b": [1]}, "would be the extension 'a/b.npy', must be plain letters"),
+        ({"pt": [1]}, "field 'pt' would be the extension 'pt.npy', must be .* no name of pickled"),
+    ],
+)
+def test_names_that_can_be_no_extensions_are_refused(tmp_path, row, what):
+    with pytest.raises(ConfigError, match=what):
+        write_store(tmp_path / "s", [row], format="webdataset")
+
+
+def test_the_size_of_a_shard_is_at_least_one_byte(tmp_path):
+    with pytest.raises(ConfigError, match="`shard_bytes` is 0, must be at least 1"):
+        write_webdataset(tmp_path / "s", rows(), shard_bytes=0)
+
+
+def test_a_store_becomes_tar_and_arrow_again(tmp_path):
+    first = write_store(tmp_path / "a", rows())
+    spans = np.stack([np.arange(40), np.zeros(40), first.lengths], axis=1).astype(np.int64)
+
+    def of(store):
+        columns = store.read(spans, ["x", "y"])
+        for number, name in enumerate(store.keys(np.arange(40))):
+            yield {"id": name, "x": columns["x"][number], "y": columns["y"][number][0]}
+
+    tar = write_store(tmp_path / "t", of(first), format="webdataset")
+    again = write_store(tmp_path / "b", of(tar))
+    assert again.fingerprint == first.fingerprint
+    assert open_store(tmp_path / "t").fields == {"x": first.fields["x"], "y": first.fields["y"]}
