@@ -15,7 +15,17 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 
-from seqdata import Bucketed, Fixed, Packed, Sorted, TokenBudget, Windows, open_store, write_store
+from seqdata import (
+    TBPTT,
+    Bucketed,
+    Fixed,
+    Packed,
+    Sorted,
+    TokenBudget,
+    Windows,
+    open_store,
+    write_store,
+)
 from seqdata.ragged import LAYOUTS
 from seqdata.storage.memory import MemoryStore
 from seqdata.testing.lanes import FewLanes
@@ -75,6 +85,11 @@ POLICIES: dict[str, Any] = {
     "forecast": Windows(size=2, stride=1, batch_size=4, horizon=1),
     "crops": Windows(size=3, batch_size=4, random=True, per_sequence=2),
     "lanes": FewLanes(lanes=8, chunk=4),
+    "tbptt": TBPTT(lanes=8, chunk=4),
+    "overlap": TBPTT(lanes=4, chunk=4, advance=3),
+    "stream": TBPTT(lanes=4, chunk=5, continuous=True),
+    "overlap of a stream": TBPTT(lanes=2, chunk=5, advance=3, continuous=True),
+    "segments": TBPTT(lanes=4, chunk=5, segments=True, jitter=True),
 }
 FIELDS: dict[str, dict[str, Any]] = {
     "plain": {"fields": ("x", "y", "id")},
@@ -96,9 +111,11 @@ def refusal(cell: Cell) -> str | None:
     """Give the words by which a combination that makes no sense is refused."""
     if cell.fields == "shift" and cell.policy == "forecast":
         return "`shift` is 1 with windows of a horizon of 1, must be 0"
-    if cell.policy == "lanes" and cell.layout == "packed":
-        return r"rows \[.*\] have length 0, must have at least 1 to be packed"
     return None
+
+
+IDLE = r"rows \[.*\] have length 0, must have at least 1 to be packed"
+"""How a PackedSequence is refused where lanes have run dry."""
 
 
 def all_cells() -> list[Cell]:
