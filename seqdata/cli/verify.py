@@ -24,7 +24,7 @@ from rich.progress import (
 )
 
 from seqdata.cli.console import DATA, console, examples, reporting, size
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
 from seqdata.opening import form_of, open_store, opener_of
 from seqdata.protocols import Auditing
 from seqdata.storage.checking.auditing import Report, Told, audit, bytes_of, keep_bad
@@ -32,6 +32,11 @@ from seqdata.storage.checking.reading_all import read_all
 from seqdata.storage.location import local_path
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.parsing import load_manifest
+from seqdata.storage.remote.auditing import audit_remote
+from seqdata.storage.remote.files import RemoteFiles, remote_files
+from seqdata.storage.remote.manifests import manifest_at
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import is_remote
 
 _SHOWN = 20  # findings of one file; --json has more
 _WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverified"}
@@ -92,7 +97,15 @@ def _reports(store: str, shard: int | None, *, repair: bool) -> Iterator[Report]
         raise ConfigError(
             f"verify: `--repair-index` must be left out: {store!r} is read without an index"
         )
-    root = local_path(store) if form_of(store) == "arrow" else None
+    if is_remote(store) and form_of(store) == "arrow":
+        files = remote_files(store, Remote())
+        if MANIFEST in _names(files):
+            manifest = manifest_at(files)
+            with _bar(files.location, bytes_of(manifest, shard), of="bytes") as told:
+                yield from audit_remote(files, manifest, shard, told)
+            return
+    own = form_of(store) == "arrow" and not is_remote(store)
+    root = local_path(store) if own else None
     if root is not None and (root / MANIFEST).exists():
         manifest = load_manifest(root)
         with _bar(store, bytes_of(manifest, shard), of="bytes") as told:
@@ -106,6 +119,14 @@ def _reports(store: str, shard: int | None, *, repair: bool) -> Iterator[Report]
         )
     with _bar(store, len(opened), of="sequences") as told:
         yield read_all(opened, told)
+
+
+def _names(files: RemoteFiles) -> list[str]:
+    """Give the names of remote files; where they cannot be listed there must be a manifest."""
+    try:
+        return files.names()
+    except (MissingShardError, RemoteReadError):  # a web server
+        return [MANIFEST]
 
 
 @dataclass(slots=True)

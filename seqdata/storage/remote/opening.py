@@ -30,10 +30,10 @@ from seqdata.storage.mapped import (
     lengths_place,
     shard_place,
 )
-from seqdata.storage.parsing import check_manifest_size, parse_manifest
 from seqdata.storage.places import Place
 from seqdata.storage.remote.cache import Wanted, cache_of
 from seqdata.storage.remote.files import RemoteFiles, Stat, remote_files
+from seqdata.storage.remote.manifests import manifest_at
 from seqdata.storage.remote.options import Remote, remote_of
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.remote.ranges import check_stat
@@ -63,14 +63,10 @@ def open_remote(
         DataError: If it is no store, or its manifest cannot be true.
     """
     files = remote_files(os.fspath(location), remote_of(remote))
-    place = Place(dataset=files.location, file=MANIFEST, part="manifest")
     try:
-        stat = files.stat(MANIFEST, place)
+        manifest = manifest_at(files)
     except MissingShardError as error:
         return _without_manifest(files, error, location, verify, remote)
-    check_manifest_size(stat.size, place)
-    text = files.read(MANIFEST, 0, stat.size, place)
-    manifest = parse_manifest(text, place)
     _look_at_shards(files, manifest)
     return with_files(files, manifest, mode_of(verify, manifest.checksums, files.location), None)
 

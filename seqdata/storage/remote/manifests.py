@@ -1,0 +1,25 @@
+"""The manifest of a remote store.
+
+Place in the flow: opening and verifying begin here. Reads: one remote file. Makes: a ``Manifest``.
+"""
+
+from __future__ import annotations
+
+from seqdata.storage.manifest import MANIFEST, Manifest
+from seqdata.storage.parsing import check_manifest_size, parse_manifest
+from seqdata.storage.places import Place
+from seqdata.storage.remote.files import RemoteFiles
+
+
+def manifest_at(files: RemoteFiles) -> Manifest:
+    """Give the manifest of a remote store.
+
+    Raises:
+        MissingShardError: If it is not there.
+        RemoteReadError: If it cannot be read.
+        DataError: If it cannot be true.
+    """
+    place = Place(dataset=files.location, file=MANIFEST, part="manifest")
+    stat = files.stat(MANIFEST, place)
+    check_manifest_size(stat.size, place)
+    return parse_manifest(files.read(MANIFEST, 0, stat.size, place), place)
