@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -227,3 +228,52 @@ def test_a_checkpoint_of_before_lane_states_is_refused_in_mid_epoch(tmp_path):
     torch.save(whole, path)
     with pytest.raises(ResumeError, match="lanes: table 'train' knows no state, and batch 3 of"):
         fit(lanes_of(), model=Carrying(), ckpt=path, max_epochs=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_the_four_lines_of_a_users_module_train_on_sequences_of_tokens(tmp_path, monkeypatch):
+    import lightning as L
+    import torch.nn.functional as F
+
+    from seqdata import TBPTT, LaneStates, SequenceDataModule, write_store
+    from tests.lightning.harness import QUIET
+
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(2, 900, 80)
+    write_store("recordings/", ({"tokens": draw.integers(0, 60, n, "u1")} for n in lengths))
+
+    class Embedded(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(60, 4)
+            self.lstm = torch.nn.LSTM(4, 8, batch_first=True)
+
+        def forward(self, tokens, state):
+            return self.lstm(self.embedding(tokens.long()), state)
+
+    class Mine(L.LightningModule):
+        def __init__(self, lstm):
+            super().__init__()
+            self.lstm = lstm
+            self.head = torch.nn.Linear(8, 60)
+            self.lanes = LaneStates()
+            self.scored = 0
+
+        def training_step(self, batch, _):
+            state = self.lanes.take(batch)
+            out, state = self.lanes.run(self.lstm, batch, "tokens", state)
+            self.lanes.put(batch, state)
+            logits = self.head(out).flatten(0, 1)
+            nll = F.cross_entropy(logits, batch["targets"].flatten().long(), reduction="none")
+            self.scored += int(batch.score.sum())
+            return (nll.view_as(batch.score) * batch.score).sum() * batch.loss_scale
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters())
+
+    for lstm in (Embedded(), torch.nn.LSTM(1, 8, batch_first=True)):
+        model = Mine(lstm)
+        data = SequenceDataModule(train="recordings/", batching=TBPTT(lanes=64, chunk=256), shift=1)
+        L.Trainer(**QUIET, max_epochs=1, enable_checkpointing=False).fit(model, datamodule=data)
+        assert model.scored == (lengths - 1).sum()

@@ -1,5 +1,7 @@
 """LaneStates: what is taken, run and put back."""
 
+import copy
+import pickle
 import re
 
 import pytest
@@ -356,3 +358,34 @@ def test_what_is_on_the_cpu_goes_along_to_a_device_until_it_is_replaced():
     batch.weight = torch.zeros(2)
     assert batch.on_cpu("weight").tolist() == [0.0, 0.0]
     assert batch_of().real().on_cpu("reset").tolist() == [True, True]
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_a_chunk_that_cannot_be_read_is_masked_and_its_lane_goes_on(segments):
+    broken = []
+
+    def breaking(sequence, rng):
+        x = sequence["x"]
+        if len(x) and x[0, 0] in broken:
+            raise ValueError("told to fail")
+        return sequence
+
+    broken.extend([RAGGED[0][6, 0], RAGGED[3][0, 0]])  # a second chunk, and a first one
+    module, states = module_of("lstm"), LaneStates()
+    policy = TBPTT(2, 6, segments=segments, shuffle=False)
+    masked = 0
+    for batch in batches(RAGGED, policy, transform=breaking, on_error="mask"):
+        given = states.take(batch)
+        out, state = states.run(module, batch, "x", given)
+        states.put(batch, state)
+        for row in (batch.weight == 0).nonzero().flatten().tolist():
+            masked += int(batch.lengths[row]) > 0
+            assert not out[row].any()
+    assert masked == 2
+
+
+def test_lane_states_may_be_copied_and_pickled():
+    states = LaneStates()
+    states.put(batch_of(), tuple(part.requires_grad_() * 2 for part in pair(1.0)))
+    for other in (copy.deepcopy(states), pickle.loads(pickle.dumps(states))):
+        assert other.take(batch_of(1))[0].tolist() == states.take(batch_of(1))[0].tolist()
