@@ -156,7 +156,13 @@ def log_folder(trainer: Trainer | None) -> Path | None:
 
 def settings_of(trainer: Trainer) -> dict[str, Any]:
     """Give the settings that decide which batches are trained and what becomes of them."""
-    return {name: getattr(trainer, name) for name in _SETTINGS}
+    launched = {
+        "strategy": type(trainer.strategy).__name__,
+        "accelerator": type(trainer.accelerator).__name__,
+        "processes": trainer.world_size,
+        "nodes": trainer.num_nodes,
+    }
+    return {**launched, **{name: getattr(trainer, name) for name in _SETTINGS}}
 
 
 def is_in_step(trainer: Trainer) -> bool:

@@ -158,7 +158,8 @@ class SequenceDataModule(LightningDataModule):
         if world.size == 1:
             agree(world, facts, error)
         else:
-            agree(world, {**preflight.versions(), **facts}, error, noted=preflight.settings())
+            device = None if self.trainer is None else self.trainer.strategy.root_device
+            agree(world, {**preflight.versions(), **facts}, error, noted=preflight.settings(device))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a fit was saved; outside a fit nothing is kept.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from pathlib import Path
 
 import torch
 
@@ -17,6 +18,7 @@ from seqdata.lightning.replay.record import installed_versions
 from seqdata.opening import default_host
 
 _MUST = ("seqdata", "torch", "lightning", "numpy")
+_DRIVER = Path("/proc/driver/nvidia/version")
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "SEQDATA_PLUGINS")
 
 
@@ -27,13 +29,21 @@ def versions() -> Facts:
     return {"python": python, **{name: installed.get(name) for name in _MUST}}
 
 
-def settings() -> Facts:
-    """Give what may differ without harm, and may be what makes results differ."""
+def settings(device: torch.device | None = None) -> Facts:
+    """Give what may differ without harm, and may be what makes results differ.
+
+    Args:
+        device: That this rank computes on; None: none is known.
+    """
     backends = torch.backends
     plugins = [f"{one.name} {one.version}" for one in default_host().listing()[1:]]
     return {
         "python release": platform.python_version(),
         "pyarrow": installed_versions().get("pyarrow"),
+        "machine": platform.machine(),
+        "vector instructions": torch.backends.cpu.get_cpu_capability(),
+        "device": _named(device),
+        "driver": _driver(),
         "CUDA of torch": torch.version.cuda,
         "cuDNN": backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "cuDNN benchmark": backends.cudnn.benchmark,
@@ -42,3 +52,20 @@ def settings() -> Facts:
         "plugins": ", ".join(sorted(plugins)),
         **{name: os.environ.get(name) for name in _VARIABLES},
     }
+
+
+def _named(device: torch.device | None) -> str | None:
+    """Give the model of a card, and how it is built; of other devices their kind."""
+    if device is None or device.type != "cuda":
+        return None if device is None else device.type
+    found = torch.cuda.get_device_properties(device)
+    return f"{found.name}, {found.multi_processor_count} processors, {found.total_memory >> 20} MiB"
+
+
+def _driver() -> str | None:
+    """Give the version of the cards' driver, as the machine says it."""
+    try:
+        told = _DRIVER.read_text()
+    except OSError:
+        return None
+    return told.partition("\n")[0]

@@ -219,6 +219,21 @@ def columns(sequence, rng):
     ("facts", "name", "state", "seen", "fix"),
     [
         ({}, "batches", "ok", "8 batches are 8 steps of 1 ranks", ""),
+        (
+            {
+                "trainer": {
+                    "strategy": "DDPStrategy", "accelerator": "CPUAccelerator", "processes": 2,
+                    "nodes": 1,
+                },
+                "course": Course(world_size=2),
+            },
+            "strategy", "ok", "DDPStrategy on CPUAccelerator: 2 processes on 1 nodes; they share "
+            "the batches of one plan out to 2, each sequence once", "",
+        ),
+        (
+            {"trainer": {"processes": 4}, "course": Course(world_size=2)}, "strategy", "ok",
+            "4 processes in 2 replicas of 2 on 1 nodes", "",
+        ),
         ({}, "use_distributed_sampler", "ok", "either value: no loader of ours has a sampler", ""),
         (
             {"course": Course(world_size=3)}, "batches", "ok",

@@ -87,5 +87,17 @@ def test_settings_that_differ_are_warned_of_on_every_rank(ranks):
     )
 
 
+def test_drivers_that_differ_are_named_before_the_first_step(ranks, tmp_path):
+    drivers = [f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {one}\nGCC 12" for one in (1, 2)]
+    for rank, driver in enumerate(drivers):
+        (tmp_path / str(rank)).write_text(driver)
+    others = {rank: {"driver": str(tmp_path / str(rank))} for rank in range(2)}
+    told = ranks.play("prepared", 2, {}, ranks=others)
+    assert told[0] == told[1]
+    (message,) = told[0]["warned"]
+    named = [driver.partition("\n")[0] for driver in drivers]
+    assert f"`driver` is {named[0]!r} on rank 0 but {named[1]!r} on rank 1, had better" in message
+
+
 def test_ranks_that_are_alike_are_not_warned(ranks):
     assert ranks.play("prepared", 2, {}) == [{"warned": []}] * 2

@@ -24,7 +24,9 @@ def test_the_batch_of_every_rank_is_made_again_by_one_process(ranks, tmp_path, w
     made = ranks.play("crash", world, spec)
     path = tmp_path / "logs" / NAME
     assert [one.name for one in (tmp_path / "logs").iterdir()] == [NAME]
-    assert yaml.safe_load(path.read_text())["run"]["world_size"] == world
+    wrote = yaml.safe_load(path.read_text())
+    assert (wrote["run"]["world_size"], wrote["trainer"]["processes"]) == (world, world)
+    assert wrote["trainer"]["strategy"] == "DDPStrategy"
     for rank, of_rank in enumerate(made):
         (note,) = of_rank["notes"]
         batch = 2 * world + rank

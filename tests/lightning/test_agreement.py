@@ -1,6 +1,9 @@
 """What ranks are told of each other, in words; how they tell it is in ``tests/distributed``."""
 
+import re
+
 import pytest
+import torch
 
 from seqdata.lightning.agreement import differences
 from seqdata.lightning.preflight import settings, versions
@@ -35,3 +38,16 @@ def test_versions_and_settings_are_plain_and_known():
     found = settings()
     assert {type(one) for one in found.values()} <= {str, int, bool, type(None)}
     assert isinstance(found["plugins"], str)
+
+
+def test_the_device_is_told_by_its_kind_and_instructions():
+    told = settings(torch.device("cpu"))
+    assert told["device"] == "cpu"
+    assert told["vector instructions"]
+    assert settings()["device"] is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a card")
+def test_a_card_is_told_by_its_model_and_size():
+    told = settings(torch.device("cuda", 0))
+    assert re.fullmatch(r"NVIDIA .*, \d+ processors, \d+ MiB", told["device"])

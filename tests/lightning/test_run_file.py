@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -135,6 +136,42 @@ def test_an_evaluation_after_a_fit_has_the_command_of_its_own_data(store, call):
     assert note.endswith(f"--epoch 0 --batch 1 --kind {kind} --name one")
     again_made = again(1, kind=kind, name="one")
     assert told(again_made)["ids"] == model.kept["ids"]
+
+
+@pytest.mark.parametrize("given", [list(range(1, 41)), np.arange(1, 41)])
+def test_lengths_of_a_dataset_are_counted_and_not_written_down(given):
+    items = [{"x": torch.ones(length, 1)} for length in given]
+    lengths = {"train": given, "val": {"one": given}}
+    data = SequenceDataModule(
+        train=Listed(items), val={"one": Listed(items)}, lengths=lengths, batching=Bucketed(4)
+    )
+    data.setup("fit")
+    options = data._options
+    file = RunFile.of(options, Course(), fingerprints={}, plan="", versions={}, trainer={})
+    assert file.data["lengths"] == {"train": "40 lengths", "val": {"one": "40 lengths"}}
+    assert file.missing == [
+        "train: a Dataset (Listed) lies at no path",
+        "val.one: a Dataset (Listed) lies at no path",
+    ]
+
+
+def test_the_function_that_gives_lengths_is_named():
+    options = SequenceDataModule(lengths=len)._options
+    file = RunFile.of(options, Course(), fingerprints={}, plan="", versions={}, trainer={})
+    assert file.data["lengths"] == {"import": "builtins:len"}
+
+
+class Listed(torch.utils.data.Dataset):
+    """Items in memory."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, number):
+        return self.items[number]
 
 
 def test_the_command_of_any_batch_may_be_asked_for(store):

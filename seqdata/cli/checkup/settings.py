@@ -41,7 +41,7 @@ def settings_findings(file: RunFile, path: Path, train: Store | None) -> Iterato
     where = str(path)
     for name, state, seen, fix in (
         *_versions(file), *_code(file), *_workers(file), *_output(file.data),
-        *_ranks(file, train), *_trainer(file), *_errors(file, path.parent),
+        *_launch(file), *_ranks(file, train), *_trainer(file), *_errors(file, path.parent),
     ):  # fmt: skip
         yield Finding(where, name, state, seen, fix)
 
@@ -195,6 +195,19 @@ def _planned(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
     made = resolve_policy(str(name), Objects((), "").of(options, "batching"))
     batches = made.num_batches(SequenceIndex.of_store(train))
     return batches, int(options.get("lanes") or 0)
+
+
+def _launch(file: RunFile) -> Iterator[Row]:
+    """Say who took part: a replica of several processes has the same batches in each."""
+    trainer, replicas = file.trainer, file.course.world_size
+    processes = trainer.get("processes", replicas)
+    of_each = f" in {replicas} replicas of {processes // replicas}" if processes > replicas else ""
+    yield (
+        "strategy", "ok", f"{trainer.get('strategy', 'unknown')} on "
+        f"{trainer.get('accelerator', 'unknown')}: {processes} processes{of_each} on "
+        f"{trainer.get('nodes', 1)} nodes; they share the batches of one plan out to "
+        f"{replicas}, each sequence once", "",
+    )  # fmt: skip
 
 
 def _trainer(file: RunFile) -> Iterator[Row]:

@@ -80,6 +80,8 @@ class RunFile:
                 data[one.name] = _locations(value, one.name, places)
             elif one.name in ("batching", "eval_batching"):
                 data[one.name] = _policy(value, one.name, names)
+            elif one.name == "lengths":
+                data[one.name] = _lengths(value, names)
             elif isinstance(value, Path):
                 data[one.name] = str(value)
             else:
@@ -215,6 +217,15 @@ def _locations(value: Any, kind: str, places: Locations) -> Any:
     if not isinstance(value, Mapping):
         return places.plain(value, kind)
     return {"named": {name: places.plain(one, f"{kind}.{name}") for name, one in value.items()}}
+
+
+def _lengths(value: Any, names: Names) -> Any:
+    """Say how many lengths of a Dataset there are: they are never used again, and may be many."""
+    if value is None or callable(value):
+        return names.plain(value, "lengths")
+    if isinstance(value, Mapping):
+        return {str(name): _lengths(one, names) for name, one in value.items()}
+    return f"{len(value)} lengths"
 
 
 def _chosen(plain: Any, kind: str, name: str | None, path: Path) -> Any:
