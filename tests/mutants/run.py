@@ -23,14 +23,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KILLERS = "# killed by:"
 FAILED = 1  # pytest: tests ran and some failed
+UNBROKEN = "passes unbroken"
 STATUS = {0: "survived", FAILED: "killed", 2: "broken: not collected", 5: "broken: no test ran"}
 
 
@@ -133,7 +136,7 @@ def check_unbroken(killers: tuple[str, ...], timeout: float) -> Outcome:
         tree = Path(spot)
         copy_tree(tree)
         verdict, tail = run_tests(tree, killers, timeout)
-    unbroken = "passes unbroken" if verdict == "survived" else f"fails unbroken ({verdict})"
+    unbroken = UNBROKEN if verdict == "survived" else f"fails unbroken ({verdict})"
     return Outcome(shlex.join(killers), unbroken, time.monotonic() - begin, tail)
 
 
@@ -146,14 +149,37 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def report(outcomes: list[Outcome], good: str) -> bool:
-    width = max(len(outcome.mutant) for outcome in outcomes)
-    for outcome in outcomes:
-        print(f"{outcome.mutant:{width}}  {outcome.seconds:6.1f} s  {outcome.verdict}")
-    bad = [outcome for outcome in outcomes if outcome.verdict != good]
-    for outcome in bad:
-        print(f"\n--- {outcome.mutant}: {outcome.verdict}\n{outcome.tail}")
-    return not bad
+def try_group(mutants: list[Mutant], timeout: float) -> Iterator[Outcome]:
+    """Try mutants that the same tests kill, once these pass where no bug was planted."""
+    unbroken = check_unbroken(mutants[0].killers, timeout)
+    if unbroken.verdict != UNBROKEN:
+        yield from (replace(unbroken, mutant=mutant.name) for mutant in mutants)
+        return
+    for mutant in mutants:
+        yield try_mutant(mutant, timeout)
+
+
+def groups_of(mutants: list[Mutant]) -> list[list[Mutant]]:
+    """Put mutants together that the same tests kill."""
+    found: dict[tuple[str, ...], list[Mutant]] = {}
+    for mutant in mutants:
+        found.setdefault(mutant.killers, []).append(mutant)
+    return list(found.values())
+
+
+def show(outcome: Outcome) -> None:
+    """Print a line, and why the mutant was not killed."""
+    print(f"{outcome.mutant:50}  {outcome.seconds:6.1f} s  {outcome.verdict}", flush=True)
+    if outcome.verdict != "killed":
+        print(f"{outcome.tail}\n", flush=True)
+
+
+def keep(path: Path | None, about: dict[str, object], outcomes: list[Outcome]) -> None:
+    """Write what is known so far."""
+    if path is not None:
+        path.parent.mkdir(exist_ok=True)
+        verdicts = {outcome.mutant: outcome.verdict for outcome in outcomes}
+        path.write_text(json.dumps({**about, "verdicts": verdicts}, indent=1) + "\n")
 
 
 def main() -> int:
@@ -169,21 +195,22 @@ def main() -> int:
     if missing or not mutants:
         raise SystemExit(f"mutants: no patch {', '.join(sorted(missing)) or '*.patch'} in {HERE}")
     began = {"commit": commit(), "began": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+    about: dict[str, object] = {**began, "planned": len(mutants)}
+    outcomes: list[Outcome] = []
+    lock = Lock()
+
+    def work(group: list[Mutant]) -> None:
+        for outcome in try_group(group, options.timeout):
+            with lock:
+                show(outcome)
+                outcomes.append(outcome)
+                keep(options.json, about, outcomes)
+
     with ThreadPoolExecutor(options.jobs) as pool:
-        killers = sorted({mutant.killers for mutant in mutants})
-        unbroken = list(pool.map(lambda names: check_unbroken(names, options.timeout), killers))
-        if not report(unbroken, "passes unbroken"):
-            return 1
-        print()
-        outcomes = list(pool.map(lambda mutant: try_mutant(mutant, options.timeout), mutants))
-    all_killed = report(outcomes, "killed")
+        list(pool.map(work, groups_of(mutants)))
     killed = sum(outcome.verdict == "killed" for outcome in outcomes)
-    if options.json:
-        options.json.parent.mkdir(exist_ok=True)
-        verdicts = {outcome.mutant: outcome.verdict for outcome in outcomes}
-        options.json.write_text(json.dumps({**began, "verdicts": verdicts}, indent=1) + "\n")
     print(f"\n{killed} of {len(outcomes)} mutants killed")
-    return 0 if all_killed else 1
+    return 0 if killed == len(outcomes) else 1
 
 
 if __name__ == "__main__":

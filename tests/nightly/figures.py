@@ -210,7 +210,9 @@ def _rest(found: dict[str, Any]) -> list[str]:
         left = [f"`{name}` ({how})" for name, how in verdicts.items() if how != "killed"]
         told = f"; not found: {', '.join(left)}" if left else ""
         killed = len(verdicts) - len(left)
-        lines.append(f"- Planted bugs: {killed} of {len(verdicts)} found by the tests{told}.")
+        left_out = mutants["planned"] - len(verdicts)
+        more = f"; {left_out} were not tried" if left_out else ""
+        lines.append(f"- Planted bugs: {killed} of {len(verdicts)} found by the tests{told}{more}.")
     return lines
 
 

@@ -84,6 +84,7 @@ def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
     verdicts = {
         "commit": "def",
         "began": "2026-01-03 00:00",
+        "planned": 3,
         "verdicts": {"a": "killed", "b": "survived"},
     }
     (tmp_path / "mutants.json").write_text(json.dumps(verdicts))
@@ -92,7 +93,7 @@ def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
     assert "| R2 | ranks 2 | 2 `PeerFailedError` | 1.50 s | 15 s | FAILED |" in text
     assert "| R2 | 2 | 4 | 1 | 0 | 1.50 s | 1 |" in text
     assert "9 (4 arrow, 5 parquet), every one its data or an error of seqdata; 0 failures" in text
-    assert "1 of 2 found by the tests; not found: `b` (survived)." in text
+    assert "1 of 2 found by the tests; not found: `b` (survived); 1 were not tried." in text
 
 
 def test_a_page_without_a_place_for_figures_is_refused():
