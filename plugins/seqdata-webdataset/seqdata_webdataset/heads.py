@@ -27,6 +27,7 @@ _USUAL = re.compile(
     r"\{'descr': '([<>|=][biuf]\d)', 'fortran_order': (True|False), "
     r"'shape': \((\d+,(?: \d+,?)*)\), \} *\n"
 )
+_DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _WAVE = {(_PCM, 8): "|u1", (_PCM, 16): "<i2", (_PCM, 24): "<i3", (_PCM, 32): "<i4",
          (_FLOAT, 32): "<f4", (_FLOAT, 64): "<f8"}  # fmt: skip
@@ -71,6 +72,13 @@ class Head:
         if self.kind not in ("npy", "wav") or self.descr == "<i3":
             return False
         return not (self.fortran and self.shape) and np.dtype(self.descr).isnative
+
+
+def is_dtype(descr: str) -> bool:
+    """Tell whether a text is NumPy's for numbers that can be stored; NumPy would parse any."""
+    return descr == "<i3" or (
+        _DTYPE.fullmatch(descr) is not None and np.dtype(descr).name in NUMBERS
+    )
 
 
 Found = tuple[Head, int, int, int]
@@ -121,14 +129,10 @@ def _told(text: str) -> tuple[Any, Any, Any]:
 @functools.lru_cache(maxsize=1024)
 def _array_head(descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool) -> Head:
     """Give the head of arrays; the same one for all that are alike."""
-    try:
-        dtype = np.dtype(descr)
-    except TypeError as error:
-        raise NoHeadError(f"has the dtype {descr[:40]!r}, which there is not") from error
-    if dtype.name not in NUMBERS:
+    if descr == "<i3" or not is_dtype(descr):
         raise NoHeadError(f"has dtype {descr[:40]!r}, which cannot be stored")
     head = Head("npy", descr, shape, scalar, fortran)
-    if not 0 < math.prod(shape) * dtype.itemsize < MAX_WIDTH:
+    if not 0 < math.prod(shape) * np.dtype(descr).itemsize < MAX_WIDTH:
         raise NoHeadError(f"has no numbers per timestep, or too many ({str(shape)[:40]})")
     return head
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
 from seqdata.storage.places import Place
-from seqdata_webdataset.heads import Head
+from seqdata_webdataset.heads import Head, is_dtype
 
 VERSION = 1
 _MAGIC = b"seqdata index\n"
@@ -159,9 +159,9 @@ def _damaged(place: Place, what: str) -> CorruptShardError:
 
 def _arrays(told: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:
     for descr, count in told:
-        dtype = np.dtype(descr)
-        if dtype.str not in ("|u1", "<u2", "<u4", "<i8") or type(count) is not int or count < 0:
+        if descr not in ("|u1", "<u2", "<u4", "<i8") or type(count) is not int or count < 0:
             raise ValueError(f"an array of {count} {descr}")
+        dtype = np.dtype(descr)
         yield np.frombuffer(body, dtype, count, at) if count else np.empty(0, dtype)
         at += dtype.itemsize * count + -(dtype.itemsize * count) % _ALIGNED
 
@@ -217,6 +217,7 @@ def _head(facts: Any) -> Head:
         bool(facts["scalar"]), bool(facts["fortran"]),
     )  # fmt: skip
     if head.kind != "bad":
+        _check(is_dtype(head.descr), "heads")
         _check(head.width > 0 and min(head.shape, default=1) > 0, "heads")
     return head
 

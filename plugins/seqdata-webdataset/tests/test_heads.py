@@ -48,7 +48,7 @@ BAD = [
     (text_of("__import__('os').system('true')"), "a head that cannot be read"),
     (text_of("{'descr': '|O', 'fortran_order': False, 'shape': (3,)}"), "holds Python objects"),
     (text_of("{'descr': [('a','<f4')], 'fortran_order': False, 'shape': (3,)}"), "Python objects"),
-    (text_of("{'descr': '<q9', 'fortran_order': False, 'shape': (3,)}"), "which there is not"),
+    (text_of("{'descr': '<q9', 'fortran_order': False, 'shape': (3,)}"), "which cannot be stored"),
     (text_of("{'descr': '<c8', 'fortran_order': False, 'shape': (3,)}"), "which cannot be stored"),
     (text_of("{'descr': '<f4', 'fortran_order': 1, 'shape': (3,)}"), "has the shape"),
     (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}"), "has the shape"),
