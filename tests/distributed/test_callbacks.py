@@ -125,3 +125,22 @@ def test_steps_of_all_ranks_are_in_one_file(ranks, tmp_path):
     assert places == [
         (0, 0, 0), (0, 1, 2), (0, 2, 4), (0, 3, 6), (1, 0, 1), (1, 1, 3), (1, 2, 5), (1, 3, 6),
     ]  # fmt: skip
+
+
+def test_ranks_with_the_same_batch_are_named_in_the_first_step(ranks):
+    told = ranks.play("watch_stream", 2, {"shared": True})
+    assert told == [
+        [
+            "RankConsistency: in the first step ranks 0, 1 have the same batch, must have others: "
+            "what is trained several times is time lost; pass a SequenceDataModule, or share the "
+            "data out by rank"
+        ],
+        [],
+    ]
+    assert ranks.play("watch_stream", 2, {"shared": False}) == [[], []]
+
+
+@pytest.mark.parametrize("data", [{"count": 23}, {"count": 1}, {"count": 9, "lanes": 2}])
+def test_ranks_of_ours_never_have_the_same_batch(ranks, data):
+    for one in ranks.play("watch", 3, {"callback": "consistency", "data": data}):
+        assert not [said for said in one["warned"] if said.startswith("RankConsistency")]

@@ -20,7 +20,7 @@ from seqdata.lightning.callbacks.memory_monitor import RankMemoryMonitor
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
 from tests.distributed.ddp import under_ddp
-from tests.lightning.harness import Lanes, Recorder, Run, fit, sequences
+from tests.lightning.harness import QUIET, Lanes, Recorder, Run, fit, sequences
 
 CALLBACKS: dict[str, type[Callback]] = {
     "data": DataMonitor,
@@ -122,4 +122,47 @@ def append(spec: dict[str, Any]) -> None:
         logger.record("line", {"number": number, "filling": filling})
 
 
-TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {"watch": watch, "append": append}
+class Shares(torch.utils.data.IterableDataset):
+    """Eight rows; each rank's own, or the same for all."""
+
+    def __init__(self, *, shared: bool) -> None:
+        self.shared = shared
+
+    def __iter__(self):
+        rank = 0 if self.shared else torch.distributed.get_rank()
+        return (torch.full((3,), float(number + 100 * rank)) for number in range(8))
+
+
+class Bare(pl.LightningModule):
+    """Knows nothing of us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+def watch_stream(spec: dict[str, Any]) -> list[str]:
+    """Train on a stream; gives what was warned of."""
+    loader = torch.utils.data.DataLoader(Shares(shared=spec["shared"]), batch_size=2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        pl.Trainer(
+            **{
+                **QUIET, "max_epochs": 2, "callbacks": [RankConsistency()],
+                "enable_checkpointing": False, **under_ddp(spec["world"]),
+            }
+        ).fit(Bare(), loader)  # fmt: skip
+    return [str(one.message) for one in said if one.category is SeqDataWarning]
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "watch": watch,
+    "append": append,
+    "watch_stream": watch_stream,
+}

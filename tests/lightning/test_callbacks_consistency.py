@@ -7,10 +7,11 @@ import pytest
 import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 
-from seqdata import ConfigError, RankConsistency
+from seqdata import ConfigError, Fixed, Loader, RankConsistency
 from seqdata.lightning.callbacks.consistency import _difference, _tensors
 from seqdata.lightning.callbacks.digests import digests_of
-from tests.lightning.harness import QUIET, data_of, fit
+from seqdata.lightning.callbacks.duplicates import Held, digest_of, duplicates
+from tests.lightning.harness import QUIET, data_of, fit, sequences
 
 TYPES = [
     torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
@@ -121,3 +122,18 @@ def test_ignored_names_must_not_be_one_text():
     wanted = "RankConsistency: `ignore` is 'head', must be a tuple of names; pass ('head',)"
     with pytest.raises(ConfigError, match=f"^{re.escape(wanted)}$"):
         RankConsistency(ignore="head")
+
+
+def test_the_same_batch_of_several_replicas_is_named_and_of_one_replica_is_not():
+    one, two = digest_of(torch.ones(3)), digest_of({"x": [torch.ones(4)]})
+    told = duplicates([Held(0, one), Held(1, two), Held(2, one), Held(3, two), Held(4, (7,))])
+    assert told.startswith("in the first step ranks 0, 2; 1, 3 have the same batch, must have")
+    assert duplicates([Held(0, one), Held(0, one), Held(1, two), Held(1, two)]) == ""
+    assert duplicates([Held(0, ()), Held(1, ())]) == ""
+
+
+def test_a_batch_of_filler_has_no_digest():
+    (batch,) = Loader(sequences(4), Fixed(4))
+    assert digest_of(batch)
+    batch.weight = torch.zeros(4)
+    assert digest_of(batch) == ()

@@ -7,6 +7,7 @@ Makes: nothing, or the same error on every rank.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,8 +19,10 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from seqdata.errors import ConfigError, RanksDifferError
+from seqdata.errors import ConfigError, RanksDifferError, SeqDataWarning
+from seqdata.lightning import adapter
 from seqdata.lightning.callbacks.digests import digests_of
+from seqdata.lightning.callbacks.duplicates import Held, digest_of, duplicates
 from seqdata.lightning.callbacks.gathering import Gathering
 
 _SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
@@ -33,6 +36,8 @@ class RankConsistency(Callback):
     Before the first step and after every so many, each rank makes a number of each tensor, where it
     lies, and the ranks tell each other these numbers. Running statistics of batch and instance
     norms are left out: each rank has its own, until DDP's next forward pass.
+
+    In the first step batches are compared, too: ranks that have the same are warned of, on rank 0.
 
     Args:
         every_n_steps: After how many steps.
@@ -61,6 +66,7 @@ class RankConsistency(Callback):
         self._ignored = tuple(ignore)
         self._gathering = Gathering()
         self._steps = 0
+        self._looked = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse parameters that no two ranks share."""
@@ -76,7 +82,21 @@ class RankConsistency(Callback):
         """Compare what the ranks begin with."""
         self._gathering.open()
         self._steps = 0
+        self._looked = False
         self._compare(trainer, pl_module)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Look once whether ranks have the same batch."""
+        del pl_module, batch_idx
+        if self._looked or trainer.world_size == 1:
+            return
+        self._looked = True
+        mine = Held(adapter.world_of(trainer).rank, digest_of(batch))
+        same = duplicates(self._gathering.gather(mine))
+        if same and trainer.is_global_zero:
+            warnings.warn(f"RankConsistency: {same}", SeqDataWarning, stacklevel=2)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
