@@ -114,6 +114,15 @@ def ends_of(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     return spans[place, 1], spans[place, 2] + at - begins[place]
 
 
+def begun_within(batch: SequenceBatch) -> Tensor:
+    """Say which rows end in a sequence that begins in them, bool (r,)."""
+    spans = batch.segments
+    if spans is None or not len(spans):
+        return (batch.start == 0) & (batch.lengths > 0)
+    last = torch.searchsorted(spans[:, 0].contiguous(), torch.arange(len(batch)), right=True) - 1
+    return (spans[last.clamp(min=0), 2] == 0) & (batch.lengths > 0)
+
+
 def _refusal(
     seen: Seen,
     batch: SequenceBatch,

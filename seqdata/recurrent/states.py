@@ -17,7 +17,7 @@ from torch import Tensor
 from seqdata.batch import SequenceBatch
 from seqdata.errors import ConfigError, ResumeError
 from seqdata.recurrent.cells import Recurrent, cell_of, features_of
-from seqdata.recurrent.guarding import after, check_next
+from seqdata.recurrent.guarding import after, begun_within, check_next
 from seqdata.recurrent.running import run
 from seqdata.recurrent.tables import Table, joined, kept
 from seqdata.recurrent.trees import Tree, mapped, placed, where
@@ -266,7 +266,10 @@ class LaneStates:
         device = batch.weight.device
         if held is not None:
             had, known = held.rows(_lanes_of(batch), device)
-            old = self._begun(batch, had, known, start)
+            begun = self._begun(batch, had, known, start)
+            lost = begun_within(batch) & ~active  # masked, and its lane goes on in another sequence
+            anew = bool(lost.any()) and not batch.carry
+            old = where(placed(lost, device), old, begun, self._dim) if anew else begun
         old = mapped(Tensor.detach, old)
         merged = where(placed(active, device), state, old, self._dim)
         both = zip(active.tolist(), known, strict=True)

@@ -124,6 +124,17 @@ def test_a_masked_row_that_begins_a_sequence_leaves_nothing_of_the_one_before():
     assert taken[0, :, 0].tolist() == [2.0, 0.0]
 
 
+@pytest.mark.parametrize(("carry", "wanted"), [(False, [2.0, 0.0, 0.0]), (True, [2.0, 1.0, 1.0])])
+def test_a_masked_row_of_several_sequences_leaves_nothing_of_the_first(carry, wanted):
+    states = LaneStates()
+    states.put(batch_of(lengths=[4] * 3, ids=[0, 1, 2]), pair(1.0, 3))
+    spans = [[0, 0, 4, 8], [1, 1, 4, 6], [1, 5, 0, 2], [2, 2, 4, 5], [2, 6, 0, 2], [2, 7, 0, 1]]
+    given = {"lengths": [4] * 3, "ids": [0, 1, 2], "segments": torch.tensor(spans), "carry": carry}
+    states.put(batch_of(1, weight=[1.0, 0.0, 0.0], **given), pair(2.0, 3))
+    rest = batch_of(2, lengths=[4] * 3, start=[8, 2, 1], ids=[0, 5, 7], carry=carry)
+    assert states.take(rest)[0][0, :, 0].tolist() == wanted
+
+
 def test_a_lane_that_was_masked_from_the_first_batch_on_begins_late_as_it_would_have():
     states = LaneStates(initial=lambda: (torch.full((1, 3), 9.0), torch.full((1, 5), 9.0)))
     states.put(batch_of(weight=[1.0, 0.0]), pair(1.0))
