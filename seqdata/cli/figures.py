@@ -74,6 +74,12 @@ def histogram(lengths: NDArray[Any]) -> tuple[Bin, ...]:
     )
 
 
+def idle_share(plan: Plan) -> float:
+    """Give the share of a plan's rows that are idle lanes; 0 where batches are dealt."""
+    rows = len(plan) * plan.lanes
+    return 1.0 - plan.totals(0, len(plan))[1] / rows if rows else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldFigures:
     """How a plan is dealt to a number of ranks.

@@ -40,14 +40,7 @@ def draw_plan(
     Raises:
         ConfigError: If matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            "plan: drawing needs matplotlib, which is not installed; "
-            "pip install 'lightning-seqdata[plot]'"
-        ) from error
-    figure = Figure(figsize=(11, 4), layout="constrained")
+    figure = figure_of((11, 4))
     left, right = figure.subplots(1, 2)
     _draw_lengths(left, index, axis)
     own = plan.measures
@@ -57,7 +50,7 @@ def draw_plan(
         if name != label
     }
     _draw_padding(right, dict(sorted((others | {label: own}).items())))
-    _save(figure, path)
+    save(figure, path)
 
 
 def _others(own: Measures, axis: str) -> dict[str, Any]:
@@ -97,6 +90,23 @@ def _draw_padding(axes: Any, curves: dict[str, Measures]) -> None:
     axes.legend()
 
 
-def _save(figure: Figure, path: Path) -> None:
+def figure_of(size: tuple[float, float]) -> Figure:
+    """Give an empty figure of so many inches.
+
+    Raises:
+        ConfigError: If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "plan: drawing needs matplotlib, which is not installed; "
+            "pip install 'lightning-seqdata[plot]'"
+        ) from error
+    return Figure(figsize=size, layout="constrained")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as a PNG; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, format="png")

@@ -6,6 +6,7 @@ Place in the flow: store and policy -> a plan -> a report.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from seqdata.cli.console import console, examples, reporting
-from seqdata.cli.figures import WorldFigures, world_figures
+from seqdata.cli.figures import WorldFigures, idle_share, world_figures
+from seqdata.cli.lane_picture import draw_lanes
 from seqdata.cli.ledger import STDOUT, ledger, write_ledger
 from seqdata.cli.picture import draw_plan
 from seqdata.errors import ConfigError
@@ -38,21 +40,41 @@ def _sizes(_context: click.Context, _option: click.Parameter, text: str) -> tupl
     return tuple(int(part) for part in parts)
 
 
+def _flag(name: str, help: str) -> Callable[[Any], Any]:
+    """Make a switch that is None where it is not given: other policies do not know it."""
+    return click.option(name, is_flag=True, flag_value=True, default=None, help=help)
+
+
 @click.command(
     epilog=examples(
         "seqdata plan store/ --batching token-budget --max-tokens 16384 --world 1,2,8",
         "seqdata plan store/ --batching bucketed --batch-size 64 --plot plan.png",
         "seqdata plan store/ --batching fixed --batch-size 32 --max-length 512 --too-long split",
         "seqdata plan store/ --max-tokens 16384 --world 8 --tail drop --ledger left-out.jsonl",
+        "seqdata plan store/ --policy tbptt --lanes 64 --chunk 256 --plot lanes.png",
     )
 )
 @click.argument("store")
-@click.option("--batching", default="token-budget", show_default=True, help="Name of a policy.")
+@click.option(
+    "--batching",
+    "--policy",
+    "batching",
+    default="token-budget",
+    show_default=True,
+    help="Name of a policy.",
+)
 @click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
 @click.option("--batch-size", type=int, help="Rows of a batch.")
 @click.option("--max-length", type=int, help="Most timesteps of a row.")
 @click.option("--too-long", help="error, split, truncate or drop.")
+@click.option("--lanes", type=int, help="Lanes of all ranks together (tbptt).")
+@click.option("--chunk", type=int, help="Most timesteps of a lane's row (tbptt).")
+@click.option("--advance", type=int, help="Timesteps from one chunk to the next (tbptt).")
+@_flag("--continuous", help="One stream in equal columns (tbptt).")
+@_flag("--segments", help="Rows go on with the lane's next sequence (tbptt).")
+@_flag("--jitter", help="Chunk lengths vary from step to step (tbptt).")
 @click.option("--axis", help="The axis to plan on.")
+@click.option("--shift", type=int, default=0, show_default=True, help="As of the loader.")
 @click.option("--no-shuffle", is_flag=True, help="As evaluation plans.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--epoch", type=int, default=0, show_default=True)
@@ -72,13 +94,18 @@ def _sizes(_context: click.Context, _option: click.Parameter, text: str) -> tupl
     "- is stdout, alone.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--plot", type=click.Path(dir_okay=False), help="Draw lengths and padding: a PNG.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False),
+    help="Draw lengths and padding, or what each lane reads: a PNG.",
+)
 @reporting
 def plan(
     store: str,
     batching: str,
     seed: int,
     epoch: int,
+    shift: int,
     world: tuple[int, ...],
     tail: Tail,
     no_shuffle: bool,
@@ -97,6 +124,8 @@ def plan(
         )
     policy = resolve_policy(batching, chosen)
     index = SequenceIndex.of_store(open_store(store))
+    if shift:
+        index = index.shifted(policy.axis, shift)
     made = policy.plan(index, seed=seed, epoch=epoch)
     batches = made.measures
     worlds = world_figures(made, batches, world, tail)
@@ -107,7 +136,9 @@ def plan(
         return
     facts = {"policy": describe(policy), "seed": seed, "epoch": epoch, **_facts(made, batches)}
     lists = _lists(made, index)
-    if plot is not None:
+    if plot is not None and made.lanes:
+        draw_lanes(Path(plot), made)
+    elif plot is not None:
         draw_plan(Path(plot), index, made, label=batching, axis=policy.axis, seed=seed)
     if as_json:
         of_worlds = [asdict(one) for one in worlds]
@@ -127,6 +158,7 @@ def _facts(made: Plan, batches: Measures) -> dict[str, Any]:
         "fingerprint": made.fingerprint,
         "batches": len(made),
         "lanes": made.lanes,
+        "idle": idle_share(made),
         "timesteps": real,
         "padded": padded,
         "waste": padded / real if real else 1.0,
@@ -167,6 +199,8 @@ def _print(
         f"{facts['batches']:,} batches, {facts['timesteps']:,} timesteps, {facts['padded']:,} with "
         f"padding: {100 * (1 - 1 / facts['waste']):.2f} % is padding (waste {facts['waste']:.4f})"
     )
+    if facts["lanes"]:
+        out.print(f"{facts['lanes']:,} lanes: {100 * facts['idle']:.2f} % of the rows are idle")
     uneven = {"fill": "filler batches", "drop": "left out", "repeat": "repeated"}[tail]
     table = Table("ranks", "steps", uneven, "balance", title="Worlds")
     for one in worlds:

@@ -47,6 +47,21 @@ class Queues(NamedTuple):
     edges: NDArray[np.int64]
 
 
+class Limits(NamedTuple):
+    """What an exchange between two lanes must keep.
+
+    Attributes:
+        most: No lane holds more.
+        unit: A lane that holds more than ``most - unit`` makes the epoch as long as it is: there is
+            one.
+        slack: How much more than the fuller of the two a lane may hold afterwards.
+    """
+
+    most: int
+    unit: int = 1
+    slack: int = 0
+
+
 def deal(sizes: NDArray[np.int64], lanes: int) -> Dealt:
     """Deal sizes to lanes, largest first, each to the lane that holds least; ties to the first.
 
@@ -98,18 +113,14 @@ def _room(loads: NDArray[np.int64], level: int, size: int) -> NDArray[np.int64]:
     return np.maximum(0, -((loads - level) // size))
 
 
-def queues(
-    sizes: NDArray[np.int64], dealt: Dealt, draw: Draw | None, most: int, unit: int
-) -> Queues:
+def queues(sizes: NDArray[np.int64], dealt: Dealt, draw: Draw | None, limits: Limits) -> Queues:
     """Fill the places of an epoch.
 
     Args:
         sizes: int64 (n,), of the sequences in the data's order.
         dealt: Where sequences of these sizes go.
         draw: The epoch's randomness; None: every lane reads in the data's order.
-        most: What no lane may hold more than.
-        unit: A lane that holds more than ``most - unit`` makes the epoch as long as it is: there
-            will be one.
+        limits: What lanes may hold after exchanges.
 
     Returns:
         The lanes in the order of the epoch.
@@ -125,12 +136,12 @@ def queues(
     mixed = mixed[np.argsort(dealt.lanes[mixed], kind="stable")]
     made = Queues(ranked[mixed], running(np.bincount(dealt.lanes, minlength=lanes)))
     for turn in range(lanes.bit_length()):
-        made = _exchanged(made, sizes, draw, turn, most, unit)
+        made = _exchanged(made, sizes, draw, turn, limits)
     return _reordered(made, draw.permutation(Purpose.LANES, lanes))
 
 
 def _exchanged(
-    made: Queues, sizes: NDArray[np.int64], draw: Draw, turn: int, most: int, unit: int
+    made: Queues, sizes: NDArray[np.int64], draw: Draw, turn: int, limits: Limits
 ) -> Queues:
     """Let random pairs of lanes exchange what follows two places of like time."""
     lanes = len(made.edges) - 1
@@ -140,7 +151,7 @@ def _exchanged(
     first, stop = made.edges[:-1].copy(), made.edges[1:].copy()  # of what follows, by lane
     heads = made.edges[1:].copy()  # where what stays ends, by lane
     for one, other in zip(pairs[::2], pairs[1::2], strict=False):
-        places = _places(ends, made.edges, one, other, words[one], most, unit)
+        places = _places(ends, made.edges, one, other, words[one], limits)
         if places is None:
             first[one] = first[other] = stop[one] = stop[other] = 0
             continue
@@ -158,13 +169,14 @@ def _exchanged(
 
 def _places(
     ends: NDArray[np.int64], edges: NDArray[np.int64], one: int, other: int, word: int,
-    most: int, unit: int,
+    limits: Limits,
 ) -> tuple[int, int] | None:  # fmt: skip
     """Find a place in each of two lanes behind which they may exchange all; None: there is none."""
     low, high = int(edges[one]), int(edges[one + 1])
     base = int(edges[other])
     mine, theirs = ends[low : high + 1] - ends[low], ends[base : int(edges[other + 1]) + 1]
     load, loaded = int(mine[-1]), int(theirs[-1] - theirs[0])
+    most = min(limits.most, max(load, loaded) + limits.slack)
     tried = mine[1:-1]  # inside the lane: at its edges whole lanes would change places
     skip = word % max(1, len(tried) - _TRIED + 1)
     tried = tried[skip : skip + _TRIED]
@@ -173,8 +185,9 @@ def _places(
     at = theirs[found] - theirs[0]
     after, later = tried + loaded - at, at + load - tried
     good = (after <= most) & (later <= most)
-    if max(load, loaded) > most - unit:
-        good &= np.maximum(after, later) > most - unit
+    least = limits.most - limits.unit
+    if max(load, loaded) > least:
+        good &= np.maximum(after, later) > least
     choice = np.flatnonzero(good)
     if not len(choice):
         return None

@@ -19,7 +19,7 @@ from seqdata.planning.chunks import Chunks, UnevenChunks
 from seqdata.planning.cutting import check_count
 from seqdata.planning.items import Empty, Items, WholeSequences, select
 from seqdata.planning.jitter import Jitter
-from seqdata.planning.lanes import Dealt, deal, queues
+from seqdata.planning.lanes import Dealt, Limits, deal, queues
 from seqdata.planning.making import fingerprint_of, whole_report
 from seqdata.planning.queued import queued
 from seqdata.planning.randomness import Draw, Purpose
@@ -186,12 +186,12 @@ class TBPTT:
         return max(0, -(-(_timesteps(items) - ahead) // self.lanes))
 
     def _lanes(self, items: Items, ahead: int, draw: Draw) -> Lanes:
-        numbers, lengths = _kept(items)
-        mixed = draw if self.shuffle else None
         if self._streams:
             return self._stream(items, ahead, draw)
+        numbers, lengths = _kept(items)
+        mixed = draw if self.shuffle else None
         steps, dealt = self._steps(items, ahead), self._dealt(items)
-        made = queues(self._chunks.counts(lengths), dealt, mixed, most=steps, unit=1)
+        made = queues(self._chunks.counts(lengths), dealt, mixed, Limits(steps))
         taken = made.members
         return queued(numbers[taken], lengths[taken], made.edges, self._chunks, steps)
 
@@ -200,11 +200,11 @@ class TBPTT:
         mixed = draw if self.shuffle else None
         widest = self._widest(items, ahead)
         chunks: Chunks | UnevenChunks = self._chunks
-        most, unit = self._steps(items, ahead) * self.chunk, self.chunk
+        limits = Limits(self._steps(items, ahead) * self.chunk, self.chunk, self.chunk)
         if self.jitter:
             seed, epoch = (draw.seed, draw.epoch) if self.shuffle else (0, None)
             chunks = self._jitter.chunks(self.chunk, widest, seed, epoch)
-            most, unit = widest, 1
+            limits = Limits(widest, slack=self.chunk)
         if self.continuous:
             order = np.arange(len(numbers))
             if mixed is not None:
@@ -212,7 +212,7 @@ class TBPTT:
             begins = running(lengths[order])
             edges = columns(max(0, int(begins[-1]) - ahead), self.lanes)
             return streamed(numbers[order], begins, edges, chunks, ahead)
-        made = queues(lengths, self._dealt(items), mixed, most=most, unit=unit)
+        made = queues(lengths, self._dealt(items), mixed, limits)
         begins = running(lengths[made.members])
         return streamed(numbers[made.members], begins, begins[made.edges], chunks)
 

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
 from seqdata.opening import write_store
+from seqdata.planning.making import describe
+from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 
 LENGTHS = [int(length) for length in np.random.Philox(1).random_raw(200) % 90]
@@ -114,3 +116,46 @@ def test_a_picture_without_matplotlib_names_the_extra(store, tmp_path, monkeypat
 )
 def test_bad_arguments_are_a_message_and_an_exit_code(store, arguments, code, message):
     assert message in run(store, *arguments, code=code)
+
+
+def test_lanes_are_planned_by_either_name_of_the_option(store):
+    options = ("--lanes", 8, "--chunk", 16, "--world", "1,3")
+    text = run(store, "--policy", "tbptt", *options)
+    assert text == run(store, "--batching", "tbptt", *options)
+    plan = TBPTT(8, 16).plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
+    idle = 1 - plan.totals(0, len(plan))[1] / (8 * len(plan))
+    assert f"8 lanes: {100 * idle:.2f} % of the rows are idle" in text
+    assert "TBPTT(lanes=8, chunk=16, advance=None, continuous=False" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        (["--continuous"], TBPTT(4, 16, continuous=True)),
+        (["--segments", "--jitter"], TBPTT(4, 16, segments=True, jitter=True)),
+        (["--advance", 10], TBPTT(4, 16, advance=10)),
+        (["--no-shuffle"], TBPTT(4, 16, shuffle=False)),
+    ],
+)
+def test_every_option_of_lanes_has_a_switch(store, options, policy):
+    facts = json.loads(
+        run(store, "--policy", "tbptt", "--lanes", 4, "--chunk", 16, "--json", *options)
+    )
+    plan = policy.plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
+    assert facts["policy"] == describe(policy)
+    assert (facts["batches"], facts["lanes"]) == (len(plan), 4)
+
+
+def test_a_shift_leaves_a_stream_shorter_once(store):
+    options = ("--policy", "tbptt", "--lanes", 4, "--chunk", 16, "--shift", 1, "--json")
+    facts = [json.loads(run(store, *options, *more)) for more in ([], ["--continuous"])]
+    empty = LENGTHS.count(0)
+    assert facts[0]["timesteps"] == sum(LENGTHS) - len(LENGTHS) + empty
+    assert facts[1]["timesteps"] == sum(LENGTHS) - 1
+
+
+def test_lanes_are_drawn(store, tmp_path):
+    drawn = tmp_path / "lanes.png"
+    text = run(store, "--policy", "tbptt", "--lanes", 4, "--chunk", 16, "--plot", drawn)
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert f"drawn: {drawn}" in text

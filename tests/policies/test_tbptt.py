@@ -279,3 +279,35 @@ def test_lanes_are_shared_out_whatever_the_number_of_ranks(lanes, size):
 def test_arguments_that_cannot_be_meant_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         TBPTT(**arguments)
+
+
+def test_plans_never_change():
+    """Golden: a change here needs another PLAN_VERSION, and refuses every older run's resume."""
+    index = SequenceIndex.from_lengths((np.arange(14) * 7919 % 23 + 1).astype(np.uint32))
+    found = {}
+    for name, policy in KINDS.items():
+        plan = policy.plan(index, seed=7, epoch=3)
+        spans = plan.spans[plan.spans[:, 2] > 0, :2]
+        found[name] = " ".join(f"{number}:{start}" for number, start in spans.tolist())
+    assert found == GOLDEN
+
+
+KINDS = {
+    "sequences": TBPTT(3, 6),
+    "overlap": TBPTT(2, 9, advance=5),
+    "continuous": TBPTT(3, 12, continuous=True),
+    "segments": TBPTT(3, 12, segments=True),
+    "jitter": TBPTT(2, 20, segments=True, jitter=True),
+}
+GOLDEN = {
+    "sequences": "7:0 1:0 4:0 0:0 1:6 9:0 11:0 2:0 9:6 11:6 2:6 9:12 5:0 2:12 12:0 5:6 3:0 12:6 5:12 "
+    "3:6 12:12 6:0 3:12 13:0 6:6 3:18 13:6 6:12 8:0 13:12 6:18 8:6 13:18 10:0",
+    "overlap": "4:0 5:0 10:0 5:5 1:0 11:0 6:0 9:0 6:5 9:5 6:10 9:10 6:15 8:0 12:0 8:5 12:5 2:0 12:10 "
+    "2:5 0:0 2:10 13:0 3:0 13:5 3:5 13:10 3:10 13:15 3:15 7:0",
+    "continuous": "0:0 6:0 9:12 3:0 12:9 2:0 6:11 13:0 3:6 2:5 10:0 13:3 3:18 1:0 7:0 5:0 13:15 9:0 8:0 "
+    "12:0 5:8 4:0 11:0 9:4 12:1 11:1",
+    "segments": "9:0 8:0 4:0 10:0 5:0 9:12 13:0 4:1 0:0 1:0 5:10 12:0 13:6 1:6 6:0 12:9 3:0 13:18 2:0 "
+    "6:10 11:0 3:5 2:7 7:0 11:2 3:17",
+    "jitter": "8:0 4:0 0:0 2:0 10:0 9:0 5:0 2:3 6:0 5:1 1:0 6:5 11:0 1:5 13:0 11:4 3:0 13:16 12:0 "
+    "3:6 12:4 7:0",
+}
