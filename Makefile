@@ -89,8 +89,8 @@ docs: env  ## run the examples of all pages, then build the site in site/
 	@echo "== docs: building site/"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: env $(STAMP_OF_PEERS)  ## reading, writing, checksums, workers, beside what others do (20 minutes)
-	@for script in loading first_batch waiting checksums workers writing; do \
+bench: env $(STAMP_OF_PEERS)  ## reading, writing, checksums, workers, lanes, beside what others do (20 minutes)
+	@for script in loading first_batch waiting checksums workers writing lanes; do \
 		echo "== bench: benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py $(BENCH) || exit 1; done
 
 $(STAMP_OF_PEERS): benchmarks/peers.txt | $(STAMP)

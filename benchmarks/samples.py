@@ -1,4 +1,4 @@
-"""Data sets S and M as arrays and where they lie: NumPy alone, for any environment and process."""
+"""Data sets S, M and L as arrays and where they lie: NumPy alone, for any process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 BATCH = 64
 FRAME = 40  # values of a frame of M
+LANES, CHUNK = 64, 512  # of a batch of L
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,15 @@ def frames(count: int) -> Samples:
     lengths = _lengths(count, 300, 0.5, 20, 2000)
     values = np.random.default_rng(1).random((int(lengths.sum()), FRAME), dtype=np.float32)
     return Samples(values, _offsets(lengths))
+
+
+def documents(count: int) -> Samples:
+    """L: ``count`` int64 tokens in documents, median 1,000, 20..20,000."""
+    lengths = _lengths(count // 500, 1000, 0.8, 20, 20_000)
+    edges = _offsets(lengths)
+    edges = np.append(edges[edges < count], count)
+    values = np.random.default_rng(1).integers(0, 50_000, count, dtype=np.int64)
+    return Samples(values, edges)
 
 
 def frames_count(size: int) -> int:

@@ -108,7 +108,7 @@ def measure(data: Data, setting: str, rounds: int, steps: int) -> dict[str, Trai
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the data")
+    parser.add_argument("--quick", action="store_true", help="a tenth of S, half of M")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
     parser.add_argument("--steps", type=int, default=150, help="steps of each turn (150)")
     options = parser.parse_args()
@@ -121,8 +121,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         console.print(machine())
         console.print("writing S and M …")
-        part = 10 if options.quick else 1
-        sets = [make_s(Path(folder), 1_000_000 // part), make_m(Path(folder), 10**9 // part)]
+        sets = [  # of less M, most of what is waited would be for the first batch of an epoch
+            make_s(Path(folder), 100_000 if options.quick else 1_000_000),
+            make_m(Path(folder), 5 * 10**8 if options.quick else 10**9),
+        ]
         for data in sets:
             for setting in ("no transform", "per sequence"):
                 console.print(f"{data.name}, {setting} …")
