@@ -16,6 +16,7 @@ Reads: remote files. Makes: bytes.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib
 from collections.abc import Sequence
@@ -177,14 +178,15 @@ class FsspecFiles:
         remote: How it is read.
     """
 
-    __slots__ = ("_folder", "_location", "_remote", "_scheme")
+    __slots__ = ("_folder", "_location", "_remote", "_scheme", "_system")
 
     def __init__(self, folder: str, remote: Remote) -> None:
         self._scheme = check_url(folder)
         self._folder = folder
         self._location = shown(folder)
         self._remote = remote
-        _filesystem(self._scheme, folder, remote)  # what is not installed is said now
+        self._system: Any = None
+        self._filesystem(folder)  # what is not installed is said now
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecFiles, (self._folder, self._remote)
@@ -210,7 +212,7 @@ class FsspecFiles:
         """Give the files in the folder with their bytes; see ``RemoteFiles``."""
 
         def call(seconds: float) -> dict[str, int | None]:
-            system, path = _filesystem(self._scheme, self._folder, self._remote)
+            system, path = self._filesystem(self._folder)
             system.invalidate_cache()
             found = _called(system, "ls", (path,), seconds, detail=True)
             system.invalidate_cache()  # or it would be asked instead of the server
@@ -229,7 +231,7 @@ class FsspecFiles:
         url, where = self.url(name), self._place(name, place)
 
         def call(seconds: float) -> Stat:
-            system, path = _filesystem(self._scheme, url, self._remote)
+            system, path = self._filesystem(url)
             return _stat_of(_called(system, "info", (path,), seconds), where)
 
         return tried(call, where, self._remote)
@@ -242,7 +244,7 @@ class FsspecFiles:
         where = replace(self._place(name, place), offset=start, length=stop - start)
 
         def call(seconds: float) -> bytes:
-            system, path = _filesystem(self._scheme, url, self._remote)
+            system, path = self._filesystem(url)
             body: bytes = _called(system, "cat_file", (path,), seconds, start=start, end=stop)
             if len(body) != stop - start:
                 raise ShortBodyError(f"{len(body)} of {stop - start} bytes came")
@@ -261,7 +263,7 @@ class FsspecFiles:
 
         def call(seconds: float) -> Stat:
             del seconds  # a shard may take long: each of its requests has the transport's bound
-            system, there = _filesystem(self._scheme, url, self._remote)
+            system, there = self._filesystem(url)
             _called(system, "put_file", (str(path), there), None)
             stat = _stat_of(_called(system, "info", (there,), self._remote.stall_seconds), place)
             if stat.size != size:
@@ -275,7 +277,7 @@ class FsspecFiles:
         url, place = self.url(name), self._place(name, None)
 
         def call(seconds: float) -> bool:
-            system, path = _filesystem(self._scheme, url, self._remote)
+            system, path = self._filesystem(url)
             try:
                 _called(system, "pipe_file", (path, content), seconds, mode="create")
             except FileExistsError:  # it may be what an earlier try has made
@@ -293,13 +295,21 @@ class FsspecFiles:
         url = self.url(name)
 
         def call(seconds: float) -> None:
-            system, path = _filesystem(self._scheme, url, self._remote)
+            system, path = self._filesystem(url)
             try:
                 _called(system, "rm_file", (path,), seconds)
             except FileNotFoundError:
                 return
 
         tried(call, self._place(name, None), self._remote, doing="removed")
+
+    def _filesystem(self, url: str) -> tuple[Any, str]:
+        """Give the file system of this process, and a path in it."""
+        system, path = _filesystem(self._scheme, url, self._remote)
+        if system is not self._system:
+            self._system = system
+            _spare(system)
+        return system, path
 
     def _place(self, name: str, place: Place | None) -> Place:
         return Place(dataset=self._location, file=name) if place is None else place
@@ -331,6 +341,16 @@ def _filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
             f"({type(error).__name__}), must be what {package} takes; see its documentation"
         ) from None  # their text may hold credentials
     return system, path
+
+
+def _spare(system: Any) -> None:
+    """Let a file system live for ever, as fsspec's own cache does but for a fork.
+
+    In a forked process fsspec drops what was copied; at its end it would take its connections out
+    of the event loop that both processes have, and the one that was forked would wait for answers
+    that it is never told of.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(system))
 
 
 def _called(

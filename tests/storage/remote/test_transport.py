@@ -1,7 +1,9 @@
 """What remote servers do wrong is tried again, then said; and never believed."""
 
 import logging
+import multiprocessing
 import re
+import sys
 import time
 
 import pytest
@@ -134,6 +136,30 @@ def test_s3_that_does_not_answer_is_an_error_in_time(s3, bucket, remote, faulty,
         files.read("file.bin", 0, len(CONTENT))
     assert time.monotonic() - began < 8
     assert caught.value.facts["file"] == "file.bin"
+
+
+def read_in_child(files):
+    """Read in a forked process, and give its exit code."""
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=lambda: sys.exit(files.read("file.bin", 5, 9) != CONTENT[5:9]))
+    child.start()
+    child.join(30)
+    return child.exitcode
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kind", ["s3", "http"])
+def test_clients_work_on_both_sides_of_a_fork(
+    s3, bucket, remote, web, tmp_path, kind, rounds, caplog
+):
+    s3.pipe(f"{bucket}/file.bin", CONTENT)
+    location, how = (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, quick(tmp_path))
+    for _ in range(rounds):
+        files = remote_files(location, how)
+        assert files.read("file.bin", 0, 4) == CONTENT[:4]
+        assert read_in_child(files) == 0
+        assert files.read("file.bin", 3, 700) == CONTENT[3:700]
+    assert "failed, again" not in caplog.text
 
 
 def test_another_tag_at_s3_is_noticed(s3, bucket, remote):

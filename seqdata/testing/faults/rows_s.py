@@ -1,0 +1,105 @@
+"""Rows S1 to S5 and C1 to C3: networks that fail and caches; and D1 to D9 of remote data.
+
+Place in the flow: cells for the matrix. Makes: cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from seqdata.testing.faults import damaged, network, remote
+from seqdata.testing.faults.outcome import WHOLE, Expectation
+from seqdata.testing.faults.rows_d import FILE_FACTS, OWN_ROWS
+from seqdata.testing.faults.table import Cell
+
+_HOW = ("cache", "ranges")
+_FACTS = ("dataset", "shard", "file", "attempts")
+_UNREADABLE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=15.0)
+_NO_HARM = Expectation(kinds=(WHOLE,), seconds=30.0)
+_ANOTHER = Expectation(kinds=("FingerprintMismatch",), facts=("dataset", "shard", "file"))
+_NO_ROOM = Expectation(kinds=("CacheError", WHOLE), facts=("file", "free"))
+_DAMAGES = 20  # of each kind
+_RUNS, _QUICK_RUNS = 200, 3
+
+_FAULTS: tuple[tuple[str, Callable[[int | None], network.Fault]], ...] = (
+    ("S1", network.unavailable),
+    ("S2", network.reset),
+    ("S3", network.short),
+)
+
+
+def cells(*, quick: bool = False) -> list[Cell]:
+    """Give the cells of remote data.
+
+    Args:
+        quick: Whether each tries little.
+    """
+    found = []
+    for how in _HOW:
+        for workers in (0, 2):
+            found += _network(how, workers)
+    runs = _QUICK_RUNS if quick else _RUNS
+    found += [
+        Cell(
+            fault="C1", way=f"arrow remote, {way}", tries=partial(remote.without_room, disk),
+            must=_NO_ROOM, quick=not disk,
+        )
+        for disk, way in ((False, "a file that may not grow"), (True, "a full disk"))
+    ]  # fmt: skip
+    pairs = max(1, runs // 2)
+    for fault, way, tries in (
+        ("C2", f"two processes, {pairs} times", partial(remote.raced, pairs)),
+        ("C3", f"killed at {runs} instants", partial(remote.killed, runs)),
+    ):
+        found.append(
+            Cell(
+                fault=fault, way=f"arrow remote, {way}", tries=tries, must=_NO_HARM, quick=True,
+                bound=60.0 + 3 * runs,
+            )
+        )  # fmt: skip
+    return found + _damages()
+
+
+def _network(how: str, workers: int) -> list[Cell]:
+    way = f"arrow remote, {how}, workers {workers}"
+    quick = how == "cache" and workers == 0
+    found = []
+    for fault, made in _FAULTS:
+        tries = partial(remote.failing, how, workers, partial(made, None))
+        found.append(
+            Cell(fault=fault, way=f"{way}, lasting", tries=tries, must=_UNREADABLE, quick=quick)
+        )
+        tries = partial(remote.failing, how, workers, partial(made, 1))
+        once = quick and fault == "S1"
+        found.append(Cell(fault=fault, way=f"{way}, once", tries=tries, must=_NO_HARM, quick=once))
+    tries = partial(remote.failing, how, workers, partial(network.slow, 1000))
+    found.append(Cell(fault="S4", way=way, tries=tries, must=_UNREADABLE, quick=quick))
+    tries = partial(remote.failing, how, workers, partial(network.retagged, 3))
+    must = _ANOTHER if how == "ranges" else replace(_ANOTHER, kinds=("FingerprintMismatch", WHOLE))
+    found.append(Cell(fault="S5", way=way, tries=tries, must=must, quick=workers == 0))
+    return found
+
+
+def _damages() -> list[Cell]:
+    """Give the rows of damage for remote data: where shards come whole, no part of one is used."""
+    found = [
+        Cell(
+            fault="D10", way="arrow remote",
+            reason="no remote file is mapped; a cached one that is cut is as a local one",
+        )
+    ]  # fmt: skip
+    for how in _HOW:
+        subject = remote.remote_subject(how)
+        for row in OWN_ROWS:
+            kinds = (*row.kinds, "CorruptShardError", "MissingShardError")
+            count = min(_DAMAGES, row.count)
+            tries = partial(damaged.harmed, subject, "first_read", None, row.harms, count, row.part)
+            found.append(
+                Cell(
+                    fault=row.fault, way=f"{subject.name}, read, {row.part}", tries=tries,
+                    must=Expectation(kinds=kinds, facts=FILE_FACTS, seconds=10.0), bound=300.0,
+                )
+            )  # fmt: skip
+    return found
