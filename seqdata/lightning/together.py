@@ -91,7 +91,8 @@ class Together:
         joined = self._joined
         if joined is None:
             try:
-                return gather(World(0, ranks), mine)
+                patience = timedelta(seconds=self._bounds.patience)
+                return gather(World(0, ranks), mine, patience=patience)
             except RuntimeError as cause:
                 raise PeerFailedError.at(f"ranks: not all ranks came: {cause}") from cause
         if self._ends_alone:

@@ -92,7 +92,9 @@ def fit_lanes(spec: dict[str, Any]) -> dict[str, Any]:
             )
             if "after" in spec:
                 run.trainer.save_checkpoint(spec["after"])
-        except (SeqDataError, KeyError) as failure:
+            if spec.get("asks"):
+                run.data.state_dict()
+        except (SeqDataError, KeyError, RuntimeError) as failure:
             error = failure
     table = carrying.lanes.state_dict()["tables"].get("train")
     return {

@@ -68,6 +68,7 @@ def test_e9_holds_for_every_kind_of_lanes(policy, tmp_path):
         {"trainer": {"val_check_interval": 3, "num_sanity_val_steps": 2}},
         {"trainer": {"limit_train_batches": 5}},
         {"trainer": {"precision": "bf16-mixed"}, "model": {"dtype": torch.float32}},
+        {"trainer": {"precision": "bf16-true"}, "model": {"dtype": torch.float32}},
     ],
     ids=lambda options: "-".join(map(str, options)) if isinstance(options, dict) else None,
 )
