@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from seqdata.sharing import share
     from seqdata.storage.remote.options import Remote
     from seqdata.storage.splitting import folds, split
+    from seqdata.streams import RandomStreams
     from seqdata.transforms import Ragged, columnar
     from seqdata.world import World
 
@@ -84,9 +85,9 @@ __all__ = [
     "Fixed",
     "IncompleteDatasetError",
     "IncompleteEpochError",
+    "Jitter",
     "LaneStates",
     "LimitError",
-    "Jitter",
     "Loader",
     "MissingShardError",
     "Packed",
@@ -99,6 +100,7 @@ __all__ = [
     "Preempted",
     "Preemption",
     "Ragged",
+    "RandomStreams",
     "RankConsistency",
     "RankFileLogger",
     "RankMemoryMonitor",
@@ -146,6 +148,7 @@ _DEFINED_IN = {
     "PredictionWriter": "lightning.prediction",
     "Preemption": "lightning.callbacks.preemption",
     "Ragged": "transforms",
+    "RandomStreams": "streams",
     "RankConsistency": "lightning.callbacks.consistency",
     "RankFileLogger": "lightning.callbacks.file_logger",
     "RankMemoryMonitor": "lightning.callbacks.memory_monitor",

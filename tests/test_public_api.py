@@ -32,6 +32,7 @@ NAMES = [
     "PredictionWriter",
     "Preemption",
     "Ragged",
+    "RandomStreams",
     "RankConsistency",
     "RankFileLogger",
     "RankMemoryMonitor",

@@ -36,6 +36,9 @@ class Purpose(IntEnum):
     LANES = 13  # order of the lanes
     LENGTHS = 14  # lengths of chunks, where they vary; once for all epochs
     SCHEDULE = 15  # order of these lengths
+    SHARED = 16  # a model's numbers that all ranks draw alike
+    PER_RANK = 17  # those of each rank
+    PER_LANE = 18  # those of each lane
 
 
 @dataclass(frozen=True, slots=True)

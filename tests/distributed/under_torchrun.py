@@ -1,7 +1,7 @@
 """A script for ``torchrun``: trains until one rank is hurt.
 
-Run as a program: folder, how rank 1 is hurt (a signal, or nothing), what rank 0 does then (``train``
-on, or ``hang``), whether with ``Preemption``.
+Run as a program: folder, how rank 1 is hurt (a signal, or nothing), what rank 0 does then
+(``train`` on, or ``hang``), whether with ``Preemption``.
 """
 
 import os

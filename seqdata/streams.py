@@ -1,0 +1,64 @@
+"""Random numbers of a model, by whose they are: all ranks', a rank's, or a lane's.
+
+torch's own generator is a process's: whether two ranks draw alike hangs on how each was seeded, and
+a resumed run draws other numbers. These say it by name, and follow from a place in the run alone.
+Place in the flow: a model's step asks. Makes: torch generators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from seqdata.planning.randomness import Draw, Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class RandomStreams:
+    """Generators for what a model draws, the same after every resume.
+
+    Args:
+        seed: In ``[0, 2**64)``.
+        device: On which tensors are drawn.
+
+    Raises:
+        ConfigError: If ``seed``, or a place's epoch, is out of range.
+
+    Example:
+        >>> streams = RandomStreams(seed=1)
+        >>> noise = torch.randn(2, generator=streams.shared(epoch=0, step=5))
+        >>> bool((noise == torch.randn(2, generator=streams.shared(epoch=0, step=5))).all())
+        True
+    """
+
+    seed: int
+    device: torch.device | str = "cpu"
+
+    def __post_init__(self) -> None:
+        Draw(self.seed, 0)
+
+    def shared(self, *, epoch: int, step: int) -> torch.Generator:
+        """Give a step's generator that draws alike on all ranks."""
+        return self._made(Purpose.SHARED, epoch, step, 0)
+
+    def per_rank(self, *, epoch: int, step: int, rank: int) -> torch.Generator:
+        """Give a step's generator of one rank: another number of ranks draws otherwise."""
+        return self._made(Purpose.PER_RANK, epoch, step, rank)
+
+    def per_lane(self, *, epoch: int, step: int, lanes: Iterable[int]) -> list[torch.Generator]:
+        """Give a step's generators of lanes or sequences: the same on any number of ranks.
+
+        Args:
+            epoch: Of the batch.
+            step: Number of the batch.
+            lanes: Of its rows, as ``batch.lanes`` says; or, where it has none, ``batch.ids``.
+        """
+        return [self._made(Purpose.PER_LANE, epoch, step, int(lane)) for lane in lanes]
+
+    def _made(self, purpose: Purpose, epoch: int, step: int, whose: int) -> torch.Generator:
+        places = np.array([[step], [whose]], dtype=np.int64)
+        (drawn,) = Draw(self.seed, epoch).each(purpose, *places)
+        return torch.Generator(self.device).manual_seed(int(drawn))
