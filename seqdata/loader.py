@@ -141,8 +141,8 @@ class Loader:
         self._playing: _Playing | None = None  # what the newest iteration plays; it moves the state
 
     def __len__(self) -> int:
-        """Steps of every epoch, the same on all ranks."""
-        return self._player.steps
+        """Steps of the epoch that the next iteration plays; of all, but where a policy says so."""
+        return self._player.steps_of(self.epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Give the batches of one epoch, or of what is left of a loaded one.
@@ -207,7 +207,7 @@ class Loader:
                 f"`{name}` was {state.get(name)!r}, is {now[name]!r}" for name in changed
             )
             raise ResumeError(f"loader: {what}; restore what changed, or begin a new run")
-        batches = self._player.num_batches
+        batches = self._player.batches_of(place.epoch)
         if place.position > batches:
             raise ResumeError(
                 f"loader: `position` of the state is {place.position}, must be at most {batches}, "

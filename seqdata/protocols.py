@@ -169,6 +169,20 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class Varying(Protocol):
+    """What a policy has, too, whose epochs may differ in their number of batches."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether they do."""
+        ...
+
+    def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
+        """Give the number of batches of an epoch, whatever the seed."""
+        ...
+
+
 class Collator(Protocol):
     """Lays the columns of one batch out as tensors, filling each final tensor once. Never reads."""
 

@@ -185,6 +185,12 @@ def is_in_evaluation(trainer: Trainer) -> bool:
     return bool(loop.batch_progress.current.completed < sum(loop.max_batches))
 
 
+def asks_every_epoch(trainer: Trainer) -> bool:
+    """Tell whether every epoch asks for its loader anew, and for its length."""
+    every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+    return every == 1 or trainer.max_epochs == 1
+
+
 def trained_steps(trainer: Trainer, steps: int) -> int:
     """Give how many of an epoch's ``steps`` the Trainer will train, before it has counted them."""
     limit = trainer.limit_train_batches

@@ -53,7 +53,7 @@ class Cursor:
         position = self.start.position + done * self.stride
         return Place(self.start.epoch, min(self.batches, position))
 
-    def begun(self, counters: Counters, *, batches: int, stride: int) -> Self:
+    def begun(self, counters: Counters, *, stride: int, batches: int = 0) -> Self:
         """Give the cursor of an iteration that begins now.
 
         Where the iteration before it trained something, its epoch has ended or is abandoned, and

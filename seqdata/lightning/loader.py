@@ -60,6 +60,7 @@ class TrainerLoader:
         begin: Called with an iteration at its first ``next()``; says where it begins.
         name: Of its data set, where several were given by name.
         agreed: Gives an iteration's batches where the other ranks have theirs; None: asks nobody.
+        epoch: Whose length it has, where epochs differ.
 
     Attributes:
         handed: The batch that a loop was handed last; None: none was.
@@ -73,8 +74,10 @@ class TrainerLoader:
         name: str | None = None,
         *,
         agreed: Agreed | None = None,
+        epoch: int = 0,
     ) -> None:
         self.player = player
+        self.epoch = epoch
         self.name = name
         self.handed: Handed | None = None
         self.waited = 0.0
@@ -82,7 +85,7 @@ class TrainerLoader:
         self._agreed = agreed
 
     def __len__(self) -> int:
-        return self.player.steps
+        return self.player.steps_of(self.epoch)
 
     def __iter__(self) -> Iteration:
         return Iteration(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -74,8 +75,9 @@ class TrainRun:
         lanes = self.player.plan(self.here().epoch).lanes
         stride = 1 if lanes else self._world.size
         first = self._cursor.trained is None
-        self._cursor = self._cursor.begun(counters, batches=self.player.num_batches, stride=stride)
-        place = self._cursor.start
+        cursor = self._cursor.begun(counters, stride=stride)
+        place = cursor.start
+        self._cursor = replace(cursor, batches=self.player.batches_of(place.epoch))
         self._guard(counters, place)
         if first and self._resume is not None:
             adapter.align_logged_steps(self.trainer)
@@ -132,7 +134,7 @@ class TrainRun:
         if state.world_size != self._world.size:
             self._refuse_limits(state.world_size)
         step = self._step_at(place)
-        if place.position and step >= adapter.trained_steps(self.trainer, self.player.steps):
+        if place.position and step >= self._trained_steps(place):
             place, step = place.next_epoch, 0
         accumulate = self._accumulate()
         if step % accumulate:
@@ -142,8 +144,7 @@ class TrainRun:
             )
         self._cursor = Cursor(place)
         self.errors.begin(state.errors)
-        steps = adapter.trained_steps(self.trainer, self.player.steps)
-        self._resume = Resume(place, step, shifted, steps)
+        self._resume = Resume(place, step, shifted, self._trained_steps(place))
 
     def _fitting(self, state: RunState) -> Place:
         now = self._state_at(state.place)
@@ -183,7 +184,7 @@ class TrainRun:
             position=place.position,
             accumulate=self._accumulate(),
             divided=adapter.divides_loss(self.trainer),
-            steps=adapter.trained_steps(self.trainer, self.player.steps),
+            steps=self._trained_steps(place),
         )
 
     def _record(self, place: Place, *, again: bool = False) -> None:
@@ -191,9 +192,12 @@ class TrainRun:
         self._began(self._course, self.player.fingerprint(place.epoch), again)
 
     def _update(self, counters: adapter.Counters) -> Update:
-        steps = int(min(counters.steps, self.player.steps))
+        steps = int(min(counters.steps, self.player.steps_of(self._cursor.start.epoch)))
         divided = adapter.divides_loss(self.trainer)
         return Update(accumulate=self._accumulate(), steps=steps, divided=divided)
+
+    def _trained_steps(self, place: Place) -> int:
+        return adapter.trained_steps(self.trainer, self.player.steps_of(place.epoch))
 
     def _step_at(self, place: Place) -> int:
         return self.player.share(place.epoch, place.position).first_step
@@ -215,24 +219,25 @@ class TrainRun:
 
     def _started(self) -> None:
         """Compare the ranks, and warn of what will not be the same on another world."""
-        error, facts = None, dict[str, str | int]()
+        error, facts, steps = None, dict[str, str | int](), 0
         try:
             here = self.here()
+            steps = self.player.steps_of(here.epoch)
             facts = {
                 "plan": self.player.fingerprint(here.epoch),
-                "steps": self.player.steps,
+                "steps": steps,
                 "epoch": here.epoch,
                 "position": here.position,
                 "tail": self._options.tail,
                 "accumulate": self._accumulate(),
-                "trained steps": adapter.trained_steps(self.trainer, self.player.steps),
+                "trained steps": self._trained_steps(here),
             }
         except SeqDataError as failure:
             error = failure
         agree(self._world, facts, error)
         self._record(self.here())
         every, accumulate = adapter.validates_every(self.trainer), self._accumulate()
-        if every and every < self.player.steps and every % accumulate:
+        if every and every < steps and every % accumulate:
             _warn(
                 f"datamodule: validation every {every} steps, must be a multiple of the "
                 f"{accumulate} steps of an update to fall on the same place in every world; change "

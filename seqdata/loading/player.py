@@ -37,7 +37,7 @@ from seqdata.loading.workers.crews import Crews
 from seqdata.plan import Plan
 from seqdata.planning.making import describe
 from seqdata.policies.windows import Windows
-from seqdata.protocols import Collator, Policy, Store
+from seqdata.protocols import Collator, Policy, Store, Varying
 from seqdata.sharing import RankPlan, share, steps_of
 
 _KEPT_PLANS = 2
@@ -92,9 +92,24 @@ class Player:
 
     @property
     def steps(self) -> int:
-        """Steps of every epoch, the same on all ranks."""
+        """Steps of the first epoch, the same on all ranks; of every one where they do not vary."""
+        return self.steps_of(0)
+
+    @property
+    def varies(self) -> bool:
+        """Whether epochs differ in their number of batches."""
+        return isinstance(self.policy, Varying) and self.policy.varies
+
+    def batches_of(self, epoch: int) -> int:
+        """Give the number of batches of an epoch."""
+        if isinstance(self.policy, Varying) and self.policy.varies:
+            return self.policy.num_batches_of(self.index, self._planned(epoch))
+        return self.num_batches
+
+    def steps_of(self, epoch: int) -> int:
+        """Give the steps of an epoch, the same on all ranks."""
         options, lanes = self.options, self._any_plan().lanes
-        return steps_of(self.num_batches, options.world, options.tail, lanes)
+        return steps_of(self.batches_of(epoch), options.world, options.tail, lanes)
 
     def plan(self, epoch: int) -> Plan:
         """Give the plan of an epoch; the last two are kept."""
@@ -220,10 +235,10 @@ class Player:
 
     def _made(self, epoch: int) -> Plan:
         plan = self.policy.plan(self.index, seed=self.options.seed, epoch=epoch)
-        if len(plan) != self.num_batches:
+        if len(plan) != self.batches_of(epoch):
             raise PlanError(
                 f"policy {describe(self.policy)}: epoch {epoch} has {len(plan)} batches, must have "
-                f"{self.num_batches} as `num_batches` says; change the policy"
+                f"{self.batches_of(epoch)} as `num_batches` says; change the policy"
             )
         if plan.lookahead and self._reading.shift:
             raise ConfigError(

@@ -6,8 +6,9 @@ next batch goes on where row j of this one stopped, so a recurrent state can be 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,8 @@ class TBPTT:
 
     Args:
         lanes: Rows of a batch, of all ranks together.
-        chunk: Most timesteps of a row.
+        chunk: Most timesteps of a row; or ``chunk(epoch)``, where it grows: epochs then differ in
+            their number of steps, and a Trainer needs ``reload_dataloaders_every_n_epochs=1``.
         advance: Timesteps from a chunk's start to the next one's; None: ``chunk``. Where it is
             less, chunks overlap: what they have in common is context in the later one
             (``batch.burn_in``), and is not scored.
@@ -65,7 +67,7 @@ class TBPTT:
     """
 
     lanes: int
-    chunk: int
+    chunk: int | Callable[[int], int]
     advance: int | None = None
     continuous: bool = False
     segments: bool = False
@@ -76,7 +78,8 @@ class TBPTT:
 
     def __post_init__(self) -> None:
         check_count("tbptt", "lanes", self.lanes)
-        check_count("tbptt", "chunk", self.chunk)
+        if not callable(self.chunk):
+            check_count("tbptt", "chunk", self.chunk)
         if not isinstance(self.shuffle, bool):
             raise ConfigError(
                 f"policy 'tbptt': `shuffle` is {self.shuffle!r}, must be True or False; whole "
@@ -84,7 +87,7 @@ class TBPTT:
             )
         if self.advance is not None:
             check_count("tbptt", "advance", self.advance)
-            if self.advance > self.chunk:
+            if not callable(self.chunk) and self.advance > self.chunk:
                 raise ConfigError(
                     f"policy 'tbptt': `advance` is {self.advance}, must be at most `chunk`="
                     f"{self.chunk}; what lies between two chunks would be left out"
@@ -122,6 +125,35 @@ class TBPTT:
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
+        return self._of_epoch(epoch)._planned(index, seed, epoch)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        """Give the number of batches of every epoch; where they vary, of the first."""
+        return self.num_batches_of(index, 0)
+
+    @property
+    def varies(self) -> bool:
+        """Whether epochs differ in their number of batches."""
+        return callable(self.chunk)
+
+    def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
+        """Give the number of batches of an epoch."""
+        policy = self._of_epoch(epoch)
+        return policy._steps(*policy._items(index))
+
+    def _of_epoch(self, epoch: int) -> TBPTT:
+        """Give the policy with the chunk length of an epoch."""
+        if not callable(self.chunk):
+            return self
+        chunk = self.chunk(epoch)
+        if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+            raise ConfigError(
+                f"policy 'tbptt': `chunk` gives {chunk!r} for epoch {epoch}, must give an integer "
+                "of at least 1; change the function"
+            )
+        return replace(self, chunk=chunk)
+
+    def _planned(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
         items, ahead = self._items(index)
         lanes = self._lanes(items, ahead, Draw(seed, epoch))
         table = run_table(lanes) if lanes.steps else ArrayTable.checked([], None, [0], self.lanes)
@@ -137,13 +169,13 @@ class TBPTT:
             stream=table if isinstance(table, RunTable) and self._streams else None,
         )
 
-    def num_batches(self, index: SequenceIndex) -> int:
-        """Give the number of batches of every epoch."""
-        return self._steps(*self._items(index))
+    @property
+    def _chunk(self) -> int:
+        return cast("int", self.chunk)  # of an epoch
 
     @property
     def _chunks(self) -> Chunks:
-        return Chunks(self.chunk, self.advance or self.chunk)
+        return Chunks(self._chunk, self.advance or self._chunk)
 
     @property
     def _streams(self) -> bool:
@@ -172,7 +204,7 @@ class TBPTT:
             return int(self._dealt(items).loads.max())
         widest = self._widest(items, ahead)
         if self.jitter:
-            return self._jitter.count(self.chunk, widest)
+            return self._jitter.count(self._chunk, widest)
         return int(self._chunks.counts(np.array([widest]))[0]) if widest else 0
 
     @property
@@ -200,11 +232,12 @@ class TBPTT:
         mixed = draw if self.shuffle else None
         widest = self._widest(items, ahead)
         chunks: Chunks | UnevenChunks = self._chunks
-        limits = Limits(self._steps(items, ahead) * self.chunk, self.chunk, self.chunk)
+        chunk = self._chunk
+        limits = Limits(self._steps(items, ahead) * chunk, chunk, chunk)
         if self.jitter:
             seed, epoch = (draw.seed, draw.epoch) if self.shuffle else (0, None)
-            chunks = self._jitter.chunks(self.chunk, widest, seed, epoch)
-            limits = Limits(widest, slack=self.chunk)
+            chunks = self._jitter.chunks(self._chunk, widest, seed, epoch)
+            limits = Limits(widest, slack=chunk)
         if self.continuous:
             order = np.arange(len(numbers))
             if mixed is not None:
