@@ -161,20 +161,25 @@ def write_store(
         ...     store.lengths.tolist()
         [3, 1]
     """
-    write: Callable[..., Store] = write_arrow
-    if format != "arrow":
-        backend: object = default_host().find("backend", format)
-        if not isinstance(backend, Writing):
-            raise ConfigError(
-                f"write_store: `format` is {format!r}, must be 'arrow' or an installed backend "
-                "that writes; for 'webdataset': pip install seqdata-webdataset"
-            )
-        write = backend.write
+    write = _writer(format)
     return write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
         resume=resume, progress=progress, overwrite=overwrite,
         **_taken(write, format, {"remote": remote}),
     )  # fmt: skip
+
+
+def _writer(format: str) -> Callable[..., Store]:
+    """Give what writes a format."""
+    if format == "arrow":
+        return write_arrow
+    backend: object = default_host().find("backend", format)
+    if not isinstance(backend, Writing):
+        raise ConfigError(
+            f"write_store: `format` is {format!r}, must be 'arrow' or an installed backend "
+            "that writes; for 'webdataset': pip install seqdata-webdataset"
+        )
+    return backend.write
 
 
 def opener_of(location: Location, *, host: PluginHost | None = None) -> Opener:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +59,7 @@ def write_arrow(
     it was until then. A writer that fails or is killed leaves its whole shards in a folder aside,
     and the same call goes on after them: what it writes is, byte for byte, what it would have been.
 
-    Args:
-        location: A folder, made where it is not there; or a URL.
-        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
-        axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
-        shard_bytes: Size from which on a shard is closed, in bytes.
-        key: The ``str`` field that names a sequence, where there is one.
-        executor: Where shards are written; None: threads of our own.
-        resume: Whether to go on where a writer stopped; else what it left is removed.
-        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
-        overwrite: Whether a store that is there is replaced.
-        remote: How a URL is reached.
+    Its arguments are those of ``opening.write_store``.
 
     Raises:
         ConfigError: If an argument cannot be meant, or does not fit what is there.
@@ -78,15 +69,11 @@ def write_arrow(
     """
     _check(shard_bytes, executor)
     if is_remote(location):
-        from seqdata.storage.remote.writing import write_remote  # local stores do without
-
-        def write(folder: Path, replaces: bool) -> object:
-            return write_arrow(
-                folder, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
-                resume=resume, progress=progress, overwrite=replaces,
-            )  # fmt: skip
-
-        return write_remote(location, remote, write, resume=resume, overwrite=overwrite)
+        here = partial(
+            write_arrow, sequences=sequences, axes=axes, shard_bytes=shard_bytes, key=key,
+            executor=executor, resume=resume, progress=progress,
+        )  # fmt: skip
+        return _write_and_send(location, here, remote, resume=resume, overwrite=overwrite)
     refuse_remote(location, remote)
     root = local_path(location)
     parts = list(sequences) if are_parts(sequences) else None
@@ -109,6 +96,22 @@ def write_arrow(
         tell(sum(one.shard.sequences for one in shards), sum(one.size for one in shards), total)
         commit(root, folder, moves)
     return open_local(root)
+
+
+def _write_and_send(
+    location: str | os.PathLike[str],
+    here: Callable[..., Store],
+    remote: str | Remote | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> Store:
+    from seqdata.storage.remote.writing import write_remote  # local stores do without
+
+    def write(folder: Path, replaces: bool) -> object:
+        return here(folder, overwrite=replaces)
+
+    return write_remote(location, remote, write, resume=resume, overwrite=overwrite)
 
 
 def _count(sequences: object) -> int | None:
