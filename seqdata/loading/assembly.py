@@ -21,6 +21,7 @@ from seqdata.loading.mending import is_about_data, mend
 from seqdata.loading.occurrences import Occurrences
 from seqdata.loading.options import OnError, Update
 from seqdata.loading.output import Output
+from seqdata.loading.ranges import COLLATE, FETCH, ranged
 from seqdata.loading.request import Request
 from seqdata.loading.streaming import narrowed, plain
 from seqdata.loading.tally import Tally
@@ -142,7 +143,12 @@ class Assembly:
 
     def _read(self, step: Step, request: Request, number: int) -> SequenceBatch:
         batch = self._head(step, request, number)
-        columns, batch.axes = self.fetch(request)
+        with ranged(FETCH):
+            columns, batch.axes = self.fetch(request)
+        with ranged(COLLATE):
+            return self._collated(columns, batch, step)
+
+    def _collated(self, columns: Any, batch: SequenceBatch, step: Step) -> SequenceBatch:
         collator = self.tools.collator
         if self.tools.fetching.collate is not None and isinstance(collator, Splitting):
             return collator.filled(columns, batch)  # a worker has collated them

@@ -1,14 +1,17 @@
 """Items of the contract about our loaders that need a Trainer or a DataModule of their own."""
 
+import json
 import multiprocessing
+from contextlib import nullcontext
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.profilers import SimpleProfiler
+from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.loader import TrainerLoader
+from seqdata.loading.ranges import ranged
 from seqdata.policies.bucketed import Bucketed
 from tests.lightning.harness import Recorder, data_of, fit, quietly, sequences
 from tests.lightning.test_resume import assert_goes_on, checkpoints, saved_after
@@ -142,6 +145,22 @@ def test_a_profiler_has_a_range_for_each_part_of_a_step():
     ranges = set(profiler.recorded_durations)
     for part in ("train_dataloader_next", "batch_to_device", "run_training_batch"):
         assert any(name.endswith(part) for name in ranges)
+
+
+def test_a_trace_shows_the_parts_of_making_a_batch_and_of_a_step(tmp_path):
+    profiler = PyTorchProfiler(dirpath=tmp_path, filename="trace", emit_nvtx=False)
+    fit(data_of(prefetch=0, val=None), max_epochs=1, profiler=profiler)
+    (path,) = tmp_path.glob("*.json")
+    names = {event.get("name", "") for event in json.loads(path.read_text())["traceEvents"]}
+    for part in (
+        "seqdata.fetch", "seqdata.collate", "train_dataloader_next", "batch_to_device",
+        "training_step", "optimizer_step",
+    ):  # fmt: skip
+        assert any(part in name for name in names), part
+
+
+def test_without_a_profiler_there_are_no_ranges():
+    assert isinstance(ranged("any"), nullcontext)
 
 
 def test_item_36_reloaded_loaders_go_on_where_the_epoch_stands(tmp_path):
