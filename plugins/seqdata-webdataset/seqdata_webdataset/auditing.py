@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,24 +14,24 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DataError
 from seqdata.storage.checking.auditing import KEPT, Finding, Report
 from seqdata.storage.places import Place
-from seqdata_webdataset.files import map_shard
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import shown
+from seqdata_webdataset.finding import find_shards
 from seqdata_webdataset.headers import walk
-from seqdata_webdataset.indexing import (
-    digest_of,
-    find_index,
-    make_index,
-    read_index,
-    sums_of,
-    write_index,
-)
+from seqdata_webdataset.indexing import digest_of, make_index, sums_of
 from seqdata_webdataset.shard_index import Members, ShardIndex, ends_of
-from seqdata_webdataset.shards import find_shards
+from seqdata_webdataset.shards import Shard
 
 Told = Callable[[int], None]
 
 
 def audit(
-    location: str, *, shard: int | None, repair: bool, told: Told
+    location: str,
+    *,
+    shard: int | None,
+    repair: bool,
+    told: Told,
+    remote: Remote | None = None,
 ) -> tuple[int, Iterator[Report]]:
     """Give the bytes of shards, and a report of each as it is made.
 
@@ -41,73 +40,73 @@ def audit(
         shard: The number of one; None: all.
         repair: Whether to make indexes anew that are missing, damaged, or of another shard.
         told: Called with bytes that were looked at.
+        remote: How URLs are read.
 
     Raises:
         ConfigError: If there is no such shard.
     """
-    shards = find_shards(location)
+    shards = find_shards(location, remote)
+    location = shown(location)
     if shard is not None and not 0 <= shard < len(shards):
         raise ConfigError(
             f"verify: no shard {shard}, must be in [0, {len(shards)}); choose one of these"
         )
     chosen = list(enumerate(shards)) if shard is None else [(shard, shards[shard])]
-    total = sum(path.stat().st_size for _, path in chosen if path.is_file())
+    total = sum(one.size() for _, one in chosen)
     first = (
         0 if shard is None else sum(_samples(location, i, p) for i, p in enumerate(shards[:shard]))
     )
     return total, _reports(location, chosen, first, repair, told)
 
 
-def _samples(location: str, number: int, path: Path) -> int:
+def _samples(location: str, number: int, shard: Shard) -> int:
     """Give how many samples a shard has, as far as its index can be read."""
-    file = find_index(path)
     try:
-        return 0 if file is None else len(read_index(location, number, file))
+        return len(shard.index(location, number) or ())
     except DataError:  # said where that shard is looked at
         return 0
 
 
 def _reports(
-    location: str, chosen: Sequence[tuple[int, Path]], first: int, repair: bool, told: Told
+    location: str, chosen: Sequence[tuple[int, Shard]], first: int, repair: bool, told: Told
 ) -> Iterator[Report]:
-    for number, path in chosen:
-        place = Place(dataset=location, shard=number, file=path.name)
-        report = _report(path, place, first, repair)
+    for number, shard in chosen:
+        place = Place(dataset=location, shard=number, file=shard.name)
+        report = _report(shard, place, first, repair)
         first += report.sequences
         told(report.bytes)
         yield report
 
 
-def _report(path: Path, place: Place, first: int, repair: bool) -> Report:
+def _report(shard: Shard, place: Place, first: int, repair: bool) -> Report:
     number = place.shard or 0
     try:
-        content = map_shard(path, place, ahead=True)
+        content = shard.content(place, ahead=True)
     except DataError as error:
-        return _told(path.name, number, 0, 0, [error], "structure")
-    index, wrong = _index(path, place, content)
+        return _told(shard.name, number, 0, 0, [error], "structure")
+    index, wrong = _index(shard, place, content)
     if index is None and repair:
         try:
-            index = make_index(content, path.name, place)
+            index = make_index(content, shard.name, place)
         except DataError as damage:
-            return _told(path.name, number, 0, len(content), [damage], "structure")
-        write_index(path, index)
+            return _told(shard.name, number, 0, len(content), [damage], "structure")
+        shard.keep_index(index)
     if index is None:
-        return _without(path, place, content, wrong)
+        return _without(shard, place, content, wrong)
     damages = _damages(content, index, place, first)
-    return _told(path.name, number, len(index), len(content), damages, "checksums")
+    return _told(shard.name, number, len(index), len(content), damages, "checksums")
 
 
 def _index(
-    path: Path, place: Place, content: NDArray[np.uint8]
+    shard: Shard, place: Place, content: NDArray[np.uint8]
 ) -> tuple[ShardIndex | None, DataError | None]:
     """Give the index of a shard, if it is this one's; else what is wrong, if anything is."""
-    file = find_index(path)
-    if file is None:
-        return None, None
     try:
-        index = read_index(place.dataset, place.shard or 0, file)
+        index = shard.index(place.dataset, place.shard or 0)
     except DataError as error:
         return None, error
+    if index is None:
+        return None, None
     if index.bytes != len(content) or ends_of(content, index.last) != index.ends:
         return None, place.error(
             CorruptShardError,
@@ -120,16 +119,16 @@ def _index(
 
 
 def _without(
-    path: Path, place: Place, content: NDArray[np.uint8], error: DataError | None
+    shard: Shard, place: Place, content: NDArray[np.uint8], error: DataError | None
 ) -> Report:
     """Report on a shard without an index that counts: its structure is all there is to look at."""
     errors = [] if error is None else [error]
     count = 0
     try:
-        count = len(make_index(content, path.name, place))
+        count = len(make_index(content, shard.name, place))
     except DataError as damage:
         errors.append(damage)
-    return _told(path.name, place.shard or 0, count, len(content), errors, "structure")
+    return _told(shard.name, place.shard or 0, count, len(content), errors, "structure")
 
 
 def _damages(

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqdata.storage.checking.auditing import Report
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import shown
 from seqdata_webdataset.auditing import audit
+from seqdata_webdataset.finding import Location, find_shards, text_of
 from seqdata_webdataset.indexing import build, index_facts
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.schema import Schema
-from seqdata_webdataset.shards import Location, find_shards, text_of
 from seqdata_webdataset.store import WebDatasetStore
 from seqdata_webdataset.writing import write_webdataset
 
@@ -42,11 +44,13 @@ class WebDataset:
         verify: str | None = None,
         schema: Schema | None = None,
         index: str | None = None,
+        remote: str | Remote | None = None,
     ) -> WebDatasetStore:
         """Open shards; what is given here wins. See ``open_webdataset``."""
         return open_webdataset(
             location, verify=verify, schema=self.schema if schema is None else schema,
             index=self.index if index is None else index, keys=self.keys,
+            remote=remote,
         )  # fmt: skip
 
     def build_index(
@@ -111,5 +115,5 @@ def index_shards(
     """
     text = text_of(location)
     shards = find_shards(text)
-    made = build(text, shards, anew=anew, executor=executor, progress=progress)
-    return index_facts(text, shards, made)
+    made = build(shown(text), shards, anew=anew, executor=executor, progress=progress)
+    return index_facts(shown(text), shards, made)

@@ -9,65 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
 from seqdata.kernel.choose import kernel
 from seqdata.storage.checking.checksums import BLOCK, algorithm
 from seqdata.storage.places import Place
-from seqdata.storage.writing.commit import sync_file
 from seqdata.storage.writing.progress import Progress, told
-from seqdata_webdataset.files import map_shard
 from seqdata_webdataset.grouping import NUMBERS, Collected, group
 from seqdata_webdataset.names import last_part
-from seqdata_webdataset.shard_index import (
-    Members,
-    ShardIndex,
-    dump_index,
-    ends_of,
-    load_index,
-)
+from seqdata_webdataset.shard_index import Members, ShardIndex, ends_of
+from seqdata_webdataset.shards import Shard
 
-FOLDER = "seqdata-index"
-"""The folder of index files, beside the shards."""
-_SUFFIX = ".idx"
 _PIECE = 8 << 20  # bytes that are digested at once
-
-
-def cache_folder() -> Path:
-    """Give the folder for what cannot be kept beside the data: ``SEQDATA_CACHE``, or the user's."""
-    wanted = os.environ.get("SEQDATA_CACHE") or "~/.cache/seqdata"
-    return Path(wanted).expanduser()
-
-
-def index_files(shard: Path) -> tuple[Path, Path]:
-    """Give where the index of a shard may be: beside it, and in the cache."""
-    folder = hashlib.sha256(str(shard.parent.absolute()).encode()).hexdigest()[:16]
-    name = shard.name + _SUFFIX
-    return shard.parent / FOLDER / name, cache_folder() / "index" / folder / name
-
-
-def find_index(shard: Path) -> Path | None:
-    """Give the index file of a shard; None: there is none."""
-    return next((path for path in index_files(shard) if path.is_file()), None)
-
-
-def index_place(dataset: str, number: int, path: Path) -> Place:
-    """Give the place of an index file, for an error."""
-    return Place(dataset=dataset, shard=number, file=path.name, part=f"index of shard {number}")
-
-
-def read_index(dataset: str, number: int, path: Path) -> ShardIndex:
-    """Read an index file; raises as ``load_index`` does."""
-    return load_index(path.read_bytes(), index_place(dataset, number, path))
 
 
 def make_index(content: NDArray[np.uint8], name: str, place: Place) -> ShardIndex:
@@ -98,36 +57,15 @@ def make_index(content: NDArray[np.uint8], name: str, place: Place) -> ShardInde
     )  # fmt: skip
 
 
-def write_index(shard: Path, index: ShardIndex) -> Path:
-    """Keep an index beside its shard, or in the cache where nothing can be written there.
-
-    Raises:
-        ConfigError: If it can be kept nowhere.
-    """
-    beside, cached = index_files(shard)
-    content = dump_index(index)
-    try:
-        return put_file(beside, content)
-    except OSError:  # the folder is somebody else's, or full
-        try:
-            return put_file(cached, content)
-        except OSError as error:
-            raise ConfigError(
-                f"{shard}: its index can be kept neither in {beside.parent} nor in "
-                f"{cached.parent} ({error.strerror}), must be in one of them; set SEQDATA_CACHE to "
-                "a folder that can be written"
-            ) from error
-
-
 def build(
     dataset: str,
-    shards: Sequence[Path],
+    shards: Sequence[Shard],
     *,
     anew: bool = False,
     executor: Executor | None = None,
     progress: bool | Progress | None = None,
-) -> list[Path]:
-    """Make the index files of shards that have none; gives those that were made.
+) -> list[str]:
+    """Make the indexes of shards that have none; gives the folder of each that was made.
 
     Args:
         dataset: The location, for errors.
@@ -141,8 +79,8 @@ def build(
         MissingShardError: If a shard is not there.
         DataError: If a shard is damaged, or cannot be read as samples.
     """
-    due = [(i, path) for i, path in enumerate(shards) if anew or find_index(path) is None]
-    made: list[Path] = []
+    due = [(i, one) for i, one in enumerate(shards) if anew or not one.has_index()]
+    made: list[str] = []
     count = size = done = 0
     with (
         told(progress, f"indexing {len(due)} shards", len(due)) as bar,
@@ -151,17 +89,17 @@ def build(
         if executor is None:
             many = min(8, os.cpu_count() or 1)
             executor = stack.enter_context(ThreadPoolExecutor(many, "seqdata-index"))
-        under_way = [executor.submit(index_one, dataset, i, str(path)) for i, path in due]
+        under_way = [executor.submit(index_one, dataset, i, one) for i, one in due]
         stack.callback(_cancel, under_way)
         for future in as_completed(under_way):
-            path, samples, bytes_ = future.result(timeout=0)
-            made.append(Path(path))
+            folder, samples, bytes_ = future.result(timeout=0)
+            made.append(folder)
             count, size, done = count + samples, size + bytes_, done + 1
             if bar is not None:
                 bar.tell(count, size, done)
             if callable(progress):
                 progress(count, size)
-    return sorted(made)
+    return made
 
 
 def _cancel(futures: Sequence[Any]) -> None:
@@ -169,13 +107,12 @@ def _cancel(futures: Sequence[Any]) -> None:
         future.cancel()
 
 
-def index_one(dataset: str, number: int, path: str) -> tuple[str, int, int]:
-    """Make and keep the index of one shard; gives its file, its samples and the shard's bytes."""
-    shard = Path(path)
+def index_one(dataset: str, number: int, shard: Shard) -> tuple[str, int, int]:
+    """Make and keep the index of one shard; gives its folder, its samples and the shard's bytes."""
     place = Place(dataset=dataset, shard=number, file=shard.name)
-    content = map_shard(shard, place, ahead=True)
+    content = shard.content(place, ahead=True)
     index = make_index(content, shard.name, place)
-    return str(write_index(shard, index)), len(index), index.bytes
+    return shard.keep_index(index), len(index), index.bytes
 
 
 def digest_of(view: NDArray[np.uint8]) -> str:
@@ -267,36 +204,19 @@ def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 
-def put_file(path: Path, content: bytes) -> Path:
-    """Write a file that is there as a whole or not at all, flushed to the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".seqdata-tmp-{uuid.uuid4().hex}")
-    try:
-        aside.write_bytes(content)
-        sync_file(aside)
-        os.replace(aside, path)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise
-    sync_file(path.parent)
-    return path
-
-
-def index_facts(dataset: str, shards: Sequence[Path], made: Sequence[Path]) -> dict[str, Any]:
+def index_facts(dataset: str, shards: Sequence[Shard], made: Sequence[str]) -> dict[str, Any]:
     """Give facts about the indexes of shards.
 
     Args:
         dataset: The location, for errors.
         shards: The tar files; all have an index.
-        made: The index files that were just made.
+        made: The folders of the indexes that were just made.
     """
-    files = [find_index(path) for path in shards]
-    indexes = [read_index(dataset, i, file) for i, file in enumerate(files) if file is not None]
+    indexes = [one.index(dataset, i) for i, one in enumerate(shards)]
     return {
         "shards": len(shards),
         "indexed": len(made),
-        "sequences": sum(map(len, indexes)),
-        "bytes": sum(one.bytes for one in indexes),
-        "folders": sorted({str(file.parent) for file in files if file is not None}),
+        "sequences": sum(len(one) for one in indexes if one is not None),
+        "bytes": sum(one.bytes for one in indexes if one is not None),
+        "folders": sorted(set(made)),
     }

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,25 +22,25 @@ from seqdata.storage.hashing import hash_texts
 from seqdata.storage.ids import check_ids
 from seqdata.storage.manifest import Checking
 from seqdata.storage.places import Place
+from seqdata.storage.remote.options import Remote, remote_of
+from seqdata.storage.remote.pools import Fetchers
+from seqdata.storage.remote.urls import shown
 from seqdata.storage.texts import TextSource
 from seqdata.storage.writing.progress import told
-from seqdata_webdataset.fields import Made, Opened, extensions_of, ids_of, make, starts_of
-from seqdata_webdataset.files import map_shard
-from seqdata_webdataset.indexing import (
-    build,
-    find_index,
-    index_files,
-    put_file,
-    read_index,
-)
+from seqdata_webdataset.fields import Made, extensions_of, ids_of, make, starts_of
+from seqdata_webdataset.finding import Location, find_shards, text_of
+from seqdata_webdataset.indexing import build
+from seqdata_webdataset.lengths import Opened
+from seqdata_webdataset.parts import Parts
 from seqdata_webdataset.schema import Schema, Wanted, fields_of
 from seqdata_webdataset.shard_index import ShardIndex, ends_of
-from seqdata_webdataset.shards import Location, find_shards, text_of
+from seqdata_webdataset.shards import LocalShard, Shard, keep
 from seqdata_webdataset.store import Options, WebDatasetStore
 from seqdata_webdataset.whole import WholeSource
 
 INDEX_MODES = (None, "build")
 KEY_MODES = ("unique", "by_shard")
+_AT_ONCE = 8  # index files that are read side by side
 
 
 def open_webdataset(
@@ -51,6 +50,7 @@ def open_webdataset(
     schema: Schema | None = None,
     index: str | None = None,
     keys: str = "unique",
+    remote: str | Remote | None = None,
     progress: bool | None = None,
 ) -> WebDatasetStore:
     """Open tar shards as the webdataset library writes them, reading no data yet.
@@ -69,6 +69,7 @@ def open_webdataset(
         index: ``"build"``: make the index of shards that have none, with a progress bar.
         keys: ``unique``: a key is there once; ``by_shard``: once in each shard, and ids are
             ``shard.tar/key``.
+        remote: How URLs are read: through the cache, as ``"cache"`` (None) or a ``Remote`` says.
         progress: Whether to show bars; None: where standard error is a terminal.
 
     Raises:
@@ -88,62 +89,71 @@ def open_webdataset(
         raise ConfigError(
             f"{text}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it out"
         )
-    shards = find_shards(text)
+    how = remote_of(remote)
+    if how.how == "ranges":
+        raise ConfigError(
+            f"{shown(text)}: `remote` is 'ranges', must be 'cache': tar shards are fetched whole; "
+            "leave it out, or write an Arrow store for reading by ranges"
+        )
+    shards = find_shards(text, how)
     if index == "build":
-        build(text, shards, progress=progress)
-    return _open(text, Options(schema=schema, verify=verify, keys=keys), None, shards, progress)
+        build(shown(text), shards, progress=progress)
+    options = Options(location=text, schema=schema, verify=verify, keys=keys, remote=how)
+    return _open(options, None, shards, progress)
 
 
-def _reopen(location: str, options: Options, bits: SharedBits | None) -> WebDatasetStore:
-    return _open(location, options, bits, find_shards(location), False)
+def _reopen(options: Options, bits: SharedBits | None) -> WebDatasetStore:
+    return _open(options, bits, find_shards(options.location, options.remote), False)
 
 
 def _open(
-    location: str,
-    options: Options,
-    bits: SharedBits | None,
-    shards: Sequence[Path],
-    progress: bool | None,
+    options: Options, bits: SharedBits | None, shards: Sequence[Shard], progress: bool | None
 ) -> WebDatasetStore:
+    location = shown(options.location)
     indexes = _indexes(location, shards)
     names = [path.name for path in shards]
 
     def file_of(shard: int) -> Place:
         return Place(dataset=location, shard=shard, file=names[shard], verify=True)
 
-    content = tuple(
-        _checked(path, index, file_of(i))
-        for i, (path, index) in enumerate(zip(shards, indexes, strict=True))
-    )
+    def hold(shard: int, release: Callable[[], None] | None = None) -> NDArray[np.uint8]:
+        return _checked(shards[shard], indexes[shard], file_of(shard), release)
+
+    local = all(isinstance(one, LocalShard) for one in shards)
+    content = tuple(hold(shard) for shard in range(len(shards))) if local else None
     how = Checking(algorithm=indexes[0].algorithm, block=indexes[0].block)
     ids = _ids(location, names, indexes, options.keys)
     opened = Opened(
-        location=location, names=names, indexes=indexes, content=content,
+        location=location, names=names, indexes=indexes, hold=hold, content=content,
         verify=mode_of(options.verify, how, location), ids=ids, starts=starts_of(indexes),
         file_of=file_of,
     )  # fmt: skip
     wanted = fields_of(extensions_of(opened), options.schema, location)
     digest = _digest(indexes, wanted)
 
-    def survey(one: Wanted, source: WholeSource, count: int) -> NDArray[np.int64]:
-        return _count(shards[0], digest, one, source, count, progress)
+    def survey(
+        one: Wanted, source_of: Callable[[int], WholeSource], counts: list[int]
+    ) -> NDArray[np.int64]:
+        return _count(shards[0], digest, one, source_of, counts, progress)
 
     made: Made = make(opened, wanted, bits, survey, digest)
-    return WebDatasetStore(location, options, shards, made, _reopen)
+    parts = None if local else Parts(made, options.remote or Remote(), hold)
+    return WebDatasetStore(location, options, shards, made, parts, _reopen)
 
 
-def _indexes(location: str, shards: Sequence[Path]) -> list[ShardIndex]:
-    files = [find_index(path) for path in shards]
-    without = [path for path, file in zip(shards, files, strict=True) if file is None]
+def _indexes(location: str, shards: Sequence[Shard]) -> list[ShardIndex]:
+    made = Fetchers(_AT_ONCE).each(lambda i: shards[i].index(location, i), range(len(shards)))
+    without = [shard for shard, index in zip(shards, made, strict=True) if index is None]
     if without:
-        for path in without:  # what is not there at all is another matter
-            map_shard(path, Place(dataset=location, file=path.name))
+        for i, shard in enumerate(shards):  # what is not there at all is another matter
+            if shard in without and isinstance(shard, LocalShard):
+                shard.content(Place(dataset=location, shard=i, file=shard.name))
         raise ConfigError(
             f"{location}: {len(without)} of {len(shards)} shards have no index "
             f"({without[0].name}), must have one, for samples to be read in place; make it once "
             f"with `seqdata index '{location}'`, or open with index='build'"
         )
-    found = [read_index(location, i, file) for i, file in enumerate(files) if file is not None]
+    found = [index for index in made if index is not None]
     for i, one in enumerate(found):
         if (one.algorithm, one.block) != (found[0].algorithm, found[0].block):
             raise Place(dataset=location, shard=i, file=one.shard).error(
@@ -155,14 +165,16 @@ def _indexes(location: str, shards: Sequence[Path]) -> list[ShardIndex]:
     return found
 
 
-def _checked(path: Path, index: ShardIndex, place: Place) -> NDArray[np.uint8]:
-    """Map a shard that is the one that was indexed, as far as two headers tell.
+def _checked(
+    shard: Shard, index: ShardIndex, place: Place, release: Callable[[], None] | None
+) -> NDArray[np.uint8]:
+    """Give the bytes of a shard that is the one that was indexed, as far as two headers tell.
 
     Raises:
         CorruptShardError: If it has another size.
         FingerprintMismatch: If it is another one.
     """
-    content = map_shard(path, place)
+    content = shard.content(place, index, release=release)
     if len(content) != index.bytes:
         shorter, longer = sorted((len(content), index.bytes))
         raise replace(place, offset=shorter, length=longer - shorter).error(
@@ -223,26 +235,31 @@ def _digest(indexes: Sequence[ShardIndex], wanted: Sequence[Wanted]) -> str:
 
 
 def _count(
-    shard: Path, digest: str, one: Wanted, source: WholeSource, count: int, progress: bool | None
+    shard: Shard,
+    digest: str,
+    one: Wanted,
+    source_of: Callable[[int], WholeSource],
+    counts: list[int],
+    progress: bool | None,
 ) -> NDArray[np.int64]:
     """Give the timesteps of members that must be decoded for it, counted once and kept."""
     name = hashlib.sha256(f"{digest}\n{one.name}".encode()).hexdigest()[:32]
-    places = [path.with_name(f"lengths-{name}.npy") for path in index_files(shard)]
+    places, count = shard.kept(f"lengths-{name}.npy"), sum(counts)
     for path in places:
         with suppress(OSError, ValueError, EOFError):
             kept: NDArray[np.int64] = np.load(path, allow_pickle=False)
             if kept.shape == (count,) and kept.dtype == np.int64 and int(kept.min(initial=0)) >= 0:
                 return kept
-    made = np.empty(count, dtype=np.int64)
+    made: list[int] = []
     with told(progress, f"measuring {one.name}", count) as bar:
-        for number in range(count):
-            made[number] = source.length(number)
-            if bar is not None and number % 256 == 0:
-                bar.tell(number, 0)
+        for number, many in enumerate(counts):
+            source = source_of(number)
+            for at in range(many):
+                made.append(source.length(at))
+                if bar is not None and at % 256 == 0:
+                    bar.tell(len(made), 0)
+    lengths = np.array(made, dtype=np.int64)
     content = io.BytesIO()
-    np.save(content, made, allow_pickle=False)
-    for path in places:
-        with suppress(OSError):  # a folder that cannot be written: counted again next time
-            put_file(path, content.getvalue())
-            break
-    return made
+    np.save(content, lengths, allow_pickle=False)
+    keep(places, content.getvalue())
+    return lengths

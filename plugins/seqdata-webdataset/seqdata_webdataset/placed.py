@@ -223,6 +223,10 @@ class PlacedColumn:
     def __len__(self) -> int:
         return len(self._spans)
 
+    def part(self, first: int, stop: int) -> PlacedColumn:
+        """Give the column of pieces ``first:stop``."""
+        return PlacedColumn(self._source, self._spans[first:stop])
+
     def __getitem__(self, number: int) -> NDArray[Any]:
         """Give one piece, (length, *shape): a view, not for writing.
 

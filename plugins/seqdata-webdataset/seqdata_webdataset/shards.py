@@ -1,120 +1,149 @@
-"""From a location to the tar files that it means: a file, a folder, a list, braces.
+"""One shard, wherever it lies: its bytes, and what is kept about it.
 
-Place in the flow: the first step of opening and of indexing. Reads: names. Makes: paths.
+Place in the flow: indexing, opening and verifying ask shards for what they need. Reads: files.
+Makes: bytes and indexes.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import re
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-import braceexpand
+import numpy as np
+from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, IncompleteDatasetError, UnsafeContentError
-from seqdata.storage.location import local_path
 from seqdata.storage.places import Place
-from seqdata.storage.writing.commit import unfinished
-
-Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-SUFFIX = ".tar"
-JOINED = "::"
-_PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
-MAX_SHARDS = 1 << 20
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+from seqdata_webdataset.files import map_shard
+from seqdata_webdataset.keeping import find_index, index_files, put_file, read_index, write_index
+from seqdata_webdataset.shard_index import ShardIndex
 
 
-def text_of(location: Location) -> str:
-    """Give a location as one text, which means the same again.
+class Shard(Protocol):
+    """A tar file; goes through pickle."""
 
-    Raises:
-        ConfigError: If it is no path and no list of them.
+    @property
+    def name(self) -> str:
+        """Its name in its folder."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """Where it lies, for people."""
+        ...
+
+    def content(
+        self,
+        place: Place,
+        index: ShardIndex | None = None,
+        *,
+        ahead: bool = False,
+        release: Callable[[], None] | None = None,
+    ) -> NDArray[np.uint8]:
+        """Give its bytes, uint8; held for as long as the array is.
+
+        Args:
+            place: Its place, for errors.
+            index: What it must be, where that is known.
+            ahead: Whether all of it will be read soon.
+            release: Lets go of other shards, where there is no room.
+
+        Raises:
+            MissingShardError: If it is not there.
+            DataError: If it cannot be read.
+        """
+        ...
+
+    def size(self) -> int:
+        """Give its bytes; 0 where it cannot be asked for."""
+        ...
+
+    def has_index(self) -> bool:
+        """Tell whether there is an index."""
+        ...
+
+    def index(self, dataset: str, number: int) -> ShardIndex | None:
+        """Give its index; None: there is none.
+
+        Raises:
+            CorruptShardError: If it is damaged.
+        """
+        ...
+
+    def keep_index(self, index: ShardIndex) -> str:
+        """Keep its index; gives the folder.
+
+        Raises:
+            ConfigError: If it can be kept nowhere.
+        """
+        ...
+
+    def kept(self, name: str) -> list[Path]:
+        """Give the files in which more may be kept beside its index, on this machine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalShard:
+    """A tar file of this machine.
+
+    Attributes:
+        path: Where it lies.
     """
-    if isinstance(location, str | os.PathLike):
-        return os.fspath(location)
-    parts = list(location) if isinstance(location, Sequence) else []
-    if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
-        raise ConfigError(
-            f"webdataset: location is {location!r}, must be a path or a list of paths of tar files"
-        )
-    return JOINED.join(os.fspath(part) for part in parts)
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Its name in its folder."""
+        return self.path.name
+
+    @property
+    def folder(self) -> str:
+        """Where it lies."""
+        return str(self.path.parent)
+
+    def content(
+        self,
+        place: Place,
+        index: ShardIndex | None = None,
+        *,
+        ahead: bool = False,
+        release: Callable[[], None] | None = None,
+    ) -> NDArray[np.uint8]:
+        """Map it; see ``Shard``."""
+        del index, release
+        return map_shard(self.path, place, ahead=ahead)
+
+    def size(self) -> int:
+        """Give its bytes; 0 where it is not there."""
+        with suppress(OSError):
+            return self.path.stat().st_size
+        return 0
+
+    def has_index(self) -> bool:
+        """Tell whether there is an index."""
+        return find_index(self.path) is not None
+
+    def index(self, dataset: str, number: int) -> ShardIndex | None:
+        """Give its index; see ``Shard``."""
+        file = find_index(self.path)
+        return None if file is None else read_index(dataset, number, file)
+
+    def keep_index(self, index: ShardIndex) -> str:
+        """Keep its index beside it, or in the cache; gives the folder."""
+        return str(write_index(self.path, index).parent)
+
+    def kept(self, name: str) -> list[Path]:
+        """Give the files in which more may be kept."""
+        return [path.with_name(name) for path in index_files(self.path)]
 
 
-def find_shards(location: str) -> list[Path]:
-    """Give the tar files that a location means, in its order; of a folder by name.
-
-    Args:
-        location: A file, a folder, braces (``x-{000..017}.tar``), or several, joined by ``::``.
-
-    Raises:
-        ConfigError: If it means none, or one of them twice.
-        UnsafeContentError: If it would run a program.
-        IncompleteDatasetError: If a folder's writing was never finished.
-    """
-    found: list[Path] = []
-    for part in location.split(JOINED):
-        if part.startswith(("pipe:", "|")) or part.endswith("|"):
-            raise UnsafeContentError(
-                f"webdataset: {part!r} would run a program, must be a path; run it yourself and "
-                "open the file that it makes"
-            )
-        for one in _expanded(part, location):
-            path = local_path(one)
-            found.extend(_in_folder(path) if path.is_dir() else [path])
-    for path in found:
-        if path.name.endswith(_PACKED):
-            raise ConfigError(
-                f"{path}: is compressed, must be a plain tar file, of which parts can be read; "
-                "unpack it once, e.g. with gunzip"
-            )
-    if len(set(found)) < len(found):
-        twice = next(path for path in found if found.count(path) > 1)
-        raise ConfigError(f"webdataset: {location!r} names {twice} twice, must name it once")
-    return found
-
-
-def _expanded(part: str, location: str) -> list[str]:
-    if "{" not in part:
-        return [part]
-    if _most(part) > MAX_SHARDS:
-        raise ConfigError(
-            f"webdataset: {location!r} means more than {MAX_SHARDS} shards, must mean at most so "
-            "many; check the braces"
-        )
-    try:
-        return list(braceexpand.braceexpand(part))
-    except ValueError as error:  # unbalanced
-        raise ConfigError(
-            f"webdataset: {location!r} has braces without their ends, must have both; e.g. "
-            "'x-{000..017}.tar'"
-        ) from error
-
-
-def _most(part: str) -> int:
-    """Give how many texts braces mean at most, without making them."""
-    ranges = [abs(int(last) - int(first)) + 1 for first, last in _RANGE.findall(part)]
-    choices = [one.count(",") + 1 for one in part.split("{")[1:]]
-    return math.prod(ranges) * math.prod(choices)
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    if unfinished(folder):
-        raise Place(dataset=str(folder)).error(
-            IncompleteDatasetError,
-            "was never finished writing, must be; the same call goes on with it, or remove the "
-            "folder '.seqdata-tmp-…' in it",
-        )
-    found = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
-    if not found:
-        raise ConfigError(
-            f"{folder}: holds no file that ends with {SUFFIX!r}, must hold one at least; check the "
-            "path"
-        )
-    return found
-
-
-def is_tar_folder(names: Sequence[str]) -> bool:
-    """Tell whether a folder with these names is one of shards."""
-    return any(name.endswith(SUFFIX) for name in names)
+def keep(places: list[Path], content: bytes) -> None:
+    """Keep a file in the first place that can be written."""
+    for path in places:
+        with suppress(OSError):
+            put_file(path, content)
+            return

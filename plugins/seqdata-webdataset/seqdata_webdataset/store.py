@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
 from seqdata.protocols import Field
-from seqdata.storage.columns import Source, SpanColumn
 from seqdata.storage.places import Place
-from seqdata.storage.raw import Raw
+from seqdata.storage.raw import Raw, join_texts
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.schema import TEXTS, default_axis, no_such
 from seqdata.storage.views import View, take, where
 from seqdata_webdataset.fields import Made
-from seqdata_webdataset.placed import PlacedSource, PlacedTexts
+from seqdata_webdataset.parts import Parts
+from seqdata_webdataset.placed import PlacedTexts
+from seqdata_webdataset.reading import check_read, read_sources
 from seqdata_webdataset.schema import Schema
-from seqdata_webdataset.whole import WholeSource
-
-FieldSource = Source | PlacedSource | PlacedTexts | WholeSource
+from seqdata_webdataset.shards import Shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +36,15 @@ class Options:
         schema: Extension -> what it holds.
         verify: When checksums are looked at; None: at the first read.
         keys: ``unique``, or ``by_shard``: a key is unique in its shard only.
+        remote: How URLs are read.
+        location: Where the shards lie, with what may be secret.
     """
 
+    location: str = field(repr=False)
     schema: Schema | None = None
     verify: str | None = None
     keys: str = "unique"
+    remote: Remote | None = None
 
 
 class WebDatasetStore:
@@ -53,6 +55,7 @@ class WebDatasetStore:
         options: How it was opened.
         shards: The tar files.
         made: What was made of their indexes.
+        parts: Opens shards when they are needed; None: all are open.
         reopen: Makes the same store in another process.
     """
 
@@ -60,19 +63,21 @@ class WebDatasetStore:
         self,
         location: str,
         options: Options,
-        shards: Sequence[Path],
+        shards: Sequence[Shard],
         made: Made,
+        parts: Parts | None,
         reopen: Any,
     ) -> None:
         self._location = location
         self._options = options
         self._made = made
+        self._parts = parts
         self._reopen = reopen
         self._names = [path.name for path in shards]
         self._fingerprint: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopen, (self._location, self._options, self._made.bits)
+        return self._reopen, (self._options, self._made.bits)
 
     def __len__(self) -> int:
         return len(self._made.layout)
@@ -130,10 +135,16 @@ class WebDatasetStore:
         if name is None:
             return self._made.ids.raw(numbers)
         source = self._made.sources.get(name)
-        if not isinstance(source, PlacedTexts):
-            texts = [name for name, field in self.fields.items() if field.dtype in TEXTS]
+        if isinstance(source, PlacedTexts):
+            return source.raw(numbers)
+        texts = [name for name, field in self.fields.items() if field.dtype in TEXTS]
+        if self._parts is None or name not in texts:
             raise no_such(self._location, "field of texts", name, texts)
-        return source.raw(numbers)
+        return join_texts(self._parts.texts(name, numbers))
+
+    def expect(self, numbers: NDArray[np.int64]) -> bool:
+        """Begin to fetch what sequences need, in their order; whether more may be told already."""
+        return False if self._parts is None else self._parts.expect(numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
@@ -150,38 +161,14 @@ class WebDatasetStore:
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
         spans = np.ascontiguousarray(spans, dtype=np.int64)
-        lengths_of = self.lengths_of
-        if spans.ndim != 2 or spans.shape[1] != 3:
-            raise ConfigError(
-                f"{self._location}: `spans` have shape {spans.shape}, must be (n, 3); give "
-                "sequence, start, stop"
-            )
-        if axis not in lengths_of:
-            raise no_such(self._location, "axis", axis, lengths_of)
-        whole: dict[str | None, NDArray[np.int64]] = {axis: spans}
-        columns: dict[str, Any] = {}
-        for name in fields:
-            source = self._made.sources.get(name)
-            if source is None:
-                raise no_such(self._location, "field", name, self.fields)
-            if isinstance(source, PlacedTexts):
-                columns[name] = source.take(spans[:, 0])
-                continue
-            along = self.fields[name].axis
-            if along not in whole:
-                whole[along] = self._whole(spans[:, 0], along)
-            if isinstance(source, Source):
-                columns[name] = SpanColumn(source, whole[along])
-            else:
-                columns[name] = source.take(whole[along])
-        return columns
-
-    def _whole(self, numbers: NDArray[np.int64], axis: str | None) -> NDArray[np.int64]:
-        """Give the spans of whole sequences; a number that is not there stays to be refused."""
-        spans = np.zeros((len(numbers), 3), dtype=np.int64)
-        spans[:, 0] = numbers
-        spans[:, 2] = 1 if axis is None else self.lengths_of[axis].take(numbers, mode="clip")
-        return spans
+        if self._parts is not None:
+            names = list(fields)
+            check_read(self._location, self.fields, self.lengths_of, spans, names, axis)
+            return self._parts.read(spans, names, axis)
+        sources = self._made.sources
+        return read_sources(
+            self._location, sources, self.fields, self.lengths_of, spans, fields, axis
+        )
 
     def take(self, numbers: Any) -> View:
         """Give the view of sequences by number, in this order; repeats allowed."""

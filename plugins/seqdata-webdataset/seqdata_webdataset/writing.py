@@ -34,10 +34,11 @@ from seqdata.storage.writing.progress import Bar, Progress, told
 from seqdata.storage.writing.whole import room_for
 from seqdata_webdataset.encoding import END, Encoder, member
 from seqdata_webdataset.fields import ids_of
-from seqdata_webdataset.indexing import FOLDER, digest_of, make_index
+from seqdata_webdataset.finding import SUFFIX
+from seqdata_webdataset.indexing import digest_of, make_index
+from seqdata_webdataset.keeping import FOLDER
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.shard_index import dump_index, load_index
-from seqdata_webdataset.shards import SUFFIX
 from seqdata_webdataset.store import WebDatasetStore
 
 AGAIN = "or begin anew with `resume`=False"

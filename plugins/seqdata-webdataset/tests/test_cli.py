@@ -4,7 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from seqdata_webdataset.indexing import find_index
+from seqdata_webdataset.keeping import find_index
 
 from seqdata import write_store
 from seqdata.cli.app import app

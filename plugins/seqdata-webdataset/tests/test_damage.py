@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from seqdata_webdataset import open_webdataset
-from seqdata_webdataset.indexing import find_index, read_index
+from seqdata_webdataset.keeping import find_index, read_index
 from seqdata_webdataset.shard_index import dump_index
 
 from seqdata import Bucketed, Loader, open_store, write_store

@@ -34,18 +34,18 @@ def run(scratch, first, last):
     """Give the outcome of each case; a death or a hang costs one."""
     outcomes, failures = [], []
     while first < last:
-        child = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, str(SCRIPT), str(scratch), str(first), str(last), str(CAP)],
             env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        for line in lines_of(child):
-            outcomes.append(line)
-            first = line["case"] + 1
-        child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=10.0)
-        if first < last:
+        ) as child:  # fmt: skip
+            for line in lines_of(child):
+                outcomes.append(line)
+                first = line["case"] + 1
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=5.0)
+            child.kill()
             said = child.communicate(timeout=10.0)[1].decode(errors="replace")[-500:]
+        if first < last:
             failures.append(f"case {first}: the process ended, {child.returncode}: {said}")
             first += 1
     bad = [line for line in outcomes if line["outcome"] == "bad" or line["rss"] > CAP]

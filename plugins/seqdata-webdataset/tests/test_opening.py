@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from seqdata_webdataset import WebDataset, index_shards, open_webdataset
-from seqdata_webdataset.indexing import find_index, index_files, read_index, write_index
+from seqdata_webdataset.keeping import find_index, index_files, read_index, write_index
 from seqdata_webdataset.opening import _reopen
 
 from seqdata import open_store, split

@@ -1,0 +1,128 @@
+"""From a location to the tar files that it means: a file, a folder, a list, braces.
+
+Place in the flow: the first step of opening and of indexing. Reads: names. Makes: paths.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import braceexpand
+
+from seqdata.errors import ConfigError, IncompleteDatasetError, UnsafeContentError
+from seqdata.storage.location import local_path
+from seqdata.storage.places import Place
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import is_remote, shown
+from seqdata.storage.writing.commit import unfinished
+from seqdata_webdataset.remote import find_remote
+from seqdata_webdataset.shards import LocalShard, Shard
+
+Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+SUFFIX = ".tar"
+JOINED = "::"
+_PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
+MAX_SHARDS = 1 << 20
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+def text_of(location: Location) -> str:
+    """Give a location as one text, which means the same again.
+
+    Raises:
+        ConfigError: If it is no path and no list of them.
+    """
+    if isinstance(location, str | os.PathLike):
+        return os.fspath(location)
+    parts = list(location) if isinstance(location, Sequence) else []
+    if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
+        raise ConfigError(
+            f"webdataset: location is {location!r}, must be a path or a list of paths of tar files"
+        )
+    return JOINED.join(os.fspath(part) for part in parts)
+
+
+def find_shards(location: str, remote: Remote | None = None) -> list[Shard]:
+    """Give the tar files that a location means, in its order; of a folder by name.
+
+    Args:
+        location: A file, a folder, braces (``x-{000..017}.tar``), or several, joined by ``::``;
+            paths or URLs.
+        remote: How URLs are read; None: through the cache.
+
+    Raises:
+        ConfigError: If it means none, or one of them twice.
+        UnsafeContentError: If it would run a program.
+        IncompleteDatasetError: If a folder's writing was never finished.
+    """
+    found: list[Shard] = []
+    for part in location.split(JOINED):
+        if part.startswith(("pipe:", "|")) or part.endswith("|"):
+            raise UnsafeContentError(
+                f"webdataset: {part!r} would run a program, must be a path; run it yourself and "
+                "open the file that it makes"
+            )
+        for one in _expanded(part, location):
+            if is_remote(one):
+                found.extend(find_remote(one, remote or Remote(), SUFFIX))
+                continue
+            path = local_path(one)
+            found.extend(map(LocalShard, _in_folder(path) if path.is_dir() else [path]))
+    for shard in found:
+        if shard.name.endswith(_PACKED):
+            raise ConfigError(
+                f"{shard.name}: is compressed, must be a plain tar file, of which parts can be "
+                "read; unpack it once, e.g. with gunzip"
+            )
+    seen = set[tuple[str, str]]()
+    for shard in found:
+        if (shard.folder, shard.name) in seen:
+            raise ConfigError(
+                f"webdataset: {shown(location)!r} names {shard.name} twice, must name it once"
+            )
+        seen.add((shard.folder, shard.name))
+    return found
+
+
+def _expanded(part: str, location: str) -> list[str]:
+    if "{" not in part:
+        return [part]
+    if _most(part) > MAX_SHARDS:
+        raise ConfigError(
+            f"webdataset: {location!r} means more than {MAX_SHARDS} shards, must mean at most so "
+            "many; check the braces"
+        )
+    try:
+        return list(braceexpand.braceexpand(part))
+    except ValueError as error:  # unbalanced
+        raise ConfigError(
+            f"webdataset: {location!r} has braces without their ends, must have both; e.g. "
+            "'x-{000..017}.tar'"
+        ) from error
+
+
+def _most(part: str) -> int:
+    """Give how many texts braces mean at most, without making them."""
+    ranges = [abs(int(last) - int(first)) + 1 for first, last in _RANGE.findall(part)]
+    choices = [one.count(",") + 1 for one in part.split("{")[1:]]
+    return math.prod(ranges) * math.prod(choices)
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    if unfinished(folder):
+        raise Place(dataset=str(folder)).error(
+            IncompleteDatasetError,
+            "was never finished writing, must be; the same call goes on with it, or remove the "
+            "folder '.seqdata-tmp-…' in it",
+        )
+    found = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+    if not found:
+        raise ConfigError(
+            f"{folder}: holds no file that ends with {SUFFIX!r}, must hold one at least; check the "
+            "path"
+        )
+    return found

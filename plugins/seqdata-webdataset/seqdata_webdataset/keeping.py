@@ -1,0 +1,87 @@
+"""Where index files are kept: beside the shards, or in the user's cache.
+
+Place in the flow: local shards find and keep their indexes here. Reads: index files. Makes: the
+same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from seqdata.errors import ConfigError
+from seqdata.storage.places import Place
+from seqdata.storage.writing.commit import sync_file
+from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
+
+FOLDER = "seqdata-index"
+"""The folder of index files, beside the shards."""
+SUFFIX = ".idx"
+
+
+def cache_folder() -> Path:
+    """Give the folder for what cannot be kept beside the data: ``SEQDATA_CACHE``, or the user's."""
+    wanted = os.environ.get("SEQDATA_CACHE") or "~/.cache/seqdata"
+    return Path(wanted).expanduser()
+
+
+def index_files(shard: Path) -> tuple[Path, Path]:
+    """Give where the index of a shard may be: beside it, and in the cache."""
+    folder = hashlib.sha256(str(shard.parent.absolute()).encode()).hexdigest()[:16]
+    name = shard.name + SUFFIX
+    return shard.parent / FOLDER / name, cache_folder() / "index" / folder / name
+
+
+def find_index(shard: Path) -> Path | None:
+    """Give the index file of a shard; None: there is none."""
+    return next((path for path in index_files(shard) if path.is_file()), None)
+
+
+def index_place(dataset: str, number: int, path: Path) -> Place:
+    """Give the place of an index file, for an error."""
+    return Place(dataset=dataset, shard=number, file=path.name, part=f"index of shard {number}")
+
+
+def read_index(dataset: str, number: int, path: Path) -> ShardIndex:
+    """Read an index file; raises as ``load_index`` does."""
+    return load_index(path.read_bytes(), index_place(dataset, number, path))
+
+
+def write_index(shard: Path, index: ShardIndex) -> Path:
+    """Keep an index beside its shard, or in the cache where nothing can be written there.
+
+    Raises:
+        ConfigError: If it can be kept nowhere.
+    """
+    beside, cached = index_files(shard)
+    content = dump_index(index)
+    try:
+        return put_file(beside, content)
+    except OSError:  # the folder is somebody else's, or full
+        try:
+            return put_file(cached, content)
+        except OSError as error:
+            raise ConfigError(
+                f"{shard}: its index can be kept neither in {beside.parent} nor in "
+                f"{cached.parent} ({error.strerror}), must be in one of them; set SEQDATA_CACHE to "
+                "a folder that can be written"
+            ) from error
+
+
+def put_file(path: Path, content: bytes) -> Path:
+    """Write a file that is there as a whole or not at all, flushed to the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".seqdata-tmp-{uuid.uuid4().hex}")
+    try:
+        aside.write_bytes(content)
+        sync_file(aside)
+        os.replace(aside, path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+    sync_file(path.parent)
+    return path

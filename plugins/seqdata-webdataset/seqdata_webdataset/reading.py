@@ -1,0 +1,97 @@
+"""Reading spans from the sources of fields, whatever kind they are.
+
+Place in the flow: stores hand their reads to it. Reads: spans. Makes: columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.protocols import Field
+from seqdata.storage.columns import Source, SpanColumn
+from seqdata.storage.schema import no_such
+from seqdata_webdataset.fields import FieldSource
+from seqdata_webdataset.placed import PlacedTexts
+
+
+def check_read(
+    location: str,
+    fields: Mapping[str, Field],
+    axes: Iterable[str],
+    spans: NDArray[np.int64],
+    names: Iterable[str],
+    axis: str,
+) -> None:
+    """Refuse what cannot be read.
+
+    Raises:
+        ConfigError: If a field or the axis is not there, or spans have another shape.
+    """
+    if spans.ndim != 2 or spans.shape[1] != 3:
+        raise ConfigError(
+            f"{location}: `spans` have shape {spans.shape}, must be (n, 3); give sequence, start, "
+            "stop"
+        )
+    axes = list(axes)
+    if axis not in axes:
+        raise no_such(location, "axis", axis, axes)
+    for name in names:
+        if name not in fields:
+            raise no_such(location, "field", name, fields)
+
+
+def read_sources(
+    location: str,
+    sources: Mapping[str, FieldSource],
+    fields: Mapping[str, Field],
+    lengths_of: Mapping[str, NDArray[Any]],
+    spans: NDArray[np.int64],
+    names: Iterable[str],
+    axis: str,
+) -> dict[str, Any]:
+    """Give the columns of a batch; see ``protocols.Store.read``.
+
+    Args:
+        location: For messages.
+        sources: Field -> its source.
+        fields: Name -> field.
+        lengths_of: Axis -> timesteps of each sequence.
+        spans: int64 (n, 3), C-contiguous.
+        names: Of fields.
+        axis: The axis that spans cut.
+
+    Raises:
+        ConfigError: If a field or the axis is not there.
+    """
+    names = list(names)
+    check_read(location, fields, lengths_of, spans, names, axis)
+    whole: dict[str | None, NDArray[np.int64]] = {axis: spans}
+    columns: dict[str, Any] = {}
+    for name in names:
+        source = sources[name]
+        if isinstance(source, PlacedTexts):
+            columns[name] = source.take(spans[:, 0])
+            continue
+        along = fields[name].axis
+        if along not in whole:
+            whole[along] = _whole(spans[:, 0], along, lengths_of)
+        if isinstance(source, Source):
+            columns[name] = SpanColumn(source, whole[along])
+        else:
+            columns[name] = source.take(whole[along])
+    return columns
+
+
+def _whole(
+    numbers: NDArray[np.int64], axis: str | None, lengths_of: Mapping[str, NDArray[Any]]
+) -> NDArray[np.int64]:
+    """Give the spans of whole sequences; a number that is not there stays to be refused."""
+    spans = np.zeros((len(numbers), 3), dtype=np.int64)
+    spans[:, 0] = numbers
+    spans[:, 2] = 1 if axis is None else lengths_of[axis].take(numbers, mode="clip")
+    return spans

@@ -1,0 +1,132 @@
+"""Shards in buckets and on servers: fetched whole through the cache, indexed once.
+
+Their indexes lie beside them where that can be written, else in the user's cache. Place in the
+flow: a URL becomes shards. Reads: remote files. Makes: bytes on this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DataError, RemoteReadError
+from seqdata.storage.places import Place
+from seqdata.storage.remote.cache import Wanted, cache_of
+from seqdata.storage.remote.files import remote_files, writable_files
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import joined, parted, shown
+from seqdata_webdataset.keeping import FOLDER, SUFFIX, cache_folder, index_place, put_file
+from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteShard:
+    """A tar file behind a URL.
+
+    Attributes:
+        url: Of its folder.
+        name: Its name there.
+        remote: How it is read.
+    """
+
+    url: str
+    name: str
+    remote: Remote
+
+    @property
+    def folder(self) -> str:
+        """Where it lies, without credentials."""
+        return shown(self.url)
+
+    def content(
+        self,
+        place: Place,
+        index: ShardIndex | None = None,
+        *,
+        ahead: bool = False,
+        release: Callable[[], None] | None = None,
+    ) -> NDArray[np.uint8]:
+        """Fetch it where it is not in the cache, and map it; see ``shards.Shard``."""
+        del ahead
+        wanted = Wanted(self.name)
+        if index is not None:
+            wanted = Wanted(self.name, index.bytes, index.sha256)
+        cache = cache_of(remote_files(self.url, self.remote))
+        held = cache.hold(wanted, place, release)
+        return np.frombuffer(held.mapping, dtype=np.uint8)
+
+    def size(self) -> int:
+        """Give its bytes; 0 where it cannot be asked for."""
+        with suppress(DataError, RemoteReadError):
+            return remote_files(self.url, self.remote).stat(self.name).size
+        return 0
+
+    def has_index(self) -> bool:
+        """Tell whether there is an index."""
+        return self._raw_index() is not None
+
+    def index(self, dataset: str, number: int) -> ShardIndex | None:
+        """Give its index; see ``shards.Shard``."""
+        raw = self._raw_index()
+        if raw is None:
+            return None
+        return load_index(raw, index_place(dataset, number, Path(self.name + SUFFIX)))
+
+    def keep_index(self, index: ShardIndex) -> str:
+        """Keep its index beside it, or on this machine; gives the folder."""
+        content = dump_index(index)
+        (cached,) = self.kept(self.name + SUFFIX)
+        url = joined(self.url, FOLDER)
+        with suppress(ConfigError, RemoteReadError), tempfile.TemporaryDirectory() as spot:
+            path = Path(spot, "index")
+            path.write_bytes(content)
+            writable_files(url, self.remote).send(self.name + SUFFIX, path)
+            return shown(url)
+        try:
+            return str(put_file(cached, content).parent)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.folder}: the index of {self.name!r} can be kept neither beside it nor in "
+                f"{cached.parent} ({error.strerror}), must be in one of them; set SEQDATA_CACHE to "
+                "a folder that can be written"
+            ) from error
+
+    def kept(self, name: str) -> list[Path]:
+        """Give the file of this machine in which more may be kept."""
+        folder = hashlib.sha256(self.folder.encode()).hexdigest()[:16]
+        return [cache_folder() / "index" / folder / name]
+
+    def _raw_index(self) -> bytes | None:
+        (cached,) = self.kept(self.name + SUFFIX)
+        if cached.is_file():
+            return cached.read_bytes()
+        files = remote_files(joined(self.url, FOLDER), self.remote)
+        with suppress(DataError):  # it is not there
+            return files.read(self.name + SUFFIX, 0, files.stat(self.name + SUFFIX).size)
+        return None
+
+
+def find_remote(url: str, remote: Remote, suffix: str) -> list[RemoteShard]:
+    """Give the shard at a URL, or those of its folder, by name.
+
+    Raises:
+        ConfigError: If there is none, or the URL cannot be meant.
+        MissingShardError: If there is no such folder.
+        RemoteReadError: If it cannot be asked for.
+    """
+    if shown(url).endswith(suffix):
+        return [RemoteShard(*parted(url), remote)]
+    names = [name for name in remote_files(url, remote).names() if name.endswith(suffix)]
+    if not names:
+        raise ConfigError(
+            f"{shown(url)}: holds no file that ends with {suffix!r}, must hold one at least; check "
+            "the location"
+        )
+    return [RemoteShard(url, name, remote) for name in names]
