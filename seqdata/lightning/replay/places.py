@@ -22,6 +22,7 @@ from seqdata.errors import ConfigError
 from seqdata.lightning.replay.naming import NOTHING, Names, Objects
 from seqdata.opening import STORE_MEMBERS, is_map_style, open_store
 from seqdata.protocols import Store
+from seqdata.storage.remote.urls import without_secrets
 from seqdata.storage.views import Carried, View, carrying, take
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -103,8 +104,10 @@ def content_of(arrays: Arrays) -> bytes:
 
 
 def whole_path(location: str) -> str:
-    """Give a location that means the same from any folder; a URL as it is."""
-    return location if "://" in location else os.path.abspath(os.path.expanduser(location))
+    """Give a location that means the same from any folder; a URL without what may be secret."""
+    if "://" in location:
+        return without_secrets(location)
+    return os.path.abspath(os.path.expanduser(location))
 
 
 def opened(plain: Any, argument: str, folder: Path, objects: Objects) -> Store:

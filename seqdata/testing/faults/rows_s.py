@@ -20,7 +20,7 @@ _UNREADABLE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=15.0
 _NO_HARM = Expectation(kinds=(WHOLE,), seconds=30.0)
 _ANOTHER = Expectation(kinds=("FingerprintMismatch",), facts=("dataset", "shard", "file"))
 _NO_ROOM = Expectation(kinds=("CacheError", WHOLE), facts=("file", "free"))
-_DAMAGES = 20  # of each kind
+_DAMAGES = 6  # of each kind
 _RUNS, _QUICK_RUNS = 200, 3
 
 _FAULTS: tuple[tuple[str, Callable[[int | None], network.Fault]], ...] = (
@@ -56,7 +56,7 @@ def cells(*, quick: bool = False) -> list[Cell]:
         found.append(
             Cell(
                 fault=fault, way=f"arrow remote, {way}", tries=tries, must=_NO_HARM, quick=True,
-                bound=60.0 + 3 * runs,
+                bound=min(560.0, 60.0 + 3 * runs),
             )
         )  # fmt: skip
     return found + _damages()

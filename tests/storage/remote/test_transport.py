@@ -9,6 +9,7 @@ import time
 import pytest
 
 from seqdata import ConfigError, FingerprintMismatch, MissingShardError, Remote, RemoteReadError
+from seqdata.lightning.replay.places import whole_path
 from seqdata.storage.remote.cache import Wanted, cache_of
 from seqdata.storage.remote.files import remote_file, remote_files
 from seqdata.storage.remote.urls import joined, parted, shown, without_secrets
@@ -249,3 +250,8 @@ def test_a_file_is_known_by_its_own_url(web, tmp_path):
     assert files.read(name, 1, 3) == CONTENT[1:3]
     assert files.read(name, 3, 3) == b""
     assert name == "file.bin"
+
+
+def test_what_a_run_notes_of_its_data_holds_nothing_secret():
+    assert whole_path("https://me:pw@h/data?Signature=x") == "https://h/data"
+    assert whole_path("s3://bucket/data") == "s3://bucket/data"
