@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from seqdata import write_store
+
 RUN = Path(__file__).with_name("sparse_run.py")
 MOST = 64 << 20  # bytes that playing takes above a process that has imported torch
 LANES, CHUNK = 64, 1 << 13
@@ -48,7 +50,11 @@ def sparse(path, length, marks):
     batch = pa.RecordBatch.from_arrays([column], ["x"])
     with open(path, "wb") as file:
         holed = Sparse(file)
-        with pa.PythonFile(holed, "w") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        options = pa.ipc.IpcWriteOptions(allow_64bit=True)
+        with (
+            pa.PythonFile(holed, "w") as sink,
+            pa.ipc.new_file(sink, batch.schema, options=options) as writer,
+        ):
             writer.write_batch(batch)
         begin = holed.holes[0]
         for place, value in marks:
@@ -56,6 +62,18 @@ def sparse(path, length, marks):
             file.write(bytes([value]))
     zeros.unlink()
     return path
+
+
+@pytest.mark.nightly
+def test_a_sequence_of_more_than_2_to_the_31_values_is_written_and_read(tmp_path):
+    length = (1 << 31) + 10
+    whole = np.zeros(length, dtype=np.uint8)
+    whole[[5, -5]] = 7, 9
+    store = write_store(tmp_path / "store", [{"x": whole}], progress=False)
+    assert store.lengths.tolist() == [length]
+    ends = np.array([[0, 0, 10], [0, length - 10, length]])
+    column = store.read(ends, ["x"])["x"]
+    assert [column[number].tolist().index(value) for number, value in ((0, 7), (1, 9))] == [5, 5]
 
 
 @pytest.mark.parametrize("length", [10**8, pytest.param(10**10, marks=pytest.mark.nightly)])

@@ -65,7 +65,11 @@ def write_shard(
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     with open(path, "w+b") as file, ThreadPoolExecutor(1, "seqdata-digest") as thread:
         digesting = _Digesting(file, thread)
-        with pa.PythonFile(digesting, "w") as sink, pa.ipc.new_file(sink, schema) as writer:
+        long = pa.ipc.IpcWriteOptions(allow_64bit=True)  # one sequence may have 2^31 timesteps
+        with (
+            pa.PythonFile(digesting, "w") as sink,
+            pa.ipc.new_file(sink, schema, options=long) as writer,
+        ):
             writer.write_batch(batch)
         file.flush()
         os.fsync(file.fileno())
