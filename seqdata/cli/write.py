@@ -33,6 +33,7 @@ _BUDGET = 16_384  # timesteps, in the suggestion at the end
         "seqdata write meters.csv store/ --group site     the rows of a site are a sequence",
         "seqdata write rows.jsonl store/ --id name        a sequence per row, lists are fields",
         "seqdata write rows.jsonl store/ --axes text=text --axes vector=none",
+        "seqdata write arrays/ shards/ --to webdataset    tar shards, with the plugin",
     )
 )
 @click.argument("source")
@@ -44,6 +45,7 @@ _BUDGET = 16_384  # timesteps, in the suggestion at the end
     show_default=True,
     help="bytes, text, npy, csv, jsonl, parquet, a plugin's; auto: by the files' ending.",
 )
+@click.option("--to", default="arrow", show_default=True, help="arrow, or webdataset: tar shards.")
 @click.option("--field", help="Name of the field, where a file is an array [default: x].")
 @click.option("--group", metavar="COLUMN", help="Rows of one value make a sequence.")
 @click.option("--id", "key", metavar="COLUMN", help="Column that names a row's sequence.")
@@ -69,6 +71,7 @@ def write(
     source: str,
     out: str,
     kind: str,
+    to: str,
     field: str | None,
     group: str | None,
     key: str | None,
@@ -95,6 +98,7 @@ def write(
             store = write_store(
                 out,
                 read(reading.through(files), options),
+                format=to,
                 axes=along,
                 shard_bytes=shard_bytes,
                 progress=reading.tell,

@@ -34,7 +34,7 @@ from seqdata_webdataset.lengths import Opened
 from seqdata_webdataset.parts import Parts
 from seqdata_webdataset.schema import Schema, Wanted, fields_of
 from seqdata_webdataset.shard_index import ShardIndex, ends_of
-from seqdata_webdataset.shards import LocalShard, Shard, keep
+from seqdata_webdataset.shards import Shard, keep
 from seqdata_webdataset.store import Options, WebDatasetStore
 from seqdata_webdataset.whole import WholeSource
 
@@ -99,16 +99,24 @@ def open_webdataset(
     if index == "build":
         build(shown(text), shards, progress=progress)
     options = Options(location=text, schema=schema, verify=verify, keys=keys, remote=how)
-    return _open(options, None, shards, progress)
+    return open_shards(options, None, shards, progress)
 
 
 def _reopen(options: Options, bits: SharedBits | None) -> WebDatasetStore:
-    return _open(options, bits, find_shards(options.location, options.remote), False)
+    return open_shards(options, bits, find_shards(options.location, options.remote), False)
 
 
-def _open(
+def open_shards(
     options: Options, bits: SharedBits | None, shards: Sequence[Shard], progress: bool | None
 ) -> WebDatasetStore:
+    """Open shards that were found; raises as ``open_webdataset`` does.
+
+    Args:
+        options: How.
+        bits: Those of the process that sent the store here.
+        shards: The tar files.
+        progress: Whether to show bars.
+    """
     location = shown(options.location)
     indexes = _indexes(location, shards)
     names = [path.name for path in shards]
@@ -119,7 +127,7 @@ def _open(
     def hold(shard: int, release: Callable[[], None] | None = None) -> NDArray[np.uint8]:
         return _checked(shards[shard], indexes[shard], file_of(shard), release)
 
-    local = all(isinstance(one, LocalShard) for one in shards)
+    local = all(one.here for one in shards)
     content = tuple(hold(shard) for shard in range(len(shards))) if local else None
     how = Checking(algorithm=indexes[0].algorithm, block=indexes[0].block)
     ids = _ids(location, names, indexes, options.keys)
@@ -146,7 +154,7 @@ def _indexes(location: str, shards: Sequence[Shard]) -> list[ShardIndex]:
     without = [shard for shard, index in zip(shards, made, strict=True) if index is None]
     if without:
         for i, shard in enumerate(shards):  # what is not there at all is another matter
-            if shard in without and isinstance(shard, LocalShard):
+            if shard in without and shard.here:
                 shard.content(Place(dataset=location, shard=i, file=shard.name))
         raise ConfigError(
             f"{location}: {len(without)} of {len(shards)} shards have no index "

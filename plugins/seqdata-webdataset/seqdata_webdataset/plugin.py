@@ -10,9 +10,16 @@ from typing import Any
 
 from seqdata.hookspecs import hookimpl
 from seqdata_webdataset.backend import WebDataset
+from seqdata_webdataset.converting import read_tar
 
 
 @hookimpl
 def seqdata_register_backends() -> Mapping[str, Any]:
     """Offer the backend ``webdataset``."""
     return {"webdataset": WebDataset()}
+
+
+@hookimpl
+def seqdata_register_readers() -> Mapping[str, Any]:
+    """Offer tar shards as input of ``seqdata write``."""
+    return {"webdataset": read_tar}

@@ -45,6 +45,11 @@ class RemoteShard:
         """Where it lies, without credentials."""
         return shown(self.url)
 
+    @property
+    def here(self) -> bool:
+        """It does not."""
+        return False
+
     def content(
         self,
         place: Place,

@@ -34,6 +34,11 @@ class Shard(Protocol):
         """Where it lies, for people."""
         ...
 
+    @property
+    def here(self) -> bool:
+        """Whether it lies on this machine."""
+        ...
+
     def content(
         self,
         place: Place,
@@ -104,6 +109,11 @@ class LocalShard:
     def folder(self) -> str:
         """Where it lies."""
         return str(self.path.parent)
+
+    @property
+    def here(self) -> bool:
+        """It does."""
+        return True
 
     def content(
         self,

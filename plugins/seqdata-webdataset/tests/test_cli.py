@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from seqdata_webdataset.keeping import find_index
 
-from seqdata import write_store
+from seqdata import open_store, write_store
 from seqdata.cli.app import app
 
 
@@ -62,3 +63,23 @@ def test_the_plugin_is_listed():
     rows = json.loads(run("plugins", "--check", "--json"))["plugins"]
     (row,) = [row for row in rows if row["name"] == "webdataset"]
     assert (row["distribution"], row["state"]) == ("seqdata-webdataset", "loaded")
+
+
+def test_shards_become_a_store_and_a_store_shards(folder, tmp_path):
+    out = tmp_path / "arrow"
+    axes = ("--axes", "tok.npy=tok")
+    told = run("write", folder / "*.tar", out, "--format", "webdataset", *axes)
+    assert "wrote 30 sequences" in told
+    due, made = open_store(folder), open_store(out)
+    assert made.keys([12]) == ["dir/u12"]
+    assert made.lengths.tolist() == due.lengths.tolist()
+    spans = np.array([[7, 5, 900], [12, 0, 0]])
+    for name in ("mel.npy", "cls", "txt", "json", "mean.npy"):
+        found, expected = (list(one.read(spans, [name])[name]) for one in (made, due))
+        assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True)), name
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a").write_bytes(b"abc")
+    run("write", tmp_path / "texts", tmp_path / "tar", "--to", "webdataset")
+    assert open_store(tmp_path / "tar").lengths.tolist() == [3]
+    told = run("write", folder, out, "--format", "webdataset", "--group", "cls", code=2)
+    assert "must be left out" in told
