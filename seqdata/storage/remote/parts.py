@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.storage.checking.bits import SharedBits
 from seqdata.storage.columns import Layout, Source, SpanColumn
 from seqdata.storage.manifest import Manifest
 from seqdata.storage.mapped import Mapped, checks_of, shard_place, source_over
@@ -27,12 +28,14 @@ class Part:
     Attributes:
         number: Of the shard.
         sources: Its fields; sequences are counted from its first one.
-        size: Its bytes.
+        content: Its bytes.
+        sums: Those of its checksums; None: they are not looked at.
     """
 
     number: int
     sources: Sources
-    size: int
+    content: Any
+    sums: Any | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +92,31 @@ class Parting:
         sources = {
             name: source_over(name, alone, layout, [content], checks) for name in alone.fields
         }
-        return Part(number, Sources(layout, sources, key), shard.bytes)
+        return Part(number, Sources(layout, sources, key), content, sums)
+
+    def whole(self, parts: Sequence[Part], bits: SharedBits | None) -> Sources:
+        """Lay the fields over all shards at once: what is read then is not put together.
+
+        Args:
+            parts: All of them, in their order.
+            bits: Those of the store.
+        """
+        manifest, names = self.manifest, [shard.file for shard in self.manifest.shards]
+        places = [shard_place(self.location, i, one) for i, one in enumerate(manifest.shards)]
+        contents = [part.content for part in parts]
+        sums = [part.sums for part in parts if part.sums is not None]
+        mapped = Mapped(contents, self.lengths_of, sums if len(sums) == len(parts) else None)
+        checks = checks_of(manifest, mapped, bits) or {}
+        starts = self.starts.tolist()
+        layout = Layout(self.location, names, starts, self.lengths_of, places.__getitem__)
+        if manifest.key is not None:
+            ids = source_over(manifest.key, manifest, layout, contents, checks)
+            layout = layout if isinstance(ids, Source) else keyed(layout, ids)
+        sources = {
+            name: source_over(name, manifest, layout, contents, checks)
+            for name in self.manifest.fields
+        }
+        return Sources(layout, sources, manifest.key)
 
 
 def begins_of(manifest: Manifest) -> dict[str, list[int]]:

@@ -78,6 +78,14 @@ class Shelf:
                     there[part.number] = part
         return [there[number] for number in numbers]
 
+    def everything(self) -> list[Part] | None:
+        """Give all parts, where all of them are open."""
+        if len(self._parts) < len(self._sizes):
+            return None
+        with self._lock:
+            parts = [self._parts[number] for number in sorted(self._parts)]
+        return parts if len(parts) == len(self._sizes) else None
+
     def has(self, number: int) -> Part | None:
         """Give a part that is open; None where it is not."""
         return self._parts.get(number)

@@ -26,6 +26,7 @@ from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.remote.ranges import Asked, Ranges
 from seqdata.storage.remote.shelf import Shelf
 from seqdata.storage.schema import TEXTS, default_axis, no_such
+from seqdata.storage.sources import Sources
 from seqdata.storage.views import View, take, where
 
 _STAYS = 8  # an eighth of a cache that is smaller than the data may stay open in one process
@@ -58,6 +59,7 @@ class RemoteStore:
         self._cache = cache_of(files)
         self._names = [shard.file for shard in manifest.shards]
         self._fingerprint: str | None = None
+        self._whole: Sources | None = None  # once all shards are open
         counts = [shard.sequences for shard in manifest.shards]
         self._starts = np.append(0, np.cumsum(counts)).astype(np.int64)
         buffer = None if bits is None else bits.buffer
@@ -154,6 +156,8 @@ class RemoteStore:
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
+        if self._whole is not None:
+            return self._whole.read(spans, fields, axis)
         spans = np.array(spans, dtype=np.int64, order="C")
         names = list(fields)
         self._check(spans, names, axis)
@@ -164,6 +168,9 @@ class RemoteStore:
             parts = self._by_ranges(touched, shards, spans, names, axis)
         else:
             parts = self._shelf.get(touched.tolist())
+            everything = self._shelf.everything()
+            if everything is not None:
+                self._whole = self._parting.whole(everything, self._bits)
         return read_parts(parts, shards, spans, names, axis)
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:

@@ -29,8 +29,8 @@ from seqdata.testing.faults.outcome import Outcome
 from seqdata.testing.faults.reading import play_through, read_through
 from seqdata.testing.faults.subject import OWN, Subject
 
-RETRY = 1.5  # seconds that a read is tried
-STALL = 0.8  # seconds of one try
+RETRY = 2.0  # seconds that a read is tried
+STALL = 1.5  # seconds of one try
 _PATIENCE = 60.0  # seconds that a process may take
 _LITTLE = 20_000  # bytes: less than the largest shard
 _ENOUGH = 64 << 20
@@ -51,23 +51,29 @@ def _open_served(how: str, folder: Path, verify: str) -> Store:
 
 
 def _remote(how: str, cache: Path, most: int = _ENOUGH) -> Remote:
-    return Remote(
-        how=how, cache_dir=cache, cache_bytes=most, retry_seconds=RETRY, stall_seconds=STALL
-    )
+    """Give options with time enough for a busy machine."""
+    return Remote(how=how, cache_dir=cache, cache_bytes=most)
 
 
-def failing(how: str, workers: int, fault: Callable[[], network.Fault]) -> list[Outcome]:
+def failing(
+    how: str, workers: int, fault: Callable[[], network.Fault], passes: bool
+) -> list[Outcome]:
     """Play a remote store whose shards meet a fault of the network after it was opened.
 
     Args:
         how: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         fault: Makes the fault.
+        passes: Whether it passes if one waits; else reads are given up soon.
     """
     given, root = OWN.dataset(), Path("data").resolve()
     OWN.write(root, given)
     with network.served(network.folder_of(root)) as made:
-        store = open_store(made.url, remote=_remote(how, Path("cache").resolve()))
+        remote = _remote(how, Path("cache").resolve())
+        open_store(made.url, remote=remote)  # what is small is in the cache from here on
+        if not passes:
+            remote = replace(remote, retry_seconds=RETRY, stall_seconds=STALL)
+        store = open_store(made.url, remote=remote)
         made.fault, made.hits = fault(), ".arrow"
         return [play_through(partial(loader_of, lambda: store, workers), given)]
 
@@ -152,8 +158,8 @@ def _reader(url: str, cache: Path, most: int) -> tuple[Any, Any]:
 
 def _read(connection: Any, url: str, cache: Path, most: int) -> None:
     given: Sequence[Mapping[str, Any]] = OWN.dataset()
-    remote = replace(_remote("cache", cache, most), stall_seconds=20.0, retry_seconds=20.0)
-    connection.send(read_through(partial(open_store, url, remote=remote), given))
+    open_it = partial(open_store, url, remote=_remote("cache", cache, most))
+    connection.send(read_through(open_it, given))
 
 
 def _ended(process: Any, connection: Any) -> Outcome:

@@ -67,16 +67,16 @@ def _network(how: str, workers: int) -> list[Cell]:
     quick = how == "cache" and workers == 0
     found = []
     for fault, made in _FAULTS:
-        tries = partial(remote.failing, how, workers, partial(made, None))
+        tries = partial(remote.failing, how, workers, partial(made, None), False)
         found.append(
             Cell(fault=fault, way=f"{way}, lasting", tries=tries, must=_UNREADABLE, quick=quick)
         )
-        tries = partial(remote.failing, how, workers, partial(made, 1))
+        tries = partial(remote.failing, how, workers, partial(made, 1), True)
         once = quick and fault == "S1"
         found.append(Cell(fault=fault, way=f"{way}, once", tries=tries, must=_NO_HARM, quick=once))
-    tries = partial(remote.failing, how, workers, partial(network.slow, 1000))
+    tries = partial(remote.failing, how, workers, partial(network.slow, 1000), False)
     found.append(Cell(fault="S4", way=way, tries=tries, must=_UNREADABLE, quick=quick))
-    tries = partial(remote.failing, how, workers, partial(network.retagged, 3))
+    tries = partial(remote.failing, how, workers, partial(network.retagged, 3), True)
     must = _ANOTHER if how == "ranges" else replace(_ANOTHER, kinds=("FingerprintMismatch", WHOLE))
     found.append(Cell(fault="S5", way=way, tries=tries, must=must, quick=workers == 0))
     return found
