@@ -61,7 +61,7 @@ def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) ->
         fetching: Reads and transforms.
         step: What was planned.
         request: What it asks for.
-        on_error: ``mask`` or ``replace``; rows of several spans and lanes are masked.
+        on_error: ``mask`` or ``replace``; rows of several spans are masked.
 
     Returns:
         None where no span fails by itself.
@@ -84,7 +84,7 @@ def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) ->
     if not errors:
         return None
     donor = _donor(request, errors)
-    if on_error == "replace" and step.rows is None and step.lanes is None and donor is not None:
+    if on_error == "replace" and step.rows is None and donor is not None:
         step, request = _replaced(step, request, made, errors, donor, axes)
     else:
         step = _masked(step, errors)

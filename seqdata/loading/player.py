@@ -89,6 +89,11 @@ class Player:
                 "at lengths, `empty` and `too_long`"
             )
         self._refuse_unmarked_filler(self.num_batches)
+        if options.on_error == "replace" and self._any_plan().lanes:
+            raise ConfigError(
+                "loader: `on_error` is 'replace' with lanes, must be 'mask' or 'raise': a row of "
+                "another sequence would go on from a state that is not its own"
+            )
 
     @property
     def steps(self) -> int:

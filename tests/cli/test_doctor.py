@@ -25,6 +25,7 @@ from seqdata.lightning.replay.record import installed_versions
 from seqdata.lightning.replay.run_file import NAME, RunFile
 from seqdata.opening import open_store, write_store
 from seqdata.policies.bucketed import Bucketed
+from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import fit, sequences
@@ -307,12 +308,14 @@ def test_with_a_transform_nothing_is_planned(store):
     assert "batches" not in names
 
 
-def test_lanes_that_ranks_do_not_divide_are_uneven(store, monkeypatch):
-    from seqdata.cli.checkup import settings as module
-
-    monkeypatch.setattr(module, "_planned", lambda data, train: (10, 4))
-    assert of(settings(store, course=Course(world_size=3)), "lanes").state == "warn"
-    assert of(settings(store, course=Course(world_size=2)), "lanes").state == "ok"
+@pytest.mark.parametrize("shift", [0, 1])
+def test_lanes_that_ranks_do_not_divide_are_uneven(store, shift):
+    options = {"batching": TBPTT(4, 8), "shift": shift}
+    uneven, even = (
+        of(settings(store, course=Course(world_size=size), **options), "lanes") for size in (3, 2)
+    )
+    assert (uneven.state, even.state) == ("warn", "ok")
+    assert uneven.seen == "4 lanes on 3 ranks"
 
 
 def test_code_that_is_gone_is_bad_and_none_is_imported(store, tmp_path):

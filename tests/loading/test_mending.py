@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata import Bucketed, ConfigError, Fixed, Loader, Packed, Windows, write_store
+from seqdata import TBPTT, Bucketed, ConfigError, Fixed, Loader, Packed, Windows, write_store
 from seqdata.errors import DataError, LimitError
 from seqdata.loading.mending import is_about_data
 from seqdata.transforms import Ragged, columnar
@@ -238,3 +238,10 @@ def test_an_error_that_no_sequence_has_by_itself_is_raised(store):
 def test_options_that_cannot_be_meant(store, options, text):
     with pytest.raises(ConfigError, match=text):
         Loader(store, Fixed(2), **options)
+
+
+def test_a_lane_reads_no_other_sequence_instead(store):
+    with pytest.raises(ConfigError, match="`on_error` is 'replace' with lanes, must be 'mask' or"):
+        Loader(store, TBPTT(2, 4), on_error="replace")
+    weights = [batch.weight for batch in play(store, "mask", TBPTT(2, 4))[1]]
+    assert any((weight == 0).any() for weight in weights)

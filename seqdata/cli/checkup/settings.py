@@ -21,6 +21,7 @@ from seqdata.lightning.replay.naming import NOTHING, SCRIPT, Objects
 from seqdata.lightning.replay.record import installed_versions
 from seqdata.lightning.replay.run_file import RunFile, code_of, paths_of
 from seqdata.opening import form_of, resolve_policy
+from seqdata.policies.tbptt import TBPTT
 from seqdata.protocols import Store
 from seqdata.sharing import steps_of
 from seqdata.world import World
@@ -190,11 +191,12 @@ def _planned(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
     name, options = named.get("policy"), named.get("options") or {}
     if name not in POLICIES or code_of(options) or NOTHING in str(options):
         return None
+    made, lanes = resolve_policy(str(name), Objects((), "").of(options, "batching")), 0
+    if isinstance(made, TBPTT):
+        lanes = made.lanes
     if data.get("transform") is not None or data.get("shift"):
-        return None  # lengths are not those that are stored
-    made = resolve_policy(str(name), Objects((), "").of(options, "batching"))
-    batches = made.num_batches(SequenceIndex.of_store(train))
-    return batches, int(options.get("lanes") or 0)
+        return (0, lanes) if lanes else None  # lengths are not those that are stored
+    return made.num_batches(SequenceIndex.of_store(train)), lanes
 
 
 def _launch(file: RunFile) -> Iterator[Row]:
