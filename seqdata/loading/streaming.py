@@ -44,12 +44,16 @@ def narrowed(
         together: Whether the shifted field is one column with a piece per row, inputs and targets;
             else targets are a column of their own.
     """
-    rows = step.rows if step.rows is not None else np.arange(len(step.spans) + 1)
     edges = wide.rows if wide.rows is not None else np.arange(len(wide.spans) + 1)
-    places = np.arange(len(step.spans)) + np.repeat((edges - rows)[:-1], np.diff(rows))
-    lengths = step.spans[:, 2] - step.spans[:, 1]
     made: dict[str, Any] = {}
     column: Any
+    if together and axes.shift.keys() == columns.keys():  # nothing is cut
+        for name, column in columns.items():
+            made[name] = Joined(column, edges)
+        return made
+    rows = step.rows if step.rows is not None else np.arange(len(step.spans) + 1)
+    places = np.arange(len(step.spans)) + np.repeat((edges - rows)[:-1], np.diff(rows))
+    lengths = step.spans[:, 2] - step.spans[:, 1]
     for name, column in columns.items():
         if isinstance(column, list):
             made[name] = [column[place] for place in places.tolist()]
@@ -128,8 +132,9 @@ class Joined:
         Raises:
             DataError: If a piece's recorded place is wrong, or its checksum.
         """
-        lengths = self.column.lengths
-        before = running(lengths)[:-1]  # of each piece
-        sizes = np.diff(self.rows)
-        begins = before + np.repeat(bounds[:-1] - running(lengths)[self.rows[:-1]], sizes)
-        self.column.fill(out, np.append(begins, bounds[-1]), padding)
+        ends = running(self.column.lengths)
+        of_rows = ends[self.rows]
+        if not np.array_equal(of_rows, bounds):  # a row has padding behind it
+            moved = (bounds[:-1] - of_rows[:-1]).repeat(np.diff(self.rows))
+            ends = np.append(ends[:-1] + moved, bounds[-1])
+        self.column.fill(out, ends, padding)

@@ -83,7 +83,7 @@ def test_a_long_sequence_streams_in_memory_that_does_not_grow(tmp_path, length):
     assert path.stat().st_blocks * 512 < 1 << 20  # a hole takes no room
     done = subprocess.run(
         [sys.executable, str(RUN), str(path), str(LANES), str(CHUNK)],
-        capture_output=True, text=True, timeout=600, check=False,
+        capture_output=True, text=True, timeout=1500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
