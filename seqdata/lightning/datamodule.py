@@ -193,8 +193,7 @@ class SequenceDataModule(LightningDataModule):
             raise _missing("train")
         run = self._run
         if run is not None:
-            epoch = run.here().epoch if players[0].varies else 0
-            return TrainerLoader(players[0], run.begin, agreed=self._agreed, epoch=epoch)
+            return TrainerLoader(players[0], run.begin, agreed=self._agreed, epoch=run.epoch)
         return TrainerLoader(players[0], _EpochAfterEpoch())
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
@@ -309,12 +308,6 @@ class SequenceDataModule(LightningDataModule):
             raise _missing("train")
         if trainer is None:
             return
-        if players[0].varies and not adapter.asks_every_epoch(trainer):
-            raise ConfigError(
-                f"datamodule: epochs of {players[0].policy} differ in their number of steps, which "
-                "the Trainer asks for once, must be asked for in every epoch; pass "
-                "Trainer(reload_dataloaders_every_n_epochs=1)"
-            )
         run = self._run
         again = run is not None and run.trainer is trainer and run.player is players[0]
         if run is None or not again:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import SEE, ResumeError, SeqDataError, SeqDataWarning, step_line
+from seqdata.errors import SEE, ConfigError, ResumeError, SeqDataError, SeqDataWarning, step_line
 from seqdata.lightning import adapter
 from seqdata.lightning.agreement import agree
 from seqdata.lightning.cursor import Cursor, Place
@@ -38,6 +38,9 @@ class TrainRun:
         options: What the DataModule was asked for.
         began: Called on every rank when a fit begins, with its course and the plan's fingerprint;
             and again, then alone, if its first batch is of another place.
+
+    Raises:
+        ConfigError: If epochs differ in length and the Trainer would ask for one only.
     """
 
     def __init__(
@@ -48,6 +51,12 @@ class TrainRun:
         options: DataOptions,
         began: Callable[[Course, str, bool], None],
     ) -> None:
+        if player.varies and not adapter.asks_every_epoch(trainer):
+            raise ConfigError(
+                f"datamodule: epochs of {player.policy} differ in their number of steps, which the "
+                "Trainer asks for once, must be asked for in every epoch; pass "
+                "Trainer(reload_dataloaders_every_n_epochs=1)"
+            )
         self.trainer = trainer
         self.player = player
         self.errors = ErrorCount(player, trainer.world_size)
@@ -111,6 +120,11 @@ class TrainRun:
             epoch=place.epoch, batch=batch, step=step, rank=world.rank, size=world.size
         )
         exception.add_note(f"in {line}. {SEE}{see(place.epoch, batch)}")
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose length the Trainer is told now; any, where all have one."""
+        return self.here().epoch if self.player.varies else 0
 
     def here(self) -> Place:
         """Give the place of the batch that is trained next."""
