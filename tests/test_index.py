@@ -89,3 +89,20 @@ def test_what_is_remembered_is_made_once():
     for _ in range(2):
         index.remember("key", lambda: made.append(1))
     assert made == [1]
+
+
+def test_an_index_of_targets_knows_what_it_was_made_of():
+    index = SequenceIndex.from_lengths([4, 1, 7])
+    targets = index.shifted("time", 2)
+    whole, by = targets.whole("time")
+    assert (whole.lengths.tolist(), by) == ([4, 1, 7], 2)
+    assert targets.lengths.tolist() == [2, 0, 5]
+    assert whole is targets.whole("time")[0]  # what it remembers is kept
+    assert index.whole("time") == (index, 0)
+    assert whole.fingerprint == index.fingerprint != targets.fingerprint
+
+
+def test_lengths_that_are_changed_again_after_a_shift_are_whole():
+    index = SequenceIndex.from_lengths([4, 1]).shifted("time", 1)
+    changed = index.mapped("time", "double", lambda lengths: 2 * lengths)
+    assert changed.whole("time") == (changed, 0)

@@ -86,3 +86,16 @@ def test_an_empty_plan_reports_no_waste():
 def test_a_lookahead_changes_nothing_else():
     plan = Plan(SPANS, offsets=[0, 2, 4]).with_lookahead(1)
     assert (plan.lookahead, len(plan)) == (1, 2)
+
+
+def test_a_carried_row_has_context_in_every_batch_but_the_first():
+    spans = [[0, 2, 5], [1, 0, 4], [0, 3, 5], [2, 0, 2], [1, 2, 6]]
+    plan = Plan(spans, [0, 1, 2, 4, 5], [0, 2, 4], 2, carry=True, overlap=2)
+    assert plan.totals(0, 1) == (3 + 4, 2)
+    assert plan.totals(1, 2) == (2 + 2, 2)
+
+
+def test_a_plan_without_a_stream_widens_nothing_and_scales_nothing():
+    plan = Plan([[0, 0, 4]], offsets=[0, 1])
+    assert plan.widened(0) is None
+    assert plan.lr_scale(0) == 1.0

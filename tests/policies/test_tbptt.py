@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata import TBPTT
+from seqdata import TBPTT, Jitter
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.sharing import share
@@ -180,6 +180,52 @@ def test_rows_of_segments_leave_next_to_no_padding(seed):
     assert not plan.carry
     check_lanes(plan, index)
     check_covers(plan, index)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_every_schedule_scores_all_timesteps_of_an_epoch(epoch):
+    """Fixed, growing, overlapping, jittered: the timesteps of an epoch are the same."""
+    index = index_of(100)
+    options = [
+        {"chunk": 7},
+        {"chunk": 64},
+        {"chunk": lambda epoch: 8 << epoch},
+        {"chunk": 16, "advance": 5},
+        {"chunk": 16, "continuous": True},
+        {"chunk": 16, "continuous": True, "advance": 5},
+        {"chunk": 16, "continuous": True, "jitter": True},
+        {"chunk": 16, "segments": True, "jitter": Jitter(spread=3)},
+        {"chunk": lambda epoch: 20 - epoch, "segments": True},
+    ]
+    for some in options:
+        plan = TBPTT(4, **some).plan(index, seed=0, epoch=epoch)
+        assert plan.totals(0, len(plan))[0] == index.lengths.sum()
+
+
+def test_chunks_that_grow_make_epochs_of_fewer_steps():
+    index, policy = index_of(200), TBPTT(4, lambda epoch: 8 << epoch)
+    plans = [policy.plan(index, seed=0, epoch=epoch) for epoch in range(3)]
+    assert [len(plan) for plan in plans] == [policy.num_batches_of(index, e) for e in range(3)]
+    assert len(plans[0]) > len(plans[1]) > len(plans[2])
+    assert policy.varies
+    assert not TBPTT(4, 8).varies
+    assert len({plan.fingerprint for plan in plans}) == 3
+    for plan, chunk in zip(plans, (8, 16, 32), strict=True):
+        check_lanes(plan, index)
+        assert row_lengths(plan).max() == chunk
+
+
+@pytest.mark.parametrize("given", [0, -1, 2.0, True, None])
+def test_a_function_that_gives_no_length_is_refused(given):
+    with pytest.raises(ConfigError, match=f"`chunk` gives {given!r} for epoch 3, must give an int"):
+        TBPTT(4, lambda epoch: given).plan(index_of(5), seed=0, epoch=3)
+
+
+def test_a_chunk_that_shrinks_below_its_advance_is_refused():
+    policy = TBPTT(4, lambda epoch: 8 - epoch, advance=7)
+    policy.plan(index_of(5), seed=0, epoch=1)
+    with pytest.raises(ConfigError, match="`advance` is 7, must be at most `chunk`=6"):
+        policy.plan(index_of(5), seed=0, epoch=2)
 
 
 def test_documents_of_a_stream_are_shuffled_whole():

@@ -73,3 +73,37 @@ def test_a_batch_that_lacks_a_lane_is_found():
     plan = Short([[0, 0, 5], [1, 0, 2]], offsets=[0, 2], lanes=2)
     with pytest.raises(ConformanceError, match="batch 0 has 1 rows, must have 2, one per lane"):
         check_lanes(plan, INDEX)
+
+
+@pytest.mark.parametrize(
+    ("spans", "rows", "lanes", "overlap", "message"),
+    [
+        (
+            [[0, 0, 3], [0, 3, 5]], [0, 1, 2], 1, 2,
+            r"lane 0 in batch 1 begins with \(0, 3, 5\), must begin with the last 2 timesteps of",
+        ),
+        (
+            [[0, 0, 4], [1, 0, 2]], [0, 1, 2], 2, 0,
+            "lane 0 has 4 timesteps of a stream of 6, must have 3",
+        ),
+        (
+            [[0, 0, 2], [1, 0, 2]], [0, 1, 2], 2, 0,
+            "lane 1 begins with sequence 1 at timestep 0, must go on where plan: lane 0 ended",
+        ),
+        (
+            [[0, 0, 2], [3, 0, 3], [0, 2, 5], [1, 0, 2]], [0, 1, 2, 3, 4], 2, 0,
+            r"batch 0 has rows of \[2, 3\] timesteps that go on, must have rows of one length",
+        ),
+    ],
+)  # fmt: skip
+def test_columns_of_a_stream_that_do_not_fit_are_found(spans, rows, lanes, overlap, message):
+    offsets = range(0, len(rows), lanes)
+    plan = Plan(spans, rows, offsets, lanes, carry=True, overlap=overlap)
+    with pytest.raises(ConformanceError, match=message):
+        check_lanes(plan, INDEX)
+
+
+def test_overlapping_rows_of_a_stream_may_hold_several_sequences():
+    spans = [[0, 0, 4], [0, 2, 5], [1, 0, 1], [0, 4, 5], [1, 0, 2]]
+    plan = Plan(spans, [0, 1, 3, 5], [0, 1, 2, 3], 1, carry=True, overlap=2)
+    check_lanes(plan, INDEX)
