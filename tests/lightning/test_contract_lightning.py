@@ -266,3 +266,8 @@ def test_item_37_fabric_takes_dataloaders_alone_and_counts_epochs_from_0():
     assert [batch.tolist() for batch in wrapped] == [[0.0, 1.0], [2.0, 3.0]]
     assert wrapped._num_iter_calls == 1
     assert [fabric.to_device(batch).ids.tolist() for batch in ours]
+
+
+def test_there_is_no_data_parallel_strategy_of_one_process():
+    with pytest.raises(ValueError, match="strategy='dp'"):
+        pl.Trainer(**QUIET, strategy="dp")
