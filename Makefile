@@ -57,7 +57,7 @@ test: env  ## all tests but the nightly ones
 	@$(PYTEST) -m "not nightly"
 
 test-nightly: env $(STAMP_OF_OLDEST)  ## all tests at full counts, and the oldest Lightning (an hour)
-	@echo "== test-nightly: four runs of pytest; reports go to .nightly/"
+	@echo "== test-nightly: five runs of pytest; reports go to .nightly/"
 	@$(BIN)/python tests/nightly/run.py
 
 $(STAMP_OF_OLDEST): pyproject.toml constraints.txt tests/nightly/oldest.py | $(STAMP)

@@ -21,7 +21,7 @@ STORED = ROOT / "docs" / "reliability.json"
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- figures: make reliability -->", "<!-- end of figures -->"
 NEVER = "did not run"
-PARTS = ("oldest", "short", "long", "properties")
+PARTS = ("oldest", "short", "faults", "long", "properties")
 LEVELS = {
     "plans": "plans, without processes",
     "loaders": "loaders, in one process",
@@ -61,7 +61,9 @@ def gather(folder: Path) -> dict[str, Any]:
         states = Counter(map(_state, cases))
         told = {state: states[state] for state in ("passed", "failed", "skipped")}
         parts[name] = {**json.loads(about.read_text("utf-8")), **told}
-        for case in cases if name != "oldest" else ():
+        if name == "oldest":
+            continue
+        for case in cases:
             facts = {one.get("name"): one.get("value") for one in case.iter("property")}
             if "cell" in facts:
                 faults.append({**json.loads(facts["cell"]), "ok": _state(case) == "passed"})

@@ -24,6 +24,7 @@ FOUND = ROOT / ".nightly"
 HERE = ROOT / ".venv" / "bin" / "python"
 OLDEST = ROOT / ".venv-oldest" / "bin" / "python"
 PACKAGES = ("torch", "lightning", "numpy", "pyarrow", "rich", "hypothesis")
+NIGHTLY = "nightly and not hypothesis and not shows"
 LONGEST = 4 * 3600  # seconds of a part
 
 
@@ -64,10 +65,12 @@ PARTS = (
         "all that runs at every change, but properties",
         "not nightly and not hypothesis and not shows",
     ),
+    Part("faults", "every fault in every way", NIGHTLY, more=("tests/faults",)),
     Part(
         "long",
-        "what runs at night only, but properties",
-        "nightly and not hypothesis and not shows",
+        "what else runs at night only, but properties",
+        NIGHTLY,
+        more=("--ignore=tests/faults",),
     ),
     Part(
         "properties",
