@@ -45,7 +45,14 @@ def main(folder: Path, how: str, other: str, preemption: bool) -> None:
     callbacks = [Hurt(folder, how, other), saves, *([Preemption()] if preemption else [])]
     strategy = DDPStrategy(process_group_backend="gloo")
     trainer = pl.Trainer(
-        **{**QUIET, "max_epochs": 2, "devices": 2, "strategy": strategy, "callbacks": callbacks}
+        **{
+            **QUIET,
+            "max_epochs": 2,
+            "devices": 2,
+            "strategy": strategy,
+            "callbacks": callbacks,
+            "default_root_dir": folder,
+        }
     )
     trainer.fit(model, datamodule=data)
     (folder / f"ended-{trainer.global_rank}").write_text(str(model.log_of.train))
