@@ -139,10 +139,13 @@ def test_s3_that_does_not_answer_is_an_error_in_time(s3, bucket, remote, faulty,
     assert caught.value.facts["file"] == "file.bin"
 
 
-def read_in_child(files):
+def read_in_child(location, how):
     """Read in a forked process, and give its exit code."""
-    context = multiprocessing.get_context("fork")
-    child = context.Process(target=lambda: sys.exit(files.read("file.bin", 5, 9) != CONTENT[5:9]))
+
+    def read():
+        sys.exit(remote_files(location, how).read("file.bin", 5, 9) != CONTENT[5:9])
+
+    child = multiprocessing.get_context("fork").Process(target=read)
     child.start()
     child.join(30)
     return child.exitcode
@@ -156,10 +159,9 @@ def test_clients_work_on_both_sides_of_a_fork(
     s3.pipe(f"{bucket}/file.bin", CONTENT)
     location, how = (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, quick(tmp_path))
     for _ in range(rounds):
-        files = remote_files(location, how)
-        assert files.read("file.bin", 0, 4) == CONTENT[:4]
-        assert read_in_child(files) == 0
-        assert files.read("file.bin", 3, 700) == CONTENT[3:700]
+        assert remote_files(location, how).read("file.bin", 0, 4) == CONTENT[:4]
+        assert read_in_child(location, how) == 0
+        assert remote_files(location, how).read("file.bin", 3, 700) == CONTENT[3:700]
     assert "failed, again" not in caplog.text
 
 
