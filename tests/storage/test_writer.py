@@ -1,5 +1,6 @@
 """Writing a store: what is kept, what is refused, and that it is all or nothing."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -155,6 +156,15 @@ def test_other_values_ids_lengths_or_fields_give_another_fingerprint(tmp_path, c
 
     first = write_arrow(tmp_path / "one", rows())
     assert write_arrow(tmp_path / "two", rows(**change)).fingerprint != first.fingerprint
+
+
+def test_the_digest_of_a_shard_is_that_of_its_file(tmp_path):
+    rows = [{"id": str(n), "x": np.arange(n), "y": n} for n in range(1, 40)]
+    store = write_arrow(tmp_path / "store", rows, shard_bytes=2_000)
+    shards = store.manifest.shards
+    files = [(tmp_path / "store" / shard.file).read_bytes() for shard in shards]
+    assert len(files) > 2
+    assert [hashlib.sha256(one).hexdigest() for one in files] == [one.sha256 for one in shards]
 
 
 def test_shards_of_like_form_have_footers_of_their_own(tmp_path):
