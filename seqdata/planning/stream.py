@@ -8,7 +8,7 @@ steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,17 +72,24 @@ class StreamLanes:
         edges = self.chunks.edges(steps)[:, None]
         begin = np.maximum(edges[:-1] - self.chunks.overlap, 0) + self.edges[:-1]  # (steps, L)
         end = np.minimum(edges[1:] + self.edges[:-1], self.edges[1:]) + ahead
+        low, high = self._found(begin, "right") - 1, self._found(end, "left")
+        begin, end = begin.reshape(-1), end.reshape(-1)
         live = (steps[:-1, None] < self.loads).reshape(-1)
-        begin, end = begin.reshape(-1)[live], end.reshape(-1)[live]
-        low = np.searchsorted(self.begins, begin, side="right") - 1
-        high = np.searchsorted(self.begins, end)
-        sizes = np.ones(len(live), dtype=np.int64)
-        sizes[live] = high - low
+        offsets = steps_of_rows(self.lanes, stop - first)
+        if live.all():
+            return ArrayTable(self._pieces(begin, end, low, high), running(high - low), offsets)
+        sizes = np.where(live, high - low, 1)
         rows = running(sizes)
         spans = np.zeros((int(rows[-1]), 3), dtype=np.int64)
-        places = self._pieces(begin, end, low, high)
-        spans[np.repeat(live, sizes)] = places
-        return ArrayTable(spans, rows, steps_of_rows(self.lanes, stop - first))
+        pieces = self._pieces(begin[live], end[live], low[live], high[live])
+        spans[np.repeat(live, sizes)] = pieces
+        return ArrayTable(spans, rows, offsets)
+
+    def _found(self, at: NDArray[np.int64], side: Literal["left", "right"]) -> NDArray[np.int64]:
+        """Find timesteps (steps, L) among where sequences begin, int64 (steps * L,)."""
+        by_lane = np.ascontiguousarray(at.T)  # rising: neighbours are found fast
+        found = np.searchsorted(self.begins, by_lane.reshape(-1), side=side)
+        return found.reshape(by_lane.shape).T.reshape(-1)
 
     def _pieces(
         self, begin: NDArray[np.int64], end: NDArray[np.int64], low: NDArray[np.int64],
