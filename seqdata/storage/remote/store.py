@@ -162,7 +162,7 @@ class RemoteStore:
         names = list(fields)
         self._check(spans, names, axis)
         shards = self._shards_of(spans[:, 0])
-        touched = np.unique(shards)
+        touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
         spans[:, 0] -= self._starts[shards]
         if self._files.remote.how == "ranges":
             parts = self._by_ranges(touched, shards, spans, names, axis)
@@ -218,7 +218,7 @@ class RemoteStore:
         shards = self._shards_of(numbers)
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers - self._starts[shards]
-        touched = np.unique(shards)
+        touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
         here = [n for n in touched.tolist() if self._has(n)]
         parts = {part.number: part for part in self._shelf.get(here)}
         away = np.array([n for n in touched.tolist() if n not in parts], dtype=np.int64)

@@ -188,6 +188,15 @@ def test_bad_asks_are_refused(in_memory, tmp_path, how):
         store.raw_texts("x", np.array([0]))
 
 
+@pytest.mark.parametrize("how", WAYS)
+def test_nothing_is_asked_for_and_given(in_memory, tmp_path, how):
+    store = open_store(in_memory, remote=Remote(how=how, cache_dir=tmp_path / "cache"))
+    assert store.keys([]) == []
+    assert store.raw_texts(None, np.array([], dtype=np.int64))[1].tolist() == [0]
+    columns = store.read(np.empty((0, 3), dtype=np.int64), ["x", "text"])
+    assert (len(columns["x"]), columns["text"]) == (0, [])
+
+
 @pytest.fixture
 def damaged(local, tmp_path):
     """A copy of the store, to be changed, and the address that it is served at."""
