@@ -65,6 +65,7 @@ def sparse(path, length, marks):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(600)
 def test_a_sequence_of_more_than_2_to_the_31_values_is_written_and_read(tmp_path):
     length = (1 << 31) + 10
     whole = np.zeros(length, dtype=np.uint8)
@@ -76,6 +77,7 @@ def test_a_sequence_of_more_than_2_to_the_31_values_is_written_and_read(tmp_path
     assert [column[number].tolist().index(value) for number, value in ((0, 7), (1, 9))] == [5, 5]
 
 
+@pytest.mark.timeout(1600)
 @pytest.mark.parametrize("length", [10**8, pytest.param(10**10, marks=pytest.mark.nightly)])
 def test_a_long_sequence_streams_in_memory_that_does_not_grow(tmp_path, length):
     marks = [[0, 1], [length // LANES, 2], [length // 7, 3], [length // 2 + 1, 4], [length - 1, 5]]
