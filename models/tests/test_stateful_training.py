@@ -335,8 +335,8 @@ def test_the_graph_of_a_chunk_is_gone_once_it_has_been_trained_and_the_state_has
         assert not hidden.requires_grad
 
 
-# The label of a timestep is the last mark so far, and marks are rare: of every ten timesteps one has
-# any. A chunk of 6 alone knows the label at three of ten timesteps, and is right at half the others.
+# The label of a timestep is the last mark so far, and one timestep of ten has a mark. A
+# chunk of 6 alone knows the label at three of ten timesteps, and is right at half of the others.
 
 
 def marked(count: int, seed: int) -> list[dict[str, np.ndarray]]:
