@@ -50,7 +50,7 @@ def run(model: L.LightningModule, data: SequenceDataModule, ranks: int) -> dict[
         max_epochs=2,
         accelerator="cpu",
         devices=ranks,
-        strategy=DDPStrategy(timeout=timedelta(seconds=30)) if ranks > 1 else "auto",
+        strategy=DDPStrategy(timeout=timedelta(seconds=120)) if ranks > 1 else "auto",
         precision="64-true",
         accumulate_grad_batches=2,
         gradient_clip_val=0.1,

@@ -19,7 +19,7 @@ def run(ranks: int, folder: Path) -> dict[str, Any]:
     out = folder / f"{ranks}.json"
     command = [sys.executable, str(SCRIPT), str(ranks), str(out)]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=150, check=False, cwd=folder
+        command, capture_output=True, text=True, timeout=280, check=False, cwd=folder
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads(out.read_text())
@@ -32,6 +32,7 @@ def one(tmp_path_factory) -> dict[str, Any]:
 
 @pytest.mark.distributed
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_ranks_give_the_losses_metrics_and_parameters_of_one(ranks, one, tmp_path):
     several = run(ranks, tmp_path)
