@@ -25,7 +25,8 @@ from seqdata import (
     split,
 )
 from seqdata.testing.faults.network import folder_of, served
-from tests.storage.remote.samples import read_all, spans_of, write
+from seqdata.testing.stores import check_store
+from tests.storage.remote.samples import read_all, sequences, spans_of, write
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +187,16 @@ def test_bad_asks_are_refused(in_memory, tmp_path, how):
         store.read(one, ["x"], axis="nope")
     with pytest.raises(ConfigError, match="no field of texts 'x'"):
         store.raw_texts("x", np.array([0]))
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("opened", ["first", "again"])
+def test_a_remote_store_keeps_all_that_a_store_promises(web, tmp_path, how, opened):
+    remote = Remote(how=how, cache_dir=tmp_path / "cache")
+    store = open_store(web.url, remote=remote)
+    if opened == "again":
+        read_all(store)
+    check_store(store, sequences(), methods=("fork",) if opened == "first" else ())
 
 
 @pytest.mark.parametrize("how", WAYS)
