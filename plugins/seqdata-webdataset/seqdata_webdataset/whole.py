@@ -74,8 +74,9 @@ class WholeSource:
         if found is None:
             found = self._decoded(number)
         self._kept[number] = found  # the newest is last
-        if len(self._kept) > KEPT or sum(one.nbytes for one in self._kept.values()) > KEPT_BYTES:
-            for old in list(self._kept)[: (len(self._kept) + 1) // 2]:
+        held = list(self._kept.values())  # at once: another thread may add to it
+        if len(held) > KEPT or sum(one.nbytes for one in held) > KEPT_BYTES:
+            for old in list(self._kept)[: (len(held) + 1) // 2]:
                 if old != number:
                     self._kept.pop(old, None)
         return found
