@@ -56,7 +56,7 @@ def saved(trainer: Trainer, place: Place, together: Together) -> dict[str, Any]:
         return {}
     mine = {path: one.saved(_TABLE, place.epoch, place.position) for path, one in states.items()}
     try:
-        every = together.gathered(mine, trainer.world_size)
+        every = together.gathered(mine, trainer.world_size, (place.epoch, place.position))
     except PeerFailedError as cause:
         _warn(f"{_WITHOUT.format(place=place)}: {cause}; {_EXACT}")
         return {KEY: None}

@@ -44,6 +44,7 @@ class Together:
         self._joined: _Joined | None = None
         self._stop: str | None = None
         self._ends_alone = False
+        self._told: tuple[tuple[int, int], list[Any]] | None = None  # what was gathered last
 
     def agreed(
         self, source: Iterator[Item], ranks: int, counting: Counting[Item] | None = None
@@ -77,34 +78,47 @@ class Together:
             joined.watcher.explain(exception)
         joined.watcher.part(None if agreed else exception)
 
-    def gathered(self, mine: Told, ranks: int) -> list[Told]:
+    def gathered(self, mine: Told, ranks: int, place: tuple[int, int]) -> list[Told]:
         """Give what every rank says, in the order of ranks; all must come between the same batches.
+
+        Where not all come, it is what they said of the same place before, if they did.
 
         Args:
             mine: What this rank says; anything that pickles.
             ranks: How many there are.
+            place: What it is said of: epoch, and position in it.
 
         Raises:
             PeerFailedError: If a rank is gone, or this one ends by an exception of its own, where
                 others cannot be waited for.
         """
+        try:
+            told = self._gathered(mine, ranks)
+        except PeerFailedError:
+            if self._told is None or self._told[0] != place:
+                raise
+            told = self._told[1]
+        self._told = place, told
+        return told
+
+    def _gathered(self, mine: Told, ranks: int) -> list[Told]:
         joined = self._joined
-        if joined is None:
-            try:
-                patience = timedelta(seconds=self._bounds.patience)
-                return gather(World(0, ranks), mine, patience=patience)
-            except RuntimeError as cause:
-                raise PeerFailedError.at(f"ranks: not all ranks came: {cause}") from cause
-        if self._ends_alone:
+        if joined is not None and self._ends_alone:
             raise PeerFailedError.at(
                 "ranks: an exception of this rank alone ends it, the others do not come"
             )
-        return joined.channel.gather(mine)
+        if joined is not None:
+            return joined.channel.gather(mine)
+        try:
+            patience = timedelta(seconds=self._bounds.patience)
+            return gather(World(0, ranks), mine, patience=patience)
+        except RuntimeError as cause:
+            raise PeerFailedError.at(f"ranks: not all ranks came: {cause}") from cause
 
     def leave(self) -> None:
         """End this rank's part, and its threads; the next iteration begins anew."""
         joined, self._joined, self._stop = self._joined, None, None
-        self._ends_alone = False
+        self._ends_alone, self._told = False, None
         if joined is None or not torch.distributed.is_initialized():
             return
         if joined.watcher.leave():

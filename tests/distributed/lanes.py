@@ -28,7 +28,7 @@ class Killed(Callback):
     """Kills this process in the middle of a step.
 
     Args:
-        step: The global step.
+        step: The global step, or the first one after it that comes to the hook.
         hook: The name of a hook of callbacks.
     """
 
@@ -37,7 +37,7 @@ class Killed(Callback):
         setattr(self, hook, self._maybe)
 
     def _maybe(self, trainer, *args, **kwargs):
-        if trainer.global_step == self.step:
+        if trainer.global_step >= self.step:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -30,11 +30,23 @@ def farthest(found, wanted):
 
 
 def saved_in(folder):
-    return sorted(Path(folder).glob("*.ckpt"), key=lambda path: int(path.stem.split("=")[1]))
+    def step(path):  # a name that is taken gets a version behind it
+        return int(path.stem.split("=")[1].split("-")[0])
+
+    return sorted(Path(folder).glob("*.ckpt"), key=step)
+
+
+def state_of(path):
+    return torch.load(path, weights_only=True)["SequenceDataModule"]
+
+
+def is_exact(path):
+    """Tell whether all ranks took part: whoever is left when one is killed saves without lanes."""
+    return state_of(path).get("lanes", "between epochs") is not None
 
 
 def place_of(path):
-    state = torch.load(path, weights_only=True)["SequenceDataModule"]
+    state = state_of(path)
     return state["epoch"], state["position"]
 
 
@@ -110,7 +122,7 @@ def test_lanes_are_saved_where_all_ranks_stop_for_the_error_of_one(ranks, tmp_pa
     told = ranks.play("lanes", 2, spec, ranks=bad)
     assert all("DecodeError: rank 1: field 'x' is bad" in one["error"] for one in told)
     (path,) = saved_in(tmp_path)
-    state = torch.load(path, weights_only=True)["SequenceDataModule"]
+    state = state_of(path)
     assert state["lanes"]["lanes"]["lanes"].tolist() == list(range(12))
     assert state["lanes"]["lanes"]["number"] == state["position"] - 1
     (whole,) = ranks.play("lanes", 1, {})
@@ -132,11 +144,21 @@ def test_a_rank_that_fails_alone_saves_no_lanes_and_waits_for_nobody(ranks, tmp_
     ]
     assert max(answer["times"].values()) - min(answer["times"].values()) < 15
     (path,) = saved_in(tmp_path)
-    state = torch.load(path, weights_only=True)["SequenceDataModule"]
+    state = state_of(path)
     assert state["lanes"] is None
     (told,) = ranks.play("lanes", 1, {"ckpt": str(path), "trainer": {"max_epochs": 1}})
     assert any("resume: the checkpoint holds no lane states" in text for text in told["warnings"])
     assert told["losses"]
+
+
+def test_a_checkpoint_that_is_written_again_when_a_rank_is_gone_keeps_its_lanes(ranks, tmp_path):
+    spec = {"bounds": SHORT, "folder": str(tmp_path), "every": 1}
+    killed = {1: {"kill": {"step": 3, "hook": "on_before_backward"}}}
+    answer, _, logs = ranks.ends("lanes", 2, spec, ranks=killed, seconds=40)
+    assert answer["exits"]["1"] == -9, logs
+    lanes = [state_of(path)["lanes"] for path in saved_in(tmp_path)]
+    assert [one["lanes"]["number"] for one in lanes] == [0, 1, 2]
+    assert len(lanes[-1]["lanes"]["lanes"]) == 12
 
 
 def test_a_rank_that_is_gone_while_lanes_are_saved_is_no_hang(ranks, tmp_path):
@@ -193,7 +215,7 @@ def kill_and_go_on(ranks, folder, draw, world):
     folder.mkdir()
     log, told, kills, ckpt = folder / "losses", [], 0, None
     while True:
-        done = int(ckpt.stem.split("=")[1]) if ckpt else 0
+        done = torch.load(ckpt, weights_only=True)["global_step"] if ckpt else 0
         spec = {"model": {"path": str(log)}, "folder": str(folder), "every": 1}
         if ckpt is not None:
             spec["ckpt"] = str(ckpt)
@@ -205,7 +227,7 @@ def kill_and_go_on(ranks, folder, draw, world):
             )
             assert answer["exits"][str(victim)] == -9, logs
             kills += 1
-            paths = saved_in(folder)
+            paths = [path for path in saved_in(folder) if is_exact(path)]
             ckpt = paths[-1] if paths else None
             continue
         told = ranks.play("lanes", world, spec)
@@ -229,6 +251,8 @@ def test_i6_a_run_killed_at_random_steps_has_the_losses_of_one_that_was_not(
     told, lines = kill_and_go_on(ranks, tmp_path / "killed", draw, world)
     for rank in range(world):
         wanted = {(epoch, number): loss for epoch, number, loss in whole[rank]["losses"]}
-        assert all(wanted[epoch, number] == loss for epoch, number, loss in lines[rank])
+        off = max(abs(wanted[epoch, number] - loss) for epoch, number, loss in lines[rank])
+        assert off == 0 if world < 3 else off <= 1e-12  # DDP's first step adds in another order
         assert {(epoch, number) for epoch, number, _ in lines[rank]} == wanted.keys()
-        assert told[rank]["parameters"] == whole[rank]["parameters"]
+        found, parameters = torch.tensor(told[rank]["parameters"]), whole[rank]["parameters"]
+        assert (found - torch.tensor(parameters)).abs().max() <= (0 if world < 3 else 1e-12)
