@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.errors import SeqDataError
 from seqdata.lightning.together import PartNotice, Together
@@ -73,6 +73,9 @@ def fit_lanes(spec: dict[str, Any]) -> dict[str, Any]:
     callbacks: list[Callback] = []
     if "kill" in spec:
         callbacks.append(Killed(**spec["kill"]))
+    if "spare" in spec:
+        never = {"every_n_train_steps": 1000, "save_on_exception": True}
+        callbacks.append(ModelCheckpoint(dirpath=spec["spare"], filename="spare", **never))
     if "hurt" in spec:
         callbacks.append(Hurt(**spec["hurt"]))
     error: Exception | None = None

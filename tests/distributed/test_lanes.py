@@ -151,14 +151,16 @@ def test_a_rank_that_fails_alone_saves_no_lanes_and_waits_for_nobody(ranks, tmp_
     assert told["losses"]
 
 
-def test_a_checkpoint_that_is_written_again_when_a_rank_is_gone_keeps_its_lanes(ranks, tmp_path):
-    spec = {"bounds": SHORT, "folder": str(tmp_path), "every": 1}
+def test_what_was_saved_before_the_same_batch_is_saved_again_where_a_rank_is_gone(ranks, tmp_path):
+    spec = {"bounds": SHORT, "folder": str(tmp_path), "every": 1, "spare": str(tmp_path / "spare")}
     killed = {1: {"kill": {"step": 3, "hook": "on_before_backward"}}}
     answer, _, logs = ranks.ends("lanes", 2, spec, ranks=killed, seconds=40)
     assert answer["exits"]["1"] == -9, logs
-    lanes = [state_of(path)["lanes"] for path in saved_in(tmp_path)]
-    assert [one["lanes"]["number"] for one in lanes] == [0, 1, 2]
-    assert len(lanes[-1]["lanes"]["lanes"]) == 12
+    *_, wanted = (state_of(path)["lanes"]["lanes"] for path in saved_in(tmp_path))
+    found = state_of(tmp_path / "spare" / "spare.ckpt")["lanes"]["lanes"]
+    assert found["number"] == wanted["number"] == 2
+    assert found["lanes"].tolist() == wanted["lanes"].tolist() == list(range(12))
+    assert torch.equal(found["state"][0], wanted["state"][0])
 
 
 def test_a_rank_that_is_gone_while_lanes_are_saved_is_no_hang(ranks, tmp_path):
