@@ -52,7 +52,7 @@ REQUIRED = {
 
 def gather(folder: Path) -> dict[str, Any]:
     """Give all figures that a folder of reports holds."""
-    parts, promises, faults, fuzz = {}, defaultdict(Counter), [], None
+    parts, promises, faults, fuzz = {}, defaultdict(Counter), {}, None
     for name in PARTS:
         about, report = folder / f"{name}.json", folder / f"{name}.xml"
         if not about.exists() or not report.exists():
@@ -66,7 +66,8 @@ def gather(folder: Path) -> dict[str, Any]:
         for case in cases:
             facts = {one.get("name"): one.get("value") for one in case.iter("property")}
             if "cell" in facts:
-                faults.append({**json.loads(facts["cell"]), "ok": _state(case) == "passed"})
+                cell = {**json.loads(facts["cell"]), "ok": _state(case) == "passed"}
+                faults.setdefault((cell["fault"], cell["way"]), cell)
             if "fuzz" in facts:
                 fuzz = {**json.loads(facts["fuzz"]), "ok": _state(case) == "passed"}
             if "shows" in facts:
@@ -79,7 +80,7 @@ def gather(folder: Path) -> dict[str, Any]:
     return {
         "parts": parts,
         "promises": {name: dict(found) for name, found in sorted(promises.items())},
-        "faults": faults,
+        "faults": list(faults.values()),
         "fuzz": fuzz,
         "mutants": json.loads(mutants.read_text("utf-8")) if mutants.exists() else None,
     }

@@ -78,7 +78,8 @@ def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
     bad = '<failure message="no"/>'
     fuzz = json.dumps({"files": 9, "failures": 0, "kinds": {"arrow": 4, "parquet": 5}})
     report(
-        tmp_path, "long", case("a", cell=cell("R2")), case("b", bad, cell=cell("R2", silent=1)),
+        tmp_path, "long", case("a", cell=cell("R2")),
+        case("b", bad, cell=cell("R2", way="ranks 3", silent=1)),
         case("c", fuzz=fuzz), status=1,
     )  # fmt: skip
     verdicts = {
@@ -90,7 +91,7 @@ def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
     (tmp_path / "mutants.json").write_text(json.dumps(verdicts))
     text = figures.page(figures.gather(tmp_path))
     assert "| R2 | ranks 2 | 2 `PeerFailedError` | 1.50 s | 15 s | as it must |" in text
-    assert "| R2 | ranks 2 | 2 `PeerFailedError` | 1.50 s | 15 s | FAILED |" in text
+    assert "| R2 | ranks 3 | 2 `PeerFailedError` | 1.50 s | 15 s | FAILED |" in text
     assert "| R2 | 2 | 4 | 1 | 0 | 1.50 s | 1 |" in text
     assert "9 (4 arrow, 5 parquet), every one its data or an error of seqdata; 0 failures" in text
     assert "1 of 2 found by the tests; not found: `b` (survived); 1 were not tried." in text
