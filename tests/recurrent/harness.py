@@ -106,3 +106,28 @@ def outputs_of(batch: SequenceBatch, out: Tensor) -> Iterator[tuple[int, Tensor]
             at += length
             if len(part):
                 yield sequence, part
+
+
+def batch_of(
+    number=0, *, lengths=(4, 4), start=None, ids=(0, 1), reset=None, weight=None, **more
+) -> SequenceBatch:
+    """Make a batch of two lanes that goes on where batch ``number - 1`` stopped."""
+    rows = len(lengths)
+    start = [4 * number] * rows if start is None else start
+    reset = [one == 0 for one in start] if reset is None else reset
+    weight = [float(length > 0) for length in lengths] if weight is None else weight
+    return SequenceBatch(
+        data={"x": torch.randn(rows, max(1, *lengths), SIZE, dtype=torch.float64)},
+        lengths=torch.tensor(lengths),
+        ids=torch.tensor(ids),
+        weight=torch.tensor(weight),
+        start=torch.tensor(start),
+        reset=torch.tensor(reset),
+        number=number,
+        padded_length=max(1, *lengths),
+        **{"lanes": torch.arange(rows), "loader": "train", **more},
+    )
+
+
+def pair(value: float, rows: int = 2):
+    return torch.full((1, rows, 3), value), torch.full((1, rows, 5), -value)

@@ -1,0 +1,95 @@
+"""What LaneStates refuses, in which words."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from seqdata.errors import ConfigError
+from seqdata.policies.fixed import Fixed
+from seqdata.recurrent.states import LaneStates
+from tests.recurrent.harness import (
+    SIZE,
+    batch_of,
+    batches,
+    module_of,
+    pair,
+    series,
+)
+
+
+def refuses(text):
+    return pytest.raises(ConfigError, match=re.escape(text))
+
+
+def test_a_batch_without_lanes_is_refused():
+    states, module = LaneStates(), module_of("lstm")
+    (batch, *_) = batches(series([20, 7]), Fixed(2))
+    with refuses("batch: `lanes` is None, must be that of a batch with lanes; plan with a policy"):
+        states.take(batch)
+    with refuses("batch: `lanes` is None, must be that of a batch with lanes; plan with a policy"):
+        states.put(batch, pair(1.0))
+    del module
+
+
+def test_a_module_that_reads_from_both_ends_is_refused():
+    with refuses("lanes: GRU is bidirectional, must read forward only: a lane's later chunks"):
+        LaneStates().run(nn.GRU(SIZE, 2, bidirectional=True), batch_of(), "x", None)
+
+
+def test_a_module_of_torch_with_rows_elsewhere_is_refused():
+    with refuses("lanes: `dim` is 0, must be 1 for torch's LSTM, whose state is (layers, rows"):
+        LaneStates(dim=0).run(module_of("lstm"), batch_of(), "x", None)
+
+
+@pytest.mark.parametrize("dim", [-1, "1", True])
+def test_a_dimension_that_is_none_is_refused(dim):
+    with refuses(f"lanes: `dim` is {dim!r}, must be a dimension from 0"):
+        LaneStates(dim=dim)
+
+
+def test_a_field_that_needs_embedding_is_refused():
+    batch = batch_of()
+    batch.data["x"] = torch.zeros(2, 4, dtype=torch.int64)
+    with refuses("lanes: field 'x' is torch.int64 (2, 4), must have 4 features per timestep for"):
+        LaneStates().run(module_of("lstm"), batch, "x", None)
+
+
+def test_inputs_of_another_length_are_refused():
+    x = torch.zeros(2, 3, SIZE)
+    with refuses("lanes: `x` is (2, 3, 4), must have the 2 rows and 4 timesteps of the batch"):
+        LaneStates().run(module_of("lstm"), batch_of(), x, None)
+
+
+def test_an_output_that_is_no_tensor_is_refused():
+    with refuses("lanes: `rnn` gives tuple as output, must give a tensor (rows, timesteps, ...)"):
+        LaneStates().run(lambda x, state: ((x, x), state), batch_of(), "x", None)
+
+
+def test_a_state_of_other_rows_is_refused():
+    with refuses(
+        "lanes: a state of shape (1, 3, 3) is put back, must have the 2 rows of the batch"
+    ):
+        LaneStates().put(batch_of(), torch.zeros(1, 3, 3))
+
+
+@pytest.mark.parametrize("state", [None, (torch.zeros(1, 2, 3), 5), nn.LSTM(1, 1)])
+def test_a_state_that_is_no_tree_of_tensors_is_refused(state):
+    with refuses("must be tensors, in tuples, lists or dicts if there are several; hand its"):
+        LaneStates().put(batch_of(), state)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (torch.zeros(1, 2, 3), "lanes: states of one table are a tuple of 2 and a tensor, must"),
+        ([torch.zeros(1, 2, 3)] * 2, "are a tuple of 2 and a list of 2, must have one form; put"),
+        ({"h": torch.zeros(1, 2, 3)}, "are a tuple of 2 and a dict of 'h', must have one form"),
+    ],
+)
+def test_a_state_of_another_form_is_refused(other, text):
+    states = LaneStates()
+    states.put(batch_of(), pair(1.0))
+    with refuses(text):
+        states.put(batch_of(1, lengths=[4, 0]), other)
