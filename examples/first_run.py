@@ -104,6 +104,7 @@ def train(out: Path, size: Size, name: str, stop_at: int | None, resume: Path | 
         gradient_clip_val=1.0,
         callbacks=saving,
         logger=False,
+        default_root_dir=out,
         enable_progress_bar=False,
         enable_model_summary=False,
     )

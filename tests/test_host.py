@@ -253,7 +253,7 @@ def test_the_environment_may_limit_which_plugins_are_loaded(install):
     install("seqdata-other", "0.1", {"other": "acme_two"}, acme_two=offering("two"))
     host = PluginHost.discover(environ={"SEQDATA_PLUGINS": "acme,third"})
     assert host.policy("one") is dict
-    with pytest.raises(PluginError, match=r"SEQDATA_PLUGINS keeps out: seqdata-other 0\.1\."):
+    with pytest.raises(PluginError, match=r"SEQDATA_PLUGINS keeps out: .*seqdata-other 0\.1[.,]"):
         host.policy("two")
     assert "acme_two" not in sys.modules
     by_distribution = PluginHost.discover(environ={"SEQDATA_PLUGINS": "seqdata-other"})

@@ -104,6 +104,9 @@ def test_purposes_keep_their_numbers():
         "LANES": 13,
         "LENGTHS": 14,
         "SCHEDULE": 15,
+        "SHARED": 16,
+        "PER_RANK": 17,
+        "PER_LANE": 18,
     }
 
 
