@@ -56,21 +56,21 @@ test: env  ## all tests but the nightly ones
 	@echo "== test: pytest, without what is marked nightly"
 	@$(PYTEST) -m "not nightly"
 
-test-nightly: env $(STAMP_OF_OLDEST)  ## all tests at full counts, and the oldest Lightning (an hour)
+test-nightly: env $(STAMP_OF_OLDEST)  ## all tests at full counts, and the oldest Lightning (hours; NIGHTLY=--again goes on)
 	@echo "== test-nightly: five runs of pytest; reports go to .nightly/"
-	@$(BIN)/python tests/nightly/run.py
+	@$(BIN)/python -m tests.nightly.run $(NIGHTLY)
 
 $(STAMP_OF_OLDEST): pyproject.toml constraints.txt tests/nightly/oldest.py | $(STAMP)
 	@echo "== environment: making $(OLDEST), with the oldest Lightning and lower bounds of the rest (minutes)"
 	@test -x $(OLDEST)/bin/python || $(BIN)/python -m venv $(OLDEST)
 	@$(BIN)/python tests/nightly/oldest.py > $(OLDEST)/constraints.txt
 	@PIP_CONSTRAINT=$(OLDEST)/constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(OLDEST)/bin/python -m pip install -q \
-		$(foreach package,$(PACKAGES),-e $(package)) crc32c hypothesis matplotlib pandas polars pytest pytest-timeout pytest-xdist
+		$(foreach package,$(PACKAGES),-e $(package)) crc32c hypothesis matplotlib pandas polars pytest pytest-reportlog pytest-timeout pytest-xdist
 	@touch $@
 
 reliability:  ## write docs/reliability.md from what test-nightly and mutants found
 	@echo "== reliability: docs/reliability.md, from .nightly/"
-	@$(BIN)/python tests/nightly/figures.py
+	@$(BIN)/python -m tests.nightly.figures
 
 lint: types  ## ruff, mypy and the layer contracts
 	@echo "== lint: ruff"

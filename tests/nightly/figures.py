@@ -3,8 +3,8 @@
 ``gather`` reads what ``make test-nightly`` and ``make mutants`` left, ``page`` puts it in words.
 Nothing is counted by hand, and what did not run says so. Usage::
 
-    python tests/nightly/figures.py            # .nightly/ -> docs/reliability.json and .md
-    python tests/nightly/figures.py --page     # docs/reliability.json -> docs/reliability.md
+    python -m tests.nightly.figures            # .nightly/ -> docs/reliability.json and .md
+    python -m tests.nightly.figures --page     # docs/reliability.json -> docs/reliability.md
 """
 
 import json
@@ -13,7 +13,8 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+
+from tests.nightly import reports
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / ".nightly"
@@ -21,6 +22,7 @@ STORED = ROOT / "docs" / "reliability.json"
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- figures: make reliability -->", "<!-- end of figures -->"
 NEVER = "did not run"
+ENDED = (0, 1)  # by pytest's status: all tests were run
 PARTS = ("oldest", "short", "faults", "long", "properties")
 LEVELS = {
     "plans": "plans, without processes",
@@ -54,28 +56,25 @@ def gather(folder: Path) -> dict[str, Any]:
     """Give all figures that a folder of reports holds."""
     parts, promises, faults, fuzz = {}, defaultdict(Counter), {}, None
     for name in PARTS:
-        about, report = folder / f"{name}.json", folder / f"{name}.xml"
-        if not about.exists() or not report.exists():
+        about, report = folder / f"{name}.json", folder / f"{name}.jsonl"
+        if not about.exists():
             continue
-        cases = list(ElementTree.parse(report).iter("testcase"))
-        states = Counter(map(_state, cases))
-        told = {state: states[state] for state in ("passed", "failed", "skipped")}
-        parts[name] = {**json.loads(about.read_text("utf-8")), **told}
+        parts[name] = {**json.loads(about.read_text("utf-8")), **reports.states(report)}
         if name == "oldest":
             continue
-        for case in cases:
-            facts = {one.get("name"): one.get("value") for one in case.iter("property")}
+        for case in reports.cases(report):
+            facts, failed = case.facts, case.state == reports.FAILED
             if "cell" in facts:
-                cell = {**json.loads(facts["cell"]), "ok": _state(case) == "passed"}
+                cell = {**json.loads(facts["cell"]), "ok": case.state == reports.PASSED}
                 faults.setdefault((cell["fault"], cell["way"]), cell)
             if "fuzz" in facts:
-                fuzz = {**json.loads(facts["fuzz"]), "ok": _state(case) == "passed"}
+                fuzz = {**json.loads(facts["fuzz"]), "ok": case.state == reports.PASSED}
             if "shows" in facts:
                 level, *shown = facts["shows"].split()
                 for one in shown:
                     found = promises[f"{one} {level}"]
                     found["cases"] += int(facts.get("cases", 0))
-                    found["failed"] += _state(case) == "failed"
+                    found["failed"] += failed
     mutants = folder / "mutants.json"
     return {
         "parts": parts,
@@ -84,13 +83,6 @@ def gather(folder: Path) -> dict[str, Any]:
         "fuzz": fuzz,
         "mutants": json.loads(mutants.read_text("utf-8")) if mutants.exists() else None,
     }
-
-
-def _state(case: ElementTree.Element) -> str:
-    kinds = {child.tag for child in case}
-    return (
-        "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-    )
 
 
 def page(found: dict[str, Any]) -> str:
@@ -113,7 +105,8 @@ def _runs(found: dict[str, Any]) -> list[str]:
             rows.append((name, NEVER, "", "", "", ""))
             continue
         minutes = f"{part['seconds'] / 60:.1f} min"
-        whole = "" if part["status"] in (0, 1) else f" (pytest ended with {part['status']})"
+        tests = sum(part[state] for state in (reports.PASSED, reports.FAILED, reports.SKIPPED))
+        whole = "" if part["status"] in ENDED else f" (stopped after {tests:,} tests)"
         figures = (f"{part['passed']:,}{whole}", part["failed"], part["skipped"], minutes)
         rows.append((f"*{name}*: {part['what']}", f"{part['began']}, `{part['commit']}`", *figures))
     mutants = found["mutants"]

@@ -1,23 +1,28 @@
 """Run everything, at full counts: the short parts first, and each part whatever became of others.
 
-A part is a run of pytest whose report goes to ``.nightly/PART.xml``, what it printed to
-``.nightly/PART.log``; ``.nightly/PART.json`` says when, of which commit, on what.
+A part is a run of pytest whose report goes to ``.nightly/PART.jsonl``, test by test, what it
+printed to ``.nightly/PART.log``; ``.nightly/PART.json`` says when, of which commit, on what.
 ``make reliability`` makes the figures of docs/reliability.md from these. Usage::
 
-    python tests/nightly/run.py [PART ...]
+    python -m tests.nightly.run [--again] [PART ...]
+
+With ``--again`` it goes on: what has passed at this very commit is not run another time.
 """
 
 import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any, TextIO
+
+from tests.nightly import reports
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / ".nightly"
@@ -26,6 +31,8 @@ OLDEST = ROOT / ".venv-oldest" / "bin" / "python"
 PACKAGES = ("torch", "lightning", "numpy", "pyarrow", "rich", "hypothesis")
 NIGHTLY = "nightly and not hypothesis and not shows"
 LONGEST = 4 * 3600  # seconds of a part
+_TO_END = 60  # seconds for pytest to end its processes
+_NOTHING = 5  # pytest's status where no test is left
 
 
 @dataclass(frozen=True)
@@ -82,58 +89,74 @@ PARTS = (
 )
 
 
-def run_part(part: Part) -> str:
+def run_part(part: Part, *, again: bool = False) -> str:
     """Run one part; gives a line of what came of it."""
     if not part.python.exists():
         return f"{part.name}: no {part.python.relative_to(ROOT)}; make test-nightly makes it"
-    report = FOUND / f"{part.name}.xml"
-    report.unlink(missing_ok=True)
-    command = [
-        part.python, "-m", "pytest", "-q", "-n", "auto", "--maxprocesses=4", "--dist", "loadfile",
-        "-p", "no:cacheprovider", "-m", part.select, f"--junitxml={report}", *part.more,
-    ]  # fmt: skip
     about = {"what": part.what, "began": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), **commit()}
+    about |= {"status": None, "seconds": 0, **circumstances(part.python)}
+    report = FOUND / f"{part.name}.jsonl"
+    earlier = stopped(part, about["commit"]) if again else None
+    if earlier is None:
+        reports.forget(report)
+    else:
+        reports.keep(report)
+        about |= {name: earlier[name] for name in ("began", "seconds")}
+    passed = [case.name for case in reports.cases(report) if case.state == reports.PASSED]
+    (FOUND / f"{part.name}.passed").write_text("".join(f"{name}\n" for name in passed), "utf-8")
+    write(part, about)  # what is killed has it, too
     began = time.monotonic()
     with (FOUND / f"{part.name}.log").open("w") as log:
-        try:
-            code = subprocess.run(
-                command, cwd=ROOT, env={**os.environ, **part.environment}, timeout=LONGEST,
-                stdout=log, stderr=subprocess.STDOUT, check=False,
-            ).returncode  # fmt: skip
-        except subprocess.TimeoutExpired:
-            code = None
-    about |= {
-        "status": code,
-        "seconds": round(time.monotonic() - began),
-        **circumstances(part.python),
-    }
-    (FOUND / f"{part.name}.json").write_text(json.dumps(about, indent=1) + "\n")
+        code = run_tests(part, report, log)
+    about["seconds"] += round(time.monotonic() - began)
+    about["status"] = 0 if passed and code == _NOTHING else code
+    write(part, about)
     return f"{part.name}: {said(report)}, {about['seconds'] / 60:.1f} minutes" + (
-        "" if code == 0 else f"; pytest's status {code}, see .nightly/{part.name}.log"
+        "" if about["status"] == 0 else f"; pytest's status {code}, see .nightly/{part.name}.log"
     )
+
+
+def run_tests(part: Part, report: Path, log: TextIO) -> int | None:
+    """Run pytest; gives its status, None if it had to be ended."""
+    command = [
+        part.python, "-m", "pytest", "-q", "-n", "auto", "--maxprocesses=4", "--dist", "loadfile",
+        "-p", "no:cacheprovider", "-p", "tests.nightly.again", "-m", part.select,
+        f"--report-log={report}", *part.more,
+    ]  # fmt: skip
+    left_out = {"LEFT_OUT": str(FOUND / f"{part.name}.passed")}
+    running = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **part.environment, **left_out},
+        stdout=log, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        return running.wait(timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        running.send_signal(signal.SIGINT)  # so that it ends its own processes
+        try:
+            running.wait(timeout=_TO_END)
+        except subprocess.TimeoutExpired:
+            running.kill()
+        return None
+
+
+def stopped(part: Part, at: str) -> dict[str, Any] | None:
+    """Give what is known of an earlier run of the same files; None: there was none."""
+    path = FOUND / f"{part.name}.json"
+    if at.endswith("+") or not path.exists():
+        return None
+    about: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return about if about["commit"] == at else None
+
+
+def write(part: Part, about: dict[str, Any]) -> None:
+    """Keep what is known of a part."""
+    (FOUND / f"{part.name}.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
 
 def said(report: Path) -> str:
     """Count a report's tests in words."""
-    if not report.exists():
-        return "no report"
-    counts = counted(report)
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-
-
-def counted(report: Path) -> dict[str, int]:
-    """Count a report's tests."""
-    suites = list(ElementTree.parse(report).iter("testsuite"))
-    told = {
-        name: sum(int(one.get(name, 0)) for one in suites)
-        for name in ("tests", "failures", "errors", "skipped")
-    }
-    bad = told["failures"] + told["errors"]
-    return {
-        "passed": told["tests"] - bad - told["skipped"],
-        "failed": bad,
-        "skipped": told["skipped"],
-    }
+    told = ", ".join(f"{count} {name}" for name, count in reports.states(report).items() if count)
+    return told or "no test"
 
 
 def commit() -> dict[str, str]:
@@ -148,11 +171,10 @@ def circumstances(python: Path | None = None) -> dict[str, object]:
     if python is None or python == Path(sys.executable):
         versions = {"python": platform.python_version(), **{one: version(one) for one in PACKAGES}}
     else:
-        code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import run, json; "
+        code = "from tests.nightly import run; import json; print(json.dumps(run.circumstances()))"
         done = subprocess.run(
-            [python, "-c", code + "print(json.dumps(run.circumstances()))"],
-            capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
+            [python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        )
         return json.loads(done.stdout)
     return {"versions": versions, "machine": f"{platform.machine()}, {os.cpu_count()} processors"}
 
@@ -161,7 +183,9 @@ def main() -> int:
     """Run the parts that are named, or all."""
     given = argparse.ArgumentParser(description="Run everything, at full counts.")
     given.add_argument("parts", nargs="*", metavar="PART", help="; ".join(p.name for p in PARTS))
-    names = given.parse_args().parts
+    given.add_argument("--again", action="store_true", help="go on, where the commit is the same")
+    told = given.parse_args()
+    names = told.parts
     unknown = set(names) - {part.name for part in PARTS}
     if unknown:
         given.error(f"no part {', '.join(sorted(unknown))}; there are {[p.name for p in PARTS]}")
@@ -169,8 +193,9 @@ def main() -> int:
     chosen = [part for part in PARTS if not names or part.name in names]
     for part in chosen:
         print(f"== {part.name}: {part.what}", flush=True)
-        print(f"   {run_part(part)}", flush=True)
-    good = all(json.loads((FOUND / f"{p.name}.json").read_text())["status"] == 0 for p in chosen)
+        print(f"   {run_part(part, again=told.again)}", flush=True)
+    left = [FOUND / f"{part.name}.json" for part in chosen]
+    good = all(one.exists() and json.loads(one.read_text())["status"] == 0 for one in left)
     print("== all good" if good else "== not all good")
     return 0 if good else 1
 

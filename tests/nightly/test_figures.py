@@ -1,33 +1,38 @@
 """The figures of docs/reliability.md are those of its file, and the command makes both."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from tests.nightly import figures, oldest, run
+from tests.nightly import figures, oldest, reports, run
 
-CASE = '<testcase name="{name}"><properties>{facts}</properties>{more}</testcase>'
-FACT = '<property name="{}" value="{}"/>'
+ABOUT = {
+    "what": "some tests", "began": "2026-01-02 03:04", "commit": "abc", "status": 0,
+    "seconds": 90, "versions": {"python": "3.11"}, "machine": "one",
+}  # fmt: skip
 
 
-def report(folder, name, *cases, status=0):
+def report(folder, name, *lines, status=0, file="{}.jsonl"):
     """Write what a part leaves."""
-    text = "".join(cases)
-    (folder / f"{name}.xml").write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
-    about = {
-        "what": "some tests", "began": "2026-01-02 03:04", "commit": "abc", "status": status,
-        "seconds": 90, "versions": {"python": "3.11"}, "machine": "one",
-    }  # fmt: skip
-    (folder / f"{name}.json").write_text(json.dumps(about))
+    text = "".join(f"{line}\n" for of_case in lines for line in of_case)
+    (folder / file.format(name)).write_text(text)
+    (folder / f"{name}.json").write_text(json.dumps({**ABOUT, "status": status}))
 
 
-def case(name, more="", **facts):
-    told = "".join(
-        FACT.format(fact, str(one).replace('"', "&quot;")) for fact, one in facts.items()
-    )
-    return CASE.format(name=name, facts=told, more=more)
+def case(name, outcome="passed", **facts):
+    """Give the lines of a test, as pytest-reportlog writes them."""
+    phases = {"setup": "passed", "call": outcome, "teardown": "passed"}
+    return [
+        json.dumps({
+            "$report_type": "TestReport", "nodeid": f"test_it.py::{name}", "when": when,
+            "outcome": came, "user_properties": list(facts.items()) if when != "setup" else [],
+        })
+        for when, came in phases.items()
+    ]  # fmt: skip
 
 
 def cell(fault, **changes):
@@ -46,10 +51,9 @@ def test_the_page_has_the_figures_of_its_file():
 
 def test_cases_are_added_up_by_promise_and_level(tmp_path):
     shown = {"shows": "plans I1 I2"}
-    bad = '<failure message="no"/>'
     report(
         tmp_path, "properties", case("a", cases=40_000, **shown), case("b", cases=9_999, **shown),
-        case("c", more=bad, cases=7, shows="processes I2"),
+        case("c", "failed", cases=7, shows="processes I2"),
     )  # fmt: skip
     found = figures.gather(tmp_path)
     assert found["promises"] == {
@@ -74,12 +78,50 @@ def test_what_did_not_run_says_so(tmp_path):
     assert "Planted bugs: did not run." in text
 
 
+def test_a_part_that_was_stopped_says_after_how_many_tests(tmp_path):
+    begun = case("c")[:2]
+    report(tmp_path, "long", case("a"), case("b", "failed"), begun, status=None)
+    assert "| 1 (stopped after 2 tests) | 1 | 0 | 1.5 min |" in figures.page(
+        figures.gather(tmp_path)
+    )
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path):
+    report(tmp_path, "long", case("a"), case("b"))
+    path = tmp_path / "long.jsonl"
+    path.write_text(path.read_text()[:-9])
+    assert [one.name for one in reports.cases(path)] == ["test_it.py::a"]
+
+
+def test_of_a_part_that_went_on_the_last_word_about_a_test_counts(tmp_path):
+    unread = {"$report_type": "CollectReport", "nodeid": "test_it.py", "outcome": "failed"}
+    first = (case("a"), case("b", "failed"), case("c", "skipped"), [json.dumps(unread)])
+    report(tmp_path, "long", *first)
+    path = tmp_path / "long.jsonl"
+    assert reports.states(path) == {"passed": 1, "failed": 2, "skipped": 1}
+    reports.keep(path)
+    report(tmp_path, "long", case("b"))
+    assert reports.states(path) == {"passed": 2, "failed": 0, "skipped": 1}
+    reports.forget(path)
+    assert reports.cases(path) == []
+
+
+def test_only_a_run_of_the_same_files_is_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "FOUND", tmp_path)
+    part = run.PARTS[0]
+    assert run.stopped(part, "abc") is None
+    run.write(part, ABOUT)
+    assert run.stopped(part, "abc") == ABOUT
+    assert run.stopped(part, "abcd") is None
+    run.write(part, {**ABOUT, "commit": "abc+"})
+    assert run.stopped(part, "abc+") is None
+
+
 def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
-    bad = '<failure message="no"/>'
     fuzz = json.dumps({"files": 9, "failures": 0, "kinds": {"arrow": 4, "parquet": 5}})
     report(
         tmp_path, "long", case("a", cell=cell("R2")),
-        case("b", bad, cell=cell("R2", way="ranks 3", silent=1)),
+        case("b", "failed", cell=cell("R2", way="ranks 3", silent=1)),
         case("c", fuzz=fuzz), status=1,
     )  # fmt: skip
     verdicts = {
@@ -148,24 +190,25 @@ def test_plain(one):
 """
 
 
+def play(folder, *more, **environment):
+    """Run pytest with the plugins that a part has."""
+    (folder / "conftest.py").write_text((run.ROOT / "tests" / "conftest.py").read_text("utf-8"))
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n  shows(*promises, by): what it shows\n"
+    )
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *("--report-log=long.jsonl", *more),
+        ],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(run.ROOT), **environment},
+    )  # fmt: skip
+
+
 def test_cases_are_counted_as_tests_run(tmp_path):
-    (tmp_path / "conftest.py").write_text((run.ROOT / "tests" / "conftest.py").read_text("utf-8"))
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\njunit_family = xunit1\nmarkers =\n  shows(*promises, by): what it shows\n"
-    )
     (tmp_path / "test_it.py").write_text(COUNTED)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--junitxml=long.xml",
-    ]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = play(tmp_path)
     assert done.returncode == 0, done.stdout
     (tmp_path / "long.json").write_text("{}")
     assert figures.gather(tmp_path)["promises"] == {
@@ -174,3 +217,37 @@ def test_cases_are_counted_as_tests_run(tmp_path):
         "I3 processes": {"cases": 12, "failed": 0},
         "I4 plans": {"cases": 2, "failed": 0},
     }
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.shows("I4")
+def test_one():
+    pass
+
+
+def test_one_more():
+    if not Path("../killed").exists():
+        Path("../killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_run_has_found_is_kept_and_only_the_rest_is_run_again(tmp_path):
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (folder / "test_it.py").write_text(KILLED.replace("../killed", str(tmp_path / "killed")))
+    assert play(folder).returncode == -signal.SIGKILL
+    path = folder / "long.jsonl"
+    one = reports.Case("test_it.py::test_one", "passed", {"shows": "plans I4", "cases": 1})
+    assert reports.cases(path) == [one]
+    reports.keep(path)
+    (tmp_path / "passed").write_text(f"{one.name}\n")
+    done = play(folder, "-p", "tests.nightly.again", LEFT_OUT=str(tmp_path / "passed"))
+    assert "1 passed, 1 deselected" in done.stdout
+    assert reports.cases(path) == [one, reports.Case("test_it.py::test_one_more", "passed")]

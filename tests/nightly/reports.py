@@ -1,0 +1,90 @@
+"""What a run of pytest left, line by line as it went: also if it was killed in the middle.
+
+``pytest --report-log`` writes a line per phase of a test. A test is over with its teardown; what a
+dead process of xdist had in hand has a line of its own. Of several lines about one test, as when a
+part went on where it had stopped, the last one counts; a file that could not be read was read
+again. Usage: by ``run`` and ``figures``.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+_OVER = ("teardown", "???")  # the latter: the process that ran it died
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test that is over.
+
+    Attributes:
+        name: As pytest has it, with its file.
+        state: ``passed``, ``failed`` or ``skipped``.
+        facts: What it has told of itself.
+    """
+
+    name: str
+    state: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def before(report: Path) -> Path:
+    """Give where the earlier lines of a part lie that has gone on."""
+    return report.with_suffix(".before.jsonl")
+
+
+def cases(report: Path) -> list[Case]:
+    """Give the tests that are over, earlier lines included; none where there is no report."""
+    found: dict[str, Case] = {}
+    for path in (before(report), report):
+        if path.exists():
+            found = {name: case for name, case in found.items() if "::" in name}
+            found.update((case.name, case) for case in _cases(path))
+    return list(found.values())
+
+
+def states(report: Path) -> dict[str, int]:
+    """Count a report's tests."""
+    counts = Counter(case.state for case in cases(report))
+    return {state: counts[state] for state in (PASSED, FAILED, SKIPPED)}
+
+
+def keep(report: Path) -> None:
+    """Put a report's lines behind the earlier ones, so that a run may write it anew."""
+    if report.exists():
+        with before(report).open("a", encoding="utf-8") as kept:
+            kept.writelines(f"{line}\n" for line in _whole(report))
+        report.unlink()
+
+
+def forget(report: Path) -> None:
+    """Remove a report."""
+    report.unlink(missing_ok=True)
+    before(report).unlink(missing_ok=True)
+
+
+def _whole(path: Path) -> Iterator[str]:
+    """Give the lines that were written to their end."""
+    for line in path.read_text("utf-8").split("\n")[:-1]:
+        if line:
+            yield line
+
+
+def _cases(path: Path) -> Iterator[Case]:
+    phases: dict[str, set[str]] = {}
+    for line in _whole(path):
+        told = json.loads(line)
+        if told["$report_type"] == "CollectReport" and told["outcome"] == FAILED:
+            yield Case(told["nodeid"], FAILED)
+        if told["$report_type"] != "TestReport":
+            continue
+        outcomes = phases.setdefault(told["nodeid"], set())
+        outcomes.add(told["outcome"])
+        if told["when"] in _OVER:
+            state = next((one for one in (FAILED, SKIPPED) if one in outcomes), PASSED)
+            yield Case(told["nodeid"], state, dict(told["user_properties"]))
+            del phases[told["nodeid"]]
