@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from seqdata.lightning.prediction import PredictionWriter
     from seqdata.loader import Loader
     from seqdata.measuring import measure_lengths
-    from seqdata.opening import open_store, write_store
+    from seqdata.opening.stores import open_store
+    from seqdata.opening.writing import write_store
     from seqdata.plan import Plan
     from seqdata.planning.jitter import Jitter
     from seqdata.policies.bucketed import Bucketed
@@ -168,10 +169,10 @@ _DEFINED_IN = {
     "hookimpl": "hookspecs",
     "length_fn": "batch",
     "measure_lengths": "measuring",
-    "open_store": "opening",
+    "open_store": "opening.stores",
     "share": "sharing",
     "split": "storage.splitting",
-    "write_store": "opening",
+    "write_store": "opening.writing",
 }
 
 

@@ -23,7 +23,9 @@ from seqdata.loading.options import (
 )
 from seqdata.loading.player import Player
 from seqdata.loading.tally import MAX_ERRORS, Tally
-from seqdata.opening import CollatorLike, default_host, resolve_collator, resolve_policy, store_of
+from seqdata.opening.data import store_of
+from seqdata.opening.hosts import default_host
+from seqdata.opening.naming import CollatorLike, resolve_collator, resolve_policy
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.sharing import RankPlan, Tail

@@ -32,7 +32,7 @@ from seqdata.loading.request import Request
 from seqdata.loading.results import Results
 from seqdata.loading.transforming import Transforming, transforming_of
 from seqdata.loading.workers.crews import Crews
-from seqdata.opening import store_of
+from seqdata.opening.data import store_of
 from seqdata.protocols import Columns, Store, Transform
 from seqdata.storage.arrow import ArrowStore
 from seqdata.storage.pieces import PieceColumn

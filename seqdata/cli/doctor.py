@@ -20,7 +20,7 @@ from seqdata.cli.checkup.finding import Finding
 from seqdata.cli.checkup.machine import machine_findings, this_machine
 from seqdata.cli.checkup.software import plugin_findings, software_findings
 from seqdata.cli.console import DATA, console, examples, reporting
-from seqdata.opening import default_host
+from seqdata.opening.hosts import default_host
 
 _RUN_FILE = "seqdata-run.yaml"
 _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}

@@ -16,7 +16,7 @@ import click
 
 from seqdata.cli.console import console, examples, reporting, size
 from seqdata.errors import ConfigError
-from seqdata.opening import opener_of
+from seqdata.opening.stores import opener_of
 from seqdata.protocols import Indexing
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from seqdata.builtin import BACKENDS, COLLATORS, POLICIES, READERS
 from seqdata.cli.console import DATA, console, examples, reporting
-from seqdata.opening import default_host
+from seqdata.opening.hosts import default_host
 
 _OWN = {"backends": BACKENDS, "policies": POLICIES, "collators": COLLATORS, "readers": READERS}
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from seqdata.cli.console import console, examples, reporting, size
 from seqdata.cli.figures import LengthFigures, length_figures
-from seqdata.opening import open_store
+from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
 
 _BAR = 40

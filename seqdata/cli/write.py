@@ -16,7 +16,8 @@ from seqdata.cli.console import console, examples, reporting, size
 from seqdata.cli.stats import describe_store
 from seqdata.errors import ConfigError, SeqDataError
 from seqdata.host import PluginHost
-from seqdata.opening import default_host, write_store
+from seqdata.opening.hosts import default_host
+from seqdata.opening.writing import write_store
 from seqdata.protocols import Reader, Store
 from seqdata.readers.source import ReadOptions, SourceFile, endings, find_files
 from seqdata.storage.writing.progress import Bar, told

@@ -31,7 +31,7 @@ from seqdata.lightning.together import PartNotice, Together
 from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError, Update
 from seqdata.loading.player import Player
 from seqdata.loading.tally import MAX_ERRORS
-from seqdata.opening import CollatorLike
+from seqdata.opening.naming import CollatorLike
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.sharing import Tail
@@ -274,8 +274,7 @@ class SequenceDataModule(LightningDataModule):
 
     def on_exception(self, exception: BaseException) -> None:
         """End all threads; an exception of a step says which batch it had."""
-        if self.trainer is not None:
-            explain_evaluation(self.trainer, exception)
+        explain_evaluation(self.trainer, exception)
         if self._run is not None:
             self._run.explain(exception, functools.partial(self._record.command, "train", None))
         self._together.part(exception)
@@ -317,7 +316,6 @@ class SequenceDataModule(LightningDataModule):
             accumulation.set_steps(trainer, wanted, players[0].plan(0).lanes, again=again)
         self._run = run
         adapter.attach(trainer, run.callback)
-        adapter.attach(trainer, self._notice, first=True)
 
     def _began(self, course: Course, plan: str, again: bool) -> None:
         """Write the run file; every rank comes here."""
@@ -364,6 +362,7 @@ class SequenceDataModule(LightningDataModule):
         trainer = self.trainer
         if trainer is None or not adapter.draws(trainer, iteration):
             return drawn
+        adapter.attach(trainer, self._notice, first=True)
         run, counting = self._run, None
         if run is not None and iteration.loader.player is run.player:
             counting = run.errors.counting
@@ -374,7 +373,8 @@ class SequenceDataModule(LightningDataModule):
         self._stock.shutdown()
         if self._run is not None:
             adapter.detach(self._run.trainer, self._run.callback)
-            adapter.detach(self._run.trainer, self._notice)
+        if self.trainer is not None:
+            adapter.detach(self.trainer, self._notice)
 
 
 class _EpochAfterEpoch:

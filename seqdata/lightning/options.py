@@ -15,7 +15,8 @@ from typing import Any, Literal, cast, get_args
 from seqdata.errors import ConfigError
 from seqdata.loading.options import OnError, PlayOptions
 from seqdata.loading.tally import Tally
-from seqdata.opening import CollatorLike, is_map_style
+from seqdata.opening.data import is_map_style
+from seqdata.opening.naming import CollatorLike
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.sharing import Tail
 from seqdata.storage.dataset import MapStyle

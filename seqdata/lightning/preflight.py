@@ -15,7 +15,7 @@ import torch
 
 from seqdata.lightning.agreement import Facts
 from seqdata.lightning.replay.record import installed_versions
-from seqdata.opening import default_host
+from seqdata.opening.hosts import default_host
 
 _MUST = ("seqdata", "torch", "lightning", "numpy")
 _DRIVER = Path("/proc/driver/nvidia/version")

@@ -16,7 +16,9 @@ from seqdata.lightning.options import DataOptions, Kind, unshuffled
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.player import Player
 from seqdata.loading.tally import Tally
-from seqdata.opening import default_host, resolve_collator, resolve_policy, store_of
+from seqdata.opening.data import store_of
+from seqdata.opening.hosts import default_host
+from seqdata.opening.naming import resolve_collator, resolve_policy
 from seqdata.protocols import Policy, Store
 from seqdata.world import World
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from seqdata.cli.checkup.finding import Finding
 from seqdata.errors import SeqDataError, SeqDataWarning
-from seqdata.opening import form_of, open_store
+from seqdata.opening.forms import form_of
+from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
 
 _READ = 16  # sequences that are looked at

@@ -20,7 +20,8 @@ from seqdata.index import SequenceIndex
 from seqdata.lightning.replay.naming import NOTHING, SCRIPT, Objects
 from seqdata.lightning.replay.record import installed_versions
 from seqdata.lightning.replay.run_file import RunFile, code_of, paths_of
-from seqdata.opening import form_of, resolve_policy
+from seqdata.opening.forms import form_of
+from seqdata.opening.naming import resolve_policy
 from seqdata.policies.tbptt import TBPTT
 from seqdata.protocols import Store
 from seqdata.sharing import steps_of

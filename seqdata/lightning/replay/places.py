@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.lightning.replay.naming import NOTHING, Names, Objects
-from seqdata.opening import STORE_MEMBERS, is_map_style, open_store
+from seqdata.opening.data import is_map_style
+from seqdata.opening.members import STORE_MEMBERS
+from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
 from seqdata.storage.remote.urls import without_secrets
 from seqdata.storage.views import Carried, View, carrying, take

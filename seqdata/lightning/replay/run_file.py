@@ -22,7 +22,7 @@ from seqdata.lightning.options import DataOptions, Kind
 from seqdata.lightning.replay.course import Course
 from seqdata.lightning.replay.naming import IMPORT, NOTHING, OBJECT, Names, Objects
 from seqdata.lightning.replay.places import PATH, VIEW, Arrays, Locations, content_of, opened
-from seqdata.opening import resolve_policy
+from seqdata.opening.naming import resolve_policy
 from seqdata.storage.writing.commit import write_whole
 
 NAME = "seqdata-run.yaml"

@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from seqdata.opening import open_store
+from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
 from seqdata.storage.remote.options import Remote
 from seqdata.testing.faults import limits, network, processes

@@ -1,0 +1,47 @@
+"""Which backend a location's form means: its ending, or what lies in a folder.
+
+Place in the flow: the first step of opening. Reads: names. Makes: the name of a backend.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from seqdata.storage.foreign.files import SUFFIXES, is_foreign
+from seqdata.storage.location import local_path
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.remote.urls import is_remote, shown
+
+Location = str | os.PathLike[str]
+
+_FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "webdataset",
+        re.compile(r"\.(tar(\.\w+)?|tgz)$|\{[^{}]*(,|\.\.)[^{}]*\}"),
+    ),  # x-{000..017}.tar
+    ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES))),
+    ("arrow", re.compile("")),  # folders, and whatever the backend will say of it
+)
+"""Which backend a location's form means: fixed, so that no plugin can take a location over.
+
+A folder without a manifest is ``foreign`` or ``webdataset`` where it holds files of those endings.
+"""
+
+
+def form_of(location: Location) -> str:
+    """Give the name of the backend that a location's form means."""
+    text = shown(os.fspath(location)) if is_remote(location) else os.fspath(location)
+    name = next(name for name, form in _FORMS if form.search(text))
+    if name in ("arrow", "foreign") and "://" not in text.removeprefix("file://"):
+        path = local_path(text)
+        return "foreign" if is_foreign(path) else "webdataset" if _holds_tar(path) else "arrow"
+    return name
+
+
+def _holds_tar(path: Path) -> bool:
+    """Tell whether a path is a folder of tar files that is no store of ours."""
+    if not path.is_dir() or (path / MANIFEST).exists():
+        return False
+    return any(one.name.endswith(".tar") for one in path.iterdir())

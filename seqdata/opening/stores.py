@@ -1,0 +1,90 @@
+"""From a location to an opened store.
+
+Place in the flow: ``open_store``. Reads: locations. Makes: stores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from seqdata.errors import ConfigError, PluginError
+from seqdata.host import PluginHost
+from seqdata.opening.forms import Location, form_of
+from seqdata.opening.hosts import default_host
+from seqdata.opening.members import STORE_MEMBERS, missing
+from seqdata.opening.options import taken
+from seqdata.protocols import Opener, Store
+from seqdata.storage.remote.options import Remote
+
+_PACKAGES = {"webdataset": "seqdata-webdataset"}
+
+
+def open_store(
+    location: Location,
+    *,
+    backend: str | Opener | None = None,
+    verify: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    index: str | None = None,
+    remote: str | Remote | None = None,
+    host: PluginHost | None = None,
+) -> Store:
+    """Open what was written, reading no data yet.
+
+    Args:
+        location: A folder that ``write_store`` wrote; an Arrow, Feather or Parquet file that others
+            wrote, or a folder of them; or another form that a backend knows. A path or a URL.
+        backend: Name of a backend, or its opener; None: chosen by the location's form.
+        verify: When checksums of the data are looked at: ``"first_read"``: once in a run, shared
+            by its worker processes; ``"always"``: at each read; ``"off"``: never. None is
+            ``first_read`` where the store has checksums. Sizes, footers and the manifest are
+            checked in any case.
+        schema: What fields hold, for backends that must be told; of tar shards: extension -> type.
+        index: ``"build"``: make the index that a backend reads by, where there is none.
+        remote: How a URL is read: ``"cache"`` (None): shards as a whole, kept on this machine;
+            ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more to say.
+        host: Where names are looked up; None: the installed plugins.
+
+    Raises:
+        ConfigError: If nothing lies there, or an argument cannot be meant.
+        PluginError: If the backend is not installed or broken.
+        DataError: If what lies there is not whole.
+    """
+    if not isinstance(location, str | os.PathLike):
+        raise ConfigError(
+            f"open_store: location is a {type(location).__name__}, must be a path; pass stores and "
+            "lists of arrays to Loader or SequenceDataModule as they are"
+        )
+    host = host or default_host()
+    name = form_of(location) if backend is None else backend
+    opener = _backend(name, location, host) if isinstance(name, str) else name
+    given = {"schema": schema, "index": index, "remote": remote}
+    store = opener(location, verify=verify, **taken("open_store", opener, name, given))
+    if lacking := missing(store, STORE_MEMBERS):
+        raise PluginError(
+            f"backend {name!r}: gave a {type(store).__name__} without {', '.join(lacking)}, must "
+            "give a Store; tell its author"
+        )
+    return store
+
+
+def opener_of(location: Location, *, host: PluginHost | None = None) -> Opener:
+    """Give the opener of the backend that a location's form means.
+
+    Raises:
+        PluginError: If it is not installed or broken.
+    """
+    return _backend(form_of(location), location, host or default_host())
+
+
+def _backend(name: str, location: Location, host: PluginHost) -> Opener:
+    package = _PACKAGES.get(name)
+    if package is not None and host.find("backend", name) is None:
+        raise PluginError.at(
+            f"open_store: {os.fspath(location)!r} needs the backend {name!r}, which is not "
+            f"installed; pip install {package}",
+            package=package,
+        )
+    return host.backend(name)

@@ -1,0 +1,91 @@
+"""From sequences and a location to a written store, in the format that is named.
+
+Place in the flow: ``write_store``. Reads: sequences. Makes: stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from seqdata.errors import ConfigError
+from seqdata.opening.forms import Location
+from seqdata.opening.hosts import default_host
+from seqdata.opening.options import taken
+from seqdata.protocols import Store, Writing
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.writing.writer import SHARD_BYTES, write_arrow
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+
+def write_store(
+    location: Location,
+    sequences: Iterable[Any],
+    *,
+    format: str = "arrow",
+    axes: Mapping[str, str | None] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    key: str = "id",
+    executor: Executor | None = None,
+    resume: bool = True,
+    progress: bool | Callable[[int, int], None] | None = None,
+    overwrite: bool = False,
+    remote: Remote | None = None,
+) -> Store:
+    """Write sequences, whole or not at all, and open what was written.
+
+    Args:
+        location: A folder that is not there yet, is empty, or where a writer stopped; or a URL,
+            for which the store is made on this machine first, and sent.
+        sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
+            plain arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
+            per sequence. Read once, in order. Or a list of functions without arguments, *parts*,
+            that give such sequences: each runs on the executor and has shards of its own.
+        format: ``arrow``, or a backend that writes: ``webdataset``.
+        axes: Field -> the axis it runs along; None: a vector per sequence. Arrays that are not
+            named run on ``time``.
+        shard_bytes: Size at which a new file begins.
+        key: The ``str`` field that names a sequence, where there is one.
+        executor: Where shards are written; None: threads of our own. Bytes do not depend on it. In
+            memory are the open shard and those under way: 1 with our threads, else up to 1 GiB.
+        resume: Whether to go on after the whole shards that a writer left; False: remove them.
+        progress: Whether to show a bar; None: where standard error is a terminal. Or a function
+            that is told (sequences, bytes).
+        overwrite: Whether a store that lies there is replaced, once the new one is whole.
+        remote: How a URL is reached; None: as the transport is set up.
+
+    Raises:
+        ConfigError: If an argument cannot be meant, there is no sequence, or something lies there.
+        DataError: If a sequence is not like the first one or not what was written before, or the
+            disk is full.
+        RemoteReadError: If a URL cannot be reached.
+        WorkerDiedError: If the executor broke.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = write_store(f"{folder}/store", [{"x": [1, 2, 3]}, {"x": [4]}])
+        ...     store.lengths.tolist()
+        [3, 1]
+    """
+    write = _writer(format)
+    return write(
+        location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
+        resume=resume, progress=progress, overwrite=overwrite,
+        **taken("write_store", write, format, {"remote": remote}),
+    )  # fmt: skip
+
+
+def _writer(format: str) -> Callable[..., Store]:
+    """Give what writes a format."""
+    if format == "arrow":
+        return write_arrow
+    backend: object = default_host().find("backend", format)
+    if not isinstance(backend, Writing):
+        raise ConfigError(
+            f"write_store: `format` is {format!r}, must be 'arrow' or an installed backend "
+            "that writes; for 'webdataset': pip install seqdata-webdataset"
+        )
+    return backend.write
