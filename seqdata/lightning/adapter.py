@@ -7,8 +7,9 @@ a counter breaks one file and the test beside it. Place in the flow: below all o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,32 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
     """Give the Trainer's own list of callbacks."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return callbacks
+
+
+def end(trainer: Trainer, exception: BaseException, *, behind: Callback) -> list[Exception]:
+    """Do what Lightning does about an exception once it has told the callback ``behind``.
+
+    So that this callback may raise another one in its place. Each is told, whatever others raise.
+
+    Returns:
+        What they raised: a callback that saves may ask for ranks that are gone.
+    """
+    callbacks = callbacks_of(trainer)
+    later = callbacks[callbacks.index(behind) + 1 :]
+    told: list[Callable[[], object]] = [
+        partial(one.on_exception, trainer, trainer.lightning_module, exception) for one in later
+    ]
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    told += [partial(one.on_exception, exception) for one in (data, trainer.strategy) if one]
+    told += [partial(logger.finalize, "failed") for logger in trainer.loggers]
+    raised = []
+    for tell in (*told, trainer._teardown):
+        try:
+            tell()
+        except Exception as other:  # anybody's code
+            raised.append(other)
+    trainer.state.stage = None
+    return raised
 
 
 def overfits(trainer: Trainer | None) -> bool:

@@ -13,9 +13,9 @@ from seqdata.lightning import adapter
 from seqdata.lightning.loader import Iteration, TrainerLoader
 
 
-def explain_evaluation(trainer: Trainer, exception: BaseException) -> None:
+def explain_evaluation(trainer: Trainer | None, exception: BaseException) -> None:
     """Say in an exception of a validation, test or prediction step which batch it had."""
-    loader = evaluated(trainer)
+    loader = None if trainer is None else evaluated(trainer)
     if loader is not None and isinstance(exception, Exception):
         exception.add_note(f"in {_told(loader)}")
 

@@ -15,6 +15,7 @@ import torch.distributed
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import PeerFailedError
+from seqdata.lightning import adapter
 from seqdata.lightning.agreement import gather
 from seqdata.lightning.channel import PATIENCE, Channel, Counting, stopped
 from seqdata.lightning.peers import myself
@@ -67,16 +68,24 @@ class Together:
         """Make all ranks stop before the same next batch; it only takes note."""
         self._stop = why
 
-    def part(self, exception: BaseException) -> None:
-        """Tell the others that an exception is ending this rank's part; nobody is waited for."""
+    def part(self, exception: BaseException) -> PeerFailedError | None:
+        """Tell the others that an exception is ending this rank's part; nobody is waited for.
+
+        Args:
+            exception: As it was raised.
+
+        Returns:
+            The error to raise from it: a collective has failed because a rank is gone. None: it is
+            what it says.
+        """
         joined = self._joined
         if joined is None:
-            return
+            return None
         agreed = exception is joined.channel.raised
         self._ends_alone = not agreed
-        if not agreed:
-            joined.watcher.explain(exception)
-        joined.watcher.part(None if agreed else exception)
+        meant = None if agreed else joined.watcher.meant(exception)
+        joined.watcher.part(None if agreed else meant or exception)
+        return meant
 
     def gathered(self, mine: Told, ranks: int, place: tuple[int, int]) -> list[Told]:
         """Give what every rank says, in the order of ranks; all must come between the same batches.
@@ -153,18 +162,27 @@ class PartNotice(Callback):
     """Tells of an exception before any other callback acts on it, and may wait for other ranks.
 
     Args:
-        tell: Called with the exception.
+        tell: Called with the exception; gives the error that it means, or None.
     """
 
-    def __init__(self, tell: Callable[[BaseException], None]) -> None:
+    def __init__(self, tell: Callable[[BaseException], PeerFailedError | None]) -> None:
         self._tell = tell
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Tell of the exception."""
-        del trainer, pl_module
-        self._tell(exception)
+        """Tell of the exception.
+
+        Raises:
+            PeerFailedError: If that is what it means; all others have been told of it by then.
+        """
+        del pl_module
+        meant = self._tell(exception)
+        if meant is None:
+            return
+        for other in adapter.end(trainer, exception, behind=self):
+            meant.add_note(f"and when the run was ended: {type(other).__name__}: {other}")
+        raise meant from exception
 
 
 def _group(seconds: float) -> Any:

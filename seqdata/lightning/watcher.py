@@ -31,7 +31,7 @@ _WHERE = re.compile(r"^\[[^\]]*\] *")  # gloo's own source line
 _SHOWN = 160
 _TO_FALL = 1.0  # seconds for a process to be gone whose connections are closed
 _OFTEN = 0.02  # seconds between two looks
-_TO_LOOK = 2.0  # seconds for the thread to find out what the training thread has met
+_TO_LOOK = 2.0  # seconds to find out why the training thread's collective failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +84,21 @@ class Watcher:
         """Begin to watch."""
         self._thread.start()
 
-    def explain(self, exception: BaseException) -> None:
-        """Say in an exception, once, which rank is gone; a collective's own error does not."""
+    def meant(self, exception: BaseException) -> PeerFailedError | None:
+        """Give the error that an exception of a step is, once; None: it is what it says.
+
+        A collective that failed because a rank is gone says neither that nor which. Another
+        exception, while a rank is gone, is this rank's own, and gets a note.
+        """
         if self._sign != _STAYS or isinstance(exception, PeerFailedError):
-            return
-        gone = fallen_of(self._peers, self._me)
-        if not gone and isinstance(exception, RuntimeError):  # as a collective's are
-            gone = self._falling()
-        if gone:
+            return None
+        if _of_collective(exception):
+            self._look()
+            lost = self.failure or self.parted
+            return lost or (self.told(exception) if self._fallen() else None)
+        if self._fallen():
             exception.add_note(str(self.failure or self.told(exception)))
+        return None
 
     def part(self, exception: BaseException | None = None) -> None:
         """Tell the others that this rank is about to leave; nobody is waited for.
@@ -115,14 +121,12 @@ class Watcher:
 
     def gone(self, cause: BaseException) -> PeerFailedError:
         """Give the error for a collective of the training thread that failed."""
-        if not fallen_of(self._peers, self._me):
-            self._wake.set()
-            self._known.wait(timeout=_TO_LOOK)
+        self._look()
         return self.failure or self.parted or self.told(cause)
 
     def told(self, cause: BaseException) -> PeerFailedError:
         """Give the error for a collective that failed, with the rank where it can be told."""
-        fallen = fallen_of(self._peers, self._me)
+        fallen = self._fallen()
         who = " and ".join(f"rank {one.rank} ({one.cause})" for one in fallen) or "another rank"
         return PeerFailedError.at(
             f"ranks: rank {self._me} has lost {who}: {_line(cause)}. All ranks must run; begin "
@@ -131,12 +135,15 @@ class Watcher:
             cause=fallen[0].cause if fallen else _line(cause),
         )
 
-    def _falling(self) -> list[Fallen]:
-        """Look for a rank that falls now: its connections are closed before it is seen to end."""
-        until = time.monotonic() + _TO_FALL
-        while not (gone := fallen_of(self._peers, self._me)) and time.monotonic() < until:
+    def _fallen(self) -> list[Fallen]:
+        return fallen_of(self._peers, self._me)
+
+    def _look(self) -> None:
+        """Wait, not for long, until it is known which rank is gone."""
+        self._wake.set()
+        until = time.monotonic() + _TO_LOOK
+        while not (self._known.is_set() or self._fallen()) and time.monotonic() < until:
             time.sleep(_OFTEN)
-        return gone
 
     def _watch(self) -> None:
         while True:
@@ -168,6 +175,9 @@ class Watcher:
         """End the process, if the training thread does not by itself."""
         if self._over.is_set():
             return
+        until = time.monotonic() + _TO_FALL  # connections close before a process is seen to end
+        while not self._fallen() and time.monotonic() < until:
+            time.sleep(_OFTEN)
         self.failure = self.told(cause)
         self._known.set()
         self._say(self.failure)
@@ -210,6 +220,13 @@ class Watcher:
             _LOG.error(line)
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
+
+
+def _of_collective(exception: BaseException) -> bool:
+    """Tell whether a collective raised it; gloo's errors have no class of their own."""
+    if not isinstance(exception, RuntimeError):
+        return False
+    return isinstance(exception, torch.distributed.DistError) or "gloo" in str(exception).lower()
 
 
 def _line(exception: BaseException) -> str:

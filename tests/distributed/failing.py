@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.errors import DecodeError, SeqDataError
@@ -77,6 +78,8 @@ class Hurt(Callback):
         if self.in_val and self.seen == self.at + 1:
             self._do(trainer)
 
+    on_test_batch_start = on_validation_batch_start
+
     def _do(self, trainer):
         how, self.how = self.how, ""
         if how == "raise":
@@ -87,7 +90,8 @@ class Hurt(Callback):
             trainer.should_stop = True
         elif how:
             Path(f"hurt-{trainer.global_rank}").write_text(str(time.time()))
-            self.pids = trainer.train_dataloader.player.worker_pids
+            if trainer.train_dataloader is not None:
+                self.pids = trainer.train_dataloader.player.worker_pids
             for pid in (*self.pids, os.getpid()):
                 os.kill(pid, getattr(signal, how))
 
@@ -101,6 +105,13 @@ class Looking(Callback):
             next(iter(trainer.val_dataloaders))
 
 
+class Gathering(Callback):
+    """Adds up something over ranks after each batch of a test, as a metric does."""
+
+    def on_test_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0):
+        torch.distributed.all_reduce(torch.zeros(1))
+
+
 def callbacks_of(spec: dict[str, Any], hurt: Hurt) -> list[Callback]:
     """Make the callbacks that a task is told of."""
     callbacks: list[Callback] = [hurt]
@@ -111,6 +122,8 @@ def callbacks_of(spec: dict[str, Any], hurt: Hurt) -> list[Callback]:
                 save_on_exception=True,
             )
         )  # fmt: skip
+    if spec.get("gathers"):
+        callbacks.append(Gathering())
     if spec.get("looks"):
         callbacks.append(Looking())
     if "preemption" in spec:
@@ -159,6 +172,7 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
         "class": type(error).__name__,
         "text": str(error),
         "facts": error.facts if isinstance(error, SeqDataError) else {},
+        "context": type(error.__cause__).__name__ if error is not None else "",
         "notes": list(getattr(error, "__notes__", ())),
         "cause": str(error.__cause__) if error is not None else "",
         "seconds": time.monotonic() - began,

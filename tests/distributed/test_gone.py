@@ -1,5 +1,7 @@
 """Ranks that are killed, stopped or left: the others end in a bound, and say who it was."""
 
+import pickle
+
 import pytest
 
 pytestmark = pytest.mark.distributed
@@ -25,13 +27,47 @@ def test_a_killed_rank_ends_ranks_that_wait_for_it_for_ever(ranks, world):
     assert " has ended): RuntimeError: Connection closed by peer" in logs
 
 
-def test_a_killed_rank_is_named_where_a_collective_fails_by_itself(ranks):
-    killed = {1: {"hurt": {"how": "SIGKILL", "at": 2}}}
-    answer, folder, logs = ranks.ends("fail", 3, {"raises": True}, ranks=killed, seconds=40)
-    assert answer["exits"] == {"0": 1, "1": -9, "2": 1}, logs
+KILLED = {"hurt": {"how": "SIGKILL", "at": 2}}
+LOST = "seqdata.errors.PeerFailedError: ranks: rank {} has lost rank 1 (its process "
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_collective_that_fails_because_a_rank_was_killed_says_so(ranks, world):
+    answer, folder, logs = ranks.ends("fail", world, {"raises": True}, ranks={1: KILLED})
+    assert answer["exits"] == {str(rank): -9 if rank == 1 else 1 for rank in range(world)}, logs
     assert seconds_until_all_ended(answer, folder, 1) < 15
-    assert logs.count("Traceback") > 1
-    assert logs.count("has lost rank 1 (its process ") >= 2
+    for rank in {*range(world)} - {1}:
+        log = (folder / f"log-{rank}.txt").read_text()
+        raised = log[log.rindex("\n\n") :]  # the last of the chain: what the fit raises
+        assert "\n" + LOST.format(rank) in raised, log
+        assert log.count("The above exception was the direct cause of the following") >= 1
+
+
+def left(ranks, spec, killed):
+    """Give what rank 0 makes of it that rank 1 is killed."""
+    answer, folder, logs = ranks.ends("fail", 2, spec, ranks={1: {"hurt": killed}})
+    assert answer["exits"] == {"0": 0, "1": -9}, logs
+    told = pickle.loads((folder / "made-0.pickle").read_bytes())
+    assert (told["class"], told["facts"]["rank"]) == ("PeerFailedError", 1), logs
+    assert told["context"] == "RuntimeError"
+    return told
+
+
+def test_what_saves_on_exceptions_does_not_hide_that_a_rank_was_killed(ranks, tmp_path):
+    told = left(ranks, {"folder": str(tmp_path), "preemption": {}}, KILLED["hurt"])
+    ended = [note for note in told["notes"] if note.startswith("and when the run was ended: ")]
+    assert len(ended) == 1
+    assert "RuntimeError: " in ended[0]
+    assert told["signals"]
+
+
+def test_a_rank_that_is_killed_in_a_test_is_named_too(ranks):
+    data = {"val": None, "test": [[[0.5]] * 11] * 20}
+    left(
+        ranks,
+        {"data": data, "evaluates": True, "gathers": True},
+        {"how": "SIGKILL", "at": 1, "in_val": True},
+    )
 
 
 def test_a_stopped_rank_ends_the_others(ranks):

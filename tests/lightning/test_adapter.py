@@ -1,6 +1,7 @@
 """Lightning's private counters are where we read them; the first test to fail when they move."""
 
 import csv
+import signal
 
 import lightning.pytorch as pl
 import pytest
@@ -183,3 +184,66 @@ def test_lightning_writes_logs_where_we_say_so_and_we_at_the_same_step(tmp_path)
         }
         assert written["ours"] == written["lightning"]
         assert [value for _, value in written["ours"]] == expected
+
+
+class Noting(Callback):
+    """Notes what a Trainer does about an exception, from the second callback on."""
+
+    def __init__(self, told, *, raises=False):
+        self.told, self.raises = told, raises
+
+    def on_exception(self, trainer, module, exception):
+        self.told.append(("callback", str(exception)))
+        if self.raises:
+            raise OSError("disk full")
+
+
+class Noted(CSVLogger):
+    """Notes how it ended."""
+
+    def __init__(self, folder, told):
+        super().__init__(folder)
+        self.told = told
+
+    def finalize(self, status):
+        self.told.append(("logger", status))
+
+
+class Instead(Callback):
+    """Raises another exception in place of one."""
+
+    def on_exception(self, trainer, module, exception):
+        self.others = adapter.end(trainer, exception, behind=self)
+        raise LookupError("in its place") from exception
+
+
+def ended(folder, kind, *callbacks, told):
+    """Let a fit fail; gives what it raised, and how the Trainer was left."""
+    data = data_of()
+    data.on_exception = lambda exception: told.append(("data", str(exception)))
+    before = signal.getsignal(signal.SIGTERM)
+    trainer = pl.Trainer(
+        **{**QUIET, "logger": Noted(folder, told), "log_every_n_steps": 1}, max_epochs=1,
+        callbacks=list(callbacks), enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.strategy.on_exception = lambda exception: told.append(("strategy", str(exception)))
+    with quietly(), pytest.raises(kind) as raised:
+        trainer.fit(Recorder(fail_at=1), datamodule=data)
+    assert signal.getsignal(signal.SIGTERM) == before
+    return raised.value, (trainer.state.status, trainer.state.stage, trainer.interrupted)
+
+
+def test_an_exception_that_another_one_replaces_ends_the_run_as_it_would_have_itself(tmp_path):
+    plainly, replaced = [], []
+    _, left = ended(tmp_path, OSError, Noting(plainly), told=plainly)
+    error, left_too = ended(tmp_path, LookupError, Instead(), Noting(replaced), told=replaced)
+    assert [kind for kind, _ in plainly] == ["callback", "data", "strategy", "logger"]
+    assert (replaced, left_too) == (plainly, left)
+    assert str(error.__cause__) == "told to fail"
+
+
+def test_who_raises_when_a_run_is_ended_keeps_nobody_from_being_told(tmp_path):
+    told, instead = [], Instead()
+    ended(tmp_path, LookupError, instead, Noting(told, raises=True), Noting(told), told=told)
+    assert [str(one) for one in instead.others] == ["disk full"]
+    assert [kind for kind, _ in told] == ["callback", "callback", "data", "strategy", "logger"]

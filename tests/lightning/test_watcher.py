@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch.distributed import DistNetworkError
 
 from seqdata.errors import DecodeError, PeerFailedError
 from seqdata.lightning.channel import _again, _told
@@ -75,31 +76,45 @@ def test_a_rank_that_cannot_be_told_is_another_one():
     assert told.facts == {"cause": cause}
 
 
-def test_an_exception_is_told_once_which_rank_is_gone(sleeper):
+GLOO = "[/a/gloo/transport/tcp/pair.cc:12] Connection closed by peer [10.0.0.7]:4321"
+
+
+def test_an_exception_of_ones_own_is_told_once_which_rank_is_gone(sleeper):
     peer, process = sleeper
     process.kill()
     process.wait(timeout=10)
-    watching, error = watcher(myself(0), peer), RuntimeError("no answer")
-    watching.explain(error)
+    watching, error = watcher(myself(0), peer), RuntimeError("shapes differ")
+    assert watching.meant(error) is None
     watching.part(error)
-    watching.explain(error)
+    assert watching.meant(error) is None
     (note,) = error.__notes__
     assert note.startswith(f"ranks: rank 0 has lost rank 1 (its process {peer.pid} has ended)")
 
 
-def test_a_collectives_error_waits_for_the_rank_that_is_about_to_end(sleeper):
+@pytest.mark.parametrize("error", [RuntimeError(GLOO), DistNetworkError("no connection")])
+def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(sleeper, error):
     peer, process = sleeper
-    watching, error = watcher(myself(0), peer), RuntimeError("Connection reset by peer")
+    watching = watcher(myself(0), peer)
     ending = threading.Timer(0.2, process.kill)
     ending.start()
-    watching.explain(error)
+    meant = watching.meant(error)
     ending.join(timeout=10)
-    assert f"rank 1 (its process {peer.pid} has ended)" in error.__notes__[0]
+    assert str(meant).startswith(
+        f"ranks: rank 0 has lost rank 1 (its process {peer.pid} has ended): {type(error).__name__}"
+    )
+    assert (meant.facts["rank"], not hasattr(error, "__notes__")) == (1, True)
 
 
-def test_an_error_of_ones_own_is_not_held_up(sleeper):
-    began, error = time.monotonic(), ValueError("told to fail")
-    watcher(myself(0), sleeper[0]).explain(error)
+def test_a_collectives_error_with_all_ranks_there_is_what_it_says(sleeper):
+    began = time.monotonic()
+    assert watcher(myself(0), sleeper[0]).meant(RuntimeError(GLOO)) is None
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("error", [ValueError("gloo"), RuntimeError("shapes differ")])
+def test_an_error_of_ones_own_is_not_held_up(sleeper, error):
+    began = time.monotonic()
+    assert watcher(myself(0), sleeper[0]).meant(error) is None
     assert time.monotonic() - began < 0.5
     assert not hasattr(error, "__notes__")
 

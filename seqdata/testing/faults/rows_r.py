@@ -20,10 +20,10 @@ from seqdata.testing.faults.table import Cell
 
 _FAILED = 10.0  # seconds within which the others raise the same
 _SIGNALS = {
-    "R2": (signal.SIGKILL, 15.0, ("PeerFailedError", "RuntimeError")),
-    "R3": (signal.SIGSTOP, 60.0, ("PeerFailedError",)),
+    "R2": (signal.SIGKILL, 15.0),
+    "R3": (signal.SIGSTOP, 60.0),
 }
-"""Fault -> its signal, seconds within which the others end, with which errors."""
+"""Fault -> its signal, seconds within which the others end."""
 
 _SHORT = 3.0  # patience where a test waits for it
 _LATER = 20.0  # seconds after which who has not ended is stuck
@@ -84,9 +84,11 @@ def _failing(ranks: Ranks) -> list[Cell]:
 
 def _signalled(ranks: Ranks, fault: str) -> Cell:
     """Give a cell of R2 or R3: the others end with an error that names the rank."""
-    number, within, kinds = _SIGNALS[fault]
-    texts = (f"has lost rank {ranks.struck}",)  # of a collective's own error it is a note
-    must = Expectation(kinds=kinds, seconds=within, texts=texts)
+    number, within = _SIGNALS[fault]
+    must = Expectation(
+        kinds=("PeerFailedError",), seconds=within, values={"rank": ranks.struck},
+        texts=(f"has lost rank {ranks.struck}",),
+    )  # fmt: skip
     how = f"rank {ranks.struck} by {number.name}"
     if ranks.patience is not None:
         how += f", patience {ranks.patience:g} s"
