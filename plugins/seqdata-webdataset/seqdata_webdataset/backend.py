@@ -31,11 +31,13 @@ class WebDataset:
         schema: Extension -> what it holds; see ``open_webdataset``.
         index: ``"build"``: make the index of shards that have none.
         keys: ``unique`` or ``by_shard``.
+        unsafe_decoders: Which members may be read though that runs code; see ``open_webdataset``.
     """
 
     schema: Schema | None = None
     index: str | None = None
     keys: str = "unique"
+    unsafe_decoders: frozenset[str] = frozenset()
 
     def __call__(
         self,
@@ -50,7 +52,7 @@ class WebDataset:
         return open_webdataset(
             location, verify=verify, schema=self.schema if schema is None else schema,
             index=self.index if index is None else index, keys=self.keys,
-            remote=remote,
+            remote=remote, unsafe_decoders=self.unsafe_decoders,
         )  # fmt: skip
 
     def build_index(

@@ -25,6 +25,7 @@ from seqdata.storage.places import Place
 from seqdata_webdataset.heads import Head, NoHeadError, read_npy
 from seqdata_webdataset.names import last_part
 from seqdata_webdataset.schema import Wanted
+from seqdata_webdataset.unsafe import read_unsafe
 
 MAX_MEMBER = 2 << 30
 """Bytes of a member that is read as a whole."""
@@ -48,8 +49,11 @@ def decode(wanted: Wanted, raw: NDArray[np.uint8], head: Head | None, place: Pla
     if len(raw) > MAX_MEMBER:
         refuse(place, f"has {len(raw)} bytes", f"have at most {MAX_MEMBER}", len(raw), MAX_MEMBER)
     kind = last_part(wanted.extension)
-    if head is not None and head.kind == "flac":
-        found: Any = _flac(raw, wanted.field, place)
+    found: Any
+    if wanted.how == "unsafe":
+        found = _part_of(read_unsafe(raw.tobytes(), kind, place), wanted.part, place)
+    elif head is not None and head.kind == "flac":
+        found = _flac(raw, wanted.field, place)
     elif head is not None:
         found = _stored(raw, head)
     elif kind == "npz":
@@ -114,6 +118,10 @@ def _json(raw: NDArray[np.uint8], part: str | None, place: Place) -> Any:
         found = json.loads(raw.tobytes())
     except (ValueError, RecursionError) as error:
         raise _no(place, f"cannot be read as JSON ({error})") from error
+    return _part_of(found, part, place)
+
+
+def _part_of(found: Any, part: str | None, place: Place) -> Any:
     if part is None:
         return found
     if not isinstance(found, Mapping) or part not in found:

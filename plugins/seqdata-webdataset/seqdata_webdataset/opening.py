@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -36,6 +36,7 @@ from seqdata_webdataset.schema import Schema, Wanted, fields_of
 from seqdata_webdataset.shard_index import ShardIndex, ends_of
 from seqdata_webdataset.shards import Shard, keep
 from seqdata_webdataset.store import Options, WebDatasetStore
+from seqdata_webdataset.unsafe import allowed
 from seqdata_webdataset.whole import WholeSource
 
 INDEX_MODES = (None, "build")
@@ -52,6 +53,7 @@ def open_webdataset(
     keys: str = "unique",
     remote: str | Remote | None = None,
     progress: bool | None = None,
+    unsafe_decoders: Collection[str] | None = None,
 ) -> WebDatasetStore:
     """Open tar shards as the webdataset library writes them, reading no data yet.
 
@@ -71,6 +73,9 @@ def open_webdataset(
             ``shard.tar/key``.
         remote: How URLs are read: through the cache, as ``"cache"`` (None) or a ``Remote`` says.
         progress: Whether to show bars; None: where standard error is a terminal.
+        unsafe_decoders: Which members may be read though that runs code which they bring: of
+            ``pyd``, ``pkl``, ``pickle`` (unpickled), ``pth``, ``pt`` (by torch). The schema must
+            say what they hold. Only for shards that you would run as a program.
 
     Raises:
         ConfigError: If the location means nothing, there is no index, or an argument cannot be
@@ -89,6 +94,7 @@ def open_webdataset(
         raise ConfigError(
             f"{text}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it out"
         )
+    unsafe = allowed(unsafe_decoders, shown(text))
     how = remote_of(remote)
     if how.how == "ranges":
         raise ConfigError(
@@ -98,7 +104,9 @@ def open_webdataset(
     shards = find_shards(text, how)
     if index == "build":
         build(shown(text), shards, progress=progress)
-    options = Options(location=text, schema=schema, verify=verify, keys=keys, remote=how)
+    options = Options(
+        location=text, schema=schema, verify=verify, keys=keys, remote=how, unsafe=unsafe
+    )
     return open_shards(options, None, shards, progress)
 
 
@@ -136,7 +144,7 @@ def open_shards(
         verify=mode_of(options.verify, how, location), ids=ids, starts=starts_of(indexes),
         file_of=file_of,
     )  # fmt: skip
-    wanted = fields_of(extensions_of(opened), options.schema, location)
+    wanted = fields_of(extensions_of(opened), options.schema, location, options.unsafe)
     digest = _digest(indexes, wanted)
 
     def survey(

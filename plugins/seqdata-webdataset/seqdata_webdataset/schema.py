@@ -19,6 +19,7 @@ from seqdata.storage.places import Place, quoted
 from seqdata.storage.schema import NUMBERS, no_such
 from seqdata_webdataset.heads import Head
 from seqdata_webdataset.names import is_unsafe, last_part
+from seqdata_webdataset.unsafe import is_allowed
 
 Schema = Mapping[str, Any]
 """Extension -> what it holds; see ``open_webdataset``."""
@@ -39,7 +40,7 @@ class Wanted:
         extension: Of its members.
         field: What it holds; of a ragged field without an axis of its own ``time``.
         how: ``place``: the bytes as they lie; ``number``: from the index; ``text``: whole, as it
-            is; ``decode``: whole, decoded.
+            is; ``decode``: whole, decoded; ``unsafe``: whole, and what it says is run.
         part: The name of its value inside of a member that has several.
         chosen: Whether the user or our writer said its axis.
     """
@@ -71,13 +72,19 @@ class Extension:
     told: tuple[str, Field] | None = None
 
 
-def fields_of(extensions: Sequence[Extension], schema: Schema | None, where: str) -> list[Wanted]:
+def fields_of(
+    extensions: Sequence[Extension],
+    schema: Schema | None,
+    where: str,
+    unsafe: frozenset[str] = frozenset(),
+) -> list[Wanted]:
     """Give the fields of a data set, in the order of its extensions.
 
     Args:
         extensions: What there is.
         schema: What the user says.
         where: The data set, for messages.
+        unsafe: Kinds of members that may run code; see ``unsafe.allowed``.
 
     Raises:
         ConfigError: If the schema does not fit what is there.
@@ -92,7 +99,7 @@ def fields_of(extensions: Sequence[Extension], schema: Schema | None, where: str
         wanted
         for one in extensions
         if told.get(one.name, ...) is not None
-        for wanted in _fields(one, told.get(one.name, ...), where)
+        for wanted in _fields(one, told.get(one.name, ...), where, unsafe)
     ]
     if not any(one.field.axis for one in made):
         have = ", ".join(f"{one.name} ({one.field.dtype})" for one in made)
@@ -103,17 +110,13 @@ def fields_of(extensions: Sequence[Extension], schema: Schema | None, where: str
     return made
 
 
-def _fields(one: Extension, said: Any, where: str) -> Iterator[Wanted]:
-    kind = last_part(one.name)
+def _fields(one: Extension, said: Any, where: str, unsafe: frozenset[str]) -> Iterator[Wanted]:
+    kind, how = last_part(one.name), "decode"
     if is_unsafe(one.name):
-        raise one.place.error(
-            UnsafeContentError,
-            f"members of extension {quoted(one.name)} are Python objects, whose reading runs code "
-            "that they bring, must be plain data; leave them out with "
-            f"`schema`={{{one.name!r}: None}}, or write them again as .npy or .json",
-        )
+        _check_allowed(one, said, where, unsafe)
+        how = "unsafe"
     if isinstance(said, Mapping):
-        if kind not in PARTED:
+        if kind not in PARTED and how != "unsafe":
             raise ConfigError(
                 f"{where}: `schema` gives parts of {one.name!r}, must be one type: only "
                 f"{', '.join(PARTED)} have parts"
@@ -122,11 +125,13 @@ def _fields(one: Extension, said: Any, where: str) -> Iterator[Wanted]:
             field = _field_of(type_, f"{where}: `schema` of {one.name!r}, part {part!r}")
             name = f"{one.name}.{part}"
             yield Wanted(
-                name=name, extension=one.name, field=field, how="decode", part=str(part),
+                name=name, extension=one.name, field=field, how=how, part=str(part),
                 chosen=isinstance(type_, Field),
             )  # fmt: skip
         return
-    if kind in ("npy", "wav", "flac") and not (said is ... and kind == "flac"):
+    if how == "unsafe":
+        yield replace(_as_said(one, said, kind, where), how=how)
+    elif kind in ("npy", "wav", "flac") and not (said is ... and kind == "flac"):
         yield _array(one, said, where)
     elif said is not ...:
         yield _as_said(one, said, kind, where)
@@ -142,6 +147,23 @@ def _fields(one: Extension, said: Any, where: str) -> Iterator[Wanted]:
     else:
         dtype = "str" if kind in TEXTS else "bytes"
         yield Wanted(name=one.name, extension=one.name, field=Field(dtype, (), None), how="text")
+
+
+def _check_allowed(one: Extension, said: Any, where: str, unsafe: frozenset[str]) -> None:
+    """Refuse members that run code, unless the user named their kind and says what they hold."""
+    if not is_allowed(one.name, unsafe):
+        raise one.place.error(
+            UnsafeContentError,
+            f"members of extension {quoted(one.name)} are Python objects, whose reading runs code "
+            "that they bring, must be plain data; leave them out with "
+            f"`schema`={{{one.name!r}: None}}, or write them again as .npy or .json",
+        )
+    field = None if said is ... or isinstance(said, Mapping) else _field_of(said, where)
+    if said is ... or (field is not None and field.dtype in ("str", "bytes")):
+        raise ConfigError(
+            f"{where}: `schema` of {one.name!r} is {said!r}, must say what numbers its members "
+            f"hold, since nothing else does; e.g. {{{one.name!r}: 'float32'}}"
+        )
 
 
 def _number(one: Extension) -> Wanted:

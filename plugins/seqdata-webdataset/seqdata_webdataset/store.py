@@ -38,6 +38,7 @@ class Options:
         keys: ``unique``, or ``by_shard``: a key is unique in its shard only.
         remote: How URLs are read.
         location: Where the shards lie, with what may be secret.
+        unsafe: Kinds of members that may run code.
     """
 
     location: str = field(repr=False)
@@ -45,6 +46,7 @@ class Options:
     verify: str | None = None
     keys: str = "unique"
     remote: Remote | None = None
+    unsafe: frozenset[str] = frozenset()
 
 
 class WebDatasetStore:

@@ -5,14 +5,19 @@ import gzip
 import io
 import pickle
 import tarfile
+import uuid
 import zipfile
 
+import fsspec
 import numpy as np
 import pytest
-from seqdata_webdataset import open_webdataset
+from seqdata_webdataset import WebDataset, index_shards, open_webdataset
+from seqdata_webdataset.schema import Extension, fields_of
 
-from seqdata import open_store, write_store
-from seqdata.errors import ConfigError, DataError, SeqDataError, UnsafeContentError
+from seqdata import Remote, open_store, write_store
+from seqdata.errors import ConfigError, DataError, DecodeError, SeqDataError, UnsafeContentError
+from seqdata.protocols import Field
+from seqdata.storage.places import Place
 
 EXTENSIONS = ("pyd", "pkl", "pickle", "pth", "pt", "dill", "joblib")
 
@@ -58,6 +63,7 @@ def payloads(target):
     found |= {f"u0.x.{extension}": raw for extension in EXTENSIONS}
     found |= {f"u0.{extension}.gz": gzip.compress(raw) for extension in EXTENSIONS}
     found |= {f"u0.npy.{extension}": raw for extension in EXTENSIONS[:3]}
+    found |= {f"u0.{extension.title()}.npy": raw for extension in EXTENSIONS}
     found |= {
         "u0.pyd.bz2": bz2.compress(raw),
         "u0.o.npy": object_array(evil),
@@ -96,12 +102,32 @@ def test_the_payload_would_run(tmp_path):
     assert (tmp_path / "ran").exists()
 
 
+@pytest.fixture(params=["here", "memory"])
+def placed(request, tmp_path):
+    """Opens a shard where it lies, or what is sent of it to a URL."""
+    folder = f"/unsafe-{uuid.uuid4().hex}"
+    system = fsspec.filesystem("memory")
+
+    def open_(path, **options):
+        if request.param == "here":
+            return open_webdataset(path, index="build", progress=False, **options)
+        system.pipe_file(f"{folder}/{path.name}", path.read_bytes())
+        return open_webdataset(
+            f"memory:/{folder}/{path.name}", index="build", progress=False,
+            remote=Remote(cache_dir=tmp_path / "shards"), **options,
+        )  # fmt: skip
+
+    yield open_
+    if system.exists(folder):
+        system.rm(folder, recursive=True)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_no_payload_is_run(name, tar, npy, tmp_path):
+def test_no_payload_is_run(name, tar, npy, tmp_path, placed):
     target = tmp_path / "ran"
     path = tar([("u0.npy", npy(np.arange(3))), (name, payloads(target)[name])])
     try:
-        store = open_webdataset(path, index="build", progress=False, schema=SCHEMAS.get(name))
+        store = placed(path, schema=SCHEMAS.get(name))
         columns = store.read(np.array([[0, 0, 3]]), list(store.fields))
         for column in columns.values():
             column[0]
@@ -114,6 +140,7 @@ def test_no_payload_is_run(name, tar, npy, tmp_path):
     if parts & set(EXTENSIONS) and not name.startswith(("__", ".")):
         assert isinstance(refused, UnsafeContentError)
         assert refused.facts["offset"] == 1536
+        assert f"{refused.facts['key']}.{refused.facts['field']}" == name.lower()
         assert "must be plain data; leave them out with `schema`=" in str(refused)
 
 
@@ -151,6 +178,119 @@ def test_no_location_runs_a_program(location, tmp_path, monkeypatch):
     with pytest.raises(SeqDataError):
         open_store(location)
     assert list(tmp_path.iterdir()) == []
+
+
+SAYING = {"WDS_SECURE": "0", "SEQDATA_UNSAFE_DECODERS": "pyd", "UNSAFE_DECODERS": "pyd"}
+
+
+def test_nothing_but_code_makes_members_run(tar, npy, tmp_path, monkeypatch):
+    """No environment variable, no query of a URL, and nothing that lies beside the data."""
+    for name, value in SAYING.items():
+        monkeypatch.setenv(name, value)
+    raw = pickle.dumps(Evil(tmp_path / "ran"))
+    path = tar([("u0.npy", npy(np.arange(3))), ("u0.pyd", raw)])
+    for location in (path, f"file://{path}", [path]):
+        for schema in (None, {"pyd": "float32"}, {"pyd": Field("float32")}):
+            with pytest.raises(UnsafeContentError):
+                open_webdataset(location, index="build", schema=schema, progress=False)
+    told = ("x", Field("float32"))  # as an index may have it
+    for schema in (None, {"pyd": "float32"}):
+        with pytest.raises(UnsafeContentError):
+            fields_of(
+                [Extension("pyd", (), False, Place(dataset="shards"), told)], schema, "shards"
+            )
+    with pytest.raises(SeqDataError):
+        open_store(f"{path}?unsafe_decoders=pyd", backend="webdataset")
+    assert not (tmp_path / "ran").exists()
+
+
+def pickled_shard(tar, torch):
+    def written(value):
+        content = io.BytesIO()
+        torch.save(value, content)
+        return content.getvalue()
+
+    return tar(
+        [
+            one
+            for number in range(4)
+            for one in (
+                (f"u{number}.x.PYD", pickle.dumps(np.arange(number, dtype=np.float32))),
+                (f"u{number}.pkl", pickle.dumps({"y": number, "z": [1, 2]})),
+                (f"u{number}.pt", written({"w": torch.ones(number, 2, requires_grad=True)})),
+            )
+        ]
+    )
+
+
+READ = {"x.pyd": "float32", "pkl": {"y": int}, "pt": {"w": Field("float32", (2,), "time")}}
+
+
+def test_code_may_name_what_is_read_though_it_runs(tar):
+    torch = pytest.importorskip("torch")
+    path = pickled_shard(tar, torch)
+    index_shards(path, progress=False)
+    backend = WebDataset(schema=READ, unsafe_decoders=frozenset({"pyd", "pkl", "pt"}))
+    for store in (
+        open_webdataset(path, schema=READ, unsafe_decoders={"pyd", "pkl", "pt"}, progress=False),
+        pickle.loads(pickle.dumps(open_store(path, backend=backend))),
+    ):
+        assert store.lengths.tolist() == [0, 1, 2, 3]
+        columns = store.read(np.array([[3, 1, 3]]), list(store.fields))
+        assert columns["x.pyd"][0].tolist() == [1, 2]
+        assert columns["pkl.y"][0].tolist() == [3]
+        assert columns["pt.w"][0].tolist() == [[1, 1], [1, 1]]
+
+
+def test_only_what_is_named_is_read(tar):
+    path = pickled_shard(tar, pytest.importorskip("torch"))
+    for names in ((), {"pyd"}, {"pyd", "pkl"}, {"pt", "pkl"}, {"pickle", "pth", "pkl", "pt"}):
+        with pytest.raises(UnsafeContentError, match=r'members of extension "(x.pyd|pkl|pt)" are'):
+            open_webdataset(path, index="build", schema=READ, unsafe_decoders=names, progress=False)
+
+
+@pytest.mark.parametrize("name", ["u0.pyd.gz", "u0.pkl.pyd", "u0.pyd.npy", "u0.dill"])
+def test_what_is_named_does_not_stand_for_more(name, tar, npy, tmp_path):
+    raw = pickle.dumps(Evil(tmp_path / "ran"))
+    path = tar([("u0.npy", npy(np.arange(3))), (name, raw)])
+    with pytest.raises(UnsafeContentError):
+        open_webdataset(path, index="build", unsafe_decoders={"pyd"}, progress=False)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ("pyd", r"`unsafe_decoders` is 'pyd', must be a set of names; e.g. {'pyd'}"),
+        ({"npy"}, "`unsafe_decoders` has 'npy', must be of pyd, pkl, pickle, pth, pt; leave it ou"),
+        ({"dill", 3}, "`unsafe_decoders` has 'dill', 3, must be of pyd, pkl"),
+    ],
+)
+def test_names_of_decoders_that_cannot_be_meant_are_refused(names, text, folder):
+    with pytest.raises(ConfigError, match=text):
+        open_webdataset(folder, unsafe_decoders=names)
+
+
+@pytest.mark.parametrize("said", [..., str, bytes, Field("str", (), None)])
+def test_what_is_unpickled_must_be_said(said, tar, npy):
+    path = tar([("u0.npy", npy(np.arange(3))), ("u0.pyd", pickle.dumps([1]))])
+    text = "`schema` of 'pyd' is .*, must say what numbers its members hold, since nothing else"
+    with pytest.raises(ConfigError, match=text):
+        open_webdataset(
+            path, index="build", schema={"pyd": said}, unsafe_decoders={"pyd"}, progress=False
+        )
+
+
+@pytest.mark.parametrize("extension", ["pyd", "pth"])
+def test_what_cannot_be_unpickled_is_an_error_with_its_place(extension, tar, npy):
+    path = tar([("u0.npy", npy(np.arange(3))), (f"u0.{extension}", b"no such thing")])
+    store = open_webdataset(
+        path, index="build", schema={extension: int}, unsafe_decoders={extension}, progress=False
+    )
+    text = rf"cannot be decoded as .{extension} \(\w*Error: .*must be as `schema` says; restore"
+    with pytest.raises(DecodeError, match=text) as caught:
+        store.read(np.array([[0, 0, 3]]), [extension])[extension][0]
+    assert caught.value.facts["offset"] == 1536
 
 
 def test_nothing_is_unpacked(folder):
