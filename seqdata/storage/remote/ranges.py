@@ -1,16 +1,13 @@
 """Just the bytes that spans need, of shards that stay where they are.
 
 A shard is laid out in memory as it is in its file, empty but for the ranges that were asked for; so
-everything that reads and verifies whole shards does it here too. Neighbouring ranges are one
-request. Place in the flow: the remote store reads through this where shards are not to be fetched
-as a whole. Reads: ranges. Makes: parts.
+everything that reads and verifies whole shards does it here too. Place in the flow: the remote
+store reads through this where shards are not to be fetched as a whole. Reads: ranges. Makes: parts.
 """
 
 from __future__ import annotations
 
 import hashlib
-import mmap
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,13 +19,12 @@ from seqdata.errors import CorruptShardError
 from seqdata.storage.manifest import Shard
 from seqdata.storage.mapped import shard_place
 from seqdata.storage.places import Place
-from seqdata.storage.remote.fetching import PIECE
 from seqdata.storage.remote.files import RemoteFiles, Stat
+from seqdata.storage.remote.filling import Filling, empty, fill
 from seqdata.storage.remote.parts import Part, Parting
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.schema import TEXTS, field_width
 
-_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # memory is taken when it is written to
 _OFFSET = 8  # bytes
 _KEPT = 64  # shards whose offsets are kept
 Asked = Mapping[str, NDArray[np.int64]]
@@ -71,7 +67,7 @@ class Ranges:
         fresh = [number for number in asked if number not in self.stats]
         for number, stat in zip(fresh, self.fetchers.each(self._first, fresh), strict=True):
             self.stats[number] = stat
-        contents = {number: _empty(self._shard(number).bytes) for number in asked}
+        contents = {number: empty(self._shard(number).bytes) for number in asked}
         self._read(contents, {n: list(self._text_offsets(n, one)) for n, one in asked.items()})
         self._read(
             contents, {n: list(self._values(n, one, contents[n])) for n, one in asked.items()}
@@ -157,46 +153,14 @@ class Ranges:
     def _read(
         self, contents: Mapping[int, Any], ranges: Mapping[int, Sequence[NDArray[np.int64]]]
     ) -> None:
-        requests = [
-            (number, low, high)
+        fillings = [
+            Filling(
+                self.files, self._shard(number).file, contents[number], several,
+                self._place(number),
+            )
             for number, several in ranges.items()
-            for low, high in merged(several, self.files.remote.gap)
-        ]
-
-        def request(one: tuple[int, int, int]) -> None:
-            number, low, high = one
-            body = self.files.read(self._shard(number).file, low, high, self._place(number))
-            memoryview(contents[number])[low:high] = body
-
-        self.fetchers.each(request, requests)
-
-
-def merged(ranges: Sequence[NDArray[np.int64]], gap: int) -> list[tuple[int, int]]:
-    """Give the requests that bring ranges: neighbours as one, long ones in pieces.
-
-    Args:
-        ranges: int64 (n, 2) each: first byte and one past the last.
-        gap: Bytes between two of them up to which they are one request.
-
-    Example:
-        >>> merged([np.array([[0, 10], [12, 20], [50, 60]])], gap=5)
-        [(0, 20), (50, 60)]
-    """
-    if not ranges:
-        return []
-    pairs = np.concatenate(list(ranges))
-    pairs = pairs[pairs[:, 0] < pairs[:, 1]]
-    if not len(pairs):
-        return []
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(pairs[:, 1])
-    heads = np.flatnonzero(np.append(True, pairs[1:, 0] - reach[:-1] > gap))
-    ends = reach[np.append(heads[1:] - 1, len(pairs) - 1)]
-    return [
-        (low, min(low + PIECE, high))
-        for begin, high in zip(pairs[heads, 0].tolist(), ends.tolist(), strict=True)
-        for low in range(begin, high, PIECE)
-    ]
+        ]  # fmt: skip
+        fill(fillings, self.fetchers)
 
 
 def check_stat(stat: Stat, shard: Shard, place: Place) -> None:
@@ -212,8 +176,3 @@ def check_stat(stat: Stat, shard: Shard, place: Place) -> None:
             f"has {stat.size} bytes, must have {shard.bytes}; restore it or write the store again",
             expected=shard.bytes, found=stat.size,
         )  # fmt: skip
-
-
-def _empty(size: int) -> Any:
-    """Give memory of a size that takes no room before it is written to."""
-    return mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)

@@ -1,0 +1,100 @@
+"""Memory that is laid out as a remote file, and holds those of its bytes that were asked for.
+
+Backends read ranges with it, in the core and in plugins: neighbouring ranges are one request, long
+ones are several, and those of a batch run side by side. Place in the flow: between remote files and
+stores that read ranges of them. Reads: ranges. Makes: memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.storage.places import Place
+from seqdata.storage.remote.fetching import PIECE
+from seqdata.storage.remote.files import RemoteFiles
+from seqdata.storage.remote.pools import Fetchers
+
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # memory is taken when it is written to
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filling:
+    """A file of which some bytes are wanted.
+
+    Attributes:
+        files: Where it lies.
+        name: Its name there.
+        content: Memory as ``empty`` gives it, of its size.
+        ranges: int64 (n, 2) each: first byte and one past the last.
+        place: The file, for errors.
+    """
+
+    files: RemoteFiles
+    name: str
+    content: Any
+    ranges: Sequence[NDArray[np.int64]]
+    place: Place
+
+
+def empty(size: int) -> Any:
+    """Give memory of a size, in bytes, that takes no room before it is written to."""
+    return mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+
+
+def fill(fillings: Sequence[Filling], fetchers: Fetchers) -> None:
+    """Bring the bytes that are wanted.
+
+    Args:
+        fillings: Files, maybe of several folders.
+        fetchers: Threads.
+
+    Raises:
+        MissingShardError: If a file is not there.
+        RemoteReadError: If one cannot be read.
+    """
+    requests = [
+        (one, low, high)
+        for one in fillings
+        for low, high in merged(one.ranges, one.files.remote.gap)
+    ]
+
+    def request(asked: tuple[Filling, int, int]) -> None:
+        one, low, high = asked
+        memoryview(one.content)[low:high] = one.files.read(one.name, low, high, one.place)
+
+    fetchers.each(request, requests)
+
+
+def merged(ranges: Sequence[NDArray[np.int64]], gap: int) -> list[tuple[int, int]]:
+    """Give the requests that bring ranges: neighbours as one, long ones in pieces.
+
+    Args:
+        ranges: int64 (n, 2) each: first byte and one past the last.
+        gap: Bytes between two of them up to which they are one request.
+
+    Example:
+        >>> merged([np.array([[0, 10], [12, 20], [50, 60]])], gap=5)
+        [(0, 20), (50, 60)]
+    """
+    if not ranges:
+        return []
+    pairs = np.concatenate(list(ranges))
+    pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+    if not len(pairs):
+        return []
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(pairs[:, 1])
+    heads = np.flatnonzero(np.append(True, pairs[1:, 0] - reach[:-1] > gap))
+    ends = reach[np.append(heads[1:] - 1, len(pairs) - 1)]
+    return [
+        (low, min(low + PIECE, high))
+        for begin, high in zip(pairs[heads, 0].tolist(), ends.tolist(), strict=True)
+        for low in range(begin, high, PIECE)
+    ]
