@@ -27,6 +27,7 @@ from typing import Any, Protocol, runtime_checkable
 from seqdata.errors import ConfigError, MissingShardError
 from seqdata.storage.places import Place
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.redirects import guarded_client
 from seqdata.storage.remote.trying import ShortBodyError, changed, tried
 from seqdata.storage.remote.urls import PACKAGES, WEB, check_url, joined, parted, shown
 
@@ -328,7 +329,10 @@ def _filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
     try:
         importlib.import_module(package)
         fsspec.get_filesystem_class(scheme)
-        system, path = url_to_fs(url, **dict(remote.storage_options))
+        options = dict(remote.storage_options)
+        if scheme in WEB:
+            options.setdefault("get_client", guarded_client)
+        system, path = url_to_fs(url, **options)
     except ImportError as error:
         raise ConfigError(
             f"{shown(url)}: {scheme}:// needs the package {package!r}, which is not installed; "

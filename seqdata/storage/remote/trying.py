@@ -11,9 +11,16 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from seqdata.errors import DataError, MissingShardError, RemoteReadError, SeqDataError
+from seqdata.errors import (
+    DataError,
+    MissingShardError,
+    RemoteReadError,
+    SeqDataError,
+    UnsafeContentError,
+)
 from seqdata.storage.places import Place
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.redirects import RefusedRedirectError
 from seqdata.storage.remote.urls import without_secrets
 
 Given = TypeVar("Given")
@@ -85,6 +92,13 @@ def status_of(error: BaseException) -> int | None:
 def _is_final(error: Exception, place: Place, attempt: int, doing: str) -> SeqDataError | None:
     """Give the error that no other try would help against; None: one may."""
     cause, status = error.__cause__, status_of(error)
+    for one in (error, cause):
+        if isinstance(one, RefusedRedirectError):
+            return place.error(
+                UnsafeContentError,
+                f"{one}, must stay with http or https; give the address that it leads to, if you "
+                "trust it",
+            )
     if isinstance(error, FileNotFoundError):  # over the web it may stand for anything
         status = None if cause is None else status_of(cause)
         passing = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)

@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -78,15 +79,22 @@ class Served:
 
 
 @contextmanager
-def served(source: Source) -> Iterator[Served]:
+def served(source: Source, *, certificate: Path | None = None) -> Iterator[Served]:
     """Run a server on a port of this machine until the end of the block.
 
     Args:
         source: ``folder_of`` or ``before``.
+        certificate: A file with a key and a certificate for ``127.0.0.1``; None: no TLS.
     """
     made = Served("")
     server = _Server(("127.0.0.1", 0), functools.partial(_Handler, source, made))
-    made.url = f"http://127.0.0.1:{server.server_address[1]}"
+    scheme = "http"
+    if certificate is not None:
+        safe = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        safe.load_cert_chain(certificate)
+        server.socket = safe.wrap_socket(server.socket, server_side=True)
+        scheme = "https"
+    made.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -1,0 +1,169 @@
+"""Redirects: followed to other web servers, never to files, and never out of https."""
+
+import datetime
+import ipaddress
+import ssl
+from pathlib import Path
+
+import pytest
+
+from seqdata import Remote, RemoteReadError, UnsafeContentError, open_store
+from seqdata.storage.remote.files import remote_files
+from seqdata.testing.faults.network import Answer, folder_of, served
+from tests.storage.remote.samples import read_all, write
+
+CONTENT = bytes(range(256)) * 16
+
+
+def leading_to(target, *, status=302):
+    """Send every request to another address, with its path."""
+
+    def answer(asked):
+        return Answer(status, (("Location", target + asked.path),))
+
+    return answer
+
+
+@pytest.fixture
+def web(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file.bin").write_bytes(CONTENT)
+    with served(folder_of(tmp_path / "data")) as made:
+        yield made
+
+
+def quick(tmp_path, **options):
+    return Remote(
+        cache_dir=tmp_path / "cache", retry_seconds=1.5, stall_seconds=1.0, storage_options=options
+    )
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_to_another_web_server_is_followed(web, tmp_path, status):
+    with served(leading_to(web.url, status=status)) as first:
+        files = remote_files(first.url, quick(tmp_path))
+        assert files.stat("file.bin").size == len(CONTENT)
+        assert files.read("file.bin", 10, 300) == CONTENT[10:300]
+
+
+@pytest.mark.parametrize("how", ["cache", "ranges"])
+def test_a_store_is_opened_behind_a_redirect(tmp_path, how):
+    local = write(tmp_path / "store")
+    remote = Remote(how=how, cache_dir=tmp_path / "cache")
+    with (
+        served(folder_of(Path(local.location))) as there,
+        served(leading_to(there.url)) as first,
+    ):
+        store = open_store(first.url, remote=remote)
+        assert read_all(store) == read_all(local)
+
+
+TARGETS = [
+    "file:///etc",
+    "ftp://host",
+    "s3://bucket",
+    "data:text/plain,",
+    "FILE:///etc",
+    "gopher:/",
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_redirect_to_anything_but_the_web_is_refused(tmp_path, target):
+    text = (
+        r'\("file\.bin"\).*: is sent on from http:// to .*, must stay with http or https; give the'
+    )
+    with served(leading_to(target)) as first:
+        files = remote_files(first.url, quick(tmp_path))
+        for ask in (lambda: files.stat("file.bin"), lambda: files.read("file.bin", 0, 9)):
+            first.asked.clear()
+            with pytest.raises(UnsafeContentError, match=text) as caught:
+                ask()
+            assert caught.value.facts["file"] == "file.bin"
+            assert len(first.asked) <= 2  # HEAD and GET, but never again
+        with pytest.raises(UnsafeContentError, match="is sent on from http:// to"):
+            open_store(first.url, remote=quick(tmp_path))
+
+
+def test_a_redirect_to_no_url_is_refused(tmp_path):
+    with served(leading_to("http://[::1")) as first:
+        files = remote_files(first.url, quick(tmp_path))
+        with pytest.raises(
+            UnsafeContentError, match="is sent on to what is no URL, must stay with"
+        ):
+            files.read("file.bin", 0, 9)
+
+
+def test_servers_that_send_to_each_other_are_an_error_in_time(tmp_path):
+    with served(leading_to("")) as first:
+        files = remote_files(first.url, quick(tmp_path))
+        with pytest.raises(RemoteReadError, match="TooManyRedirects"):
+            files.read("file.bin", 0, 9)
+
+
+def test_what_is_secret_stays_with_its_server_and_out_of_messages(web, tmp_path):
+    told = []
+
+    def listening(asked):
+        told.append(dict(asked.headers))
+        return folder_of(tmp_path / "data")(asked)
+
+    keys = {"X-Key": "token99", "Cookie": "token99"}
+    for user, headers in (("me:password@", {}), ("", {"Authorization": "Bearer token99"})):
+        with served(listening) as there, served(leading_to(there.url)) as first:
+            address = first.url.replace("http://", f"http://{user}")
+            files = remote_files(address, quick(tmp_path, headers={**keys, **headers}))
+            assert files.read("file.bin", 10, 300) == CONTENT[10:300]
+            assert told[-1]["Range"] == "bytes=10-299"
+            assert "token99" not in str(told)
+            assert "Authorization" not in told[-1]
+    with served(listening) as there:
+        remote_files(there.url, quick(tmp_path, headers={"X-Key": "token99"})).read(
+            "file.bin", 0, 9
+        )
+        assert told[-1]["X-Key"] == "token99"
+    with served(leading_to("ftp://me:password@host/x?Signature=abc#")) as first:
+        with pytest.raises(UnsafeContentError, match="to 'ftp://host/x', must") as caught:
+            remote_files(first.url, quick(tmp_path)).read("file.bin", 0, 9)
+        for secret in ("password", "Signature", "abc", "me:"):
+            assert secret not in f"{caught.value} {caught.value.facts} {caught.value.__cause__}"
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate of this machine, made for the test."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), 7)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    path = tmp_path / "certificate.pem"
+    path.write_bytes(key.private_bytes(pem, *plain) + made.public_bytes(pem))
+    return path
+
+
+def test_a_redirect_may_lead_into_https_and_never_out_of_it(web, tmp_path, certificate):
+    trusted = ssl.create_default_context(cafile=certificate)
+    safe = quick(tmp_path, ssl=trusted, headers={"X-Key": "token99"})
+    with served(folder_of(tmp_path / "data"), certificate=certificate) as there:
+        assert there.url.startswith("https://")
+        with served(leading_to(there.url)) as first:
+            assert remote_files(first.url, safe).read("file.bin", 0, 9) == CONTENT[:9]
+    with served(leading_to(web.url), certificate=certificate) as first:
+        web.asked.clear()
+        text = "is sent on from https:// to 'http://.*', must stay with http or https"
+        with pytest.raises(UnsafeContentError, match=text):
+            remote_files(first.url, safe).read("file.bin", 0, 9)
+        assert web.asked == []
