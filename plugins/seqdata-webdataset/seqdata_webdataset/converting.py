@@ -18,6 +18,7 @@ from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.storage.places import Place
 from seqdata.storage.schema import default_axis
 from seqdata_webdataset.indexing import make_index
+from seqdata_webdataset.listing import Listed
 from seqdata_webdataset.opening import open_shards
 from seqdata_webdataset.shard_index import ShardIndex
 from seqdata_webdataset.shards import LocalShard
@@ -83,6 +84,10 @@ class _Once:
     def here(self) -> bool:
         return True
 
+    @property
+    def listed(self) -> Listed | None:
+        return self.shard.listed
+
     def content(
         self,
         place: Place,
@@ -109,3 +114,9 @@ class _Once:
     def kept(self, name: str) -> list[Path]:
         del name
         return []
+
+    def list_of_folder(self) -> bytes | None:
+        return self.shard.list_of_folder()
+
+    def with_listed(self, listed: Listed | None) -> _Once:
+        return _Once(self.shard.with_listed(listed))

@@ -6,6 +6,7 @@ store. Reads: files. Makes: mapped bytes.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -48,6 +49,42 @@ def map_shard(path: Path, place: Place, *, ahead: bool = False) -> NDArray[np.ui
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
+def content_of(path: Path, place: Place) -> bytes:
+    """Give the bytes of a small file.
+
+    Args:
+        path: The file.
+        place: Its place, for errors.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(place, error) from error
+
+
+def names_in(folder: Path) -> list[str]:
+    """Give the names in a folder, in order.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise _unreadable(Place(dataset=str(folder)), error) from error
+
+
+def _unreadable(place: Place, error: OSError) -> DataError:
+    few = error.errno in (errno.EMFILE, errno.ENFILE)
+    remedy = f"raise {limit_of(error)}" if few else "check its rights"
+    return place.error(
+        DataError, f"cannot be opened ({error.strerror}), must be readable; {remedy}"
+    )
+
+
 @contextmanager
 def _opened(path: Path, place: Place) -> Iterator[tuple[int, int]]:
     try:
@@ -57,9 +94,7 @@ def _opened(path: Path, place: Place) -> Iterator[tuple[int, int]]:
             MissingShardError, "is not there, must be; restore it or check the location"
         ) from error
     except OSError as error:
-        raise place.error(
-            DataError, f"cannot be opened ({error.strerror}), must be readable; check its rights"
-        ) from error
+        raise _unreadable(place, error) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

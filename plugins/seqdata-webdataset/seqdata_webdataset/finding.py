@@ -8,17 +8,27 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import braceexpand
 
-from seqdata.errors import ConfigError, IncompleteDatasetError, UnsafeContentError
+from seqdata.errors import (
+    ConfigError,
+    FingerprintMismatch,
+    IncompleteDatasetError,
+    MissingShardError,
+    UnsafeContentError,
+)
 from seqdata.storage.location import local_path
 from seqdata.storage.places import Place
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.writing.commit import unfinished
+from seqdata.storage.writing.claim import ASIDE
+from seqdata_webdataset.files import names_in
+from seqdata_webdataset.keeping import FOLDER
+from seqdata_webdataset.keeping import SUFFIX as INDEX
+from seqdata_webdataset.listing import LIST, Listed, load_list
 from seqdata_webdataset.remote import find_remote
 from seqdata_webdataset.shards import LocalShard, Shard
 
@@ -58,6 +68,8 @@ def find_shards(location: str, remote: Remote | None = None) -> list[Shard]:
         ConfigError: If it means none, or one of them twice.
         UnsafeContentError: If it would run a program.
         IncompleteDatasetError: If a folder's writing was never finished.
+        MissingShardError: If there is an index in a folder, but not its shard.
+        CorruptShardError: If the list of a folder's shards is damaged.
     """
     found: list[Shard] = []
     for part in location.split(JOINED):
@@ -71,7 +83,8 @@ def find_shards(location: str, remote: Remote | None = None) -> list[Shard]:
                 found.extend(find_remote(one, remote or Remote(), SUFFIX))
                 continue
             path = local_path(one)
-            found.extend(map(LocalShard, _in_folder(path) if path.is_dir() else [path]))
+            found.extend(_in_folder(path) if path.is_dir() else [LocalShard(path)])
+    found = _with_lists(found)
     for shard in found:
         if shard.name.endswith(_PACKED):
             raise ConfigError(
@@ -112,17 +125,50 @@ def _most(part: str) -> int:
     return math.prod(ranges) * math.prod(choices)
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    if unfinished(folder):
-        raise Place(dataset=str(folder)).error(
+def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
+    """Give shards with what the lists of their folders say of them."""
+    lists: dict[str, Mapping[str, Listed]] = {}
+    made = []
+    for shard in shards:
+        if shard.folder not in lists:
+            raw = shard.list_of_folder()
+            lists[shard.folder] = {} if raw is None else load_list(raw, shard.folder)
+        made.append(shard.with_listed(lists[shard.folder].get(shard.name)))
+    return made
+
+
+def _in_folder(folder: Path) -> list[LocalShard]:
+    names = names_in(folder)
+    begun = any(name.startswith(ASIDE) for name in names)
+    if begun and not (folder / FOLDER / LIST).is_file():
+        raise Place(dataset=str(folder), file=LIST).error(
             IncompleteDatasetError,
             "was never finished writing, must be; the same call goes on with it, or remove the "
             "folder '.seqdata-tmp-…' in it",
         )
-    found = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+    found = [folder / name for name in names if name.endswith(SUFFIX)]
     if not found:
         raise ConfigError(
             f"{folder}: holds no file that ends with {SUFFIX!r}, must hold one at least; check the "
             "path"
         )
-    return found
+    shards = {path.name: LocalShard(path) for path in found}
+    raw = next(iter(shards.values())).list_of_folder()
+    if raw is not None:
+        due = list(load_list(raw, str(folder)))
+        for name in shards.keys() - set(due):
+            raise Place(dataset=str(folder), file=name).error(
+                FingerprintMismatch,
+                "is in the folder but not in the list of its shards, must be in both; move it to "
+                "a folder of its own",
+            )
+        return [LocalShard(folder / name) for name in due]  # one that is gone is told at opening
+    indexes = names_in(folder / FOLDER) if (folder / FOLDER).is_dir() else []
+    for name in (one.removesuffix(INDEX) for one in indexes if one.endswith(f"{SUFFIX}{INDEX}")):
+        if name not in shards:
+            raise Place(dataset=str(folder), file=name).error(
+                MissingShardError,
+                f"is not there but its index is ({FOLDER}/{name}{INDEX}), must be; restore it, or "
+                "remove its index",
+            )
+    return list(shards.values())

@@ -57,7 +57,7 @@ def walk(content: Any, place: Place) -> Iterator[tuple[bytes, int, int]]:
             _check_end(view, at, place)
             return
         own = _number(block[_SIZE])
-        if own is None or not _sum_is_right(block):
+        if own is None or not sum_is_right(block):
             raise replace(place, offset=at, length=BLOCK).error(
                 CorruptShardError,
                 "is no header of a tar file or a damaged one, must be one; restore the shard, or "
@@ -111,7 +111,8 @@ def _number(field: bytes) -> int | None:
         return None
 
 
-def _sum_is_right(block: bytes) -> bool:
+def sum_is_right(block: bytes) -> bool:
+    """Tell whether the sum in a header is that of its bytes."""
     must = _number(block[_SUM])
     blanked = 256 - sum(block[_SUM])
     if must == sum(block) + blanked:

@@ -15,6 +15,7 @@ from pathlib import Path
 from seqdata.errors import ConfigError
 from seqdata.storage.places import Place
 from seqdata.storage.writing.commit import sync_file
+from seqdata_webdataset.files import content_of
 from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
 
 FOLDER = "seqdata-index"
@@ -47,7 +48,8 @@ def index_place(dataset: str, number: int, path: Path) -> Place:
 
 def read_index(dataset: str, number: int, path: Path) -> ShardIndex:
     """Read an index file; raises as ``load_index`` does."""
-    return load_index(path.read_bytes(), index_place(dataset, number, path))
+    place = index_place(dataset, number, path)
+    return load_index(content_of(path, place), place)
 
 
 def write_index(shard: Path, index: ShardIndex) -> Path:

@@ -10,7 +10,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,9 @@ from seqdata.storage.remote.files import remote_files, writable_files
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import joined, parted, shown
 from seqdata_webdataset.keeping import FOLDER, SUFFIX, cache_folder, index_place, put_file
+from seqdata_webdataset.listing import LIST, Listed, load_list
 from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
+from seqdata_webdataset.shards import with_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,13 @@ class RemoteShard:
         url: Of its folder.
         name: Its name there.
         remote: How it is read.
+        listed: What the list of its folder says of it; None: there is none.
     """
 
     url: str
     name: str
     remote: Remote
+    listed: Listed | None = None
 
     @property
     def folder(self) -> str:
@@ -86,7 +90,7 @@ class RemoteShard:
 
     def keep_index(self, index: ShardIndex) -> str:
         """Keep its index beside it, or on this machine; gives the folder."""
-        content = dump_index(index)
+        content = dump_index(with_told(index, self.listed))
         (cached,) = self.kept(self.name + SUFFIX)
         url = joined(self.url, FOLDER)
         with suppress(ConfigError, RemoteReadError), tempfile.TemporaryDirectory() as spot:
@@ -108,6 +112,14 @@ class RemoteShard:
         folder = hashlib.sha256(self.folder.encode()).hexdigest()[:16]
         return [cache_folder() / "index" / folder / name]
 
+    def list_of_folder(self) -> bytes | None:
+        """Give the file of the list of its folder's shards; see ``shards.Shard``."""
+        return _list_of(self.url, self.remote)
+
+    def with_listed(self, listed: Listed | None) -> RemoteShard:
+        """Give the same shard, with what the list says of it."""
+        return replace(self, listed=listed)
+
     def _raw_index(self) -> bytes | None:
         (cached,) = self.kept(self.name + SUFFIX)
         if cached.is_file():
@@ -118,6 +130,18 @@ class RemoteShard:
         return None
 
 
+def _list_of(url: str, remote: Remote) -> bytes | None:
+    """Give the file of the list of the shards of a folder; None: there is none.
+
+    Raises:
+        RemoteReadError: If it cannot be asked for.
+    """
+    files = remote_files(joined(url, FOLDER), remote)
+    with suppress(DataError):  # it is not there
+        return files.read(LIST, 0, files.stat(LIST).size)
+    return None
+
+
 def find_remote(url: str, remote: Remote, suffix: str) -> list[RemoteShard]:
     """Give the shard at a URL, or those of its folder, by name.
 
@@ -125,9 +149,13 @@ def find_remote(url: str, remote: Remote, suffix: str) -> list[RemoteShard]:
         ConfigError: If there is none, or the URL cannot be meant.
         MissingShardError: If there is no such folder.
         RemoteReadError: If it cannot be asked for.
+        CorruptShardError: If the list of the folder's shards is damaged.
     """
     if shown(url).endswith(suffix):
         return [RemoteShard(*parted(url), remote)]
+    raw = _list_of(url, remote)
+    if raw is not None:
+        return [RemoteShard(url, name, remote) for name in load_list(raw, shown(url))]
     names = [name for name in remote_files(url, remote).names() if name.endswith(suffix)]
     if not names:
         raise ConfigError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,8 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.storage.places import Place
-from seqdata_webdataset.files import map_shard
-from seqdata_webdataset.keeping import find_index, index_files, put_file, read_index, write_index
+from seqdata_webdataset.files import content_of, map_shard
+from seqdata_webdataset.keeping import (
+    FOLDER,
+    find_index,
+    index_files,
+    put_file,
+    read_index,
+    write_index,
+)
+from seqdata_webdataset.listing import LIST, Listed
 from seqdata_webdataset.shard_index import ShardIndex
 
 
@@ -37,6 +45,11 @@ class Shard(Protocol):
     @property
     def here(self) -> bool:
         """Whether it lies on this machine."""
+        ...
+
+    @property
+    def listed(self) -> Listed | None:
+        """What the list of its folder says of it; None: there is none."""
         ...
 
     def content(
@@ -89,6 +102,18 @@ class Shard(Protocol):
         """Give the files in which more may be kept beside its index, on this machine."""
         ...
 
+    def list_of_folder(self) -> bytes | None:
+        """Give the file of the list of its folder's shards; None: there is none.
+
+        Raises:
+            RemoteReadError: If it cannot be asked for.
+        """
+        ...
+
+    def with_listed(self, listed: Listed | None) -> Shard:
+        """Give the same shard, with what the list says of it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LocalShard:
@@ -96,9 +121,11 @@ class LocalShard:
 
     Attributes:
         path: Where it lies.
+        listed: What the list of its folder says of it; None: there is none.
     """
 
     path: Path
+    listed: Listed | None = None
 
     @property
     def name(self) -> str:
@@ -144,11 +171,26 @@ class LocalShard:
 
     def keep_index(self, index: ShardIndex) -> str:
         """Keep its index beside it, or in the cache; gives the folder."""
-        return str(write_index(self.path, index).parent)
+        return str(write_index(self.path, with_told(index, self.listed)).parent)
 
     def kept(self, name: str) -> list[Path]:
         """Give the files in which more may be kept."""
         return [path.with_name(name) for path in index_files(self.path)]
+
+    def list_of_folder(self) -> bytes | None:
+        """Give the file of the list of its folder's shards; None: there is none."""
+        path = self.path.parent / FOLDER / LIST
+        place = Place(dataset=self.folder, file=LIST)
+        return content_of(path, place) if path.is_file() else None
+
+    def with_listed(self, listed: Listed | None) -> LocalShard:
+        """Give the same shard, with what the list says of it."""
+        return replace(self, listed=listed)
+
+
+def with_told(index: ShardIndex, listed: Listed | None) -> ShardIndex:
+    """Give an index that says what its writer said of the fields."""
+    return index if listed is None else replace(index, told=listed.told)
 
 
 def keep(places: list[Path], content: bytes) -> None:

@@ -27,7 +27,14 @@ from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.places import Place
 from seqdata.storage.schema import infer_fields
 from seqdata.storage.tables import as_rows
-from seqdata.storage.writing.commit import FACTS, aside, sync_file, write_synced, write_whole
+from seqdata.storage.writing.commit import (
+    FACTS,
+    aside,
+    sync_file,
+    unfinished,
+    write_synced,
+    write_whole,
+)
 from seqdata.storage.writing.jobs import running
 from seqdata.storage.writing.parts import are_parts
 from seqdata.storage.writing.progress import Bar, Progress, told
@@ -37,6 +44,7 @@ from seqdata_webdataset.fields import ids_of
 from seqdata_webdataset.finding import SUFFIX
 from seqdata_webdataset.indexing import digest_of, make_index
 from seqdata_webdataset.keeping import FOLDER
+from seqdata_webdataset.listing import LIST, dump_list
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.shard_index import dump_index, load_index
 from seqdata_webdataset.store import WebDatasetStore
@@ -128,7 +136,7 @@ def write_webdataset(
         shards = _written(there, loads, kept, encoder, shard_bytes, executor)
         if encoder.key is not None:
             _check_keys(there, shards)
-        _commit(root, there, shards)
+        _commit(root, there, shards, encoder.told)
     return open_webdataset(root)
 
 
@@ -317,7 +325,8 @@ def _check_free(root: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"{root}: holds a store, must be another folder; choose one")
     tars = sorted(path.name for path in root.glob(f"*{SUFFIX}"))
     others = [name for name in tars if not is_own(name)]
-    if others or (tars and not overwrite):
+    begun = unfinished(root) and not (root / FOLDER / LIST).exists()  # stopped in its commit
+    if others or (tars and not overwrite and not begun):
         advice = "choose one" if others else "choose one, or pass `overwrite`=True"
         raise ConfigError(
             f"{root}: holds {(others or tars)[0]!r}, must be an empty folder; {advice}"
@@ -350,9 +359,12 @@ def _check_keys(folder: Path, shards: list[Whole]) -> None:
         raise
 
 
-def _commit(root: Path, folder: Path, shards: list[Whole]) -> None:
-    """Rename shards into place, then their indexes; old ones of ours go first."""
+def _commit(root: Path, folder: Path, shards: list[Whole], about: Told) -> None:
+    """Rename shards into place, then their indexes, then their list; old ones of ours go first."""
     (root / FOLDER).mkdir(exist_ok=True)
+    (root / FOLDER / LIST).unlink(missing_ok=True)
+    listed = [(shard_name(one.number), one.sha256) for one in shards]
+    write_synced(folder / LIST, dump_list(listed, about))
     for old in root.glob(f"*{SUFFIX}"):
         (root / FOLDER / f"{old.name}.idx").unlink(missing_ok=True)
         old.unlink()
@@ -362,6 +374,7 @@ def _commit(root: Path, folder: Path, shards: list[Whole]) -> None:
     for one in shards:
         name = shard_name(one.number)
         os.replace((folder / name).with_suffix(".idx"), root / FOLDER / f"{name}.idx")
+    os.replace(folder / LIST, root / FOLDER / LIST)
     sync_file(root / FOLDER)
 
 

@@ -1,24 +1,27 @@
 """What faults are tried on: a kind of data set, how it is written and opened, and its files.
 
-A plugin gives a ``Subject`` of its own to ``matrix.run``. Place in the flow: below the matrix.
-Makes: data sets in folders.
+A plugin makes a ``Subject`` of its own, names it to ``python -m seqdata.testing.faults --subject``
+or gives it to ``rows.cells_of``, and all faults are tried on it. Place in the flow: below the
+matrix. Makes: data sets in folders.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from seqdata.errors import SeqDataWarning
-from seqdata.opening import open_store, write_store
+from seqdata.opening.stores import open_store
+from seqdata.opening.writing import write_store
 from seqdata.protocols import Store
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.parsing import load_manifest
+from seqdata.storage.remote.options import Remote
 
 Extent = tuple[str, int, int]
 """A file, a position in it and a number of bytes."""
@@ -35,6 +38,8 @@ class Subject:
         verify: What its ``verify`` may be; those with checksums last.
         write: Writes sequences into a folder.
         open: Opens the folder with a ``verify``.
+        served: Opens a URL that serves the folder; None: such data is local.
+        hits: Ends the names of shards, for faults of a network that happen to them only.
         shards: Gives the names of its shards.
         values: Gives where the values of sequences lie.
         others: Gives the names of what else it needs: manifest, lengths, index.
@@ -48,7 +53,9 @@ class Subject:
     shards: Callable[[Path], list[str]]
     values: Callable[[Path], list[Extent]]
     others: Callable[[Path], list[str]]
-    dataset: Callable[[], list[dict[str, Any]]]
+    dataset: Callable[[], list[dict[str, Any]]] = field(default_factory=lambda: sequences)
+    served: Callable[[str, str, Remote], Store] | None = None
+    hits: str = ""
 
     @property
     def verified(self) -> tuple[str, ...]:
@@ -80,6 +87,10 @@ def _open_own(folder: Path, verify: str) -> Store:
     return open_store(folder, verify=verify)
 
 
+def _open_served(url: str, verify: str, remote: Remote) -> Store:
+    return open_store(url, verify=verify, remote=remote)
+
+
 def _shards_of_own(folder: Path) -> list[str]:
     return [shard.file for shard in load_manifest(folder).shards]
 
@@ -102,7 +113,7 @@ def _others_of_own(folder: Path) -> list[str]:
 
 OWN = Subject(
     name="arrow", verify=VERIFY, write=_write_own, open=_open_own, shards=_shards_of_own,
-    values=_values_of_own, others=_others_of_own, dataset=sequences,
+    values=_values_of_own, others=_others_of_own, served=_open_served, hits=".arrow",
 )  # fmt: skip
 """A store of ours on a local disk."""
 
@@ -143,7 +154,7 @@ def _nothing(_: Path) -> list[Any]:
 
 FOREIGN = Subject(
     name="files of others", verify=("off",), write=_write_foreign, open=_open_foreign,
-    shards=_files_of_foreign, values=_nothing, others=_nothing, dataset=sequences,
+    shards=_files_of_foreign, values=_nothing, others=_nothing,
 )  # fmt: skip
 """Uncompressed Arrow files that somebody else wrote."""
 

@@ -1,0 +1,63 @@
+"""What faults are tried on: shards that we wrote, for the matrix of ``seqdata.testing.faults``.
+
+``python -m seqdata.testing.faults --subject seqdata_webdataset.faults:TAR`` runs it. Place in the
+flow: beside the backend; nothing of the plugin imports it. Makes: data sets in folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqdata.storage.remote.options import Remote
+from seqdata.testing.faults.subject import VERIFY, Extent, Subject
+from seqdata_webdataset.finding import SUFFIX
+from seqdata_webdataset.keeping import FOLDER, find_index, read_index
+from seqdata_webdataset.opening import open_webdataset
+from seqdata_webdataset.store import WebDatasetStore
+from seqdata_webdataset.writing import write_webdataset
+
+_SHARD = 9_000  # bytes of a shard: a member takes a block for its header and one at least
+
+
+def _write(location: str | Path, given: Sequence[Mapping[str, Any]]) -> None:
+    write_webdataset(location, given, shard_bytes=_SHARD, progress=False)
+
+
+def _open(folder: Path, verify: str) -> WebDatasetStore:
+    return open_webdataset(folder, verify=verify, progress=False)
+
+
+def _open_served(url: str, verify: str, remote: Remote) -> WebDatasetStore:
+    return open_webdataset(url, verify=verify, remote=remote, progress=False)
+
+
+def _shards(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
+
+
+def _values(folder: Path) -> list[Extent]:
+    found: list[Extent] = []
+    for number, name in enumerate(_shards(folder)):
+        file = find_index(folder / name)
+        if file is not None:
+            index = read_index(str(folder), number, file)
+            for one in index.members.values():
+                if one.numbers is None:  # numbers are read from the index
+                    both = np.stack([one.begins, one.sizes], axis=1).tolist()
+                    found += [(name, begin, size) for begin, size in both if size > 0]
+    return sorted(found)
+
+
+def _others(folder: Path) -> list[str]:
+    return sorted(f"{FOLDER}/{path.name}" for path in (folder / FOLDER).iterdir())
+
+
+TAR = Subject(
+    name="tar", verify=VERIFY, write=_write, open=_open, served=_open_served, hits=SUFFIX,
+    shards=_shards, values=_values, others=_others,
+)  # fmt: skip
+"""Tar shards of ours, with their indexes."""

@@ -1,0 +1,80 @@
+"""The list of all shards that a writer made, beside their indexes: the last file that it writes.
+
+Without it, a shard that is gone from a folder, or an index of an older write, could not be told. Of
+shards that others wrote there is none. Place in the flow: finding shards reads it, writing makes
+it. Reads: a file of JSON. Makes: facts of shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seqdata.errors import CorruptShardError
+from seqdata.storage.places import Place
+
+LIST = "shards.json"
+"""Its name in the folder of indexes."""
+_VERSION = 1
+Told = Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """What a list says of one shard.
+
+    Attributes:
+        sha256: Of the shard.
+        told: Extension -> (name, dtype, shape, axis) of its field.
+    """
+
+    sha256: str
+    told: Told
+
+
+def dump_list(shards: Sequence[tuple[str, str]], told: Told) -> bytes:
+    """Give the file of a list.
+
+    Args:
+        shards: Name and sha256 of each, in order.
+        told: Extension -> (name, dtype, shape, axis) of its field.
+    """
+    fields = {name: list(one) for name, one in sorted(told.items())}
+    facts = {"version": _VERSION, "fields": fields, "shards": [list(one) for one in shards]}
+    seal = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return json.dumps({"seal": seal, **facts}, indent=1).encode() + b"\n"
+
+
+def load_list(content: bytes, dataset: str) -> dict[str, Listed]:
+    """Read the file of a list: name -> shard, in order.
+
+    Args:
+        content: All of it.
+        dataset: The shards' folder, for errors.
+
+    Raises:
+        CorruptShardError: If it is not as it was written.
+    """
+    try:
+        facts = json.loads(content)
+        told = {name: _field(one) for name, one in facts["fields"].items()}
+        shards = [(str(name), str(sha256)) for name, sha256 in facts["shards"]]
+        whole = dump_list(shards, told) == content
+        said = f"of version {facts['version']!r}" if facts["version"] != _VERSION else "damaged"
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        whole, said = False, "damaged"
+    if not whole:
+        raise Place(dataset=dataset, file=LIST).error(
+            CorruptShardError,
+            f"is {said}, must be as it was written; restore it, or, if shards were replaced, "
+            "remove it and make their indexes anew with `seqdata index --anew`",
+        )
+    return {name: Listed(sha256, told) for name, sha256 in shards}
+
+
+def _field(one: Any) -> tuple[str, str, tuple[int, ...], str | None]:
+    name, dtype, shape, axis = one
+    return str(name), str(dtype), tuple(map(int, shape)), axis

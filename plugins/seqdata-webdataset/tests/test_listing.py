@@ -1,0 +1,194 @@
+"""The list of all shards that a writer made: what is gone, stale or not its own is told."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+from seqdata_webdataset import index_shards, open_webdataset, write_webdataset
+from seqdata_webdataset.auditing import audit
+from seqdata_webdataset.files import names_in
+from seqdata_webdataset.keeping import find_index
+from seqdata_webdataset.listing import LIST
+
+from seqdata.errors import (
+    ConfigError,
+    CorruptShardError,
+    DataError,
+    FingerprintMismatch,
+    IncompleteDatasetError,
+    MissingShardError,
+)
+from seqdata.storage.writing.claim import ASIDE
+
+SHARD = 20_000
+
+
+def rows(more=0):
+    for number in range(40):
+        x = np.arange(number % 9 * 50, dtype=np.int32)
+        yield {"id": f"u{number}", "x": x, "y": number + more}
+
+
+@pytest.fixture
+def written(tmp_path):
+    write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD)
+    return tmp_path / "s"
+
+
+def names(folder):
+    return sorted(path.name for path in folder.glob("*.tar"))
+
+
+def test_a_shard_that_is_gone_is_told(written):
+    (written / "shard-000001.tar").unlink()
+    with pytest.raises(MissingShardError, match="is not there, must be; restore it") as caught:
+        open_webdataset(written)
+    assert caught.value.facts["shard"] == 1
+    assert caught.value.facts["length"] > SHARD
+    find_index(written / "shard-000001.tar").unlink()
+    with pytest.raises(MissingShardError, match="is not there"):
+        open_webdataset(written)
+
+
+def test_the_last_shard_that_is_gone_with_its_index_is_told(written):
+    last = names(written)[-1]
+    find_index(written / last).unlink()
+    (written / last).unlink()
+    with pytest.raises(MissingShardError, match=f'"{last}'):
+        open_webdataset(written)
+
+
+def test_a_shard_of_others_that_is_gone_is_told_by_its_index(folder):
+    (folder / "x-001.tar").unlink()
+    with pytest.raises(
+        MissingShardError,
+        match=r"is not there but its index is \(seqdata-index/x-001.tar.idx\), must be; restore it",
+    ):
+        open_webdataset(folder)
+
+
+def test_an_index_that_is_gone_is_told(written):
+    find_index(written / "shard-000002.tar").unlink()
+    with pytest.raises(
+        MissingShardError, match=r"is not there, must be; make it anew with `--repair-index`"
+    ):
+        open_webdataset(written)
+
+
+def test_an_index_of_an_older_write_is_told(written, tmp_path):
+    """Headers and sizes are alike; the class, which is read from the index, would be another."""
+    write_webdataset(tmp_path / "older", rows(more=100), shard_bytes=SHARD)
+    name = "seqdata-index/shard-000004.tar.idx"
+    (written / name).write_bytes((tmp_path / "older" / name).read_bytes())
+    with pytest.raises(
+        FingerprintMismatch,
+        match=r"is of a shard of sha256 [0-9a-f]{16}, must be of [0-9a-f]{16} as when it was",
+    ):
+        open_webdataset(written)
+    with pytest.raises(FingerprintMismatch):
+        open_webdataset(written / "shard-{000003..000004}.tar")
+
+
+def test_a_list_that_is_gone_is_told(written):
+    (written / "seqdata-index" / LIST).unlink()
+    with pytest.raises(
+        IncompleteDatasetError,
+        match=r"is of a writer that lists all of its shards \(seqdata-index/shards.json\), and th",
+    ):
+        open_webdataset(written)
+    index_shards(written, anew=True, progress=False)  # they are shards as anybody's from here on
+    assert "x.npy" in open_webdataset(written).fields
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"version": 1', b'"version": 2'),
+        (b'"version": 1', b'"vErsion": 1'),
+        (b"shard-000000", b"shard-100000"),
+        (b"{", b"["),
+        (b"{\n", b"{ "),
+        (b'"x"', b'"z"'),
+    ],
+)
+def test_a_list_that_is_damaged_is_told(written, old, new):
+    path = written / "seqdata-index" / LIST
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+    with pytest.raises(
+        CorruptShardError,
+        match=r"is (damaged|of version 2), must be as it was written; restore it",
+    ):
+        open_webdataset(written)
+
+
+def test_a_shard_that_is_not_in_the_list_is_told(written):
+    (written / "more.tar").write_bytes((written / "shard-000000.tar").read_bytes())
+    with pytest.raises(
+        FingerprintMismatch,
+        match=r'"more.tar".*is in the folder but not in the list of its shards, must be in both',
+    ):
+        open_webdataset(written)
+
+
+def test_some_of_the_shards_are_opened_by_name(written):
+    whole = open_webdataset(written)
+    some = open_webdataset(written / "shard-{000001..000002}.tar")
+    assert 0 < len(some) < len(whole)
+    assert set(some.fields) == set(whole.fields) == {"x", "y"}
+
+
+def test_an_index_that_is_repaired_says_what_the_writer_said(written):
+    whole = open_webdataset(written)
+    find_index(written / "shard-000000.tar").unlink()
+    _, reports = audit(str(written), shard=None, repair=True, told=lambda _: None)
+    assert not any(one.damages for one in reports)
+    again = open_webdataset(written)
+    assert dict(again.fields) == dict(whole.fields)
+    assert again.fingerprint == whole.fingerprint
+
+
+@pytest.mark.parametrize("moved", [1, 7, 10])
+def test_a_writer_that_was_stopped_in_its_commit_is_gone_on_with(written, tmp_path, moved):
+    due = {path.name: path.read_bytes() for path in written.rglob("*") if path.is_file()}
+    root = tmp_path / "again"
+    real, count = os.replace, 0
+
+    def stops(source, target):
+        nonlocal count
+        if str(root) in str(target) and ".seqdata-tmp" not in str(target):
+            count += 1
+            if count > moved:
+                raise KeyboardInterrupt
+        real(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", stops)
+        with pytest.raises(KeyboardInterrupt):
+            write_webdataset(root, rows(), shard_bytes=SHARD)
+    with pytest.raises(IncompleteDatasetError, match="was never finished writing"):
+        open_webdataset(root)
+    write_webdataset(root, rows(), shard_bytes=SHARD)
+    assert {path.name: path.read_bytes() for path in root.rglob("*") if path.is_file()} == due
+
+
+def test_a_folder_whose_writer_only_had_to_sweep_is_whole(written):
+    (written / f"{ASIDE}x").mkdir()
+    assert len(open_webdataset(written)) == 40
+    with pytest.raises(ConfigError, match="must be an empty folder"):
+        write_webdataset(written, rows(), shard_bytes=SHARD)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EMFILE, r"raise `ulimit -n` \(now \d+\)"), (errno.EACCES, "check its rights")],
+)
+def test_a_folder_that_cannot_be_listed_says_why(written, monkeypatch, number, remedy):
+    def refuses(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "listdir", refuses)
+    with pytest.raises(DataError, match=rf"cannot be opened \(.*\), must be readable; {remedy}"):
+        names_in(written)
