@@ -7,7 +7,7 @@ lengths, sources, checks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,7 +43,8 @@ class Made:
         fields: Name -> field.
         layout: Where sequences lie, with lengths.
         sources: Field -> its source; empty where shards are asked for one by one.
-        part: Gives field -> its source of one shard, over its bytes.
+        part: Gives field -> its source of one shard: of its number, its bytes, the fields that
+            are wanted (None: all), and whether the bytes were found right by nobody yet.
         ids: The keys.
         indexes: Of the shards.
         verify: When checksums are looked at.
@@ -53,7 +54,7 @@ class Made:
     fields: Mapping[str, Field]
     layout: Layout
     sources: Mapping[str, FieldSource]
-    part: Callable[[int, NDArray[np.uint8]], Mapping[str, FieldSource]]
+    part: Callable[[int, NDArray[np.uint8], Iterable[str] | None, bool], Mapping[str, FieldSource]]
     ids: TextSource
     indexes: Sequence[ShardIndex]
     verify: str
@@ -108,25 +109,32 @@ def make(
             if steps is None:
 
                 def alone(shard: int, one: Wanted = one) -> WholeSource:
-                    few = _alone(opened, bare, shard, opened.hold(shard))
-                    return _whole(*few, one, _runs_of(runs, one, shard), _checks_of(checks, shard))
+                    mine = _runs_of(runs, one, shard)
+                    few = _alone(opened, bare, shard, opened.hold(shard, mine))
+                    return _whole(*few, one, mine, _checks_of(checks, shard))
 
                 steps = survey(one, alone, counts)
             counted[one.name] = steps
     fields, lengths_of = axes_of_fields(opened, wanted, counted, bare)
     layout = replace(bare, lengths_of={axis: narrow(one) for axis, one in lengths_of.items()})
     settled = [replace(one, field=fields[one.name]) for one in wanted]
+    by_name = {one.name: one for one in settled}
     sources: dict[str, FieldSource] = {}
     if opened.content is not None:
         sources = {
             one.name: _source(opened, layout, one, runs[one.extension], checks) for one in settled
         }
 
-    def part(shard: int, content: NDArray[np.uint8]) -> Mapping[str, FieldSource]:
+    def part(
+        shard: int, content: NDArray[np.uint8], names: Iterable[str] | None, fresh: bool
+    ) -> Mapping[str, FieldSource]:
         few, where = _alone(opened, layout, shard, content)
         mine = _checks_of(checks, shard)
+        if fresh:  # whatever the bits say
+            mine = {extension: replace(one, bits=None) for extension, one in mine.items()}
+        asked = settled if names is None else [by_name[name] for name in names]
         return {
-            one.name: _source(few, where, one, _runs_of(runs, one, shard), mine) for one in settled
+            one.name: _source(few, where, one, _runs_of(runs, one, shard), mine) for one in asked
         }
 
     return Made(

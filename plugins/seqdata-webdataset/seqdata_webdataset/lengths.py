@@ -35,7 +35,7 @@ class Opened:
         location: Where they lie.
         names: Of the shards.
         indexes: Of each.
-        hold: Gives the bytes of a shard, uint8.
+        hold: Gives the bytes of a shard, uint8, in which at least those of some values are there.
         content: Of each, its bytes, uint8; None: they are asked for one by one.
         verify: When checksums are looked at: off, first_read or always.
         ids: The keys of all samples.
@@ -46,7 +46,7 @@ class Opened:
     location: str
     names: Sequence[str]
     indexes: Sequence[ShardIndex]
-    hold: Callable[[int], NDArray[np.uint8]]
+    hold: Callable[[int, Runs], NDArray[np.uint8]]
     content: tuple[NDArray[np.uint8], ...] | None
     verify: str
     ids: TextSource

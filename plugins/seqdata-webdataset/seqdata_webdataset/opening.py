@@ -15,26 +15,41 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, CorruptShardError, DecodeError, FingerprintMismatch
+from seqdata.errors import (
+    ConfigError,
+    CorruptShardError,
+    DecodeError,
+    FingerprintMismatch,
+    IncompleteDatasetError,
+    MissingShardError,
+)
 from seqdata.storage.checking.bits import SharedBits
 from seqdata.storage.checking.verifying import check_mode, mode_of
 from seqdata.storage.hashing import hash_texts
 from seqdata.storage.ids import check_ids
 from seqdata.storage.manifest import Checking
 from seqdata.storage.places import Place
+from seqdata.storage.remote.files import remote_files
 from seqdata.storage.remote.options import Remote, remote_of
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.remote.urls import shown
 from seqdata.storage.texts import TextSource
 from seqdata.storage.writing.progress import told
+from seqdata_webdataset.checked import checked
 from seqdata_webdataset.fields import Made, extensions_of, ids_of, make, starts_of
 from seqdata_webdataset.finding import Location, find_shards, text_of
 from seqdata_webdataset.indexing import build
+from seqdata_webdataset.keeping import FOLDER
 from seqdata_webdataset.lengths import Opened
+from seqdata_webdataset.listing import LIST
 from seqdata_webdataset.parts import Parts
+from seqdata_webdataset.placed import Runs
+from seqdata_webdataset.ranged import Distant, RangedShards
+from seqdata_webdataset.remote import RemoteShard
 from seqdata_webdataset.schema import Schema, Wanted, fields_of
-from seqdata_webdataset.shard_index import ShardIndex, ends_of
+from seqdata_webdataset.shard_index import ShardIndex
 from seqdata_webdataset.shards import Shard, keep
+from seqdata_webdataset.shelved import ShelvedShards
 from seqdata_webdataset.store import Options, WebDatasetStore
 from seqdata_webdataset.unsafe import allowed
 from seqdata_webdataset.whole import WholeSource
@@ -71,7 +86,9 @@ def open_webdataset(
         index: ``"build"``: make the index of shards that have none, with a progress bar.
         keys: ``unique``: a key is there once; ``by_shard``: once in each shard, and ids are
             ``shard.tar/key``.
-        remote: How URLs are read: through the cache, as ``"cache"`` (None) or a ``Remote`` says.
+        remote: How URLs are read: ``"cache"`` (None): shards whole, kept on this machine;
+            ``"ranges"``: only the members, or parts of long ones, that a batch needs; or a
+            ``Remote`` with more to say.
         progress: Whether to show bars; None: where standard error is a terminal.
         unsafe_decoders: Which members may be read though that runs code which they bring: of
             ``pyd``, ``pkl``, ``pickle`` (unpickled), ``pth``, ``pt`` (by torch). The schema must
@@ -82,25 +99,24 @@ def open_webdataset(
             meant.
         MissingShardError: If a shard is not there.
         CorruptShardError: If a shard is damaged or not as long as its index says.
-        FingerprintMismatch: If a shard is not the one that was indexed.
+        FingerprintMismatch: If a shard is not the one that was indexed, or an index is not of
+            the shard that was written.
+        IncompleteDatasetError: If writing was never finished.
         DecodeError: If members are not what the schema says.
         UnsafeContentError: If members could run code.
     """
     text = text_of(location)
     check_mode(verify, text)
     if index not in INDEX_MODES:
-        raise ConfigError(f"{text}: `index` is {index!r}, must be 'build' or None; leave it out")
+        raise ConfigError(
+            f"{shown(text)}: `index` is {index!r}, must be 'build' or None; leave it out"
+        )
     if keys not in KEY_MODES:
         raise ConfigError(
-            f"{text}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it out"
+            f"{shown(text)}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it out"
         )
     unsafe = allowed(unsafe_decoders, shown(text))
     how = remote_of(remote)
-    if how.how == "ranges":
-        raise ConfigError(
-            f"{shown(text)}: `remote` is 'ranges', must be 'cache': tar shards are fetched whole; "
-            "leave it out, or write an Arrow store for reading by ranges"
-        )
     shards = find_shards(text, how)
     if index == "build":
         build(shown(text), shards, progress=progress)
@@ -133,14 +149,20 @@ def open_shards(
         return Place(dataset=location, shard=shard, file=names[shard], verify=True)
 
     def hold(shard: int, release: Callable[[], None] | None = None) -> NDArray[np.uint8]:
-        return _checked(shards[shard], indexes[shard], file_of(shard), release)
+        return checked(shards[shard], indexes[shard], file_of(shard), release)
+
+    def hold_some(shard: int, runs: Runs) -> NDArray[np.uint8]:
+        away = distant is not None and shard in distant.files
+        return distant.some(shard, runs) if distant is not None and away else hold(shard)
 
     local = all(one.here for one in shards)
     content = tuple(hold(shard) for shard in range(len(shards))) if local else None
+    remote = options.remote or Remote()
+    distant = _distant(shards, indexes, file_of, remote) if remote.how == "ranges" else None
     how = Checking(algorithm=indexes[0].algorithm, block=indexes[0].block)
     ids = _ids(location, names, indexes, options.keys)
     opened = Opened(
-        location=location, names=names, indexes=indexes, hold=hold, content=content,
+        location=location, names=names, indexes=indexes, hold=hold_some, content=content,
         verify=mode_of(options.verify, how, location), ids=ids, starts=starts_of(indexes),
         file_of=file_of,
     )  # fmt: skip
@@ -153,12 +175,37 @@ def open_shards(
         return _count(shards[0], digest, one, source_of, counts, progress)
 
     made: Made = make(opened, wanted, bits, survey, digest)
-    parts = None if local else Parts(made, options.remote or Remote(), hold)
-    return WebDatasetStore(location, options, shards, made, parts, _reopen)
+    if local:
+        return WebDatasetStore(location, options, shards, made, None, _reopen)
+    ways = (
+        ShelvedShards(made, remote, hold) if distant is None else RangedShards(made, distant, hold)
+    )
+    return WebDatasetStore(location, options, shards, made, Parts(made, ways), _reopen)
+
+
+def _distant(
+    shards: Sequence[Shard],
+    indexes: Sequence[ShardIndex],
+    place_of: Callable[[int], Place],
+    remote: Remote,
+) -> Distant:
+    """Give the shards that are not on this machine."""
+    away = {i: one.url for i, one in enumerate(shards) if isinstance(one, RemoteShard)}
+    folders = {url: remote_files(url, remote) for url in away.values()}
+    files = {number: folders[url] for number, url in away.items()}
+    return Distant(files, indexes, place_of, Fetchers(remote.connections))
 
 
 def _indexes(location: str, shards: Sequence[Shard]) -> list[ShardIndex]:
-    made = Fetchers(_AT_ONCE).each(lambda i: shards[i].index(location, i), range(len(shards)))
+    here = all(one.here for one in shards)  # threads need memory, and local files do not wait
+    numbers = range(len(shards))
+    made = (
+        [shards[i].index(location, i) for i in numbers]
+        if here
+        else Fetchers(_AT_ONCE).each(lambda i: shards[i].index(location, i), numbers)
+    )
+    for i, (shard, one) in enumerate(zip(shards, made, strict=True)):
+        _check_listed(Place(dataset=location, shard=i, file=shard.name), shard, one)
     without = [shard for shard, index in zip(shards, made, strict=True) if index is None]
     if without:
         for i, shard in enumerate(shards):  # what is not there at all is another matter
@@ -181,34 +228,36 @@ def _indexes(location: str, shards: Sequence[Shard]) -> list[ShardIndex]:
     return found
 
 
-def _checked(
-    shard: Shard, index: ShardIndex, place: Place, release: Callable[[], None] | None
-) -> NDArray[np.uint8]:
-    """Give the bytes of a shard that is the one that was indexed, as far as two headers tell.
+def _check_listed(place: Place, shard: Shard, index: ShardIndex | None) -> None:
+    """Compare an index with the list of its writer's shards.
 
     Raises:
-        CorruptShardError: If it has another size.
-        FingerprintMismatch: If it is another one.
+        MissingShardError: If it is not there.
+        IncompleteDatasetError: If the list is not there.
+        FingerprintMismatch: If it is of another shard.
     """
-    content = shard.content(place, index, release=release)
-    if len(content) != index.bytes:
-        shorter, longer = sorted((len(content), index.bytes))
-        raise replace(place, offset=shorter, length=longer - shorter).error(
-            CorruptShardError,
-            f"has {len(content)} bytes, must have {index.bytes} as when it was indexed; restore "
-            "it, or, if it was written anew, make its index anew with --repair-index",
-            expected=index.bytes, found=len(content),
-        )  # fmt: skip
-    found = ends_of(content, index.last)
-    if found != index.ends:
-        raise replace(place, offset=index.last, length=512).error(
+    place = replace(place, part=f"index of shard {place.shard}")
+    if shard.listed is None and index is not None and index.told:
+        raise place.error(
+            IncompleteDatasetError,
+            f"is of a writer that lists all of its shards ({FOLDER}/{LIST}), and there is no such "
+            "list, must be; writing was never finished, or not all was copied: copy it, or make "
+            "the index anew with `seqdata index --anew`",
+        )
+    if shard.listed is not None and index is None:
+        raise place.error(
+            MissingShardError,
+            "is not there, must be; make it anew with `--repair-index`, or restore it",
+        )
+    if shard.listed is not None and index is not None and index.sha256 != shard.listed.sha256:
+        raise place.error(
             FingerprintMismatch,
-            f"has first and last headers of digest {found[:16]}, must be {index.ends[:16]} as when "
-            "it was indexed; it is another shard or damaged: restore it, or make its index anew "
-            "with --repair-index",
-            expected=index.ends, found=found,
+            f"is of a shard of sha256 {index.sha256[:16]}, must be of "
+            f"{shard.listed.sha256[:16]} as when it was written; restore it and its shard; or, "
+            f"if that was replaced, remove {FOLDER}/{LIST} and make indexes anew with `seqdata "
+            "index --anew`",
+            expected=shard.listed.sha256, found=index.sha256,
         )  # fmt: skip
-    return content
 
 
 def _ids(

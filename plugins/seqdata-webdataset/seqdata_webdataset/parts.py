@@ -1,4 +1,4 @@
-"""Shards that come when they are needed: remote ones, through the bounded cache.
+"""Batches that are put together from shards which come when they are needed.
 
 Place in the flow: the store over remote shards reads by it. Reads: spans. Makes: columns of several
 shards.
@@ -6,96 +6,59 @@ shards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.storage.pieces import PieceColumn
-from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.parts import JoinedColumn, Part
-from seqdata.storage.remote.pools import Fetchers
-from seqdata.storage.remote.shelf import Shelf
-from seqdata_webdataset.fields import FieldSource, Made
-from seqdata_webdataset.placed import PlacedTexts
+from seqdata.storage.remote.parts import JoinedColumn
+from seqdata_webdataset.bringing import Asked, Bringing
+from seqdata_webdataset.fields import Made
 from seqdata_webdataset.reading import read_sources
-
-_STAYS = 8  # an eighth of a cache that is smaller than the data may stay open in one process
-_OPENERS = 4  # shards that are fetched at once
-Hold = Callable[[int, Callable[[], None] | None], NDArray[np.uint8]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OneShard:
-    """One shard that is open.
-
-    Attributes:
-        number: Of the shard.
-        sources: Field -> its source; sequences are counted from its first one.
-    """
-
-    number: int
-    sources: Mapping[str, FieldSource]
 
 
 class Parts:
-    """The shards of a store, each opened when it is needed.
+    """The shards of a store, each brought when it is needed.
 
     Args:
         made: What the store consists of.
-        remote: How shards are fetched.
-        hold: Gives the bytes of a shard; is given what lets go of others.
+        bringing: How shards come.
     """
 
-    __slots__ = ("_made", "_shelf", "_starts")
+    __slots__ = ("_bringing", "_made", "_starts")
 
-    def __init__(self, made: Made, remote: Remote, hold: Hold) -> None:
+    def __init__(self, made: Made, bringing: Bringing) -> None:
         self._made = made
+        self._bringing = bringing
         self._starts = np.array(made.layout.starts, dtype=np.int64)
-        sizes = [index.bytes for index in made.indexes]
-        most = remote.cache_bytes
-        stays = most if sum(sizes) <= most else most // _STAYS
-
-        def opened(number: int, release: Callable[[], None]) -> Part:
-            return cast(Part, OneShard(number, made.part(number, hold(number, release))))
-
-        def fetch(number: int) -> None:
-            hold(number, None)
-
-        self._shelf = Shelf(opened, fetch, sizes, stays, Fetchers(_OPENERS))
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
         """Give the columns of spans, int64 (n, 3), of sequences that are there."""
-        names = list(fields)
+        names, layout = list(fields), self._made.layout
         shards = self._shards_of(spans[:, 0])
-        parts = self._get(shards)
+        touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
         local = spans.copy()
         local[:, 0] -= self._starts[shards]
-        owner = np.searchsorted([one.number for one in parts], shards)
+        rows = {number: np.flatnonzero(shards == number) for number in touched.tolist()}
+        asked = {number: Asked(local[mine], names, axis) for number, mine in rows.items()}
         index = np.empty(len(spans), dtype=np.int64)
         found = []
-        for number, part in enumerate(parts):
-            rows = np.flatnonzero(owner == number)
-            index[rows] = np.arange(len(rows))
+        for part in self._bringing.get(asked):
+            mine = rows[part.number]
+            index[mine] = np.arange(len(mine))
             first, stop = self._starts[part.number : part.number + 2].tolist()
-            lengths_of = {
-                name: one[first:stop] for name, one in self._made.layout.lengths_of.items()
-            }
+            lengths_of = {name: one[first:stop] for name, one in layout.lengths_of.items()}
             found.append(
                 read_sources(
-                    self._made.layout.location,
-                    part.sources,
-                    self._made.fields,
-                    lengths_of,
-                    local[rows],
-                    names,
-                    axis,
+                    layout.location, part.sources, self._made.fields, lengths_of, local[mine],
+                    names, axis,
                 )
-            )
+            )  # fmt: skip
         if len(found) == 1:
             return found[0]
+        owner = np.searchsorted(touched, shards)
         return {name: _joined([one[name] for one in found], owner, index) for name in names}
 
     def texts(self, name: str, numbers: NDArray[np.int64]) -> list[Any]:
@@ -108,22 +71,13 @@ class Parts:
     def expect(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need, in their order; whether more may be told."""
         shards = self._shards_of(np.asarray(numbers, dtype=np.int64))
-        return self._shelf.expect(dict.fromkeys(shards.tolist()))
-
-    def _get(self, shards: NDArray[np.int64]) -> list[OneShard]:
-        touched = np.unique(shards).tolist() if len(shards) else [0]
-        return cast("list[OneShard]", self._shelf.get(touched))
+        return self._bringing.expect(dict.fromkeys(shards.tolist()))
 
     def _shards_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         outside = (numbers < 0) | (numbers >= self._starts[-1])
         if outside.any():
             self._made.layout.shard_of(int(numbers[outside][0]))  # says that it is not there
         return np.searchsorted(self._starts, numbers, side="right") - 1
-
-
-def is_texts(source: FieldSource | None) -> bool:
-    """Tell whether a source is one of texts."""
-    return isinstance(source, PlacedTexts)
 
 
 def _joined(columns: Sequence[Any], owner: NDArray[np.int64], index: NDArray[np.int64]) -> Any:

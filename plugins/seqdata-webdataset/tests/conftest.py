@@ -3,8 +3,11 @@
 import io
 import itertools
 import json
+import logging
 import tarfile
+import warnings
 
+import fsspec
 import numpy as np
 import pytest
 import webdataset
@@ -117,3 +120,19 @@ def opened(tar):
         return open_webdataset(path, index="build", progress=False, **options)
 
     return open_
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """A real S3 API on this machine: (file system, options)."""
+    pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+    host, port = server.get_host_and_port()
+    options = {"key": "testing", "secret": "testing", "endpoint_url": f"http://{host}:{port}"}
+    yield fsspec.filesystem("s3", **options), options
+    server.stop()

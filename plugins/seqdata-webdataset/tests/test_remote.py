@@ -1,9 +1,7 @@
 """Shards behind URLs: indexed once, fetched when they are needed, read as local ones."""
 
 import json
-import logging
 import uuid
-import warnings
 
 import fsspec
 import numpy as np
@@ -111,11 +109,6 @@ def test_locations_without_shards_are_said(url, remote):
         open_webdataset("memory://nowhere", remote=remote)
 
 
-def test_shards_are_not_read_by_ranges(url):
-    with pytest.raises(ConfigError, match="`remote` is 'ranges', must be 'cache': tar shards are"):
-        open_webdataset(url, remote="ranges")
-
-
 def test_the_command_takes_urls(url, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     location = f"{url}/x-{{000..002}}.tar"
@@ -126,22 +119,6 @@ def test_the_command_takes_urls(url, monkeypatch, tmp_path):
     done = CliRunner().invoke(app, ["verify", location])
     assert "every byte is as it was written" in done.output
     assert index_shards(url)["sequences"] == 30
-
-
-@pytest.fixture(scope="module")
-def s3():
-    """A real S3 API on this machine: (file system, options)."""
-    pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-    host, port = server.get_host_and_port()
-    options = {"key": "testing", "secret": "testing", "endpoint_url": f"http://{host}:{port}"}
-    yield fsspec.filesystem("s3", **options), options
-    server.stop()
 
 
 @pytest.mark.slow

@@ -1,0 +1,176 @@
+"""Shards that stay where they are: only the members, or parts of them, that a batch needs come.
+
+A shard is laid out in memory as in its file, empty but for what was asked for; so sources,
+checksums and errors are those of whole shards. What comes is verified, each time. Place in the
+flow: remote shards are read by it where that was asked for. Reads: ranges. Makes: sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.storage.columns import Source
+from seqdata.storage.places import Place
+from seqdata.storage.remote.files import RemoteFiles, Stat
+from seqdata.storage.remote.filling import Filling, empty, fill
+from seqdata.storage.remote.pools import Fetchers
+from seqdata_webdataset.bringing import Asked, OneShard
+from seqdata_webdataset.checked import check_headers, check_size
+from seqdata_webdataset.fields import FieldSource, Made
+from seqdata_webdataset.headers import BLOCK
+from seqdata_webdataset.placed import PlacedSource, Runs
+from seqdata_webdataset.shard_index import ShardIndex
+
+Ranges = list[NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distant:
+    """Shards that are not on this machine, and what was seen of them.
+
+    Attributes:
+        files: Shard -> where it lies.
+        indexes: Of all shards.
+        place_of: Gives the place of a shard, for errors.
+        fetchers: Threads.
+        stats: Shard -> what it was when it was first read.
+    """
+
+    files: Mapping[int, RemoteFiles]
+    indexes: Sequence[ShardIndex]
+    place_of: Callable[[int], Place]
+    fetchers: Fetchers
+    stats: dict[int, Stat] = field(default_factory=dict)
+
+    def look(self, numbers: Iterable[int]) -> None:
+        """Look at the size and two headers of shards that were not read yet.
+
+        Raises:
+            MissingShardError: If one is not there.
+            RemoteReadError: If one cannot be read.
+            CorruptShardError: If one has another size than when it was indexed.
+            FingerprintMismatch: If one is another.
+        """
+        fresh = [number for number in numbers if number not in self.stats]
+        for number, stat in zip(fresh, self.fetchers.each(self._first, fresh), strict=True):
+            self.stats[number] = stat
+
+    def bring(self, wanted: Mapping[int, tuple[NDArray[np.uint8], Ranges]]) -> None:
+        """Bring ranges, int64 (n, 2), of shards into their memory; all are of the same version.
+
+        Raises:
+            MissingShardError: If a shard is not there.
+            RemoteReadError: If one cannot be read.
+            FingerprintMismatch: If one was replaced.
+        """
+        fillings = [
+            Filling(self.files[n], self.indexes[n].shard, content, ranges, self.place_of(n))
+            for n, (content, ranges) in wanted.items()
+        ]
+        fill(fillings, self.fetchers)
+        self.fetchers.each(self._same, list(wanted))
+
+    def some(self, number: int, runs: Runs) -> NDArray[np.uint8]:
+        """Give a shard of which the values of one field are there."""
+        self.look([number])
+        content = _memory(self.indexes[number].bytes)
+        begins, sizes = runs.begins[0], runs.sizes[0]
+        self.bring({number: (content, [np.stack([begins, begins + sizes], axis=1)])})
+        return _settled(content)
+
+    def _first(self, number: int) -> Stat:
+        index, files, place = self.indexes[number], self.files[number], self.place_of(number)
+        stat = files.stat(index.shard, place)
+        check_size(stat.size, index, place)
+        first, last = (
+            files.read(index.shard, at, min(at + BLOCK, index.bytes), place)
+            for at in (0, index.last)
+        )
+        check_headers(first, last, index, place)
+        return stat
+
+    def _same(self, number: int) -> None:
+        name = self.indexes[number].shard
+        self.files[number].check_same(name, self.stats[number], self.place_of(number))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangedShards:
+    """The shards of a store, of which ranges are read: a ``Bringing``.
+
+    Attributes:
+        made: What the store consists of.
+        distant: Those that are not on this machine.
+        hold: Gives the bytes of one that is.
+    """
+
+    made: Made
+    distant: Distant
+    hold: Callable[[int], NDArray[np.uint8]]
+
+    def get(self, asked: Mapping[int, Asked]) -> list[OneShard]:
+        """Give shards by number; see ``Bringing``."""
+        self.distant.look(number for number in asked if number in self.distant.files)
+        wanted, parts = {}, []
+        for number, one in asked.items():
+            if number not in self.distant.files:
+                parts.append(OneShard(number, self._sources(number, self.hold(number), one)))
+                continue
+            content = _memory(self.made.indexes[number].bytes)
+            sources = self._sources(number, _settled(content), one)
+            parts.append(OneShard(number, sources))
+            wanted[number] = (content, list(ranges_of(sources, one)))
+        self.distant.bring(wanted)
+        return parts
+
+    def expect(self, numbers: Iterable[int]) -> bool:
+        """Say that nothing is brought ahead: which parts are needed is not known; ``Bringing``."""
+        del numbers
+        return False
+
+    def _sources(
+        self, number: int, content: NDArray[np.uint8], one: Asked
+    ) -> Mapping[str, FieldSource]:
+        return self.made.part(number, content, one.names, True)
+
+
+def ranges_of(sources: Mapping[str, FieldSource], asked: Asked) -> Iterable[NDArray[np.int64]]:
+    """Give the ranges of a shard, int64 (n, 2) each, that a batch needs of its fields."""
+    for name in asked.names:
+        source = sources[name]
+        if isinstance(source, Source):  # its values are in the index
+            continue
+        if isinstance(source, PlacedSource):
+            cut = source.field.axis == asked.axis
+            yield _ranges(source, asked.spans, cut=cut)
+        else:  # texts, and what is decoded
+            yield _ranges(source.source, asked.spans, cut=False)
+
+
+def _ranges(source: PlacedSource, spans: NDArray[np.int64], *, cut: bool) -> NDArray[np.int64]:
+    begins = source.runs.begins[0][spans[:, 0]]
+    sizes = source.runs.sizes[0][spans[:, 0]]
+    if not cut:
+        return np.stack([begins, begins + sizes], axis=1)
+    low, high = spans[:, 1] * source.width, spans[:, 2] * source.width
+    if source.checks is not None:  # of whole blocks only can it be told that they are right
+        block = source.checks.block
+        low, high = low // block * block, -(-high // block) * block
+    inside = np.clip(np.stack([low, high], axis=1), 0, sizes[:, None])
+    made: NDArray[np.int64] = inside + begins[:, None]
+    return made
+
+
+def _memory(size: int) -> NDArray[np.uint8]:
+    return np.frombuffer(empty(size), dtype=np.uint8)[:size]
+
+
+def _settled(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Give the same bytes, not for writing."""
+    view = content.view()
+    view.flags.writeable = False
+    return view
