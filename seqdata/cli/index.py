@@ -18,6 +18,7 @@ from seqdata.cli.console import console, examples, reporting, size
 from seqdata.errors import ConfigError
 from seqdata.opening.stores import opener_of
 from seqdata.protocols import Indexing
+from seqdata.storage.remote.urls import without_secrets
 
 
 @click.command(
@@ -47,7 +48,8 @@ def index(location: str, anew: bool, workers: int | None, as_json: bool) -> None
     opener: object = opener_of(location)
     if not isinstance(opener, Indexing):
         raise ConfigError(
-            f"index: {location!r} needs no index, must be tar shards; open it as it is"
+            f"index: {without_secrets(location)!r} needs no index, must be tar shards; open it "
+            "as it is"
         )
     if workers is None:
         workers = min(8, os.cpu_count() or 1)
@@ -58,7 +60,7 @@ def index(location: str, anew: bool, workers: int | None, as_json: bool) -> None
             executor = stack.enter_context(ProcessPoolExecutor(workers, mp_context=spawn))
         facts = opener.build_index(location, anew=anew, executor=executor)
     if as_json:
-        click.echo(json.dumps({"location": location, **facts}, indent=2))
+        click.echo(json.dumps({"location": without_secrets(location), **facts}, indent=2))
         return
     out = console()
     out.print(
@@ -67,4 +69,4 @@ def index(location: str, anew: bool, workers: int | None, as_json: bool) -> None
     )
     for folder in facts["folders"]:
         out.print(f"kept in {folder}")
-    out.print(f"next: seqdata stats '{location}'")
+    out.print(f"next: seqdata stats '{without_secrets(location)}'")

@@ -18,6 +18,7 @@ from seqdata.cli.console import console, examples, reporting, size
 from seqdata.cli.figures import LengthFigures, length_figures
 from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
+from seqdata.storage.remote.urls import without_secrets
 
 _BAR = 40
 
@@ -38,8 +39,9 @@ def stats(store: str, as_json: bool) -> None:
     out = console()
     whole = sum(shard["bytes"] or 0 for shard in facts["shards"])
     count = len(facts["shards"])
+    shards = f"{count} shard{'s' if count != 1 else ''}"
     out.print(
-        f"{store}: {len(opened):,} sequences in {count} shard{'s' if count != 1 else ''}"
+        f"{facts['location']}: {len(opened):,} sequences in {shards}"
         + (f", {size(whole)}" if whole else "")
     )
     out.print(_fields(opened))
@@ -51,7 +53,7 @@ def stats(store: str, as_json: bool) -> None:
 def describe_store(location: str, store: Store) -> dict[str, Any]:
     """Give what is known of a store without its lengths, as plain data."""
     return {
-        "location": location,
+        "location": without_secrets(location),
         "sequences": len(store),
         "fingerprint": store.fingerprint,
         "fields": {name: asdict(field) for name, field in store.fields.items()},

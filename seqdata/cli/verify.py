@@ -37,7 +37,7 @@ from seqdata.storage.remote.auditing import audit_remote
 from seqdata.storage.remote.files import RemoteFiles, remote_files
 from seqdata.storage.remote.manifests import manifest_at
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import is_remote
+from seqdata.storage.remote.urls import is_remote, without_secrets
 
 _SHOWN = 20  # findings of one file; --json has more
 _WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverified"}
@@ -73,7 +73,7 @@ def verify(store: str, shard: int | None, repair: bool, as_json: bool, keep: Pat
     verified = all(report.by != "structure" for report in reports)
     kept = _keep(store, reports, keep)
     if as_json:
-        facts = {"location": store, "damages": damages, "verified": verified}
+        facts = {"location": without_secrets(store), "damages": damages, "verified": verified}
         click.echo(json.dumps({**facts, "files": [asdict(one) for one in reports]}, indent=2))
     else:
         out = console()

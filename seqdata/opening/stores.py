@@ -17,6 +17,7 @@ from seqdata.opening.members import STORE_MEMBERS, missing
 from seqdata.opening.options import taken
 from seqdata.protocols import Opener, Store
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import shown
 
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
 
@@ -83,7 +84,7 @@ def _backend(name: str, location: Location, host: PluginHost) -> Opener:
     package = _PACKAGES.get(name)
     if package is not None and host.find("backend", name) is None:
         raise PluginError.at(
-            f"open_store: {os.fspath(location)!r} needs the backend {name!r}, which is not "
+            f"open_store: {shown(os.fspath(location))!r} needs the backend {name!r}, which is not "
             f"installed; pip install {package}",
             package=package,
         )

@@ -106,14 +106,14 @@ def _expanded(part: str, location: str) -> list[str]:
         return [part]
     if _most(part) > MAX_SHARDS:
         raise ConfigError(
-            f"webdataset: {location!r} means more than {MAX_SHARDS} shards, must mean at most so "
-            "many; check the braces"
+            f"webdataset: {shown(location)!r} means more than {MAX_SHARDS} shards, must mean at "
+            "most so many; check the braces"
         )
     try:
         return list(braceexpand.braceexpand(part))
     except ValueError as error:  # unbalanced
         raise ConfigError(
-            f"webdataset: {location!r} has braces without their ends, must have both; e.g. "
+            f"webdataset: {shown(location)!r} has braces without their ends, must have both; e.g. "
             "'x-{000..017}.tar'"
         ) from error
 

@@ -106,7 +106,7 @@ def open_webdataset(
         UnsafeContentError: If members could run code.
     """
     text = text_of(location)
-    check_mode(verify, text)
+    check_mode(verify, shown(text))
     if index not in INDEX_MODES:
         raise ConfigError(
             f"{shown(text)}: `index` is {index!r}, must be 'build' or None; leave it out"

@@ -17,6 +17,7 @@ from seqdata.errors import SeqDataError, SeqDataWarning
 from seqdata.opening.forms import form_of
 from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
+from seqdata.storage.remote.urls import without_secrets
 
 _READ = 16  # sequences that are looked at
 _STEPS = 4_096  # timesteps of each, at most
@@ -29,9 +30,15 @@ def opened(location: str) -> tuple[Store | None, list[Finding]]:
         try:
             store = open_store(location)
         except (SeqDataError, OSError) as error:
-            return None, [Finding(location, "store", "bad", str(error), "see the message's end")]
+            return None, [
+                Finding(
+                    without_secrets(location), "store", "bad", str(error), "see the message's end"
+                )
+            ]
     found = [
-        Finding(location, "store", "warn", str(one.message), "see the message's end")
+        Finding(
+            without_secrets(location), "store", "warn", str(one.message), "see the message's end"
+        )
         for one in said
         if issubclass(one.category, SeqDataWarning)
     ]
@@ -42,12 +49,13 @@ def data_findings(location: str, store: Store) -> Iterator[Finding]:
     """Say what an opened data set is like."""
     count, shards = len(store), len(store.shards)
     told = f"{count:,} sequences in {shards:,} shard{'s' if shards != 1 else ''}"
-    yield Finding(location, "shards", "ok", f"{told}, all there and of their size")
+    yield Finding(without_secrets(location), "shards", "ok", f"{told}, all there and of their size")
     for axis, lengths in store.lengths_of.items():
         yield lengths_finding(location, axis, lengths)
     if form_of(location) == "foreign":
         yield Finding(
-            location, "checksums", "note", "none: the files are not ours, damage is not noticed",
+            without_secrets(location), "checksums", "note",
+            "none: the files are not ours, damage is not noticed",
             "write them as a store: seqdata write",
         )  # fmt: skip
     if count:
@@ -61,22 +69,30 @@ def lengths_finding(location: str, axis: str, lengths: Any) -> Finding:
     longest = int(lengths.max()) if len(lengths) else 0
     told = f"{dtype}, up to {longest:,} timesteps"
     if dtype.kind not in "iu":
-        return Finding(location, name, "bad", f"{told}: no integers", "repair the backend")
+        return Finding(
+            without_secrets(location), name, "bad", f"{told}: no integers", "repair the backend"
+        )
     if len(lengths) and not longest:
-        return Finding(location, name, "bad", "all are 0: there is nothing to plan", "look at them")
+        return Finding(
+            without_secrets(location),
+            name,
+            "bad",
+            "all are 0: there is nothing to plan",
+            "look at them",
+        )
     empty = int(np.count_nonzero(lengths == 0))
     if empty:
         return Finding(
-            location, name, "note", f"{told}; {empty:,} are 0 and will be dropped",
+            without_secrets(location), name, "note", f"{told}; {empty:,} are 0 and will be dropped",
             "say empty='error' in the policy if there should be none",
         )  # fmt: skip
-    return Finding(location, name, "ok", told)
+    return Finding(without_secrets(location), name, "ok", told)
 
 
 def _sample(location: str, store: Store) -> Finding:
     """Read a few sequences all over the data set; their checksums are looked at."""
     numbers = np.unique(np.linspace(0, len(store) - 1, _READ).astype(np.int64))
-    fix = f"seqdata verify {location}"
+    fix = f"seqdata verify {without_secrets(location)}"
     try:
         for axis, lengths in store.lengths_of.items():
             names = [name for name, field in store.fields.items() if field.axis in (axis, None)]
@@ -85,10 +101,9 @@ def _sample(location: str, store: Store) -> Finding:
             for column in store.read(spans, names, axis=axis).values():
                 _look_at(column)
     except (SeqDataError, OSError) as error:
-        return Finding(location, "data", "bad", str(error), fix)
-    return Finding(
-        location, "data", "ok", f"{len(numbers)} sequences read; all of them: {fix}"
-    )  # fmt: skip
+        return Finding(without_secrets(location), "data", "bad", str(error), fix)
+    read = f"{len(numbers)} sequences read; all of them: {fix}"
+    return Finding(without_secrets(location), "data", "ok", read)
 
 
 def _look_at(column: Any) -> None:
