@@ -1,10 +1,11 @@
-"""The manifest of a remote store.
+"""The manifest of a remote store, and whether such a file is there.
 
 Place in the flow: opening and verifying begin here. Reads: one remote file. Makes: a ``Manifest``.
 """
 
 from __future__ import annotations
 
+from seqdata.errors import MissingShardError
 from seqdata.storage.manifest import MANIFEST, Manifest
 from seqdata.storage.parsing import check_manifest_size, parse_manifest
 from seqdata.storage.places import Place
@@ -23,3 +24,16 @@ def manifest_at(files: RemoteFiles) -> Manifest:
     stat = files.stat(MANIFEST, place)
     check_manifest_size(stat.size, place)
     return parse_manifest(files.read(MANIFEST, 0, stat.size, place), place)
+
+
+def is_there(files: RemoteFiles, name: str) -> bool:
+    """Tell whether a file is there.
+
+    Raises:
+        RemoteReadError: If it cannot be asked for.
+    """
+    try:
+        files.stat(name)
+    except MissingShardError:
+        return False
+    return True
