@@ -275,11 +275,11 @@ def _no_store(root: Path) -> ConfigError | DataError:
     own = [name for name in names if OWN_FILES.fullmatch(name)]
     if unfinished(root):
         shards, sequences = left_behind(root)
+        kept = f"{shards} whole shards ({sequences} sequences) are there, and " if shards else ""
         return place.error(
             IncompleteDatasetError,
-            "is not there, must be: it is written last; writing was not finished: "
-            f"{shards} whole shards ({sequences} sequences) are there, and the same call or "
-            "command goes on after them",
+            f"is not there, must be: it is written last; writing was not finished: {kept}the same "
+            f"call or command goes on {'after them' if shards else 'where it stopped'}",
             shards=shards, sequences=sequences,
         )  # fmt: skip
     if own:

@@ -224,8 +224,8 @@ def test_a_location_that_is_no_path_is_an_error(location):
 def test_a_folder_where_a_writer_stopped_says_how_to_go_on(tmp_path):
     (tmp_path / ".seqdata-tmp-abc").mkdir()
     text = (
-        r"manifest \(.seqdata.json.\): is not there, must be: .*: 0 whole shards \(0 sequences\) "
-        "are there, and the same call or command goes on after them"
+        r"manifest \(.seqdata.json.\): is not there, must be: .*; writing was not finished: "
+        "the same call or command goes on where it stopped"
     )
     with pytest.raises(IncompleteDatasetError, match=text) as caught:
         open_arrow(tmp_path)
