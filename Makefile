@@ -24,7 +24,7 @@ $(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
 $(STAMP) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-nightly reliability lint types docs bench faults mutants dist clean
+.PHONY: help env demo test test-nightly reliability lint types docs bench torture faults mutants dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +99,10 @@ $(STAMP_OF_PEERS): benchmarks/peers.txt | $(STAMP)
 	@echo "== environment: installing benchmarks/peers.txt in $(PEERS) (minutes)"
 	@if $(PEERS)/bin/python -m pip install -q -r benchmarks/peers.txt; then touch $@; else \
 		echo "== environment: not all of it could be installed; what is missing is left out below"; fi
+
+torture: env $(STAMP_OF_PEERS)  ## the same harm to the same data, here and in other libraries; writes the table of the docs (15 minutes)
+	@echo "== torture: benchmarks/torture.py; nine columns, two at a time, every case in a process of its own"
+	@$(BIN)/python benchmarks/torture.py --page docs/explanation/torture.md
 
 faults: env  ## inject every fault there is and show what comes of it (6 minutes)
 	@echo "== faults: damaged files, killed workers, writers and ranks, a full disk; each in a process of its own"

@@ -1,0 +1,130 @@
+"""The same small set, and the same harm, in the hands of every library.
+
+    python benchmarks/torture.py [--only READER ...] [--page PATH] [--peers PYTHON] [--json PATH]
+
+Every library writes the same 1,009 sequences with its own writer, and reads them as its guide says.
+Then the files are harmed, writers and workers killed, epochs shared and stopped; one judge, which
+knows every value, says what came of it. The others live in an environment of their own (`make
+torture` makes it from benchmarks/peers.txt); what is not there is named and left out. Ends within
+20 minutes on 2 cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from common import machine
+from rich.console import Console
+from torture_set.cases import CASES, Bench, Tries
+from torture_set.columns import COLUMNS, Column
+from torture_set.judge import ERROR, Outcome
+from torture_set.page import Found, counted, into_page, table_of
+from torture_set.server import Missing, Server
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE.parent / ".venv-bench" / "bin" / "python"
+PATIENCE = 25.0  # seconds that a case may take before it counts as hanging
+
+
+def tried(
+    column: Column, python: Path, root: Path, chosen: list[str], say: Callable[[str], None]
+) -> Found:
+    """Do all cases of one library.
+
+    Raises:
+        Missing: If it is not there.
+    """
+    root.mkdir(parents=True)
+    server = Server(python, column.reader, root / "server")
+    try:
+        bench = Bench(column, server, root, PATIENCE, np.random.default_rng(11))
+        (written,) = server.run("write", seconds=120, folder=str(bench.whole))
+        if not written.ended:
+            raise Missing(f"cannot write: {written.error or written.status}")
+        found: dict[str, Tries] = {}
+        for name in chosen:
+            began = time.monotonic()
+            try:
+                found[name] = CASES[name](bench)
+            except OSError as error:  # of the harm itself: our own fault, and shown as such
+                found[name] = [Outcome("(the script failed)", str(error))]
+            say(f"{column.title}: {name}: {counted(found[name])}, {time.monotonic() - began:.0f} s")
+        return Found(server.versions, found)
+    finally:
+        server.close()
+
+
+def everybody(
+    columns: list[Column], peers: Path, root: Path, chosen: list[str], say: Callable[[str], None]
+) -> dict[str, Found]:
+    """Do all cases of all libraries, two libraries at a time."""
+    found: dict[str, Found] = {}
+    with ThreadPoolExecutor(2) as pool:
+        running = {
+            column.title: pool.submit(
+                tried, column, Path(sys.executable) if column.ours else peers,
+                root / column.reader, chosen, say,
+            )
+            for column in columns
+        }  # fmt: skip
+        for title, future in running.items():
+            try:
+                found[title] = future.result()  # ends: every case of it has its time
+            except Missing as why:
+                say(f"left out: {title}: {why}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    names = [column.reader for column in COLUMNS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="some libraries")
+    parser.add_argument("--cases", nargs="+", default=[], help="cases whose names hold these words")
+    parser.add_argument("--peers", type=Path, default=PEERS, help="Python of the others")
+    parser.add_argument("--page", type=Path, help="page whose table is written anew")
+    parser.add_argument("--json", type=Path, help="file for every try, with what was said")
+    parser.add_argument("--keep", type=Path, help="an empty folder for all that is written")
+    options = parser.parse_args()
+    console = Console(width=250, soft_wrap=True)
+    words = options.cases or [""]
+    chosen = [name for name in CASES if any(word in name for word in words)]
+    columns = [column for column in COLUMNS if column.reader in options.only]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="torture-") as folder:
+        root = options.keep or Path(folder)
+        found = everybody(columns, options.peers, root, chosen, console.print)
+    console.print(table_of(found))
+    about = f"{machine()}; {(time.monotonic() - began) / 60:.0f} minutes"
+    console.print(about)
+    if options.json:
+        tries = {
+            title: {name: [asdict(one) for one in tries] for name, tries in one.cases.items()}
+            for title, one in found.items()
+        }
+        options.json.write_text(json.dumps(tries, indent=1) + "\n")
+    if options.page:
+        into_page(options.page, found, about)
+    ours = {column.title for column in columns if column.ours}
+    silent = [
+        f"{title}: {name}: {one.kind}: {one.detail}"
+        for title in ours & found.keys()
+        for name, tries in found[title].cases.items()
+        for one in tries
+        if one.kind.isupper() or (one.kind == ERROR and name.startswith("nothing"))
+    ]
+    for line in silent:
+        console.print(f"OURS: {line}")
+    sys.exit(bool(silent))
+
+
+if __name__ == "__main__":
+    main()

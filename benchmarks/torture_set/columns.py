@@ -1,0 +1,77 @@
+"""The libraries of the torture set, and where each keeps values and what it says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TAR_BLOCK = 512
+Span = tuple[Path, int, int]  # bytes [first, last) of a file
+
+
+@dataclass(frozen=True)
+class Column:
+    """A library in one form.
+
+    Args:
+        reader: Module of ``readers``.
+        title: What the table calls it.
+        shards: Pattern of the files that hold the values.
+        about: Patterns of files that only say where values lie.
+        heads: Bytes at the beginning of a shard that say so, too.
+        feet: The same at its end.
+        ours: Whether it runs in our environment.
+    """
+
+    reader: str
+    title: str
+    shards: str
+    about: tuple[str, ...] = ()
+    heads: int = 0
+    feet: int = 0
+    ours: bool = False
+
+    def shards_of(self, folder: Path) -> list[Path]:
+        return sorted(folder.glob(self.shards))
+
+    def metadata(self, folder: Path) -> list[list[Span]]:
+        """Give what a flip in a header or an index may hit, a list of places for each kind."""
+        kinds = []
+        for pattern in self.about:
+            kinds.append([(path, 0, path.stat().st_size) for path in sorted(folder.glob(pattern))])
+        heads: list[Span] = []
+        feet: list[Span] = []
+        for path in self.shards_of(folder):
+            size = path.stat().st_size
+            if path.suffix == ".tar":
+                heads += list(_headers(path))
+            heads.append((path, 0, self.heads))
+            feet.append((path, size - self.feet, size))
+        kinds += [[span for span in spans if span[2] > span[1]] for spans in (heads, feet)]
+        return [spans for spans in kinds if spans]
+
+
+def _headers(path: Path) -> Iterator[Span]:
+    """Give the name, size, sum and kind of each member: bytes of its header that are in use."""
+    import tarfile
+
+    with tarfile.open(path) as file:
+        for member in file:
+            yield path, member.offset, member.offset + 157
+
+
+COLUMNS = (
+    Column("ours", "seqdata, Arrow", "*.arrow", ("seqdata.json", "*.lengths", "*.npy"), 256, 256,
+           ours=True),
+    Column("ours_tar", "seqdata, tar", "*.tar", ("seqdata.json", "seqdata-index/*"), ours=True),
+    Column("wds", "webdataset", "*.tar"),
+    Column("mds", "mosaicml-streaming", "shard.*.mds", ("index.json",), heads=400),
+    Column("mds_hash", "mosaicml-streaming, `validate_hash`", "shard.*.mds", ("index.json",),
+           heads=400),
+    Column("ld", "litdata", "*.bin", ("index.json",), heads=400),
+    Column("hf", "HF datasets, map", "*.arrow", ("state.json", "dataset_info.json"), 256, 256),
+    Column("hf_iterable", "HF datasets, iterable", "*.arrow", ("state.json", "dataset_info.json"),
+           256, 256),
+    Column("grain_records", "Grain, ArrayRecord", "*.array_record", heads=64, feet=256),
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""The table of the torture set, for the terminal and for a page of the docs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.table import Table
+
+from torture_set.cases import Tries
+from torture_set.judge import SILENT
+
+BEGIN, END = "<!-- torture: begin -->", "<!-- torture: end -->"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of one library: versions of its packages, and the outcomes of each case."""
+
+    versions: Mapping[str, str]
+    cases: Mapping[str, Tries]
+
+
+def counted(tries: Tries) -> str:
+    """Give the kinds of outcome of a case, with counts where it was tried more than once."""
+    kinds = Counter(one.kind for one in tries)
+    texts = [f"{kind} {count}" if len(tries) > 1 else kind for kind, count in kinds.most_common()]
+    details = {one.detail for one in tries if "even" in one.kind.lower() and one.detail}
+    return ", ".join(texts) + (f" ({', '.join(sorted(details))})" if details else "")
+
+
+def table_of(found: Mapping[str, Found]) -> Table:
+    """Lay the outcomes out for a terminal."""
+    table = Table("case", *found, title="the torture set", show_lines=True)
+    for name in _cases(found):
+        table.add_row(name, *(counted(one.cases[name]) for one in found.values()))
+    return table
+
+
+def as_markdown(found: Mapping[str, Found], about: str) -> str:
+    """Give the same as lines of Markdown."""
+    return "\n".join(_lines(found, about)) + "\n"
+
+
+def _lines(found: Mapping[str, Found], about: str) -> Iterator[str]:
+    yield "| | " + " | ".join(found) + " |"
+    yield "|---" * (len(found) + 1) + "|"
+    for name in _cases(found):
+        cells = [_marked(one.cases[name]) for one in found.values()]
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    versions = {name: number for one in found.values() for name, number in one.versions.items()}
+    tries = sum(len(tries) for one in found.values() for tries in one.cases.values())
+    yield ""
+    yield "Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + "."
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    yield f"{tries} tries on {day}, commit {_commit()}: {about}."
+
+
+def _marked(tries: Tries) -> str:
+    """Give a cell; what nobody would have noticed stands out."""
+    text = counted(tries)
+    for kind in {one.kind for one in tries}:
+        if kind in SILENT or kind.startswith("UNEVEN") or "LOST" in kind:
+            text = text.replace(kind, f"**{kind.lower()}**")
+    return text
+
+
+def _cases(found: Mapping[str, Found]) -> list[str]:
+    return list(dict.fromkeys(name for one in found.values() for name in one.cases))
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.CalledProcessError):  # a copy without history
+        return "unknown"
+    return done.stdout.strip()
+
+
+def into_page(path: Path, found: Mapping[str, Found], about: str) -> None:
+    """Put the table between the marks of a page.
+
+    Raises:
+        ValueError: If the page has no marks.
+    """
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{path}: has no marks, must have {BEGIN} and {END}")
+    path.write_text(f"{before}{BEGIN}\n\n{as_markdown(found, about)}\n{END}{after}")

@@ -1,0 +1,1 @@
+"""One module per library: how it writes the set, and how it reads it, as its own guide does."""
