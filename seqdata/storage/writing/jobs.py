@@ -21,6 +21,7 @@ from typing import Any
 
 from seqdata.errors import WorkerDiedError
 
+_DIED = ("KilledWorker", "WorkerCrashedError")  # what Dask and Ray say of workers that died
 _PATIENCE = 60.0  # seconds that what runs may take to end after something has failed
 
 
@@ -78,10 +79,10 @@ class Jobs:
 
     def stop(self) -> None:
         """Wait a while for what is under way; where that may be anything, start no more of it."""
-        if self._most is None:
-            for future in self._under_way:
-                future.cancel()
-        wait(self._under_way, _PATIENCE)
+        left = list(self._under_way)
+        if self._most is None:  # one that is cancelled may never tell that it has ended
+            left = [future for future in left if not future.cancel()]
+        wait(left, _PATIENCE)
 
     def _settle(self) -> None:
         """Wait until something has ended; raises what it raised, the earliest first."""
@@ -95,11 +96,13 @@ class Jobs:
 def _result(future: Future[Any]) -> Any:
     try:
         return future.result(timeout=0)
-    except BrokenExecutor as error:
-        raise _broken(error) from error
+    except Exception as error:
+        if isinstance(error, BrokenExecutor) or type(error).__name__ in _DIED:
+            raise _broken(error) from error
+        raise
 
 
-def _broken(error: BrokenExecutor) -> WorkerDiedError:
+def _broken(error: Exception) -> WorkerDiedError:
     return WorkerDiedError(
         f"`executor`: broke while shards were written ({error}), must live until all are; look for "
         "what ended its processes (memory?) and write again: whole shards are kept"
