@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.table import Table
 
 from torture_set.cases import Tries
-from torture_set.judge import SILENT
+from torture_set.judge import SILENT, Outcome
 
 BEGIN, END = "<!-- torture: begin -->", "<!-- torture: end -->"
 
@@ -23,6 +24,22 @@ class Found:
 
     versions: Mapping[str, str]
     cases: Mapping[str, Tries]
+
+
+def as_json(found: Mapping[str, Found]) -> str:
+    """Give every try, with what was said."""
+    return json.dumps({title: asdict(one) for title, one in found.items()}, indent=1) + "\n"
+
+
+def from_json(text: str) -> dict[str, Found]:
+    """Give what ``as_json`` wrote."""
+    return {
+        title: Found(
+            one["versions"],
+            {name: [Outcome(**one) for one in tries] for name, tries in one["cases"].items()},
+        )
+        for title, one in json.loads(text).items()
+    }
 
 
 def counted(tries: Tries) -> str:
