@@ -16,14 +16,17 @@ from pathlib import Path
 import numpy as np
 
 from seqdata.loader import Loader
+from seqdata.loading.options import OnError
 from seqdata.policies.fixed import Fixed
 from seqdata.protocols import Store
 from seqdata.testing.faults import damage
+from seqdata.testing.faults.mended import mend_through
 from seqdata.testing.faults.outcome import Outcome
-from seqdata.testing.faults.reading import play_through, read_through
+from seqdata.testing.faults.reading import Sequences, play_through, read_through
 from seqdata.testing.faults.subject import Subject
 
 BATCH = 4  # sequences
+_MOST_ERRORS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +66,27 @@ class Target:
 Harms = Callable[[Target], list[Harm]]
 
 
-def harmed(
-    subject: Subject, verify: str, workers: int | None, harms: Harms, count: int, part: str
-) -> list[Outcome]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How a data set is opened and read.
+
+    Attributes:
+        verify: When checksums are looked at.
+        workers: Processes of the loader that plays it; None: the store is read without a loader.
+        policy: The loader's ``on_error``.
+    """
+
+    verify: str
+    workers: int | None = None
+    policy: OnError = "raise"
+
+
+def harmed(subject: Subject, how: How, harms: Harms, count: int, part: str) -> list[Outcome]:
     """Try one act of damage after the other on a data set in the present folder.
 
     Args:
         subject: What is damaged.
-        verify: How it is opened.
-        workers: Processes of the loader that plays it; None: the store is read without a loader.
+        how: How it is opened and read.
         harms: Gives the damage.
         count: How many to try.
         part: Which files: ``shards``, or the ``others``.
@@ -79,22 +94,28 @@ def harmed(
     given = subject.dataset()
     root = Path("data").resolve()
     subject.write(root, given)
-    open_it = partial(subject.open, root, verify)
+    open_it = partial(subject.open, root, how.verify)
     found = []
     names = subject.shards(root) if part == "shards" else subject.others(root)
     for harm in harms(Target(subject, root, names, np.random.default_rng(1), count)):
         with _done(root, harm):
-            if workers is None:
-                outcome = read_through(open_it, given)
-            else:
-                outcome = play_through(partial(loader_of, open_it, workers), given)
-            found.append(outcome)
+            found.append(_came_of(open_it, how, given))
     return found
 
 
-def loader_of(open_it: Callable[[], Store], workers: int) -> Loader:
+def _came_of(open_it: Callable[[], Store], how: How, given: Sequences) -> Outcome:
+    if how.workers is None:
+        return read_through(open_it, given)
+    make = partial(loader_of, open_it, how.workers, how.policy)
+    return (play_through if how.policy == "raise" else mend_through)(make, given)
+
+
+def loader_of(open_it: Callable[[], Store], workers: int, policy: OnError = "raise") -> Loader:
     """Make a loader that plays all sequences in their order."""
-    return Loader(open_it(), Fixed(BATCH, shuffle=False), num_workers=workers)
+    return Loader(
+        open_it(), Fixed(BATCH, shuffle=False), num_workers=workers, on_error=policy,
+        max_errors=_MOST_ERRORS,
+    )  # fmt: skip
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from seqdata.errors import Fact, SeqDataError
 
 WHOLE = "whole"
+MENDED = "mended"
 WRONG = "wrong"
 SHORT = "short"
 ERROR = "error"
@@ -28,13 +29,14 @@ class Outcome:
     """What came of reading or playing a data set.
 
     Attributes:
-        what: ``whole`` (all that was planned came, and was right), ``wrong`` (a value was another),
+        what: ``whole`` (all that was planned came, and was right), ``mended`` (so it was but for
+            sequences that are told, and masked or replaced), ``wrong`` (a value was another),
             ``short`` (it ended early, as if that were all), ``error``, ``died`` (the process ended)
             ``stuck``, ``broken`` (the test of the fault itself failed) or ``n/a`` (this system
             cannot do it).
         kinds: Of an error: its class, then those it is one of.
         text: Of an error: its message; else what happened.
-        facts: Of an error.
+        facts: Of an error; of what was mended, of the first one.
         delivered: Batches that came before it ended.
         planned: Batches that had to come.
         seconds: From the fault, or else from opening, to the end.
@@ -107,7 +109,7 @@ def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
     if not set(got) & set(must.kinds):
         shown = f"{outcome.name} ({outcome.text})" if outcome.text else outcome.name
         wrong.append(f"is {shown}, must be {' or '.join(must.kinds)}")
-    elif outcome.what == ERROR:
+    elif outcome.what in (ERROR, MENDED):
         facts = outcome.facts
         lacks = [name for name in must.facts if name not in facts]
         lacks += [f"{name}={one!r}" for name, one in must.values.items() if facts.get(name) != one]

@@ -1,28 +1,93 @@
-"""The table of faults for a page: what happens, what comes of it, and within which time.
+"""The tables of faults for a page: what must come of each, what came of it, and what is left out.
 
-Place in the flow: beside the matrix. Reads: cells. Makes: text.
+Place in the flow: beside the matrix. Reads: cells and results. Makes: text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from seqdata.testing.faults.table import FAULTS, Cell
+from seqdata.testing.faults.matrix import Result
+from seqdata.testing.faults.outcome import BROKEN, DIED, MENDED, SHORT, STUCK, WHOLE, WRONG
+from seqdata.testing.faults.table import FAULTS, POLICIES, Cell
 
-_NAMES = {"whole": "no harm", "died": "the process ends"}
+_NAMES = {
+    WHOLE: "no harm",
+    DIED: "the process ends",
+    MENDED: "gone on",
+    WRONG: "WRONG",
+    SHORT: "SHORT",
+    STUCK: "STUCK",
+    BROKEN: "BROKEN",
+}
 
 
 def as_page(cells: Sequence[Cell]) -> str:
-    """Give the table, a row per fault.
+    """Give the table of what must come of each fault, a row per fault.
 
     Args:
-        cells: Those that are tried at every change: they say what must come of each fault.
+        cells: Those that are tried at every change.
     """
     rows = ["| | what happens | what comes of it | within |", "|---|---|---|---|"]
     for fault, what in FAULTS.items():
         musts = [cell.must for cell in cells if cell.fault == fault]
         kinds = list(dict.fromkeys(kind for must in musts for kind in must.kinds))
-        shown = ", ".join(_NAMES.get(kind, f"`{kind}`") for kind in kinds)
         seconds = max((must.seconds for must in musts), default=0.0)
-        rows.append(f"| {fault} | {what} | {shown} | {seconds:g} s |")
+        rows.append(f"| {fault} | {what} | {', '.join(map(_shown, kinds))} | {seconds:g} s |")
     return "\n".join(rows) + "\n"
+
+
+def as_grid(results: Sequence[Result]) -> str:
+    """Give the matrix of what came of each fault: a row per fault and policy, a column per form.
+
+    Args:
+        results: Of all cells.
+    """
+    forms = list(dict.fromkeys(one.cell.form for one in results if one.cell.policy != "raise"))
+    found: dict[tuple[str, str, str], Counter[str]] = {}
+    for one in results:
+        key = (one.cell.fault, one.cell.policy, one.cell.form)
+        found.setdefault(key, Counter()).update(one.names)
+    head = ["", "`on_error`", *forms]
+    rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for fault in FAULTS:
+        for policy in POLICIES:
+            told = [found.get((fault, policy, form), Counter()) for form in forms]
+            if any(told):
+                shown = " | ".join(_counted(one) for one in told)
+                rows.append(f"| {fault} | {policy} | {shown} |")
+    return "\n".join(rows) + "\n"
+
+
+def as_reasons(cells: Sequence[Cell]) -> str:
+    """Give the table of what cannot be tried: faults, policies, forms and why.
+
+    Args:
+        cells: All of them.
+    """
+    tried = {(one.fault, one.policy, one.form) for one in cells if one.tries is not None}
+    forms = list(dict.fromkeys(one.form for one in cells if one.policy != "raise"))
+    by_reason: dict[str, list[tuple[str, str, str]]] = {}
+    for one in cells:
+        key = (one.fault, one.policy, one.form)
+        if one.tries is None and one.form in forms and key not in tried:
+            by_reason.setdefault(one.reason, []).append(key)
+    rows = ["| | `on_error` | of | why there is no such cell |", "|---|---|---|---|"]
+    for reason, keys in by_reason.items():
+        faults, policies, kinds = (_once(key[i] for key in keys) for i in range(3))
+        rows.append(f"| {faults} | {policies} | {kinds} | {reason} |")
+    return "\n".join(rows) + "\n"
+
+
+def _once(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _counted(names: Counter[str]) -> str:
+    told = [f"{count:,} {_shown(name)}" for name, count in names.most_common()]
+    return ", ".join(told) or "n/a"
+
+
+def _shown(kind: str) -> str:
+    return _NAMES.get(kind, f"`{kind}`")

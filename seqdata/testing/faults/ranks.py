@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from seqdata.loading.options import OnError
 from seqdata.testing.faults import outcome as outcomes
 from seqdata.testing.faults.outcome import Outcome
 from seqdata.testing.faults.subject import Subject
@@ -45,6 +46,7 @@ class Ranks:
         world: How many there are.
         workers: Processes that each of them has.
         struck: The rank that comes to harm.
+        policy: Their loaders' ``on_error``.
         patience: Seconds after which a rank that gives no sign is given up; None: as it is.
         bound: Seconds after which those that still run are stuck, and ended.
     """
@@ -53,6 +55,7 @@ class Ranks:
     world: int = 2
     workers: int = 0
     struck: int = 1
+    policy: OnError = "raise"
     patience: float | None = None
     bound: float = 40.0
 

@@ -11,7 +11,7 @@ import multiprocessing
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,15 +19,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from seqdata.opening.stores import open_store
+from seqdata.errors import ConfigError
+from seqdata.loading.options import OnError
 from seqdata.protocols import Store
 from seqdata.storage.remote.options import Remote
 from seqdata.testing.faults import limits, network, processes
 from seqdata.testing.faults import outcome as outcomes
 from seqdata.testing.faults.damaged import loader_of
+from seqdata.testing.faults.mended import mend_through
 from seqdata.testing.faults.outcome import Outcome
 from seqdata.testing.faults.reading import play_through, read_through
-from seqdata.testing.faults.subject import OWN, Subject
+from seqdata.testing.faults.subject import Subject
 
 RETRY = 2.0  # seconds that a read is tried
 STALL = 1.5  # seconds of one try
@@ -36,16 +38,24 @@ _LITTLE = 20_000  # bytes: less than the largest shard
 _ENOUGH = 64 << 20
 
 
-def remote_subject(how: str) -> Subject:
-    """Give stores of ours behind a web server, each time with an empty cache."""
-    return replace(OWN, name=f"arrow remote, {how}", open=partial(_open_served, how))
+def served_subject(subject: Subject, how: str) -> Subject:
+    """Give the same data sets behind a web server, each time with an empty cache."""
+    open_it = partial(_open_served, subject, how)
+    return replace(subject, name=f"{subject.name} remote, {how}", open=open_it)
 
 
-def _open_served(how: str, folder: Path, verify: str) -> Store:
+def _open(subject: Subject, url: str, remote: Remote, verify: str = "first_read") -> Store:
+    if subject.served is None:
+        raise ConfigError(f"faults: {subject.name!r} has no `served`, must have it; say how a URL "
+                          "is opened")  # fmt: skip
+    return subject.served(url, verify, remote)
+
+
+def _open_served(subject: Subject, how: str, folder: Path, verify: str) -> Store:
     with ExitStack() as stack:
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="cache-", dir="."))
         made = stack.enter_context(network.served(network.folder_of(folder)))
-        store = open_store(made.url, verify=verify, remote=_remote(how, Path(cache).resolve()))
+        store = _open(subject, made.url, _remote(how, Path(cache).resolve()), verify)
         weakref.finalize(store, stack.pop_all().close)
     return store
 
@@ -56,40 +66,54 @@ def _remote(how: str, cache: Path, most: int = _ENOUGH) -> Remote:
 
 
 def failing(
-    how: str, workers: int, fault: Callable[[], network.Fault], passes: bool
+    subject: Subject,
+    how: str,
+    workers: int,
+    fault: Callable[[], network.Fault],
+    passes: bool,
+    policy: OnError = "raise",
 ) -> list[Outcome]:
     """Play a remote store whose shards meet a fault of the network after it was opened.
 
     Args:
+        subject: What is played.
         how: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         fault: Makes the fault.
         passes: Whether it passes if one waits; else reads are given up soon.
+        policy: The loader's ``on_error``.
     """
-    given, root = OWN.dataset(), Path("data").resolve()
-    OWN.write(root, given)
+    given, root = _written(subject)
     with network.served(network.folder_of(root)) as made:
         remote = _remote(how, Path("cache").resolve())
-        open_store(made.url, remote=remote)  # what is small is in the cache from here on
+        _open(subject, made.url, remote)  # what is small is in the cache from here on
         if not passes:
             remote = replace(remote, retry_seconds=RETRY, stall_seconds=STALL)
-        store = open_store(made.url, remote=remote)
-        made.fault, made.hits = fault(), ".arrow"
-        return [play_through(partial(loader_of, lambda: store, workers), given)]
+        store = _open(subject, made.url, remote)
+        made.fault, made.hits = fault(), subject.hits
+        make = partial(loader_of, lambda: store, workers, policy)
+        return [(play_through if policy == "raise" else mend_through)(make, given)]
 
 
-def without_room(disk: bool) -> list[Outcome]:
+def _written(subject: Subject) -> tuple[list[dict[str, Any]], Path]:
+    """Write the data set into the present folder."""
+    root, given = Path("data").resolve(), subject.dataset()
+    subject.write(root, given)
+    return given, root
+
+
+def without_room(subject: Subject, disk: bool) -> list[Outcome]:
     """Read through a cache that has no room on its disk; then through one that has.
 
     Args:
+        subject: What is read.
         disk: Whether the disk is full, or only a file as large as it may be.
     """
-    given, root = OWN.dataset(), Path("data").resolve()
-    OWN.write(root, given)
+    given, root = _written(subject)
     cache = Path("cache").resolve()
     cache.mkdir()
     with network.served(network.folder_of(root)) as made:
-        open_it = partial(open_store, made.url, remote=_remote("cache", cache))
+        open_it = partial(_open, subject, made.url, _remote("cache", cache))
         try:
             size = _LITTLE
             room = limits.full_disk(cache, size) if disk else limits.small_files(size)
@@ -109,37 +133,35 @@ def _undo(room: Callable[..., None]) -> None:
         room()
 
 
-def raced(rounds: int) -> list[Outcome]:
+def raced(subject: Subject, rounds: int) -> list[Outcome]:
     """Let two processes read a store through one empty cache that holds only a part of it."""
-    given, root = OWN.dataset(), Path("data").resolve()
-    OWN.write(root, given)
-    sizes = [shard.stat().st_size for shard in root.iterdir()]
+    _, root = _written(subject)
+    sizes = [(root / name).stat().st_size for name in subject.shards(root)]
     most = max(sizes) * 2 + sum(sizes) // 3
     found = []
     with network.served(network.folder_of(root)) as made:
         for number in range(rounds):
             cache = Path(f"cache-{number}").resolve()
-            both = [_reader(made.url, cache, most) for _ in range(2)]
+            both = [_reader(subject, made.url, cache, most) for _ in range(2)]
             found += [_ended(*one) for one in both]
     return found
 
 
-def killed(runs: int) -> list[Outcome]:
+def killed(subject: Subject, runs: int) -> list[Outcome]:
     """Kill a process at a random instant while it fills a cache; read through what it left."""
-    given, root = OWN.dataset(), Path("data").resolve()
-    OWN.write(root, given)
+    given, root = _written(subject)
     random, found = Random(0), []
     with network.served(network.folder_of(root)) as made:
         for number in range(runs):
             cache = Path(f"cache-{number}").resolve()
-            filler, _ = _reader(made.url, cache, _ENOUGH)
+            filler, _ = _reader(subject, made.url, cache, _ENOUGH)
             deadline = time.monotonic() + _PATIENCE
             while not cache.exists() and time.monotonic() < deadline:
                 time.sleep(0.005)
             time.sleep(random.random() * 0.3)
             processes.kill(filler.pid or 0)
             filler.join(timeout=_PATIENCE)
-            open_it = partial(open_store, made.url, remote=_remote("cache", cache))
+            open_it = partial(_open, subject, made.url, _remote("cache", cache))
             found.append(read_through(open_it, given))
             half = [path.name for path in cache.iterdir() if path.name.endswith(".part")]
             if half and found[-1].what == outcomes.WHOLE:
@@ -147,19 +169,18 @@ def killed(runs: int) -> list[Outcome]:
     return found
 
 
-def _reader(url: str, cache: Path, most: int) -> tuple[Any, Any]:
+def _reader(subject: Subject, url: str, cache: Path, most: int) -> tuple[Any, Any]:
     context = multiprocessing.get_context("fork")
     mine, its = context.Pipe(duplex=False)
-    process = context.Process(target=_read, args=(its, url, cache, most))
+    process = context.Process(target=_read, args=(its, subject, url, cache, most))
     process.start()
     its.close()
     return process, mine
 
 
-def _read(connection: Any, url: str, cache: Path, most: int) -> None:
-    given: Sequence[Mapping[str, Any]] = OWN.dataset()
-    open_it = partial(open_store, url, remote=_remote("cache", cache, most))
-    connection.send(read_through(open_it, given))
+def _read(connection: Any, subject: Subject, url: str, cache: Path, most: int) -> None:
+    open_it = partial(_open, subject, url, _remote("cache", cache, most))
+    connection.send(read_through(open_it, subject.dataset()))
 
 
 def _ended(process: Any, connection: Any) -> Outcome:

@@ -5,12 +5,13 @@ Place in the flow: cells for the matrix. Makes: cells.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from seqdata.testing.faults import damaged
-from seqdata.testing.faults.damaged import Harms
-from seqdata.testing.faults.outcome import WHOLE, Expectation
+from seqdata.testing.faults.damaged import Harms, How
+from seqdata.testing.faults.outcome import MENDED, WHOLE, Expectation
 from seqdata.testing.faults.subject import Subject
 from seqdata.testing.faults.table import Cell
 
@@ -21,6 +22,8 @@ _WAYS = {None: "read", 0: "workers 0", 2: "workers 2"}
 _MOST = {None: 1000, 0: 20, 2: 3}  # trials; a loader with workers takes a second to start
 _MOST_OF_A_QUICK_ONE = {None: 40, 0: 4, 2: 1}
 _OPENING = 5.0  # seconds
+_MENDED = {0: 20, 2: 2}  # trials of loaders that go on
+_GOING_ON = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,9 @@ OWN_ROWS = (
         unread=True,
     ),
 )  # fmt: skip
+REACHES = tuple(row for row in OWN_ROWS if row.fault in ("D1", "D6"))
+"""Damage that reaches sequences: that a store opens with."""
+
 _FOREIGN_FACTS = ("dataset", "shard", "file")
 FOREIGN_ROWS = (
     Row(fault="D3", harms=damaged.cuts, kinds=("DataError",), facts=_FOREIGN_FACTS),
@@ -126,13 +132,41 @@ def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
     return found
 
 
+def mended_cells(subject: Subject, rows: Sequence[Row], *, quick: bool = False) -> list[Cell]:
+    """Give the cells of loaders that go on: bad sequences are replaced, or masked.
+
+    Args:
+        subject: What is damaged.
+        rows: The damage that reaches sequences.
+        quick: Whether each tries little.
+    """
+    made = []
+    for policy in ("replace", "mask"):
+        for row in rows:
+            for workers in (0, 2):
+                count = min(row.count, _MENDED[workers], _MOST_OF_A_QUICK_ONE[2] if quick else 99)
+                how = How(verify=subject.verify[-1], workers=workers, policy=policy)
+                tries = partial(damaged.harmed, subject, how, row.harms, count, row.part)
+                must = Expectation(
+                    kinds=(MENDED, *row.kinds[1:]), facts=FILE_FACTS, seconds=_GOING_ON
+                )
+                way = f"{subject.name}, workers {workers}, on_error {policy}, {row.part}"
+                made.append(
+                    Cell(fault=row.fault, way=way, tries=tries, must=must, policy=policy,
+                         bound=120.0)
+                )  # fmt: skip
+    return made
+
+
 def _cell(subject: Subject, row: Row, verify: str, how: int | None, *, quick: bool) -> Cell:
     count = min(row.count, (_MOST_OF_A_QUICK_ONE if quick else _MOST)[how])
     kinds = (*row.kinds, WHOLE) if row.unread and verify == "off" else row.kinds
     return Cell(
         fault=row.fault,
         way=f"{subject.name}, verify {verify}, {_WAYS[how]}, {row.part}",
-        tries=partial(damaged.harmed, subject, verify, how, row.harms, count, row.part),
+        tries=partial(
+            damaged.harmed, subject, How(verify=verify, workers=how), row.harms, count, row.part
+        ),
         must=Expectation(kinds=kinds, facts=row.facts, seconds=_OPENING),
         quick=how is None and verify == subject.verify[-1],
         named=row.named,

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from seqdata.loading.options import OnError
 from seqdata.testing.faults import processes
-from seqdata.testing.faults.outcome import Expectation, Outcome
+from seqdata.testing.faults.outcome import WHOLE, Expectation, Outcome
 from seqdata.testing.faults.ranks import Ranks
 from seqdata.testing.faults.subject import Subject
 from seqdata.testing.faults.table import Cell
 
 _FAILED = 10.0  # seconds within which the others raise the same
+_TRAINED = 30.0  # an epoch, with starting
 _SIGNALS = {
     "R2": (signal.SIGKILL, 15.0),
     "R3": (signal.SIGSTOP, 60.0),
@@ -29,16 +31,21 @@ _SHORT = 3.0  # patience where a test waits for it
 _LATER = 20.0  # seconds after which who has not ended is stuck
 _PLACE = ("dataset", "shard", "file", "sequence", "epoch", "batch", "step")
 _ALONE = "a single rank has no others: W1 and W5 say what comes of it"
-_WORLDS = ((2, 1), (3, 0))  # ranks, and which of them is struck
+WORLDS = ((2, 1), (3, 0))  # ranks, and which of them is struck
 
 
-def cells(subject: Subject) -> list[Cell]:
-    """Give the cells of R1 to R3."""
+def cells(subject: Subject, worlds: Sequence[tuple[int, int]] = WORLDS) -> list[Cell]:
+    """Give the cells of R1 to R3.
+
+    Args:
+        subject: What is trained on.
+        worlds: How many ranks there are, and which of them is struck.
+    """
     found: list[Cell] = []
-    for world, struck in _WORLDS:
+    for world, struck in worlds:
         for workers in (0, 2):
             ranks = Ranks(subject=subject, world=world, workers=workers, struck=struck)
-            found += _failing(ranks)
+            found += [*_failing(ranks), *_going_on(ranks)]
             stopped = ranks if world == 2 else replace(ranks, patience=_SHORT)
             found += [_signalled(ranks, "R2"), _signalled(stopped, "R3")]
     way = f"{subject.name}, ranks 1"
@@ -80,6 +87,19 @@ def _failing(ranks: Ranks) -> list[Cell]:
         tries = partial(_raised, ranks, processes.killed)
         found.append(Cell(fault="R1", way=_way(ranks, "its worker dies"), must=died, tries=tries))
     return found
+
+
+def _going_on(ranks: Ranks) -> list[Cell]:
+    """Give the cells of R1 where what one rank cannot read is replaced, or masked."""
+    policies: tuple[OnError, ...] = ("replace", "mask")
+    must = Expectation(kinds=(WHOLE,), seconds=_TRAINED)
+    return [
+        Cell(
+            fault="R1", way=_way(ranks, f"a flipped bit in its copy, on_error {policy}"), must=must,
+            tries=partial(_damaged, replace(ranks, policy=policy)), policy=policy,
+        )
+        for policy in policies
+    ]  # fmt: skip
 
 
 def _signalled(ranks: Ranks, fault: str) -> Cell:

@@ -10,8 +10,10 @@ from dataclasses import replace
 from functools import partial
 
 from seqdata.testing.faults import damaged, network, remote
-from seqdata.testing.faults.outcome import WHOLE, Expectation
-from seqdata.testing.faults.rows_d import FILE_FACTS, OWN_ROWS
+from seqdata.testing.faults.damaged import How
+from seqdata.testing.faults.outcome import MENDED, WHOLE, Expectation
+from seqdata.testing.faults.rows_d import FILE_FACTS, OWN_ROWS, mended_cells
+from seqdata.testing.faults.subject import Subject
 from seqdata.testing.faults.table import Cell
 
 _HOW = ("cache", "ranges")
@@ -23,6 +25,11 @@ _NO_ROOM = Expectation(kinds=("CacheError", WHOLE), facts=("file", "free"))
 _DAMAGES = 6  # of each kind
 _RUNS, _QUICK_RUNS = 200, 3
 
+_REACHES = tuple(
+    replace(row, kinds=(MENDED, "DataError"), count=_DAMAGES)  # shards are looked at when read
+    for row in OWN_ROWS
+    if row.part == "shards" and row.fault in ("D1", "D3", "D4", "D5", "D6", "D7", "D8")
+)
 _FAULTS: tuple[tuple[str, Callable[[int | None], network.Fault]], ...] = (
     ("S1", network.unavailable),
     ("S2", network.reset),
@@ -30,72 +37,83 @@ _FAULTS: tuple[tuple[str, Callable[[int | None], network.Fault]], ...] = (
 )
 
 
-def cells(*, quick: bool = False) -> list[Cell]:
+def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
     """Give the cells of remote data.
 
     Args:
+        subject: What is served.
         quick: Whether each tries little.
     """
     found = []
     for how in _HOW:
         for workers in (0, 2):
-            found += _network(how, workers)
+            found += _network(subject, how, workers)
     runs = _QUICK_RUNS if quick else _RUNS
     found += [
         Cell(
-            fault="C1", way=f"arrow remote, {way}", tries=partial(remote.without_room, disk),
-            must=_NO_ROOM, quick=not disk,
+            fault="C1", way=f"{subject.name} remote, {way}",
+            tries=partial(remote.without_room, subject, disk), must=_NO_ROOM, quick=not disk,
         )
         for disk, way in ((False, "a file that may not grow"), (True, "a full disk"))
     ]  # fmt: skip
     pairs = max(1, runs // 2)
     for fault, way, tries in (
-        ("C2", f"two processes, {pairs} times", partial(remote.raced, pairs)),
-        ("C3", f"killed at {runs} instants", partial(remote.killed, runs)),
+        ("C2", f"two processes, {pairs} times", partial(remote.raced, subject, pairs)),
+        ("C3", f"killed at {runs} instants", partial(remote.killed, subject, runs)),
     ):
         found.append(
             Cell(
-                fault=fault, way=f"arrow remote, {way}", tries=tries, must=_NO_HARM, quick=True,
+                fault=fault, way=f"{subject.name} remote, {way}", tries=tries, must=_NO_HARM,
+                quick=True,
                 bound=min(560.0, 60.0 + 3 * runs),
             )
         )  # fmt: skip
-    return found + _damages()
+    return found + _damages(subject, quick=quick)
 
 
-def _network(how: str, workers: int) -> list[Cell]:
-    way = f"arrow remote, {how}, workers {workers}"
+def _network(subject: Subject, how: str, workers: int) -> list[Cell]:
+    way = f"{subject.name} remote, {how}, workers {workers}"
     quick = how == "cache" and workers == 0
     found = []
     for fault, made in _FAULTS:
-        tries = partial(remote.failing, how, workers, partial(made, None), False)
+        tries = partial(remote.failing, subject, how, workers, partial(made, None), False)
         found.append(
             Cell(fault=fault, way=f"{way}, lasting", tries=tries, must=_UNREADABLE, quick=quick)
         )
-        tries = partial(remote.failing, how, workers, partial(made, 1), True)
+        tries = partial(remote.failing, subject, how, workers, partial(made, 1), True)
         once = quick and fault == "S1"
         found.append(Cell(fault=fault, way=f"{way}, once", tries=tries, must=_NO_HARM, quick=once))
-    tries = partial(remote.failing, how, workers, partial(network.slow, 1000), False)
+    tries = partial(remote.failing, subject, how, workers, partial(network.slow, 1000), False)
     found.append(Cell(fault="S4", way=way, tries=tries, must=_UNREADABLE, quick=quick))
-    tries = partial(remote.failing, how, workers, partial(network.retagged, 3), True)
+    another = partial(network.retagged, 3)
+    tries = partial(remote.failing, subject, how, workers, another, True)
     must = _ANOTHER if how == "ranges" else replace(_ANOTHER, kinds=("FingerprintMismatch", WHOLE))
     found.append(Cell(fault="S5", way=way, tries=tries, must=must, quick=workers == 0))
+    for policy in ("replace", "mask"):
+        tries = partial(remote.failing, subject, how, workers, another, True, policy)
+        must = Expectation(kinds=(MENDED, WHOLE), facts=FILE_FACTS, seconds=30.0)
+        told = f"{way}, on_error {policy}"
+        found.append(Cell(fault="S5", way=told, tries=tries, must=must, policy=policy))
     return found
 
 
-def _damages() -> list[Cell]:
+def _damages(given: Subject, *, quick: bool) -> list[Cell]:
     """Give the rows of damage for remote data: where shards come whole, no part of one is used."""
     found = [
         Cell(
-            fault="D10", way="arrow remote",
+            fault="D10", way=f"{given.name} remote",
             reason="no remote file is mapped; a cached one that is cut is as a local one",
         )
     ]  # fmt: skip
     for how in _HOW:
-        subject = remote.remote_subject(how)
+        subject = remote.served_subject(given, how)
+        found += mended_cells(subject, _REACHES, quick=quick)
         for row in OWN_ROWS:
             kinds = (*row.kinds, "CorruptShardError", "MissingShardError")
             count = min(_DAMAGES, row.count)
-            tries = partial(damaged.harmed, subject, "first_read", None, row.harms, count, row.part)
+            tries = partial(
+                damaged.harmed, subject, How(verify="first_read"), row.harms, count, row.part
+            )
             found.append(
                 Cell(
                     fault=row.fault, way=f"{subject.name}, read, {row.part}", tries=tries,

@@ -48,6 +48,19 @@ def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
     return found + _refused(subject)
 
 
+def little_shared(subject: Subject) -> list[Cell]:
+    """Give the cells of X2 that take nothing from the process that serves remote data."""
+    return [_little_shared(subject, workers) for workers in (0, 2)]
+
+
+def _little_shared(subject: Subject, workers: int) -> Cell:
+    return Cell(
+        fault="X2", way=f"{subject.name}, workers {workers}, /dev/shm of {_SMALL >> 10} KiB",
+        tries=partial(refused.little_shared, subject, workers, _SMALL),
+        must=Expectation(kinds=(WHOLE,)),
+    )  # fmt: skip
+
+
 def _refused(subject: Subject) -> list[Cell]:
     found = []
     for workers in (0, 2):
@@ -59,10 +72,5 @@ def _refused(subject: Subject) -> list[Cell]:
         )
         tries = partial(refused.limited, subject, workers, limits.few_mappings, some)
         little = Cell(fault="X2", way=f"{way}, few mappings", tries=tries, must=_UNMAPPED)
-        tries = partial(refused.little_shared, subject, workers, _SMALL)
-        whole = Expectation(kinds=(WHOLE,))
-        small = Cell(
-            fault="X2", way=f"{way}, /dev/shm of {_SMALL >> 10} KiB", tries=tries, must=whole
-        )
-        found += [few, little, small]
+        found += [few, little, _little_shared(subject, workers)]
     return found

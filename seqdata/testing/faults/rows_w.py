@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -86,15 +86,23 @@ _BUS_ALONE = (
 )
 
 
-def methods() -> list[str]:
+def all_methods() -> list[str]:
     """Give the ways to start a process here, the default first."""
     return sorted(multiprocessing.get_all_start_methods(), key=lambda name: name != "forkserver")
 
 
-def cells(subject: Subject) -> list[Cell]:
-    """Give the cells of W1 to W5, D10 and X1."""
+def cells(
+    subject: Subject, methods: Sequence[str] | None = None, *, mapped: bool = True
+) -> list[Cell]:
+    """Give the cells of W1 to W5, D10 and X1.
+
+    Args:
+        subject: What is played.
+        methods: How workers are started; None: in every way that there is.
+        mapped: Whether its files are mapped where they lie, and may be cut off then.
+    """
     found: list[Cell] = []
-    for method in methods():
+    for method in all_methods() if methods is None else methods:
         setting = Setting(subject=subject, method=method)
         impatient = replace(setting, stall_timeout=_STALL)
         make = partial(_cell, f"{subject.name}, workers 2, {method}", quick=method == "forkserver")
@@ -111,7 +119,9 @@ def cells(subject: Subject) -> list[Cell]:
         tries = partial(working.signalled, setting, signal.SIGKILL, "self")
         must = Expectation(kinds=(DIED,), seconds=_LEAVE)
         found.append(make("W1", "with the training process", tries, must, first=False))
-        found.append(make("D10", "", partial(working.cut_while_read, setting), _BUS, first=True))
+        if mapped:
+            tries = partial(working.cut_while_read, setting)
+            found.append(make("D10", "", tries, _BUS, first=True))
         whole = Expectation(kinds=(WHOLE,), seconds=_LEAVE)
         for number in (signal.SIGTERM, signal.SIGINT):
             tries = partial(working.signalled, setting, number, "group")
@@ -119,7 +129,7 @@ def cells(subject: Subject) -> list[Cell]:
             found.append(make("X1", f"by {number.name}, and go on", tries, whole, first=first))
             tries = partial(working.asked_to_end, setting, number)
             found.append(make("X1", f"by {number.name}, and end", tries, whole, first=first))
-    return [*found, *_alone(subject)]
+    return [*found, *_alone(subject, mapped=mapped)]
 
 
 def _cell(
@@ -129,15 +139,16 @@ def _cell(
     return Cell(fault=fault, way=way, tries=tries, must=must, quick=quick and first)
 
 
-def _alone(subject: Subject) -> list[Cell]:
+def _alone(subject: Subject, *, mapped: bool) -> list[Cell]:
     """Give the cells without workers."""
     way = f"{subject.name}, workers 0"
     setting = Setting(subject=subject, workers=0)
     made: list[Any] = [
         Cell(fault=fault, way=way, reason=reason) for fault, reason in _ALONE.items()
     ]
-    tries, died = partial(working.cut_while_read, setting), Expectation(kinds=(DIED,))
-    made.append(Cell(fault="D10", way=way, tries=tries, must=died, reason=_BUS_ALONE))
+    if mapped:
+        tries, died = partial(working.cut_while_read, setting), Expectation(kinds=(DIED,))
+        made.append(Cell(fault="D10", way=way, tries=tries, must=died, reason=_BUS_ALONE))
     tries = partial(working.signalled, setting, signal.SIGTERM, "group")
     made.append(Cell(fault="X1", way=way, tries=tries, must=Expectation(kinds=(WHOLE,))))
     return made

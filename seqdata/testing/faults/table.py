@@ -48,6 +48,9 @@ FAULTS = {
 """Fault -> what happens; as in the page on what happens when something breaks."""
 
 
+POLICIES = ("raise", "replace", "mask")
+"""What a loader does with a sequence that cannot be read: its ``on_error``."""
+
 NOTHING = Expectation(kinds=())
 
 
@@ -64,6 +67,8 @@ class Cell:
         bound: Seconds that the whole cell may take.
         quick: Whether it is run at every change; the others only at night.
         named: Which part of the errors must name the sequence.
+        form: Where the data lies, and as what: ``arrow``, ``arrow remote``, …
+        policy: The loader's ``on_error``.
     """
 
     fault: str
@@ -74,3 +79,5 @@ class Cell:
     bound: float = 60.0
     quick: bool = False
     named: float = 0.0
+    form: str = ""
+    policy: str = "raise"

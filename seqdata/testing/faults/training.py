@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from seqdata.testing.faults.ranks import NOTE, Ranks, alike, play_ranks, strike
 _BATCH = 4
 _STEP = 2  # at which it happens
 _GRACE = 1.0  # seconds, where patience is short
+_MOST_ERRORS = 1000
 _BEATS = 6  # in the time of patience
 
 
@@ -49,7 +51,17 @@ def damaged(setting: Ranks) -> list[Outcome]:
         if name in late:
             damage.flip_bit(root / name, 8 * (position + size // 2))
     play = partial(_fit, setting, roots, None, None)
-    return alike(play_ranks(play, setting), setting.struck)
+    found = play_ranks(play, setting)
+    return alike(found, setting.struck) if setting.policy == "raise" else _equally_far(found)
+
+
+def _equally_far(found: Sequence[Outcome]) -> list[Outcome]:
+    """Turn outcomes into broken ones where ranks made different numbers of steps, or none."""
+    steps = {one.delivered for one in found}
+    if len(steps) == 1 and 0 not in steps:
+        return list(found)
+    text = f"ranks made {sorted(steps)} steps"
+    return [replace(one, what=outcomes.BROKEN, kinds=(), text=text) for one in found]
 
 
 def raised(setting: Ranks, act: Callable[[], None]) -> list[Outcome]:
@@ -127,7 +139,7 @@ def _fit(
     data = SequenceDataModule(
         train=setting.subject.open(roots[rank], setting.subject.verify[-1]),
         batching=Fixed(_BATCH, shuffle=False), num_workers=setting.workers,
-        transform=trap if struck else None,
+        transform=trap if struck else None, on_error=setting.policy, max_errors=_MOST_ERRORS,
     )  # fmt: skip
     if setting.patience is not None:
         data._together = Together(_hurried(setting.patience))
