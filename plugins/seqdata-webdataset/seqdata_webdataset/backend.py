@@ -19,8 +19,8 @@ from seqdata_webdataset.finding import Location, find_shards, text_of
 from seqdata_webdataset.indexing import build, index_facts
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.schema import Schema
+from seqdata_webdataset.sending import write_webdataset
 from seqdata_webdataset.store import WebDatasetStore
-from seqdata_webdataset.writing import write_webdataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +84,12 @@ class WebDataset:
         resume: bool = True,
         progress: bool | Callable[[int, int], None] | None = None,
         overwrite: bool = False,
+        remote: str | Remote | None = None,
     ) -> WebDatasetStore:
         """Write sequences as shards; see ``write_webdataset``."""
         return write_webdataset(
             location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
-            resume=resume, progress=progress, overwrite=overwrite,
+            resume=resume, progress=progress, overwrite=overwrite, remote=remote,
         )  # fmt: skip
 
 

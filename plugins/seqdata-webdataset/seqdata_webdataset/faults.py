@@ -17,8 +17,8 @@ from seqdata.testing.faults.subject import VERIFY, Extent, Subject
 from seqdata_webdataset.finding import SUFFIX
 from seqdata_webdataset.keeping import FOLDER, find_index, read_index
 from seqdata_webdataset.opening import open_webdataset
+from seqdata_webdataset.sending import write_webdataset
 from seqdata_webdataset.store import WebDatasetStore
-from seqdata_webdataset.writing import write_webdataset
 
 _SHARD = 9_000  # bytes of a shard: a member takes a block for its header and one at least
 

@@ -2,7 +2,7 @@
 
 Shards are made in a folder aside with their indexes, and renamed into place when all are there; the
 indexes come last. What is whole when a writer stops is kept, and the same call goes on after it.
-Place in the flow: ``write_store(format="webdataset")``. Reads: sequences. Makes: shards, indexes.
+Place in the flow: ``sending`` hands folders on to this. Reads: sequences. Makes: shards, indexes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.storage.hashing import hash_texts
 from seqdata.storage.ids import check_ids
-from seqdata.storage.location import local_path
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.places import Place
 from seqdata.storage.schema import infer_fields
@@ -45,9 +44,7 @@ from seqdata_webdataset.finding import SUFFIX
 from seqdata_webdataset.indexing import digest_of, make_index
 from seqdata_webdataset.keeping import FOLDER
 from seqdata_webdataset.listing import LIST, dump_list
-from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.shard_index import dump_index, load_index
-from seqdata_webdataset.store import WebDatasetStore
 
 AGAIN = "or begin anew with `resume`=False"
 _UNDER_WAY = 1 << 30  # bytes of shards that an executor has at a time
@@ -81,41 +78,19 @@ class Whole:
     full: bool
 
 
-def write_webdataset(
-    location: str | os.PathLike[str],
+def write_local(
+    root: Path,
     sequences: Iterable[Any],
     *,
-    axes: Mapping[str, str | None] | None = None,
+    axes: Mapping[str, str | None] | None,
     shard_bytes: int,
-    key: str = "id",
-    executor: Executor | None = None,
-    resume: bool = True,
-    progress: bool | Progress | None = None,
-    overwrite: bool = False,
-) -> WebDatasetStore:
-    """Write sequences as tar shards with indexes, and open them; see ``seqdata.write_store``.
-
-    A field ``mel`` is written as ``mel.npy``, whole numbers as ``.cls``, text as ``.txt``, bytes as
-    ``.bin``; names that end so are kept. Opened again, fields have their own names.
-
-    Args:
-        location: A folder, local; made where it is not there.
-        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
-        axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
-        shard_bytes: Size from which on a shard is closed, in bytes.
-        key: The ``str`` field that becomes the key; without one, samples are numbered.
-        executor: Where shards are indexed and written; None: threads of our own.
-        resume: Whether to go on where a writer stopped; else what it left is removed.
-        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
-        overwrite: Whether shards of ours that are there are replaced.
-
-    Raises:
-        ConfigError: If an argument cannot be meant, or does not fit what is there.
-        DecodeError: If a sequence is not like the first one, or not what was written before.
-        IncompleteDatasetError: If the disk is full.
-        WorkerDiedError: If the executor broke.
-    """
-    root = local_path(location)
+    key: str,
+    executor: Executor | None,
+    resume: bool,
+    progress: bool | Progress | None,
+    overwrite: bool,
+) -> None:
+    """Write shards to a folder of this machine; see ``sending.write_webdataset``."""
     if shard_bytes < 1:
         raise ConfigError(f"`shard_bytes` is {shard_bytes!r}, must be at least 1; leave it out")
     _check_free(root, overwrite=overwrite)
@@ -137,7 +112,6 @@ def write_webdataset(
         if encoder.key is not None:
             _check_keys(there, shards)
         _commit(root, there, shards, encoder.told)
-    return open_webdataset(root)
 
 
 def _written(

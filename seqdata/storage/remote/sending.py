@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,8 +56,11 @@ class Form(Protocol):
         """Write the store to a local folder, or go on with what is there."""
         ...
 
-    def digests(self, folder: Path) -> Mapping[str, str]:
-        """Give the sha256 of each file of a written store but the last one, by name."""
+    def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
+        """Give the sha256 of each file of a written store but the last one, by name.
+
+        In groups, of which each is there before the next one begins.
+        """
         ...
 
     def old(self, files: WritableFiles) -> Iterable[str]:
@@ -112,7 +115,8 @@ def _alone(folder: Path, location: str) -> Iterator[None]:
 
 def _send(files: WritableFiles, root: Path, form: Form, noted: Path, *, overwrite: bool) -> None:
     """Send every file that is not there yet, then the last; remove what an older store left."""
-    digests = form.digests(root)
+    groups = form.digests(root)
+    digests = {name: digest for group in groups for name, digest in group.items()}
     sent = _Sent(noted, _read(noted))
     if overwrite:
         files.remove(form.last)
@@ -121,7 +125,9 @@ def _send(files: WritableFiles, root: Path, form: Form, noted: Path, *, overwrit
         if not sent.has(files, name, digests[name]):
             sent.add(name, digests[name], files.send(name, root / name))
 
-    Fetchers(_AT_ONCE).each(send, digests)
+    fetchers = Fetchers(_AT_ONCE)
+    for group in groups:
+        fetchers.each(send, group)
     files.create(form.last, (root / form.last).read_bytes())
     if overwrite:
         for name in form.old(files):

@@ -6,7 +6,7 @@ Place in the flow: the writer hands URLs on to this. Reads: a local store. Makes
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,14 +65,14 @@ class _Arrow:
     def write(self, folder: Path, *, overwrite: bool) -> object:
         return self.make(folder, overwrite)
 
-    def digests(self, folder: Path) -> Mapping[str, str]:
+    def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
         manifest = load_manifest(folder)
         found = {one.file: one.sha256 for one in manifest.lengths.values()}
         for shard in manifest.shards:
             found[shard.file] = shard.sha256
             if shard.checksums is not None:
                 found[shard.checksums.file] = shard.checksums.sha256
-        return found
+        return [found]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
         return [name for name in files.names() if OWN_FILES.fullmatch(name)]

@@ -1,0 +1,145 @@
+"""Writing tar shards wherever they are to lie: here, or sent to a bucket, their list last.
+
+Place in the flow: ``write_store(format="webdataset")``. Reads: sequences. Makes: shards, indexes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from seqdata.errors import ConfigError, MissingShardError
+from seqdata.storage.location import local_path
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.remote.files import RemoteFiles, WritableFiles, remote_files
+from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
+from seqdata.storage.remote.sending import send_store
+from seqdata.storage.remote.urls import is_remote
+from seqdata.storage.writing.progress import Progress
+from seqdata_webdataset.finding import SUFFIX
+from seqdata_webdataset.keeping import FOLDER
+from seqdata_webdataset.keeping import SUFFIX as INDEX
+from seqdata_webdataset.listing import LIST, load_list
+from seqdata_webdataset.opening import open_webdataset
+from seqdata_webdataset.remote import RemoteShard
+from seqdata_webdataset.store import WebDatasetStore
+from seqdata_webdataset.writing import is_own, write_local
+
+
+def write_webdataset(
+    location: str | os.PathLike[str],
+    sequences: Iterable[Any],
+    *,
+    axes: Mapping[str, str | None] | None = None,
+    shard_bytes: int,
+    key: str = "id",
+    executor: Executor | None = None,
+    resume: bool = True,
+    progress: bool | Progress | None = None,
+    overwrite: bool = False,
+    remote: str | Remote | None = None,
+) -> WebDatasetStore:
+    """Write sequences as tar shards with indexes, and open them; see ``seqdata.write_store``.
+
+    A field ``mel`` is written as ``mel.npy``, whole numbers as ``.cls``, text as ``.txt``, bytes as
+    ``.bin``; names that end so are kept. Opened again, fields have their own names.
+
+    Args:
+        location: A folder, made where it is not there; or a URL, for which the shards are made on
+            this machine first, and sent.
+        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
+        axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on ``time``.
+        shard_bytes: Size from which on a shard is closed, in bytes.
+        key: The ``str`` field that becomes the key; without one, samples are numbered.
+        executor: Where shards are indexed and written; None: threads of our own.
+        resume: Whether to go on where a writer stopped; else what it left is removed.
+        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
+        overwrite: Whether shards of ours that are there are replaced.
+        remote: How a URL is reached; None: as the transport is set up.
+
+    Raises:
+        ConfigError: If an argument cannot be meant, or does not fit what is there.
+        DecodeError: If a sequence is not like the first one, or not what was written before.
+        IncompleteDatasetError: If the disk is full.
+        RemoteReadError: If a URL cannot be reached.
+        WorkerDiedError: If the executor broke.
+    """
+    write = partial(
+        write_local, sequences=sequences, axes=axes, shard_bytes=shard_bytes, key=key,
+        executor=executor, resume=resume, progress=progress,
+    )  # fmt: skip
+    if not is_remote(location):
+        refuse_remote(location, remote)
+        write(local_path(location), overwrite=overwrite)
+        return open_webdataset(local_path(location))
+    url, how = os.fspath(location), remote_of(remote)
+    send_store(url, how, _Tar(write), resume=resume, overwrite=overwrite)
+    _forget(url, how)
+    return open_webdataset(url, remote=how)
+
+
+class _Write(Protocol):
+    def __call__(self, root: Path, *, overwrite: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Tar:
+    """Tar shards, their indexes and the list of them: a ``sending.Form`` of the core."""
+
+    make: _Write
+
+    @property
+    def last(self) -> str:
+        return f"{FOLDER}/{LIST}"
+
+    def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
+        names = _names(files)
+        if MANIFEST in names:
+            raise ConfigError(
+                f"{files.location}: holds a store, must be another location; choose one"
+            )
+        tars = [name for name in names if name.endswith(SUFFIX)]
+        others = [name for name in tars if not is_own(name)]
+        unsent = [name for name in tars if f"{FOLDER}/{name}{INDEX}" not in sent]  # goes first
+        if others or (unsent and not overwrite):
+            advice = "choose one" if others else "choose one, or pass `overwrite`=True"
+            raise ConfigError(
+                f"{files.location}: holds {(others or unsent)[0]!r}, must be an empty folder; "
+                f"{advice}"
+            )
+
+    def write(self, folder: Path, *, overwrite: bool) -> None:
+        self.make(folder, overwrite=overwrite)
+
+    def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
+        listed = load_list((folder / self.last).read_bytes(), str(folder))
+        indexes = [f"{FOLDER}/{name}{INDEX}" for name in listed]
+        return [  # an index without a list says that writing was not finished
+            {one: hashlib.sha256((folder / one).read_bytes()).hexdigest() for one in indexes},
+            {name: one.sha256 for name, one in listed.items()},
+        ]
+
+    def old(self, files: WritableFiles) -> Iterable[str]:
+        indexes = _names(remote_files(files.url(FOLDER), files.remote))
+        found = [name for name in _names(files) if is_own(name)]
+        return [*found, *(f"{FOLDER}/{one}" for one in indexes if is_own(one.removesuffix(INDEX)))]
+
+
+def _names(files: RemoteFiles) -> list[str]:
+    try:
+        return files.names()
+    except MissingShardError:  # there is no such folder yet
+        return []
+
+
+def _forget(url: str, remote: Remote) -> None:
+    """Remove what this machine has kept of the indexes of shards that were there before."""
+    for name in _names(remote_files(url, remote)):
+        for path in RemoteShard(url, name, remote).kept(name + INDEX):
+            path.unlink(missing_ok=True)
