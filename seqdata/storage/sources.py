@@ -33,7 +33,7 @@ def keyed(layout: Layout, ids: TextSource | DecodedSource) -> Layout:
     def key_of(number: int) -> str | None:
         try:
             if isinstance(ids, TextSource):
-                return str(ids.take([number])[0])
+                return str(ids.take([number])[0]) if ids.is_there(number) else None
             return str(ids.take(np.array([[number, 0, 1]], dtype=np.int64))[0])
         except DataError:  # an error is being made already, about more than its name
             return None

@@ -23,6 +23,7 @@ from seqdata.storage.checking.verifying import Checks, Suspect, mismatch
 from seqdata.storage.columns import Layout
 from seqdata.storage.limits import FREE_BYTES
 from seqdata.storage.places import Place
+from seqdata.storage.probing import are_there
 from seqdata.storage.raw import Raw
 
 
@@ -100,6 +101,19 @@ class TextSource:
                 "damaged, restore it or write the store again",
             ) from error
         return texts
+
+    def is_there(self, number: int) -> bool:
+        """Tell whether a value can be read at all: its file was not cut off since it was mapped.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        shard = self.layout.shard_of(number)
+        parts: list[NDArray[Any]] = [self.values[shard], self.offsets[shard]]
+        if self.checks is not None:
+            firsts = self.checks.firsts[shard]
+            parts += [self.checks.sums[shard], *(() if firsts is None else (firsts,))]
+        return are_there(*parts)
 
     def raw(self, numbers: NDArray[np.int64]) -> Raw:
         """Give the bytes of sequences behind one another.

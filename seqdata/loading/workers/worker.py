@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, DataError
 from seqdata.loading.fetching import Fetching, Work
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers.arena import Arena
@@ -146,11 +146,22 @@ def work(desk: Desk) -> None:
 
 
 def _unmakeable(error: Exception) -> ConfigError:
-    """Say that what was sent cannot be made here, as a function of a notebook cannot."""
-    made = ConfigError(
-        f"loader: what was sent to a worker process cannot be made there ({type(error).__name__}: "
-        f"{error}), must be; write functions in a module, or pass start_method='fork'"
-    )
+    """Say that what was sent cannot be made here, as a function of a notebook cannot.
+
+    It is no ``DataError`` where data was damaged after the training process opened it: that process
+    must not read on to leave out (``on_error``) what it cannot know.
+    """
+    if isinstance(error, DataError):
+        made = ConfigError(
+            f"loader: a worker process cannot open the data ({type(error).__name__}: {error}), "
+            "must find it as the training process did; restore it"
+        ).with_facts(**error.facts)
+    else:
+        made = ConfigError(
+            "loader: what was sent to a worker process cannot be made there "
+            f"({type(error).__name__}: {error}), must be; write functions in a module, or pass "
+            "start_method='fork'"
+        )
     made.__cause__ = error
     return made
 

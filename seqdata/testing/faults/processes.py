@@ -22,6 +22,9 @@ import numpy as np
 _AT_ONCE = 1 << 24  # bytes that are taken at once
 _LONG = 3600  # seconds
 _MOMENT = 1.0
+_OFTEN = 0.02
+_PATIENCE = 30.0  # seconds for the other processes to begin
+_SEEN = "seen-by-"  # a file of each process that has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Trap:
         value: Its value there.
         note: A file to write the time of the act into, of ``time.monotonic``.
         slow: Seconds that it takes over every sequence.
+        among: Processes that must have seen a sequence before it acts.
     """
 
     act: Callable[[], None] | None
@@ -41,16 +45,27 @@ class Trap:
     value: Any = None
     note: Path | None = None
     slow: float = 0.0
+    among: int = 1
 
     def __call__(self, sequence: Mapping[str, Any], _: Any) -> dict[str, Any]:
         """Give the same sequence."""
         if self.slow:
             time.sleep(self.slow)
+        if self.among > 1:
+            Path(f"{_SEEN}{os.getpid()}").touch()
         if self.act is not None and np.array_equal(sequence[self.field], self.value):
+            self._wait()
             if self.note is not None:
                 self.note.write_text(repr(time.monotonic()))
             self.act()
         return dict(sequence)
+
+    def _wait(self) -> None:
+        until = time.monotonic() + _PATIENCE
+        while self.among > 1 and time.monotonic() < until:
+            if len(list(Path.cwd().glob(f"{_SEEN}*"))) >= self.among:
+                return
+            time.sleep(_OFTEN)
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

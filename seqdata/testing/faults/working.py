@@ -33,6 +33,8 @@ AT = 41  # the sequence at which it happens
 BEFORE = 10  # batches of 4 before the one that holds it: sequence 3 is empty, and left out
 _NOTE = Path("note")  # of when it happened
 _SLOW = 0.01  # seconds over every sequence, where it matters that there is work left
+_CALM = 120.0  # seconds that a worker may be silent where it does not matter
+_LATE = 3.0  # times as long as the first batch took, a process may take to start
 _KEPT = 2  # descriptors more or less
 
 
@@ -50,7 +52,7 @@ class Setting:
     subject: Subject
     workers: int = 2
     method: str | None = None
-    stall_timeout: float = 120.0
+    stall_timeout: float = _CALM
 
     def loader(self, root: Path, transform: Trap) -> Loader:
         """Make it."""
@@ -71,7 +73,9 @@ def cut_while_read(setting: Setting) -> list[Outcome]:
     """Play until a transform cuts off the last shard, which is mapped and will be read."""
     root, given = _written(setting.subject)
     act = processes.Cutting(root / setting.subject.shards(root)[-1])
-    trap = Trap(act, "id", given[BATCH]["id"], _NOTE, _SLOW)  # the last shard is read later
+    trap = Trap(  # the last shard is read later; who opens it later finds it damaged
+        act, "id", given[BATCH]["id"], _NOTE, _SLOW, among=max(1, setting.workers)
+    )
     return [_played(setting, root, given, trap)]
 
 
@@ -156,23 +160,30 @@ def _noted() -> float | None:
 def _played(setting: Setting, root: Path, given: list[dict[str, Any]], trap: Trap) -> Outcome:
     """Play once in peace and once into the trap; say whether descriptors or names are left."""
     names: set[str] = set()
+    began, ready = time.monotonic(), list[float]()
 
     def each(_: int) -> None:
+        ready.append(time.monotonic() - began)
         names.update(shared_by_name(os.getsid(0)))
 
-    peace = play_through(partial(setting.loader, root, Trap(None)), given, each=each)
+    calm = replace(setting, stall_timeout=_CALM)
+    peace = play_through(partial(calm.loader, root, Trap(None)), given, each=each)
     if peace.what != outcomes.WHOLE:
         return peace
     gc.collect()
     before = len(open_descriptors())
     told = _Told()
     logging.getLogger("seqdata").addHandler(told)
-    found = play_through(partial(setting.loader, root, trap), given, since=_noted)
+    busy = max(0.0, _LATE * ready[0] - setting.stall_timeout)  # where processes start slowly
+    patient = replace(setting, stall_timeout=setting.stall_timeout + busy)
+    found = play_through(partial(patient.loader, root, trap), given, since=_noted)
     gc.collect()
     more = len(open_descriptors()) - before
     left = [f"{more} descriptors more"] if abs(more) > _KEPT else []
     text = "\n".join([found.text, *told.lines])
-    return replace(found, text=text, left=(*found.left, *left, *sorted(names)))
+    return replace(
+        found, text=text, left=(*found.left, *left, *sorted(names)), seconds=found.seconds - busy
+    )
 
 
 class _Told(logging.Handler):

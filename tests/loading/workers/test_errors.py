@@ -16,7 +16,7 @@ import traceback
 import numpy as np
 import pytest
 
-from seqdata import Fixed, Loader
+from seqdata import Fixed, Loader, open_store, write_store
 from seqdata.errors import (
     ConfigError,
     DecodeError,
@@ -118,6 +118,24 @@ def test_a_transform_that_does_not_unpickle_in_the_worker_is_an_error_of_its_fir
     )
     assert came == []
     assert "_refused" in str(error.__cause__)
+
+
+def test_data_that_is_damaged_before_a_worker_opens_it_is_told_as_that(tmp_path):
+    rows = [{"x": np.arange(4) + number} for number in range(9)]
+    write_store(tmp_path / "data", rows, progress=False)
+    store = open_store(tmp_path / "data")
+    os.truncate(tmp_path / "data" / "part-00000.arrow", 64)
+    came, error = played(
+        None,
+        ConfigError,
+        match=r"(?s)loader: a worker process cannot open the data \(CorruptShardError: .*has 64 "
+        r"bytes, must have .*\), must find it as the training process did; restore it",
+        store=store,
+        start_method="forkserver",
+        on_error="mask",
+    )
+    assert came == []
+    assert {"shard": 0, "worker": 0, "batch": 0}.items() <= error.facts.items()
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])

@@ -1,0 +1,36 @@
+"""Whether memory over a mapped file is still there: who touches what was cut off is ended by it.
+
+Place in the flow: before an error names a sequence by its id, which may lie in the damaged file.
+Reads: nothing itself; the system looks. Makes: yes or no.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def are_there(*arrays: NDArray[np.generic]) -> bool:
+    """Tell whether arrays can be read to their ends; no where it cannot be told.
+
+    A system call that is given memory whose file was cut off fails; it does not end the process.
+
+    Args:
+        arrays: Over mapped files or owned memory, each without gaps.
+    """
+    try:
+        reading, writing = os.pipe()
+    except OSError:  # no descriptors are left
+        return False
+    try:
+        for array in arrays:
+            if array.nbytes:
+                os.write(writing, memoryview(array.data).cast("B")[-1:])  # the end is gone first
+    except OSError:
+        return False
+    finally:
+        os.close(reading)
+        os.close(writing)
+    return True
