@@ -99,15 +99,16 @@ def trains_on(trainer: Trainer, iterator: object) -> bool:
     return trainer.training and draws(trainer, iterator)
 
 
-def attach(trainer: Trainer, callback: Callback, *, first: bool = False) -> None:
+def attach(trainer: Trainer | None, callback: Callback, *, first: bool = False) -> None:
     """Make the Trainer call ``callback``, once, from now on: after all others, or before them."""
-    if callback not in callbacks_of(trainer):
+    if trainer is not None and callback not in callbacks_of(trainer):
         callbacks_of(trainer).insert(0 if first else len(callbacks_of(trainer)), callback)
 
 
-def detach(trainer: Trainer, callback: Callback) -> None:
+def detach(trainer: Trainer | None, callback: Callback) -> None:
     """Make the Trainer call ``callback`` no more."""
-    callbacks_of(trainer)[:] = [one for one in callbacks_of(trainer) if one is not callback]
+    if trainer is not None:
+        callbacks_of(trainer)[:] = [one for one in callbacks_of(trainer) if one is not callback]
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:

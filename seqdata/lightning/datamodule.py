@@ -292,6 +292,7 @@ class SequenceDataModule(LightningDataModule):
                 f"datamodule: `stage` is {stage!r}, must be 'fit', 'validate', 'test' or 'predict'"
             )
         circumstances = self._circumstances()
+        adapter.attach(self.trainer, self._notice, first=True)
         facts: dict[str, str | int] = {}
         for kind in _KINDS[stage]:
             for number, player in enumerate(self._stock.keep(kind, circumstances)):
@@ -362,7 +363,6 @@ class SequenceDataModule(LightningDataModule):
         trainer = self.trainer
         if trainer is None or not adapter.draws(trainer, iteration):
             return drawn
-        adapter.attach(trainer, self._notice, first=True)
         run, counting = self._run, None
         if run is not None and iteration.loader.player is run.player:
             counting = run.errors.counting
@@ -373,8 +373,7 @@ class SequenceDataModule(LightningDataModule):
         self._stock.shutdown()
         if self._run is not None:
             adapter.detach(self._run.trainer, self._run.callback)
-        if self.trainer is not None:
-            adapter.detach(self.trainer, self._notice)
+        adapter.detach(self.trainer, self._notice)
 
 
 class _EpochAfterEpoch:
