@@ -26,8 +26,9 @@
 #include "_pack.h"
 
 #define SOURCE "seqdata.kernel.source"
-#define AHEAD 8          /* spans that are prefetched */
-#define PREFETCHED 1024  /* at most this many bytes of each */
+#define AHEAD 8          /* spans that are prefetched at most */
+#define PREFETCHED 4096  /* bytes of each at most: a page, beyond it the processor does it */
+#define ENOUGH 6144      /* bytes ahead of the copy from which on no more are prefetched */
 #define FEW 256          /* spans whose places fit on the stack */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -278,9 +279,6 @@ static Py_ssize_t find_bytes(const Source *s, const char *spans, Py_ssize_t n, P
         places[i].begin = (size_t)start * (size_t)s->width;
         places[i].whole = (size_t)(last - first) * (size_t)s->width;
         if (s->checked) fetch_checks(s, &places[i]);
-        size_t ahead = places[i].bytes < PREFETCHED ? places[i].bytes : PREFETCHED;
-        if (i < AHEAD)
-            for (size_t b = 0; b < ahead; b += 64) PREFETCH(places[i].from + b);
     }
     return -1;
 }
@@ -366,15 +364,25 @@ static int copy_checked(const Source *s, const Place *place) {
     return 1;
 }
 
+static size_t prefetched(const Place *place) {
+    return place->bytes < PREFETCHED ? place->bytes : PREFETCHED;
+}
+
+static size_t prefetch(const Place *place) {
+    size_t bytes = prefetched(place);
+    for (size_t b = 0; b < bytes; b += 64) PREFETCH(place->from + b);
+    return bytes;
+}
+
 /* Copy all spans and pad; gives the number of the first that is not right, or -1. */
 static Py_ssize_t copy(const Source *s, const Place *places, Py_ssize_t n, const char *pattern,
                        size_t size, int alike) {
+    Py_ssize_t next = 0; /* the first that is not prefetched */
+    size_t ahead = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) {
-            const Place *next = &places[i + AHEAD];
-            size_t ahead = next->bytes < PREFETCHED ? next->bytes : PREFETCHED;
-            for (size_t b = 0; b < ahead; b += 64) PREFETCH(next->from + b);
-        }
+        for (; next < n && next <= i + AHEAD && (next <= i || ahead < ENOUGH); next++)
+            ahead += prefetch(&places[next]);
+        ahead -= prefetched(&places[i]);
         if (s->checked) {
             if (!copy_checked(s, &places[i])) return i;
         } else if (places[i].bytes && places[i].to) {
