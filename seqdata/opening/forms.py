@@ -9,13 +9,18 @@ import os
 import re
 from pathlib import Path
 
+from seqdata.errors import MissingShardError, RemoteReadError
 from seqdata.storage.foreign.files import SUFFIXES, is_foreign
 from seqdata.storage.location import local_path
 from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.remote.files import remote_files
+from seqdata.storage.remote.manifests import is_there
+from seqdata.storage.remote.options import Remote, remote_of
 from seqdata.storage.remote.urls import is_remote, shown
 
 Location = str | os.PathLike[str]
 
+_TAR = ".tar"
 _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "webdataset",
@@ -40,8 +45,28 @@ def form_of(location: Location) -> str:
     return name
 
 
+def form_at(location: Location, remote: str | Remote | None = None) -> str:
+    """Give the name of the backend that a location means; at the URL of a folder it looks.
+
+    Raises:
+        ConfigError: If the URL cannot be meant.
+        RemoteReadError: If it cannot be asked for.
+    """
+    name = form_of(location)
+    if name != "arrow" or not is_remote(location):
+        return name
+    files = remote_files(os.fspath(location), remote_of(remote))
+    if is_there(files, MANIFEST):
+        return name
+    try:
+        names = files.names()
+    except (MissingShardError, RemoteReadError):  # web servers; or the backend says it
+        return name
+    return "webdataset" if any(one.endswith(_TAR) for one in names) else name
+
+
 def _holds_tar(path: Path) -> bool:
     """Tell whether a path is a folder of tar files that is no store of ours."""
     if not path.is_dir() or (path / MANIFEST).exists():
         return False
-    return any(one.name.endswith(".tar") for one in path.iterdir())
+    return any(one.name.endswith(_TAR) for one in path.iterdir())

@@ -11,7 +11,7 @@ from typing import Any
 
 from seqdata.errors import ConfigError, PluginError
 from seqdata.host import PluginHost
-from seqdata.opening.forms import Location, form_of
+from seqdata.opening.forms import Location, form_at
 from seqdata.opening.hosts import default_host
 from seqdata.opening.members import STORE_MEMBERS, missing
 from seqdata.opening.options import taken
@@ -59,7 +59,7 @@ def open_store(
             "lists of arrays to Loader or SequenceDataModule as they are"
         )
     host = host or default_host()
-    name = form_of(location) if backend is None else backend
+    name = form_at(location, remote) if backend is None else backend
     opener = _backend(name, location, host) if isinstance(name, str) else name
     given = {"schema": schema, "index": index, "remote": remote}
     store = opener(location, verify=verify, **taken("open_store", opener, name, given))
@@ -77,7 +77,7 @@ def opener_of(location: Location, *, host: PluginHost | None = None) -> Opener:
     Raises:
         PluginError: If it is not installed or broken.
     """
-    return _backend(form_of(location), location, host or default_host())
+    return _backend(form_at(location), location, host or default_host())
 
 
 def _backend(name: str, location: Location, host: PluginHost) -> Opener:

@@ -113,7 +113,8 @@ def open_webdataset(
         )
     if keys not in KEY_MODES:
         raise ConfigError(
-            f"{shown(text)}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it out"
+            f"{shown(text)}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it "
+            "out"
         )
     unsafe = allowed(unsafe_decoders, shown(text))
     how = remote_of(remote)

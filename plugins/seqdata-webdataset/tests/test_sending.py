@@ -7,11 +7,19 @@ import fsspec
 import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset, write_webdataset
+from seqdata_webdataset.store import WebDatasetStore
 
 from seqdata import Remote, open_store, write_store
-from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError, RemoteReadError
+from seqdata.errors import (
+    ConfigError,
+    DecodeError,
+    IncompleteDatasetError,
+    MissingShardError,
+    RemoteReadError,
+)
+from seqdata.storage.remote.store import RemoteStore
 from seqdata.testing.faults import network
-from seqdata.testing.faults.network import before, served
+from seqdata.testing.faults.network import before, folder_of, served
 
 SHARD = 20_000
 
@@ -130,6 +138,19 @@ def test_a_writer_that_fails_while_it_packs_is_gone_on_with(s3, bucket, remote, 
     write(location, remote(), progress=lambda count, _: told.append(count))
     assert told[0] > 1  # not from the first one on
     assert there(s3[0], f"{bucket}/data") == whole
+
+
+def test_a_folder_in_a_bucket_is_opened_as_what_lies_in_it(s3, bucket, remote, tmp_path):
+    write(f"s3://{bucket}/tar", remote())
+    write_store(f"s3://{bucket}/arrow", rows(), remote=remote())
+    assert type(open_store(f"s3://{bucket}/tar", remote=remote())) is WebDatasetStore
+    assert type(open_store(f"s3://{bucket}/arrow", remote=remote())) is RemoteStore
+    write_webdataset(tmp_path / "data", rows(), shard_bytes=SHARD)
+    with (
+        served(folder_of(tmp_path / "data")) as web,  # which lists nothing
+        pytest.raises(MissingShardError, match=r"lists no files: .* must be named, as 'x"),
+    ):
+        open_store(web.url, remote=remote())
 
 
 def test_shards_are_written_to_memory_and_not_to_a_web_address(tmp_path, whole):

@@ -38,6 +38,7 @@ from seqdata.storage.remote.options import Remote, remote_of
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.remote.ranges import check_stat
 from seqdata.storage.remote.store import RemoteStore
+from seqdata.storage.remote.urls import WEB, check_url
 from seqdata.storage.writing.commit import OWN_FILES
 
 
@@ -119,12 +120,18 @@ def _without_manifest(
     remote: str | Remote | None,
 ) -> Store:
     """Open what lies at a location without a manifest, or say what that is."""
+    place = Place(dataset=files.location, file=MANIFEST, part="manifest")
     try:
         names = files.names()
     except (MissingShardError, RemoteReadError):
+        if check_url(os.fspath(location)) in WEB:
+            raise place.error(
+                MissingShardError,
+                "is not there, must be; check the location. A web server lists no files: what is "
+                "no store must be named, as 'x.parquet' or 'x-{000..017}.tar'",
+            ) from None
         raise missing from None
     own = [name for name in names if OWN_FILES.fullmatch(name)]
-    place = Place(dataset=files.location, file=MANIFEST, part="manifest")
     if own:
         raise place.error(
             IncompleteDatasetError,
