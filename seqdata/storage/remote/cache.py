@@ -31,6 +31,7 @@ from seqdata.storage.places import Place
 from seqdata.storage.remote.fetching import Fetch, fetched
 from seqdata.storage.remote.files import RemoteFiles, Stat
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import identity
 
 _LOG = logging.getLogger("seqdata.remote")
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -134,7 +135,8 @@ class Cache:
         if wanted.sha256 is not None:
             return wanted.sha256
         tag = None if stat is None else stat.tag
-        facts = f"{self._files.location}\0{wanted.name}\0{size}\0{tag}"
+        where = identity(self._files.url(wanted.name), tagged=tag is not None)
+        facts = f"{where}\0{size}\0{tag}"
         return f"u{hashlib.sha256(facts.encode()).hexdigest()}"
 
     def _folder(self) -> Path:

@@ -26,7 +26,9 @@ PACKAGES = {
 WEB = ("http", "https")
 """Schemes of web servers: they have queries, and take no files."""
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
-_USER = re.compile(r"(://)[^/@\s'\"]*@")
+_USER = re.compile(  # a lone name is the container in URLs of Azure, and no user
+    r"((?<!abfs)(?<!az)://)[^/@\s'\"]*@|(://)[^/@\s'\"]*:[^/@\s'\"]*@", re.IGNORECASE
+)
 _QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
 
 
@@ -65,7 +67,23 @@ def shown(url: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Give a text whose URLs have lost user, password, query and fragment."""
-    return _QUERY.sub(r"\1", _USER.sub(r"\1", text))
+    return _QUERY.sub(r"\1", _USER.sub(r"\1\2", text))
+
+
+def identity(url: str, *, tagged: bool = True) -> str:
+    """Give the text by which a location is told from others: what its files are kept under.
+
+    Args:
+        url: The location.
+        tagged: Whether a tag tells content apart, too: then the query of a web address does not
+            count, which may be a signature that is made anew each time.
+
+    Example:
+        >>> identity("https://me:secret@host/data/?key=1"), identity("s3://bucket/data#2/")
+        ('https://host/data', 's3://bucket/data#2')
+    """
+    web = tagged and urlsplit(url).scheme.lower() in WEB
+    return shown(url) if web else _USER.sub(r"\1\2", url).rstrip("/")
 
 
 def joined(folder: str, name: str) -> str:

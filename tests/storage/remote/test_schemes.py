@@ -1,0 +1,96 @@
+"""What URLs of each kind need, are called, and are told from one another by."""
+
+import importlib.util
+
+import fsspec
+import pytest
+
+from seqdata import ConfigError, Remote, open_store, write_store
+from seqdata.storage.remote.cache import Wanted, cache_of
+from seqdata.storage.remote.files import remote_files
+from seqdata.storage.remote.urls import PACKAGES, identity, joined, parted, shown
+from seqdata.testing.faults.network import Answer, folder_of, served
+
+ABSENT = [name for name, package in PACKAGES.items() if not importlib.util.find_spec(package)]
+URLS = {
+    "s3": "s3://bucket/data",
+    "gs": "gs://bucket/data",
+    "gcs": "gcs://bucket/data",
+    "az": "az://container/data",
+    "abfs": "abfs://container@account.dfs.core.windows.net/data",
+    "hf": "hf://datasets/user/name@refs%2Fpr%2F1/data",
+    "http": "http://host/data",
+    "https": "https://host/data",
+    "memory": "memory://data",
+}
+
+
+@pytest.mark.parametrize("scheme", PACKAGES)
+def test_each_scheme_is_known_to_fsspec(scheme):
+    assert scheme in fsspec.available_protocols()
+    assert scheme in URLS
+
+
+@pytest.mark.skipif(not ABSENT, reason="all of the packages are installed")
+@pytest.mark.parametrize("scheme", ABSENT)
+def test_what_a_scheme_needs_and_is_not_there_is_named(scheme):
+    package = PACKAGES[scheme]
+    text = (
+        rf"{scheme}:// needs the package '{package}', which is not installed; pip install {package}"
+    )
+    for call in (
+        lambda: open_store(URLS[scheme]),
+        lambda: open_store(f"{URLS[scheme]}/file.parquet"),
+        lambda: open_store(f"{URLS[scheme]}/x-000.tar", index="build"),
+        lambda: remote_files(URLS[scheme], Remote()),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            call()
+    if not scheme.startswith("http"):
+        with pytest.raises(ConfigError, match=text):
+            write_store(URLS[scheme], [[1]])
+
+
+@pytest.mark.parametrize("url", URLS.values(), ids=URLS)
+def test_urls_of_each_kind_keep_their_names(url):
+    assert shown(url) == identity(url) == url
+    assert shown(f"{url}/") == identity(f"{url}/") == url
+    assert joined(url, "part-0.arrow") == f"{url}/part-0.arrow"
+    assert parted(f"{url}/part-0.arrow") == (url, "part-0.arrow")
+
+
+def test_what_is_secret_is_no_part_of_what_tells_locations_apart():
+    assert identity("https://me:pw@host/data?Signature=1") == "https://host/data"
+    assert identity("https://me:pw@host/get?file=1", tagged=False) == "https://host/get?file=1"
+    assert identity("s3://key:pw@bucket/data") == "s3://bucket/data"
+    assert identity("s3://key@bucket/data") == "s3://bucket/data"
+    assert identity("abfs://me:pw@host/data") == "abfs://host/data"
+    different = ("s3://b/data#1", "s3://b/data#2", "s3://b/data?1", "gs://b/data#1")
+    assert len({identity(one) for one in different}) == 4
+    two = [f"abfs://{name}@account.dfs.core.windows.net/x" for name in ("a", "b")]
+    assert len({*map(identity, two), *map(shown, two)}) == 2
+
+
+def untagged(root):
+    """Serve a folder whose files the query names, without tags."""
+    inner = folder_of(root)
+
+    def answer(asked):
+        _, _, name = asked.path.partition("?file=")
+        said = inner(type(asked)(asked.method, f"/{name}", asked.headers))
+        kept = tuple(one for one in said.headers if one[0] not in ("ETag", "Last-Modified"))
+        return Answer(said.status, kept, said.body, said.size)
+
+    return answer
+
+
+def test_files_that_only_a_query_tells_apart_are_two_in_the_cache(tmp_path):
+    (tmp_path / "data").mkdir()
+    remote = Remote(cache_dir=tmp_path / "cache")
+    for name in ("one", "two"):
+        (tmp_path / "data" / name).write_bytes(name.encode() * 10)
+    with served(untagged(tmp_path / "data")) as web:
+        for name in ("one", "two", "one"):
+            files = remote_files(f"{web.url}?file={name}", remote)
+            held = cache_of(files).hold(Wanted("get"))
+            assert bytes(memoryview(held.mapping)) == name.encode() * 10
