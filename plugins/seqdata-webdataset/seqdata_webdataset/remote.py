@@ -21,7 +21,7 @@ from seqdata.storage.places import Place
 from seqdata.storage.remote.cache import Wanted, cache_of
 from seqdata.storage.remote.files import remote_files, writable_files
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import joined, parted, shown
+from seqdata.storage.remote.urls import identity, joined, parted, shown
 from seqdata_webdataset.keeping import FOLDER, SUFFIX, cache_folder, index_place, put_file
 from seqdata_webdataset.listing import LIST, Listed, load_list
 from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
@@ -109,7 +109,7 @@ class RemoteShard:
 
     def kept(self, name: str) -> list[Path]:
         """Give the file of this machine in which more may be kept."""
-        folder = hashlib.sha256(self.folder.encode()).hexdigest()[:16]
+        folder = hashlib.sha256(identity(self.url).encode()).hexdigest()[:16]
         return [cache_folder() / "index" / folder / name]
 
     def list_of_folder(self) -> bytes | None:
