@@ -25,7 +25,7 @@ from rich.console import Console
 from torture_set.cases import CASES, Bench, Tries
 from torture_set.columns import COLUMNS, Column
 from torture_set.judge import RIGHT, SILENT, Outcome
-from torture_set.page import Found, as_json, counted, from_json, into_page, table_of
+from torture_set.page import Found, as_json, counted, from_json, into_page, merged, table_of
 from torture_set.server import Missing, Server
 
 HERE = Path(__file__).resolve().parent
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=PEERS, help="Python of the others")
     parser.add_argument("--page", type=Path, help="page whose table is written anew")
     parser.add_argument("--json", type=Path, help="file for every try, with what was said")
-    parser.add_argument("--earlier", type=Path, help="such a file, for columns that are not run")
+    parser.add_argument("--earlier", type=Path, help="such a file, for what is not tried anew")
     parser.add_argument("--keep", type=Path, help="an empty folder for all that is written")
     options = parser.parse_args()
     console = Console(width=250, soft_wrap=True)
@@ -105,9 +105,7 @@ def main() -> None:
     about = f"{machine()}; {(time.monotonic() - began) / 60:.0f} minutes"
     console.print(about)
     if options.earlier:
-        earlier = from_json(options.earlier.read_text())
-        titles = [column.title for column in COLUMNS]
-        found = {title: one for title in titles if (one := found.get(title, earlier.get(title)))}
+        found = merged(from_json(options.earlier.read_text()), found)
     if options.json:
         options.json.write_text(as_json(found))
     if options.page:

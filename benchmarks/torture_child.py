@@ -60,8 +60,8 @@ def _forked(library: Library, case: dict[str, Any], rank: int) -> int:
         record.say(error=str(why))
         sys.exit(NOT_OFFERED)
     except Exception as error:
-        traceback.print_exc()
         record.say(error=" | ".join(_chain(error)))
+        traceback.print_exc()
         sys.exit(1)
     sys.exit(0)  # as programs end: what was opened is closed
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from torture_set.cases import Tries
+from torture_set.cases import CASES, Tries
+from torture_set.columns import COLUMNS
 from torture_set.judge import SILENT, Outcome
 
 BEGIN, END = "<!-- torture: begin -->", "<!-- torture: end -->"
@@ -40,6 +41,17 @@ def from_json(text: str) -> dict[str, Found]:
         )
         for title, one in json.loads(text).items()
     }
+
+
+def merged(earlier: Mapping[str, Found], now: Mapping[str, Found]) -> dict[str, Found]:
+    """Give what was found earlier, but for what was tried anew."""
+    found = {}
+    for title in [column.title for column in COLUMNS]:
+        runs = [run[title] for run in (earlier, now) if title in run]
+        cases = {name: tries for run in runs for name, tries in run.cases.items()}
+        if runs:
+            found[title] = Found(runs[-1].versions, {n: cases[n] for n in CASES if n in cases})
+    return found
 
 
 def counted(tries: Tries) -> str:
