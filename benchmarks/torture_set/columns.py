@@ -20,7 +20,7 @@ class Column:
         shards: Pattern of the files that hold the values.
         about: Patterns of files that only say where values lie.
         heads: Bytes at the beginning of a shard that say so, too.
-        feet: The same at its end.
+        foot: The same behind them: where it begins, from the end of the shard; and its bytes.
         ours: Whether it runs in our environment.
     """
 
@@ -29,7 +29,7 @@ class Column:
     shards: str
     about: tuple[str, ...] = ()
     heads: int = 0
-    feet: int = 0
+    foot: tuple[int, int] = (0, 0)
     ours: bool = False
 
     def shards_of(self, folder: Path) -> list[Path]:
@@ -47,7 +47,8 @@ class Column:
             if path.suffix == ".tar":
                 heads += list(_headers(path))
             heads.append((path, 0, self.heads))
-            feet.append((path, size - self.feet, size))
+            begin = size - self.foot[0]
+            feet.append((path, begin, begin + self.foot[1]))
         kinds += [[span for span in spans if span[2] > span[1]] for spans in (heads, feet)]
         return [spans for spans in kinds if spans]
 
@@ -61,17 +62,18 @@ def _headers(path: Path) -> Iterator[Span]:
             yield path, member.offset, member.offset + 157
 
 
+_ABOUT_HF = ("state.json", "dataset_info.json")
 COLUMNS = (
-    Column("ours", "seqdata, Arrow", "*.arrow", ("seqdata.json", "*.lengths", "*.npy"), 256, 256,
-           ours=True),
-    Column("ours_tar", "seqdata, tar", "*.tar", ("seqdata.json", "seqdata-index/*"), ours=True),
+    Column("ours", "seqdata, Arrow", "*.arrow", ("seqdata.json", "*.u32", "*.crc"),
+           heads=256, foot=(256, 256), ours=True),
+    Column("ours_tar", "seqdata, tar", "*.tar", ("seqdata-index/*",), ours=True),
     Column("wds", "webdataset", "*.tar"),
     Column("mds", "mosaicml-streaming", "shard.*.mds", ("index.json",), heads=400),
     Column("mds_hash", "mosaicml-streaming, `validate_hash`", "shard.*.mds", ("index.json",),
            heads=400),
     Column("ld", "litdata", "*.bin", ("index.json",), heads=400),
-    Column("hf", "HF datasets, map", "*.arrow", ("state.json", "dataset_info.json"), 256, 256),
-    Column("hf_iterable", "HF datasets, iterable", "*.arrow", ("state.json", "dataset_info.json"),
-           256, 256),
-    Column("grain_records", "Grain, ArrayRecord", "*.array_record", heads=64, feet=256),
+    Column("hf", "HF datasets, map", "*.arrow", _ABOUT_HF, heads=256, foot=(8, 8)),
+    Column("hf_iterable", "HF datasets, iterable", "*.arrow", _ABOUT_HF, heads=256, foot=(8, 8)),
+    Column("grain_records", "Grain, ArrayRecord", "*.array_record", heads=64,
+           foot=(1 << 16, 128)),
 )  # fmt: skip
