@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -66,6 +68,8 @@ class SequenceBatch:
         layout: How ragged fields lie: ``padded``; ``packed``, a PackedSequence; ``jagged``, a
             nested tensor; ``varlen``, flat (N, *shape), row behind row.
         axes: Which field runs along which axis.
+        bounds: int64 (n+1,), where each span that was read begins in flat padded rows, for the
+            collator; None: it works that out.
     """
 
     data: dict[str, Any]
@@ -94,6 +98,7 @@ class SequenceBatch:
     horizon: int = 0
     layout: LayoutName = "padded"
     axes: Axes = _PLAIN
+    bounds: NDArray[np.int64] | None = None
     _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import PlanError
 from seqdata.report import Measures, Report, measure, report_of
-from seqdata.tables import ArrayTable, BatchTable, LaneTable, PlanBatch, gather
+from seqdata.tables import ArrayTable, BatchTable, LaneTable, PlanBatch, gather, part_of
 
 PLAN_VERSION = 1
 """Part of every fingerprint; raised when the same inputs give another plan than before."""
@@ -150,12 +150,21 @@ class Plan:
         )
         return plan
 
-    def widened(self, number: int) -> PlanBatch | None:
-        """Give a batch whose rows are ``lookahead`` longer along a stream, over ends of sequences.
+    def run(self, first: int, stop: int) -> ArrayTable:
+        """Give batches ``first:stop`` at once, which lie before the next one that ``prepare`` says.
+
+        Args:
+            first: The first batch.
+            stop: One past the last.
+        """
+        return part_of(self._table, first, stop)
+
+    def widened(self, first: int, stop: int) -> ArrayTable | None:
+        """Give the same, rows ``lookahead`` longer along a stream, over ends of sequences.
 
         None: nothing is read past rows, or every span is widened by itself.
         """
-        return None if self._stream is None else self._stream.widened(number)
+        return None if self._stream is None else self._stream.widened(first, stop)
 
     def lr_scale(self, number: int) -> float:
         """Give the length of a batch's chunks over the usual one; 1 where they do not vary."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, SeqDataWarning
 from seqdata.plan import Plan
-from seqdata.tables import PlanBatch, lengths_of_rows
+from seqdata.tables import ArrayTable, PlanBatch, lengths_of_rows
 from seqdata.world import World
 
 Tail = Literal["fill", "drop", "repeat"]
@@ -42,6 +42,33 @@ class Step(NamedTuple):
     lengths: NDArray[np.int64]
     lanes: NDArray[np.int64] | None
     wide: PlanBatch | None = None
+
+
+class Steps(NamedTuple):
+    """What one rank does in consecutive steps, in each of which its lanes have a row.
+
+    Attributes:
+        number: Batch of the plan of the first step.
+        table: A batch for each step.
+        wide: The same rows, longer along a stream; None: spans are widened one by one.
+        weights: float32 (k, r); 0 for an idle row.
+        lengths: int64 (k, r), timesteps of each row.
+        lanes: int64 (r,), lane of each row.
+    """
+
+    number: int
+    table: ArrayTable
+    wide: ArrayTable | None
+    weights: NDArray[np.float32]
+    lengths: NDArray[np.int64]
+    lanes: NDArray[np.int64]
+
+    def step(self, place: int) -> Step:
+        """Give one of the steps."""
+        spans, rows = self.table.batch(place)
+        wide = None if self.wide is None else self.wide.batch(place)
+        number, weights, lengths = self.number + place, self.weights[place], self.lengths[place]
+        return Step(number, spans, rows, weights, lengths, self.lanes, wide)
 
 
 def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> RankPlan:
@@ -137,6 +164,8 @@ class RankPlan:
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
         """Give scored timesteps and rows of weight > 0 of steps ``first:stop``, over all ranks."""
+        if self.plan.lanes:  # a step is a batch
+            return self.plan.totals(max(0, first), min(self.steps, stop))
         count = len(self.plan)
         low, high = max(0, min(count, self._begin(first))), self._begin(stop)
         timesteps, rows = self.plan.totals(low, min(count, max(low, high)))
@@ -167,20 +196,37 @@ class RankPlan:
     def _begin(self, step: int) -> int:
         return self.first + (step - self.first_step) * self.stride
 
-    def _lanes_of(self, number: int) -> Step:
+    def run(self, step: int, most: int) -> Steps | None:
+        """Give a step of lanes and those behind it that are at hand; None: no lane is this rank's.
+
+        Args:
+            step: The first.
+            most: How many at most.
+        """
+        number = self._begin(step)
+        stop = min(number + most, self.plan.prepare(number))
+        return self._run(number, stop)
+
+    def _run(self, number: int, stop: int) -> Steps | None:
         lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)
-        first, stop = rank * lanes // size, (rank + 1) * lanes // size
-        batch, wide = self.plan.batch(number), self.plan.widened(number)
-        if first == stop:
-            filler = _filler(number, batch, np.zeros(1, dtype=np.int64))
-            return filler if wide is None else filler._replace(wide=wide.part(0, 1))
-        mine = batch.part(first, stop)
-        lengths = mine.lengths
-        weights = (lengths > 0).astype(np.float32)
-        lanes_of_rank = np.arange(first, stop)
+        first, last = rank * lanes // size, (rank + 1) * lanes // size
+        if first == last:
+            return None
+        table, wide = self.plan.run(number, stop), self.plan.widened(number, stop)
+        mine = table.of_lanes(first, last, lanes)
         if wide is not None:
-            wide = wide.part(first, stop)
-        return Step(number, mine.spans, mine.rows, weights, lengths, lanes_of_rank, wide)
+            wide = wide.of_lanes(first, last, lanes)
+        lengths = mine.row_lengths().reshape(stop - number, -1)
+        weights = (lengths > 0).astype(np.float32)
+        return Steps(number, mine, wide, weights, lengths, np.arange(first, last))
+
+    def _lanes_of(self, number: int) -> Step:
+        run = self._run(number, number + 1)
+        if run is not None:
+            return run.step(0)
+        filler = _filler(number, self.plan.batch(number), np.zeros(1, dtype=np.int64))
+        wide = self.plan.widened(number, number + 1)
+        return filler if wide is None else filler._replace(wide=wide.batch(0).part(0, 1))
 
 
 def _whole(number: int, batch: PlanBatch) -> Step:

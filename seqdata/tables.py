@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,12 +68,21 @@ class BatchTable(Protocol):
 class LaneTable(BatchTable, Protocol):
     """Batches whose rows are lanes of a stream, or whose chunks vary in length."""
 
-    def widened(self, number: int) -> PlanBatch | None:
-        """Give a batch with rows that go on along the stream; None: no row does."""
+    def widened(self, first: int, stop: int) -> ArrayTable | None:
+        """Give batches of one run with rows that go on along the stream; None: no row does."""
         ...
 
     def scale(self, number: int) -> float:
         """Give the length of a batch's chunks over the usual one."""
+        ...
+
+
+@runtime_checkable
+class Parting(Protocol):
+    """A table that gives many batches at once."""
+
+    def part(self, first: int, stop: int) -> ArrayTable:
+        """Give batches ``first:stop``, which lie in one run, as a table of their own."""
         ...
 
 
@@ -159,6 +168,21 @@ class ArrayTable:
         rows = self.rows[edges[0] : edges[-1] + 1]
         return ArrayTable(self.spans[rows[0] : rows[-1]], rows - rows[0], offsets)
 
+    def of_lanes(self, first: int, stop: int, lanes: int) -> ArrayTable:
+        """Give rows ``first:stop`` of every batch, each of which has a row per lane."""
+        if stop - first == lanes:
+            return self
+        count = len(self)
+        offsets = np.arange(count + 1) * (stop - first)
+        if self.rows is None:
+            spans = self.spans.reshape(count, lanes, 3)[:, first:stop]
+            return ArrayTable(spans.reshape(-1, 3), None, offsets)
+        mine = np.zeros((count, lanes), dtype=np.bool_)
+        mine[:, first:stop] = True
+        sizes = np.diff(self.rows)
+        spans = self.spans[mine.reshape(-1).repeat(sizes)]
+        return ArrayTable(spans, running(sizes[mine.reshape(-1)]), offsets)
+
     def row_lengths(self) -> NDArray[np.int64]:
         """Give the timesteps of each row, int64 (r,)."""
         return self._per_row(self.spans[:, 2] - self.spans[:, 1])
@@ -192,6 +216,17 @@ def gather(table: BatchTable) -> ArrayTable:
     if parts[0].rows is not None:
         rows = _join([part.rows for part in parts if part.rows is not None])
     return ArrayTable(spans, rows, _join([part.offsets for part in parts]))
+
+
+def part_of(table: BatchTable, first: int, stop: int) -> ArrayTable:
+    """Give batches ``first:stop`` of one run of a table."""
+    if isinstance(table, Parting):
+        return table.part(first, stop)
+    batches = [table.batch(number) for number in range(first, stop)]
+    rows = [np.arange(len(one.spans) + 1) if one.rows is None else one.rows for one in batches]
+    counts = [len(edges) - 1 for edges in rows]
+    spans = np.concatenate([one.spans for one in batches])
+    return ArrayTable(spans, _join(rows), running(np.array(counts)))
 
 
 def lengths_of_rows(spans: NDArray[np.int64], rows: NDArray[np.int64] | None) -> NDArray[np.int64]:

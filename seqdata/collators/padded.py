@@ -63,7 +63,10 @@ class Padded:
             elif axis == axes.axis and (batch.segments is None or _is_whole(name, columns, axes)):
                 shift = axes.shift.get(name, 0)
                 width = batch.padded_length + batch.horizon + shift
-                full = self._padded(name, column, _steps(rows, width), width, columns)
+                bounds = _planned(column, batch, rows * width)
+                if bounds is None:
+                    bounds = _steps(rows, width)
+                full = self._padded(name, column, bounds, width, columns)
                 data[name] = full[:, :-shift] if shift else full
                 if shift:
                     data[TARGETS] = full[:, shift:]
@@ -74,6 +77,10 @@ class Padded:
     def _by_lengths(self, name: str, columns: Columns, batch: SequenceBatch, axis: str) -> Tensor:
         """Lay out what has lengths of its own: another axis, or several spans in a row."""
         column = cast("Column", columns[name])
+        if axis == batch.axes.axis:
+            planned = _planned(column, batch, len(batch) * batch.padded_length)
+            if planned is not None:
+                return self._padded(name, column, planned, batch.padded_length, columns)
         lengths = column.lengths
         if axis == batch.axes.axis and int(lengths.sum()) == len(batch) * batch.padded_length:
             bounds = running(lengths)  # no row has padding
@@ -122,6 +129,14 @@ class Padded:
 def _is_whole(name: str, columns: Columns, axes: Axes) -> bool:
     """Tell whether a field has one piece per row though rows hold several spans: with targets."""
     return name in axes.shift and TARGETS not in columns
+
+
+def _planned(column: Column, batch: SequenceBatch, total: int) -> NDArray[np.int64] | None:
+    """Give where pieces lie as it was planned, if that is said of pieces and rows like these."""
+    bounds = batch.bounds
+    if bounds is None or len(bounds) != len(column) + 1 or bounds[-1] != total:
+        return None
+    return bounds
 
 
 def _steps(rows: int, width: int) -> NDArray[np.int64]:

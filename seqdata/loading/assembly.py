@@ -5,7 +5,7 @@ Place in the flow: RankPlan -> batches. Reads: a store. Makes: one batch for eac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +16,15 @@ from seqdata.batch import SequenceBatch
 from seqdata.collating import Splitting
 from seqdata.errors import SEE, SeqDataError, step_line
 from seqdata.loading.fetching import Fetching
-from seqdata.loading.head import delivered, head_of
+from seqdata.loading.head import delivered
+from seqdata.loading.made import Made, Making
 from seqdata.loading.mending import is_about_data, mend
 from seqdata.loading.occurrences import Occurrences
 from seqdata.loading.options import OnError, Update
 from seqdata.loading.output import Output
 from seqdata.loading.ranges import COLLATE, FETCH, ranged
 from seqdata.loading.request import Request
-from seqdata.loading.streaming import narrowed, plain
+from seqdata.loading.streaming import narrowed
 from seqdata.loading.tally import Tally
 from seqdata.protocols import Collator
 from seqdata.sharing import RankPlan, Step
@@ -76,15 +77,22 @@ class Assembly:
     epoch: int
     update: Update
     fetch: Fetch
-    _asked: dict[int, tuple[Step, Request]] = field(default_factory=dict, init=False)
+    _making: Making = field(init=False)
+    _asked: dict[int, Made] = field(default_factory=dict, init=False)
+    _coming: Iterator[Made] = field(default=iter(()), init=False)
+    _next: int = field(default=-1, init=False)  # the step that comes first
     _update_number: int = field(default=-1, init=False)
     _update_totals: tuple[int, int] = field(default=(0, 0), init=False)
 
+    def __post_init__(self) -> None:
+        tools, plan = self.tools, self.share.plan
+        reading = tools.fetching.reading
+        self._making = Making(reading, tools.occurrences, tools.together, plan, self.epoch)
+
     def request(self, number: int) -> Request:
         """Say what a step will ask for; the step is kept until its batch is made."""
-        step, request = self._made(number)
-        self._asked[number] = step, request
-        return request
+        made = self._asked[number] = self._made(number)
+        return made.request
 
     def batch(self, step: int) -> Any:
         """Make the batch of a step, or what is chosen of it."""
@@ -96,21 +104,13 @@ class Assembly:
         size = sum(value.nbytes for value in batch.data.values() if isinstance(value, Tensor))
         return self._chosen(batch), size
 
-    def _made(self, number: int) -> tuple[Step, Request]:
-        tools, plan, step = self.tools, self.share.plan, self.share[number]
-        if step.lanes is not None:
-            step = plain(step)
-        reading = tools.fetching.reading
-        spans = step.spans if step.wide is None else step.wide.spans
-        return step, Request(
-            spans=spans,
-            ids=reading.store.base_numbers(spans[:, 0]),
-            epoch=self.epoch,
-            horizon=plan.lookahead - reading.shift,
-            together=tools.together and step.rows is None,
-            occurrences=tools.occurrences.of(spans, self.epoch) if tools.occurrences else None,
-            streamed=step.wide is not None,
-        )
+    def _made(self, number: int) -> Made:
+        made = next(self._coming, None) if number == self._next else None
+        if made is None:
+            self._coming = self._making.steps(self.share, number)
+            made = next(self._coming)
+        self._next = number + 1
+        return made
 
     def _chosen(self, batch: SequenceBatch) -> Any:
         output = self.tools.output
@@ -118,52 +118,55 @@ class Assembly:
 
     def headed(self, step: int) -> SequenceBatch:
         """Make the batch of a step without its data: nothing is read."""
-        return self._head(*self._made(step), step)
+        return self._counted(self._made(step), step)
 
     def whole(self, number: int) -> SequenceBatch:
         """Make the batch of a step, whatever is chosen of it."""
-        asked = number in self._asked
-        step, request = self._asked.pop(number) if asked else self._made(number)
+        made = self._asked.pop(number, None) or self._made(number)
         try:
             try:
-                return self._read(step, request, number)
+                return self._read(made, number)
             except Exception as error:
                 if self.tools.on_error == "raise" or not is_about_data(error):
                     raise
-                return self._mended(step, request, number, error)
+                return self._mended(made.step(), made.request, number, error)
         except SeqDataError as error:
-            placed = self._placed(error, step.number, number)
+            placed = self._placed(error, made.head.number, number)
             raise placed.with_traceback(error.__traceback__) from error.__cause__
         except Exception as error:
-            see = self._see(step.number)
+            see = self._see(made.head.number)
             error.add_note(
-                f"in {self._place(step.number, number)}" + (f". {SEE}{see}" if see else "")
+                f"in {self._place(made.head.number, number)}" + (f". {SEE}{see}" if see else "")
             )
             raise
 
-    def _read(self, step: Step, request: Request, number: int) -> SequenceBatch:
-        batch = self._head(step, request, number)
+    def _read(self, made: Made, number: int) -> SequenceBatch:
+        batch = self._counted(made, number)
         with ranged(FETCH):
-            columns, batch.axes = self.fetch(request)
+            columns, batch.axes = self.fetch(made.request)
         with ranged(COLLATE):
-            return self._collated(columns, batch, step)
+            return self._collated(columns, batch, made)
 
-    def _collated(self, columns: Any, batch: SequenceBatch, step: Step) -> SequenceBatch:
+    def _collated(self, columns: Any, batch: SequenceBatch, made: Made) -> SequenceBatch:
         collator = self.tools.collator
         if self.tools.fetching.collate is not None and isinstance(collator, Splitting):
             return collator.filled(columns, batch)  # a worker has collated them
-        if step.wide is not None:
-            columns = narrowed(columns, batch.axes, step, step.wide, together=self.tools.together)
+        if made.request.streamed and batch.bounds is None:
+            columns = self._narrowed(columns, batch, made.step())
         return collator(columns, batch)
 
-    def _head(self, step: Step, request: Request, number: int) -> SequenceBatch:
-        reading, ids = self.tools.fetching.reading, request.ids
-        if request.streamed:
-            ids = reading.store.base_numbers(step.spans[:, 0])
-        batch = head_of(step, ids, self.share.plan, reading.axes)
+    def _narrowed(self, columns: Any, batch: SequenceBatch, step: Step) -> Any:
+        if step.wide is None:
+            return columns
+        together = self.tools.together
+        return narrowed(columns, batch.axes, step, step.wide, together=together)
+
+    def _counted(self, made: Made, number: int) -> SequenceBatch:
+        """Give the batch of a step with what it counts, without data."""
+        batch = made.head
         self._count(batch, number)
         batch.loader = self.tools.name
-        batch.horizon = request.horizon
+        batch.horizon = made.request.horizon
         return batch
 
     def _mended(self, step: Step, request: Request, number: int, error: Exception) -> SequenceBatch:
@@ -178,12 +181,11 @@ class Assembly:
             tools.tally.add(
                 found, loader=tools.name, sequence=sequence, epoch=self.epoch, batch=step.number
             )
-        batch = self._head(mended.step, mended.request, number)
+        again = self._making.one(mended.step)
+        batch = self._counted(again._replace(request=mended.request), number)
         batch.num_tokens = delivered(batch)
-        batch.axes, columns = mended.axes, mended.columns
-        if step.wide is not None:
-            columns = narrowed(columns, batch.axes, step, step.wide, together=tools.together)
-        return tools.collator(columns, batch)
+        batch.axes = mended.axes
+        return tools.collator(self._narrowed(mended.columns, batch, step), batch)
 
     def _count(self, batch: SequenceBatch, number: int) -> None:
         """Say what the step and its update count over all ranks: known from the plan."""

@@ -7,7 +7,9 @@ Reads: columns. Makes: columns.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,9 @@ from numpy.typing import NDArray
 
 from seqdata.axes import TARGETS, Axes
 from seqdata.protocols import Column, Columns
-from seqdata.sharing import Step
+from seqdata.sharing import Step, Steps
 from seqdata.storage.pieces import PieceColumn
-from seqdata.tables import PlanBatch, running
+from seqdata.tables import ArrayTable, PlanBatch, running
 
 
 def plain(step: Step) -> Step:
@@ -29,6 +31,36 @@ def plain(step: Step) -> Step:
     if not (np.diff(step.rows) == 1).all():
         return step
     return step._replace(rows=None, wide=None)
+
+
+def whole_rows(steps: Steps) -> list[bool]:
+    """Tell which of many steps ``plain`` makes plain: every row lies in one sequence."""
+    tables = [one for one in (steps.table, steps.wide) if one is not None]
+    single = np.ones(len(steps.table), dtype=np.bool_)
+    for table in tables:
+        if table.rows is not None:
+            single &= (np.diff(table.rows).reshape(len(single), -1) == 1).all(axis=1)
+    return single.tolist()
+
+
+def bounds_of(table: ArrayTable, widths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Give where each span begins in the padded rows of its step, and where they end.
+
+    Args:
+        table: A batch for each step, all of as many rows.
+        widths: int64 (k,), timesteps of a padded row of each.
+    """
+    count = int(table.offsets[1])
+    if table.rows is None:
+        yield from np.arange(count + 1) * widths[:, None]
+        return
+    begins = (np.arange(count) * widths[:, None]).reshape(-1)
+    ends = running(table.spans[:, 2] - table.spans[:, 1])
+    places = ends[:-1] + (begins - ends[table.rows[:-1]]).repeat(np.diff(table.rows))
+    edges = table.rows[table.offsets]
+    places = np.insert(places, edges[1:], count * widths)  # every step's end
+    for low, high in pairwise((edges + np.arange(len(edges))).tolist()):
+        yield places[low:high]
 
 
 def narrowed(

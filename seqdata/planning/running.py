@@ -93,10 +93,15 @@ class RunTable:
         run = self._run(number // self.size)
         return run.table.batch(number - run.first)
 
-    def widened(self, number: int) -> PlanBatch | None:
-        """Give a batch with rows that go on along a stream; None: no row does."""
-        run = self._run(number // self.size)
-        return None if run.wide is None else run.wide.batch(number - run.first)
+    def part(self, first: int, stop: int) -> ArrayTable:
+        """Give batches ``first:stop`` of one run as a table of their own."""
+        run = self._run(first // self.size)
+        return run.table.part(first - run.first, stop - run.first)
+
+    def widened(self, first: int, stop: int) -> ArrayTable | None:
+        """Give batches of one run with rows that go on along a stream; None: no row does."""
+        run = self._run(first // self.size)
+        return None if run.wide is None else run.wide.part(first - run.first, stop - run.first)
 
     def scale(self, number: int) -> float:
         """Give the length of a batch's chunks over the usual one."""

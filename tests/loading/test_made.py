@@ -1,0 +1,134 @@
+"""Steps of lanes are described many at once: as each would be by itself, and each with its own."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from seqdata import TBPTT, Loader, Plan, World
+from seqdata.loading.made import Making
+from seqdata.loading.options import PlayOptions
+from seqdata.loading.reading import reading_of
+from seqdata.sharing import share
+from seqdata.storage.memory import MemoryStore
+
+pytestmark = pytest.mark.filterwarnings("ignore:share. .* lanes on:seqdata.SeqDataWarning")
+LENGTHS = (4, 9, 3, 12, 7, 5, 11, 6, 3, 8, 40, 1, 1, 2)
+STORE = MemoryStore.of([{"x": np.arange(1, n + 1) + 1000 * k} for k, n in enumerate(LENGTHS)])
+POLICIES = {
+    "queues": TBPTT(5, 4),
+    "queues that overlap": TBPTT(5, 4, advance=3),
+    "segments": TBPTT(4, 6, segments=True),
+    "stream": TBPTT(4, 6, continuous=True),
+    "stream that overlaps": TBPTT(4, 6, continuous=True, advance=4),
+    "uneven": TBPTT(3, 10, continuous=True, jitter=True),
+    "more lanes than timesteps": TBPTT(150, 3, continuous=True),
+    "single spans": TBPTT(2, 1, continuous=True),
+}
+FIELDS = (
+    "lengths", "ids", "weight", "start", "number", "num_tokens", "lanes", "reset", "burn_in",
+    "carry", "overlap", "lr_scale", "positions", "segments", "padded_length",
+)  # fmt: skip
+TENSORS = (
+    "lengths", "ids", "weight", "start", "positions", "lanes", "reset", "burn_in", "segments",
+)  # fmt: skip
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    return one == other
+
+
+def making(policy, shift, together=True):
+    reading = reading_of(STORE, "time", PlayOptions(shift=shift), None)
+    plan = policy.plan(reading.index(), seed=1, epoch=2).with_lookahead(shift)
+    return Making(reading, None, together, plan, 2), plan
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("shift", [0, 1, 3])
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_run_of_steps_says_of_each_what_is_said_of_it_alone(name, shift, size):
+    made, plan = making(POLICIES[name], shift)
+    for rank in range(size):
+        mine = share(plan, World(rank, size))
+        number = 0
+        while number < len(mine):
+            for one in made.steps(mine, number):
+                alone = made.one(mine[number])
+                for field in FIELDS:
+                    found, due = getattr(one.head, field), getattr(alone.head, field)
+                    assert same(found, due), (field, rank, number)
+                for field in ("spans", "ids", "together", "streamed", "horizon", "epoch"):
+                    found, due = getattr(one.request, field), getattr(alone.request, field)
+                    assert same(found, due), (field, rank, number)
+                number += 1
+
+
+def test_a_plan_made_by_hand_is_described_by_runs():
+    spans = [[0, 0, 3], [1, 0, 2], [0, 3, 4], [2, 0, 2], [3, 0, 4], [4, 1, 2]]
+    plan = Plan(spans, rows=[0, 1, 3, 3, 6], offsets=[0, 2, 4], lanes=2)
+    made = Making(reading_of(STORE, "time", PlayOptions(), None), None, True, plan, 0)
+    first, second = (one.head for one in made.steps(share(plan, World()), 0))
+    assert first.segments.tolist() == [[0, 0, 0, 3], [1, 1, 0, 2], [1, 0, 3, 4]]
+    assert second.segments.tolist() == [[1, 2, 0, 2], [1, 3, 0, 4], [1, 4, 1, 2]]
+    assert second.ids.tolist() == [-1, 2]
+    assert first.bounds.tolist() == [0, 3, 5, 6]
+    assert second.bounds.tolist() == [7, 9, 13, 14]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("shift", [0, 2])
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_was_planned_lies_where_the_collator_would_lay_it(name, shift, size):
+    for rank in range(size):
+        lanes = POLICIES[name].lanes
+        alone = rank * lanes // size == (rank + 1) * lanes // size  # it has none
+        world = World(rank, size)
+        for batch in Loader(STORE, POLICIES[name], seed=1, shift=shift, prefetch=0, world=world):
+            assert (batch.bounds is None) == alone
+            spans = batch.segments
+            if spans is None:
+                ends = batch.start + batch.lengths
+                spans = torch.stack([torch.arange(len(batch)), batch.ids, batch.start, ends], 1)
+            due = torch.zeros_like(batch["x"])
+            filled = [0] * len(batch)
+            for row, number, start, stop in spans.tolist():
+                low, high = filled[row], filled[row] + stop - start
+                due[row, low:high] = torch.arange(start, stop) + 1 + 1000 * number
+                filled[row] = high
+            real = torch.arange(due.shape[1]) < batch.lengths[:, None]
+            assert torch.equal(batch["x"] * real, due)
+            if not shift:
+                assert torch.equal(batch["x"], due)  # padding is zero
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_a_user_does_to_a_batch_reaches_no_other_and_no_repetition(name):
+    def batches():
+        return iter(Loader(STORE, POLICIES[name], seed=1, shift=1, prefetch=0))
+
+    due = [copy.deepcopy(batch) for batch in batches()]
+    loader = Loader(STORE, POLICIES[name], seed=1, shift=1, prefetch=0)
+    begun = loader.state_dict()
+    for again in range(2):
+        loader.load_state_dict(begun)
+        for batch, must in zip(loader, due, strict=True):
+            for field in (*TENSORS, "loss_scale"):
+                assert same(getattr(batch, field), getattr(must, field)), (field, again)
+            assert torch.equal(batch["x"], must["x"])
+            for value in (*(getattr(batch, field) for field in TENSORS), *batch.data.values()):
+                if value is not None:
+                    value.fill_(1)
+
+
+def test_a_tensor_of_a_batch_keeps_and_sends_no_more_than_itself():
+    for batch in Loader(STORE, POLICIES["stream"], prefetch=0):
+        for field in TENSORS:
+            value = getattr(batch, field)
+            if value is not None:
+                assert value.untyped_storage().nbytes() == value.nbytes, field
