@@ -16,8 +16,10 @@ from seqdata import open_store
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.testing.faults import damage, damaged, limits
 from seqdata.testing.faults.children import in_child
+from seqdata.testing.faults.damaged import How
 from seqdata.testing.faults.leftovers import until_empty
 from seqdata.testing.faults.matrix import Result, run_cell, summary
+from seqdata.testing.faults.mended import mend_through
 from seqdata.testing.faults.outcome import Expectation, Outcome, complaints, of_error
 from seqdata.testing.faults.ranks import Ranks, alike, play_ranks
 from seqdata.testing.faults.reading import play_through, read_through
@@ -60,7 +62,7 @@ def test_files_are_cut_emptied_zeroed_swapped_and_removed(file, tmp_path):
 
 def without_checksums(row):
     """A cell that must fail: nothing looks at values."""
-    tries = partial(damaged.harmed, OWN, "off", None, row.harms, 20, row.part)
+    tries = partial(damaged.harmed, OWN, How(verify="off"), row.harms, 20, row.part)
     return Cell(fault="D1", way="off", tries=tries, must=Expectation(kinds=row.kinds))
 
 
@@ -72,6 +74,64 @@ def test_wrong_values_are_noticed_and_counted_as_silent():
     assert summary([result]).endswith(
         f"20 outcomes, {result.silent} silent, 0 unbounded waits; 1 cells failed"
     )
+
+
+class Goes:
+    """A loader that gives what it is told to, and tells so many errors."""
+
+    def __init__(self, store, policy, keep=lambda errors: errors):
+        self.inner = damaged.loader_of(lambda: store, 0, policy)
+        self.keep = keep
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __iter__(self):
+        return iter(self.inner)
+
+    @property
+    def errors(self):
+        return self.keep(self.inner.errors)
+
+    def shutdown(self):
+        self.inner.shutdown()
+
+
+@pytest.fixture
+def bad(tmp_path):
+    """A store with one bad sequence."""
+    given = OWN.dataset()
+    OWN.write(tmp_path / "data", given)
+    name, position, size = OWN.values(tmp_path / "data")[0]
+    damage.flip_bit(tmp_path / "data" / name, 8 * (position + size // 2))
+    return open_store(tmp_path / "data"), given
+
+
+@pytest.mark.parametrize("policy", ["mask", "replace"])
+def test_a_loader_that_goes_on_is_mended(bad, policy):
+    store, given = bad
+    found = mend_through(lambda: Goes(store, policy), given)
+    assert (found.what, found.delivered, found.text) == ("mended", found.planned, "1 sequences")
+    assert found.facts["file"] == "part-00000.arrow"
+    number = found.facts["sequence"]
+    for at, what in ((number, "mended"), (number + 1, "wrong")):  # a bad row is not looked at
+        others = [{**one, "y": one["y"] + (i == at)} for i, one in enumerate(given)]
+        assert mend_through(lambda: Goes(store, policy), others).what == what
+
+
+def test_a_masked_row_that_nobody_tells_is_noticed(bad):
+    store, given = bad
+    found = mend_through(lambda: Goes(store, "mask", lambda _: []), given)
+    assert found.what == "wrong"
+    assert "are masked untold" in found.text
+
+
+def test_a_loader_that_goes_on_with_fewer_rows_is_noticed(bad):
+    store, given = bad
+    found = mend_through(lambda: Goes(store, "mask"), [*given, given[0]])
+    assert (found.what, found.text) == ("short", "79 of 80 rows")
+    none = mend_through(lambda: Goes(store, "raise"), given)
+    assert none.name == "CorruptSampleError"
 
 
 class Short:

@@ -68,7 +68,8 @@ def gather(folder: Path) -> dict[str, Any]:
                 cell = {**json.loads(facts["cell"]), "ok": case.state == reports.PASSED}
                 faults.setdefault((cell["fault"], cell["way"]), cell)
             if "fuzz" in facts:
-                fuzz = {**json.loads(facts["fuzz"]), "ok": case.state == reports.PASSED}
+                told = {**json.loads(facts["fuzz"]), "ok": case.state == reports.PASSED}
+                fuzz = told if fuzz is None else _together(fuzz, told)
             if "shows" in facts:
                 level, *shown = facts["shows"].split()
                 for one in shown:
@@ -83,6 +84,13 @@ def gather(folder: Path) -> dict[str, Any]:
         "fuzz": fuzz,
         "mutants": json.loads(mutants.read_text("utf-8")) if mutants.exists() else None,
     }
+
+
+def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Add up what was told of mutated files of two backends."""
+    sums = {name: one[name] + other[name] for name in ("files", "failures")}
+    kinds = Counter(one["kinds"]) + Counter(other["kinds"])
+    return {**sums, "kinds": dict(kinds), "ok": one["ok"] and other["ok"]}
 
 
 def page(found: dict[str, Any]) -> str:

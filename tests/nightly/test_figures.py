@@ -119,10 +119,11 @@ def test_only_a_run_of_the_same_files_is_gone_on_with(tmp_path, monkeypatch):
 
 def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
     fuzz = json.dumps({"files": 9, "failures": 0, "kinds": {"arrow": 4, "parquet": 5}})
+    tars = json.dumps({"files": 3, "failures": 0, "kinds": {"tar shard": 3}})
     report(
         tmp_path, "long", case("a", cell=cell("R2")),
         case("b", "failed", cell=cell("R2", way="ranks 3", silent=1)),
-        case("c", fuzz=fuzz), status=1,
+        case("c", fuzz=fuzz), case("d", fuzz=tars), status=1,
     )  # fmt: skip
     verdicts = {
         "commit": "def",
@@ -135,7 +136,7 @@ def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
     assert "| R2 | ranks 2 | 2 `PeerFailedError` | 1.50 s | 15 s | as it must |" in text
     assert "| R2 | ranks 3 | 2 `PeerFailedError` | 1.50 s | 15 s | FAILED |" in text
     assert "| R2 | 2 | 4 | 1 | 0 | 1.50 s | 1 |" in text
-    assert "9 (4 arrow, 5 parquet), every one its data or an error of seqdata; 0 failures" in text
+    assert "12 (4 arrow, 5 parquet, 3 tar shard), every one its data or an error of" in text
     assert "1 of 2 found by the tests; not found: `b` (survived); 1 were not tried." in text
 
 

@@ -11,6 +11,7 @@ import select
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -79,5 +80,9 @@ def test_a_thousand_mutated_shards_are_data_or_an_error_of_ours(scratch):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_a_hundred_thousand_mutated_shards_are_data_or_an_error_of_ours(scratch):
-    check(*run(scratch, 1_000, 101_000), 100_000)
+def test_a_hundred_thousand_mutated_shards_are_data_or_an_error_of_ours(scratch, record_property):
+    outcomes, failures = run(scratch, 1_000, 101_000)
+    kinds = Counter(f"tar {line['kind']}" for line in outcomes)
+    told = {"files": len(outcomes), "failures": len(failures), "kinds": kinds}
+    record_property("fuzz", json.dumps(told))
+    check(outcomes, failures, 100_000)

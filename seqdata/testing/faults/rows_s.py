@@ -23,6 +23,7 @@ _NO_HARM = Expectation(kinds=(WHOLE,), seconds=30.0)
 _ANOTHER = Expectation(kinds=("FingerprintMismatch",), facts=("dataset", "shard", "file"))
 _NO_ROOM = Expectation(kinds=("CacheError", WHOLE), facts=("file", "free"))
 _DAMAGES = 6  # of each kind
+_FLIPS = 100  # of bits of values, each way
 _RUNS, _QUICK_RUNS = 200, 3
 
 _REACHES = tuple(
@@ -110,7 +111,7 @@ def _damages(given: Subject, *, quick: bool) -> list[Cell]:
         found += mended_cells(subject, _REACHES, quick=quick)
         for row in OWN_ROWS:
             kinds = (*row.kinds, "CorruptShardError", "MissingShardError")
-            count = min(_DAMAGES, row.count)
+            count = _FLIPS if row.fault == "D1" and not quick else min(_DAMAGES, row.count)
             tries = partial(
                 damaged.harmed, subject, How(verify="first_read"), row.harms, count, row.part
             )

@@ -103,11 +103,12 @@ def cells(
     """
     found: list[Cell] = []
     for method in all_methods() if methods is None else methods:
-        setting = Setting(subject=subject, method=method)
+        setting = Setting(subject=subject, method=method, counted=mapped)
         impatient = replace(setting, stall_timeout=_STALL)
         make = partial(_cell, f"{subject.name}, workers 2, {method}", quick=method == "forkserver")
         for fault, acts in _ACTS.items():
-            for i, (act, how, must) in enumerate(acts):
+            for i, (act, how, due) in enumerate(acts):
+                must = due if mapped else _without_key(due)
                 tries = partial(working.trapped, impatient if fault == "W5" else setting, act)
                 found.append(make(fault, how, tries, must, first=not i))
         died = Expectation(
@@ -130,6 +131,11 @@ def cells(
             tries = partial(working.asked_to_end, setting, number)
             found.append(make("X1", f"by {number.name}, and end", tries, whole, first=first))
     return [*found, *_alone(subject, mapped=mapped)]
+
+
+def _without_key(must: Expectation) -> Expectation:
+    """Leave out what would have to be fetched to be told."""
+    return replace(must, facts=tuple(name for name in must.facts if name != "key"))
 
 
 def _cell(

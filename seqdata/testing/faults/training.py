@@ -69,7 +69,7 @@ def raised(setting: Ranks, act: Callable[[], None]) -> list[Outcome]:
     root, given = _written(setting)
     due = [one for one in given if len(one["x"])]  # others are left out
     at = due[(_STEP * setting.world + setting.struck) * _BATCH]
-    trap = Trap(act, "id", at["id"], NOTE.resolve())
+    trap = Trap(act, "y", at["y"], NOTE.resolve())
     play = partial(_fit, setting, [root] * setting.world, trap, None)
     return alike(play_ranks(play, setting), setting.struck)
 

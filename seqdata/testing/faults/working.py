@@ -47,12 +47,14 @@ class Setting:
         workers: Its processes.
         method: How they are started.
         stall_timeout: Seconds after which one is given up.
+        counted: Whether descriptors are; not where the server is a part of this process.
     """
 
     subject: Subject
     workers: int = 2
     method: str | None = None
     stall_timeout: float = _CALM
+    counted: bool = True
 
     def loader(self, root: Path, transform: Trap) -> Loader:
         """Make it."""
@@ -66,7 +68,7 @@ class Setting:
 def trapped(setting: Setting, act: Callable[[], None]) -> list[Outcome]:
     """Play until a transform harms its own process."""
     root, given = _written(setting.subject)
-    return [_played(setting, root, given, Trap(act, "id", given[AT]["id"], _NOTE))]
+    return [_played(setting, root, given, Trap(act, "y", given[AT]["y"], _NOTE))]
 
 
 def cut_while_read(setting: Setting) -> list[Outcome]:
@@ -74,7 +76,7 @@ def cut_while_read(setting: Setting) -> list[Outcome]:
     root, given = _written(setting.subject)
     act = processes.Cutting(root / setting.subject.shards(root)[-1])
     trap = Trap(  # the last shard is read later; who opens it later finds it damaged
-        act, "id", given[BATCH]["id"], _NOTE, _SLOW, among=max(1, setting.workers)
+        act, "y", given[BATCH]["y"], _NOTE, _SLOW, among=max(1, setting.workers)
     )
     return [_played(setting, root, given, trap)]
 
@@ -179,7 +181,7 @@ def _played(setting: Setting, root: Path, given: list[dict[str, Any]], trap: Tra
     found = play_through(partial(patient.loader, root, trap), given, since=_noted)
     gc.collect()
     more = len(open_descriptors()) - before
-    left = [f"{more} descriptors more"] if abs(more) > _KEPT else []
+    left = [f"{more} descriptors more"] if setting.counted and abs(more) > _KEPT else []
     text = "\n".join([found.text, *told.lines])
     return replace(
         found, text=text, left=(*found.left, *left, *sorted(names)), seconds=found.seconds - busy
