@@ -31,13 +31,17 @@ def write(folder: Path, rows: Rows) -> None:
 
 def read(ask: Ask) -> Reading:
     import datasets
+    import torch
     from torch.utils.data import DistributedSampler
+    from torchdata.stateful_dataloader.sampler import RandomSampler
 
     data = datasets.load_from_disk(str(ask.folder)).with_format("numpy")
     sampler: Any = None
     if ask.world > 1:
         sampler = DistributedSampler(data, ask.world, ask.rank, shuffle=ask.shuffle, seed=3)
-    return under_loader(data, ask, sampler=sampler, shuffle=ask.shuffle and sampler is None)
+    elif ask.shuffle:  # the loader's own draws other orders with workers than without
+        sampler = RandomSampler(data, generator=torch.Generator().manual_seed(3))
+    return under_loader(data, ask, sampler=sampler)
 
 
 def _collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
