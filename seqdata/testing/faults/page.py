@@ -6,7 +6,7 @@ Place in the flow: beside the matrix. Reads: cells and results. Makes: text.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from seqdata.testing.faults.matrix import Result
 from seqdata.testing.faults.outcome import BROKEN, DIED, MENDED, SHORT, STUCK, WHOLE, WRONG
@@ -44,7 +44,7 @@ def as_grid(results: Sequence[Result]) -> str:
     Args:
         results: Of all cells.
     """
-    forms = list(dict.fromkeys(one.cell.form for one in results if one.cell.policy != "raise"))
+    forms = _forms([one.cell for one in results])
     found: dict[tuple[str, str, str], Counter[str]] = {}
     for one in results:
         key = (one.cell.fault, one.cell.policy, one.cell.form)
@@ -67,21 +67,26 @@ def as_reasons(cells: Sequence[Cell]) -> str:
         cells: All of them.
     """
     tried = {(one.fault, one.policy, one.form) for one in cells if one.tries is not None}
-    forms = list(dict.fromkeys(one.form for one in cells if one.policy != "raise"))
-    by_reason: dict[str, list[tuple[str, str, str]]] = {}
+    forms = _forms(cells)
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for one in cells:
         key = (one.fault, one.policy, one.form)
         if one.tries is None and one.form in forms and key not in tried:
-            by_reason.setdefault(one.reason, []).append(key)
+            found.setdefault((one.reason, one.fault), []).append((one.policy, one.form))
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for (reason, fault), keys in found.items():
+        policies, kinds = (", ".join(sorted({key[i] for key in keys}, key=order.index))
+                           for i, order in enumerate((POLICIES, forms)))  # fmt: skip
+        alike.setdefault((reason, policies, kinds), []).append(fault)
     rows = ["| | `on_error` | of | why there is no such cell |", "|---|---|---|---|"]
-    for reason, keys in by_reason.items():
-        faults, policies, kinds = (_once(key[i] for key in keys) for i in range(3))
-        rows.append(f"| {faults} | {policies} | {kinds} | {reason} |")
+    for (reason, policies, kinds), faults in alike.items():
+        rows.append(f"| {', '.join(faults)} | {policies} | {kinds} | {reason} |")
     return "\n".join(rows) + "\n"
 
 
-def _once(names: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(names))
+def _forms(cells: Sequence[Cell]) -> list[str]:
+    """Give those that the matrix has columns of: they are tried under every policy."""
+    return sorted({one.form for one in cells if one.policy != "raise"})
 
 
 def _counted(names: Counter[str]) -> str:

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 
 from seqdata.testing.faults.table import FAULTS, POLICIES
 
+_SENT = (
+    "it is written on this machine, as in the local columns, then sent, the manifest or list last; "
+    "sending that fails has tests of its own"
+)
 _LOCAL = {
     "S": "no network lies between",
     "C": "local files are mapped where they are, without a cache",
 }
 _REMOTE = {
     "D10": "no remote file is mapped; a cached one that is cut off is as a local one",
-    "V1": "a store is made on this machine, as in the local column, then sent, manifest last",
-    "V2": "as V1",
-    "V3": "as V1",
+    **dict.fromkeys(("V1", "V2", "V3"), _SENT),
 }
 _AT_OPENING = "it is told at opening, before any sequence"
 _PROCESS = "a process that ends or hangs is no sequence's error: as under raise"

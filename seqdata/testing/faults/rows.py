@@ -56,7 +56,7 @@ def cells_of(subject: Subject, *, quick: bool = False) -> list[Cell]:
         far = [
             *rows_s.cells(subject, quick=quick),
             *rows_w.cells(served, methods=rows_w.all_methods()[:1], mapped=False),
-            *rows_r.cells(served, worlds=rows_r.WORLDS[:1]),
+            *rows_r.cells(served, worlds=rows_r.WORLDS[:1], mapped=False),
             *rows_v.little_shared(served),
         ]
         slow = [replace(cell, quick=cell.quick and cell.fault[0] in "SC") for cell in far]

@@ -30,22 +30,26 @@ _SIGNALS = {
 _SHORT = 3.0  # patience where a test waits for it
 _LATER = 20.0  # seconds after which who has not ended is stuck
 _PLACE = ("dataset", "shard", "file", "sequence", "epoch", "batch", "step")
+_SHARD = tuple(name for name in _PLACE if name != "sequence")
 _ALONE = "a single rank has no others: W1 and W5 say what comes of it"
 WORLDS = ((2, 1), (3, 0))  # ranks, and which of them is struck
 
 
-def cells(subject: Subject, worlds: Sequence[tuple[int, int]] = WORLDS) -> list[Cell]:
+def cells(
+    subject: Subject, worlds: Sequence[tuple[int, int]] = WORLDS, *, mapped: bool = True
+) -> list[Cell]:
     """Give the cells of R1 to R3.
 
     Args:
         subject: What is trained on.
         worlds: How many ranks there are, and which of them is struck.
+        mapped: Whether its files are mapped where they lie; else a shard is looked at as a whole.
     """
     found: list[Cell] = []
     for world, struck in worlds:
         for workers in (0, 2):
             ranks = Ranks(subject=subject, world=world, workers=workers, struck=struck)
-            found += [*_failing(ranks), *_going_on(ranks)]
+            found += [*_failing(ranks, mapped=mapped), *_going_on(ranks)]
             stopped = ranks if world == 2 else replace(ranks, patience=_SHORT)
             found += [_signalled(ranks, "R2"), _signalled(stopped, "R3")]
     way = f"{subject.name}, ranks 1"
@@ -59,12 +63,13 @@ def _way(ranks: Ranks, how: str) -> str:
     return f"{ranks.subject.name}, ranks {ranks.world}, workers {ranks.workers}, {how}"
 
 
-def _failing(ranks: Ranks) -> list[Cell]:
+def _failing(ranks: Ranks, *, mapped: bool) -> list[Cell]:
     """Give the cells of R1: the error of one rank is raised on every rank."""
     rank = ranks.struck
     quick = ranks.world == 2 and not ranks.workers
     corrupt = Expectation(
-        kinds=("CorruptSampleError",), facts=_PLACE, values={"rank": rank}, seconds=_FAILED,
+        kinds=("CorruptSampleError",) if mapped else ("CorruptShardError",),
+        facts=_PLACE if mapped else _SHARD, values={"rank": rank}, seconds=_FAILED,
     )  # fmt: skip
     unheard = Expectation(
         kinds=("Unheard",), texts=("nothing of this kind is known",), seconds=_FAILED
@@ -81,7 +86,7 @@ def _failing(ranks: Ranks) -> list[Cell]:
     ]  # fmt: skip
     if ranks.workers:
         died = Expectation(
-            kinds=("WorkerDiedError",), facts=("pid", "worker", "key", *_PLACE), seconds=_FAILED,
+            kinds=("WorkerDiedError",), facts=("pid", "worker", *_PLACE), seconds=_FAILED,
             values={"signal": "SIGKILL", "rank": rank},
         )  # fmt: skip
         tries = partial(_raised, ranks, processes.killed)

@@ -100,12 +100,7 @@ def _network(subject: Subject, how: str, workers: int) -> list[Cell]:
 
 def _damages(given: Subject, *, quick: bool) -> list[Cell]:
     """Give the rows of damage for remote data: where shards come whole, no part of one is used."""
-    found = [
-        Cell(
-            fault="D10", way=f"{given.name} remote",
-            reason="no remote file is mapped; a cached one that is cut is as a local one",
-        )
-    ]  # fmt: skip
+    found = []
     for how in _HOW:
         subject = remote.served_subject(given, how)
         found += mended_cells(subject, _REACHES, quick=quick)
