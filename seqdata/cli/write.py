@@ -6,24 +6,31 @@ Place in the flow: source -> reader -> writer.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 
 from seqdata.cli.console import console, examples, reporting, size
 from seqdata.cli.stats import describe_store
-from seqdata.errors import ConfigError, SeqDataError
+from seqdata.errors import ConfigError, MissingShardError, SeqDataError
 from seqdata.host import PluginHost
+from seqdata.opening.forms import form_of
 from seqdata.opening.hosts import default_host
+from seqdata.opening.stores import open_store
 from seqdata.opening.writing import write_store
 from seqdata.protocols import Reader, Store
 from seqdata.readers.source import ReadOptions, SourceFile, endings, find_files
+from seqdata.storage.location import local_path
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.remote.urls import is_remote, shown
 from seqdata.storage.writing.progress import Bar, told
 from seqdata.storage.writing.whole import left_behind
 from seqdata.storage.writing.writer import SHARD_BYTES
 
+STORE = "store"
 _BUDGET = 16_384  # timesteps, in the suggestion at the end
 
 
@@ -35,6 +42,7 @@ _BUDGET = 16_384  # timesteps, in the suggestion at the end
         "seqdata write rows.jsonl store/ --id name        a sequence per row, lists are fields",
         "seqdata write rows.jsonl store/ --axes text=text --axes vector=none",
         "seqdata write arrays/ shards/ --to webdataset    tar shards, with the plugin",
+        "seqdata write s3://bucket/shards store/          a store, in another form or place",
     )
 )
 @click.argument("source")
@@ -44,7 +52,7 @@ _BUDGET = 16_384  # timesteps, in the suggestion at the end
     "kind",
     default="auto",
     show_default=True,
-    help="bytes, text, npy, csv, jsonl, parquet, a plugin's; auto: by the files' ending.",
+    help="store, bytes, text, npy, csv, jsonl, parquet, a plugin's; auto: by what lies there.",
 )
 @click.option("--to", default="arrow", show_default=True, help="arrow, or webdataset: tar shards.")
 @click.option("--field", help="Name of the field, where a file is an array [default: x].")
@@ -81,31 +89,26 @@ def write(
     overwrite: bool,
     resume: bool,
 ) -> None:
-    """Write the sequences of SOURCE, a file, folder or glob, as a store in the folder OUT.
+    """Write the sequences of SOURCE, a file, folder, glob or store, as a store in the folder OUT.
 
-    Quote a glob, so that the shell leaves it alone; ** is any depth of folders. If it is stopped,
-    the same command goes on.
+    OUT may be a URL, and SOURCE, too, where a store lies there. Quote a glob, so that the shell
+    leaves it alone; ** is any depth of folders. If it is stopped, the same command goes on.
     """
     begin = time.monotonic()
-    files = find_files(source, skip=out)
-    read = choose_reader(files, kind, default_host())
-    options = ReadOptions(field=field, group=group, id=key)
     along = parse_axes(axes)
-    before = going_on(out) if resume else 0
-    total = sum(file.path.stat().st_size for file in files)
+    options = ReadOptions(field=field, group=group, id=key)
+    there = store_at(source) if kind in ("auto", STORE) and options == ReadOptions() else None
+    if there is None and kind == STORE:
+        raise ConfigError(f"source {source!r}: is no store, must be one; leave `--format` out")
+    write_to = partial(
+        write_store, out, format=to, axes=along, shard_bytes=shard_bytes, overwrite=overwrite,
+        resume=resume,
+    )  # fmt: skip
     try:
-        with told(None, f"writing {out}", total) as bar:
-            reading = _Reading(bar, before)
-            store = write_store(
-                out,
-                read(reading.through(files), options),
-                format=to,
-                axes=along,
-                shard_bytes=shard_bytes,
-                progress=reading.tell,
-                overwrite=overwrite,
-                resume=resume,
-            )
+        if there is not None:
+            store = write_to(there)
+        else:
+            store = _write_files(source, out, kind, options, write_to, resume=resume)
     except (SeqDataError, OSError):
         shards, sequences = left_behind(Path(out))
         if shards:
@@ -115,6 +118,53 @@ def write(
             )
         raise
     _report(store, out, time.monotonic() - begin)
+
+
+def store_at(source: str) -> Store | None:
+    """Open a source that is a store, or files that are opened as one; None: it is other files.
+
+    Raises:
+        ConfigError: If it is a URL of something else.
+        DataError: If the store is not whole.
+        RemoteReadError: If a URL cannot be read.
+    """
+    if is_remote(source):
+        try:
+            return open_store(source)
+        except MissingShardError as error:
+            raise ConfigError(
+                f"source {shown(source)!r}: is a URL of no store, must be one of ours, or of tar "
+                "shards with an index, .parquet, .arrow or .feather files; copy other files to "
+                f"this machine ({error})"
+            ) from error
+    path = local_path(source)
+    if (path / MANIFEST).is_file():
+        return open_store(source)
+    if form_of(source) != "webdataset" or not (path.exists() or "{" in source):
+        return None
+    try:
+        return open_store(source)
+    except ConfigError:  # without an index they are read from end to end
+        return None
+
+
+def _write_files(
+    source: str,
+    out: str,
+    kind: str,
+    options: ReadOptions,
+    write_to: Callable[..., Store],
+    *,
+    resume: bool,
+) -> Store:
+    """Write what a reader gives of files of this machine."""
+    files = find_files(source, skip=out)
+    read = choose_reader(files, kind, default_host())
+    before = going_on(out) if resume else 0
+    total = sum(file.path.stat().st_size for file in files)
+    with told(None, f"writing {shown(out)}", total) as bar:
+        reading = _Reading(bar, before)
+        return write_to(read(reading.through(files), options), progress=reading.tell)
 
 
 def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reader:

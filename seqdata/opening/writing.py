@@ -6,14 +6,16 @@ Place in the flow: ``write_store``. Reads: sequences. Makes: stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from seqdata.errors import ConfigError
 from seqdata.opening.forms import Location
 from seqdata.opening.hosts import default_host
+from seqdata.opening.members import STORE_MEMBERS, missing
 from seqdata.opening.options import taken
 from seqdata.protocols import Store, Writing
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.rows import StoreRows
 from seqdata.storage.writing.writer import SHARD_BYTES, write_arrow
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 def write_store(
     location: Location,
-    sequences: Iterable[Any],
+    sequences: Iterable[Any] | Store,
     *,
     format: str = "arrow",
     axes: Mapping[str, str | None] | None = None,
@@ -41,8 +43,9 @@ def write_store(
             for which the store is made on this machine first, and sent.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
             plain arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
-            per sequence. Read once, in order. Or a list of functions without arguments, *parts*,
-            that give such sequences: each runs on the executor and has shards of its own.
+            per sequence. Read once, in order. Or a store, or a view of one, to be written in
+            another form or place. Or a list of functions without arguments, *parts*, that give
+            such sequences: each runs on the executor and has shards of its own.
         format: ``arrow``, or a backend that writes: ``webdataset``.
         axes: Field -> the axis it runs along; None: a vector per sequence. Arrays that are not
             named run on ``time``.
@@ -71,6 +74,9 @@ def write_store(
         [3, 1]
     """
     write = _writer(format)
+    if not missing(sequences, STORE_MEMBERS):
+        rows = StoreRows(cast(Store, sequences), key)
+        sequences, axes = rows, {**rows.axes, **(axes or {})}
     return write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
         resume=resume, progress=progress, overwrite=overwrite,

@@ -214,3 +214,20 @@ def test_the_command_runs_as_a_program(folder):
     )
     assert failed.returncode == 2
     assert failed.stderr.startswith("error: nowhere: is not there")
+
+
+def test_a_store_is_written_again_and_what_is_none_is_said(folder):
+    np.save(folder / "a.npy", np.arange(5))
+    assert write("a.npy", "store").exit_code == 0
+    done = write("store", "again", "--shard-bytes", 10)
+    assert done.exit_code == 0, done.output
+    assert open_store("again").fingerprint == open_store("store").fingerprint
+    done = write("a.npy", "other", "--format", "store")
+    assert done.exit_code != 0
+    assert "source 'a.npy': is no store, must be one; leave `--format` out" in done.output
+
+
+def test_a_url_of_no_store_is_said(folder):
+    done = write("memory://nothing/x.csv", "store")
+    assert done.exit_code != 0
+    assert "is a URL of no store, must be one of ours, or of tar shards with an" in done.output
