@@ -55,7 +55,7 @@ def test_the_batch_that_crashed_a_run_is_made_again_in_another_process(store):
     command = shlex.split(found[3])[1:]
     done = subprocess.run(
         [sys.executable, "-m", "seqdata", *command, "--save", "batch.pt"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "epoch 1, batch 6 (step 6, rank 0 of 1): 4 rows" in done.stdout

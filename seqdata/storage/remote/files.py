@@ -326,6 +326,7 @@ def _filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     package = PACKAGES[scheme]
+    _forget_a_loop_that_stands()
     try:
         importlib.import_module(package)
         fsspec.get_filesystem_class(scheme)
@@ -345,6 +346,18 @@ def _filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
             f"({type(error).__name__}), must be what {package} takes; see its documentation"
         ) from None  # their text may hold credentials
     return system, path
+
+
+def _forget_a_loop_that_stands() -> None:
+    """Let fsspec begin a new event loop in a forked process; only newer releases do by themselves.
+
+    The one that was copied has no thread, and would be waited for without end.
+    """
+    from fsspec.asyn import iothread, reset_lock
+
+    thread = iothread[0]
+    if thread is not None and not thread.is_alive():
+        reset_lock()
 
 
 def _spare(system: Any) -> None:

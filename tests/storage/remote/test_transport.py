@@ -216,6 +216,7 @@ def test_what_is_not_installed_is_named(monkeypatch):
 
 
 def test_options_that_the_transport_does_not_take_are_an_error():
+    pytest.importorskip("s3fs")
     both = {"key": "a", "username": "secret"}
     with pytest.raises(ConfigError, match=r"`storage_options` \(key, username\) cannot be meant"):
         remote_files("s3://bucket", Remote(storage_options=both))
