@@ -117,3 +117,45 @@ def test_the_truth_tells_values_their_type_their_number_and_the_label_apart(room
     assert truth.digest(values, label) == truth.truth(3)[row["id"]]
     assert len(others) == 5
     assert truth.truth(3)[row["id"]] not in others
+
+
+@pytest.fixture
+def page(room):
+    return importlib.import_module("torture_set.page")
+
+
+def found(page, room, **kinds):
+    """What came of a library in cases of the real names, one kind a try."""
+    names = list(importlib.import_module("torture_set.cases").CASES)
+    cases = {names[int(at[1:])]: [room.Outcome(k) for k in some] for at, some in kinds.items()}
+    return page.Found({"lib": "1.0"}, cases)
+
+
+def test_a_page_gets_the_table_between_its_marks_and_keeps_the_rest(page, room, tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    harmed = found(page, room, c0=[room.RIGHT] * 2, c1=[room.WRONG, room.WRONG, room.PLACED])
+    page.into_page(path, {"a library": harmed}, "a machine")
+    text = path.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| right 2 |" in text
+    assert "| **wrong data** 2, error, names the file 1 |" in text
+    assert "Versions: lib 1.0." in text
+    assert "5 tries" in text
+
+
+def test_a_page_without_marks_is_left_alone(page, room, tmp_path):
+    (tmp_path / "page.md").write_text("no marks")
+    with pytest.raises(ValueError, match="has no marks, must have <!-- torture: begin"):
+        page.into_page(tmp_path / "page.md", {}, "a machine")
+    assert (tmp_path / "page.md").read_text() == "no marks"
+
+
+def test_what_was_tried_anew_takes_the_place_of_what_was_found_earlier(page, room):
+    title = importlib.import_module("torture_set.columns").COLUMNS[2].title
+    earlier = {title: found(page, room, c0=[room.WRONG], c1=[room.HANG])}
+    assert page.from_json(page.as_json(earlier)) == earlier
+    both = page.merged(earlier, {title: found(page, room, c0=[room.RIGHT])})
+    assert both == {title: found(page, room, c0=[room.RIGHT], c1=[room.HANG])}
