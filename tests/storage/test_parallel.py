@@ -194,6 +194,27 @@ def test_a_finished_part_that_begins_otherwise_is_an_error(tmp_path):
         write_arrow(tmp_path, [lambda: rows(3, "b"), lambda: rows(3, "c")], shard_bytes=1)
 
 
+class Silent(Executor):
+    """Fails at the first function, and never tells that others, which it cancels, have ended."""
+
+    def __init__(self):
+        self.given = []
+
+    def submit(self, function, *arguments):
+        self.given.append(Future())
+        if len(self.given) == 3:
+            self.given[0].set_exception(OSError("source is gone"))
+        return self.given[-1]
+
+
+def test_parts_that_were_cancelled_are_not_waited_for(tmp_path):
+    began, executor = time.monotonic(), Silent()
+    with pytest.raises(OSError, match="source is gone"):
+        write_arrow(tmp_path / "store", PARTS, executor=executor)
+    assert time.monotonic() - began < 20
+    assert [future.cancelled() for future in executor.given] == [False, True, True, True]
+
+
 def dies(seconds):
     yield from rows(5)
     time.sleep(seconds)
