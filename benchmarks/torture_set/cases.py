@@ -150,7 +150,7 @@ def killed_writer(bench: Bench) -> Tries:
         folder = bench.root / f"half-{kill_after}"
         case = {"folder": str(folder), "kill_after": kill_after}
         bench.server.run("write", seconds=60, **case)
-        found.append(judge(bench.read(folder), bench.known))
+        found.append(judge(bench.read(folder), bench.known, [folder.name]))
     return found
 
 

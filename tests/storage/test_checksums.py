@@ -136,8 +136,9 @@ def test_a_flipped_bit_is_an_error_that_says_everything(root, filled):
     }  # fmt: skip
     assert str(caught.value).split("\n")[:2] == [
         f'{root} shard 1 ("{file}"), sequence 5 ("u5"), field "x", '
-        f"bytes {place - 9}..{place + 11}: has crc32c {sums[1]:08x}, must have {sums[0]:08x}; "
-        "the shard is damaged, restore it or write the store again",
+        f"bytes {place - 9}..{place + 11}: has crc32c {sums[1]:08x}, must have {sums[0]:08x} "
+        "by 'part-00001.crc'; the shard is damaged, or that file, restore it or write the store "
+        "again",
         f"  Verify: seqdata verify {root} --shard 1.",
     ]
 

@@ -165,8 +165,9 @@ def mismatch(checks: Checks | None, engine: Kernel, suspect: Suspect) -> Corrupt
         if found[0] != must:
             return suspect.place(begin, stop).error(
                 CorruptSampleError,
-                f"has {checks.algorithm} {int(found[0]):08x}, must have {int(must):08x}; the shard "
-                "is damaged, restore it or write the store again",
+                f"has {checks.algorithm} {int(found[0]):08x}, must have {int(must):08x} by "
+                f"{checks.files[suspect.shard]!r}; the shard is damaged, or that file, restore it "
+                "or write the store again",
                 expected=f"{int(must):08x}", found=f"{int(found[0]):08x}",
             )  # fmt: skip
     timesteps = whole // suspect.width
