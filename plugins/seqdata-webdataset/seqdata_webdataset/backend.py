@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqdata.storage.checking.auditing import Report
-from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.options import Remote, remote_of
 from seqdata.storage.remote.urls import shown
 from seqdata_webdataset.auditing import audit
 from seqdata_webdataset.finding import Location, find_shards, text_of
@@ -99,6 +99,7 @@ def index_shards(
     anew: bool = False,
     executor: Executor | None = None,
     progress: bool | Callable[[int, int], None] | None = None,
+    remote: str | Remote | None = None,
 ) -> dict[str, Any]:
     """Make the index of tar shards: what is where, with checksums.
 
@@ -108,6 +109,7 @@ def index_shards(
         executor: Where shards are read; None: some threads.
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function
             that is told (sequences, bytes).
+        remote: How URLs are reached; None: as the transport is set up.
 
     Returns:
         ``shards``, ``indexed`` (now), ``sequences``, ``bytes`` (of all shards), ``folders``.
@@ -117,6 +119,6 @@ def index_shards(
         DataError: If a shard is not there, damaged, or cannot be read as samples.
     """
     text = text_of(location)
-    shards = find_shards(text)
+    shards = find_shards(text, remote_of(remote))
     made = build(shown(text), shards, anew=anew, executor=executor, progress=progress)
     return index_facts(shown(text), shards, made)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,15 @@ from numpy.typing import NDArray
 from seqdata.kernel.choose import kernel
 from seqdata.storage.checking.checksums import BLOCK, algorithm
 from seqdata.storage.places import Place
+from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.writing.progress import Progress, told
 from seqdata_webdataset.grouping import NUMBERS, Collected, group
 from seqdata_webdataset.names import last_part
 from seqdata_webdataset.shard_index import Members, ShardIndex, ends_of
 from seqdata_webdataset.shards import Shard
 
+_AT_ONCE = 8  # index files that are asked for side by side
+Given = TypeVar("Given")
 _PIECE = 8 << 20  # bytes that are digested at once
 
 
@@ -79,7 +82,8 @@ def build(
         MissingShardError: If a shard is not there.
         DataError: If a shard is damaged, or cannot be read as samples.
     """
-    due = [(i, one) for i, one in enumerate(shards) if anew or not one.has_index()]
+    have = [False] * len(shards) if anew else of_each(shards, lambda i: shards[i].has_index())
+    due = [(i, one) for i, one in enumerate(shards) if not have[i]]
     made: list[str] = []
     count = size = done = 0
     with (
@@ -100,6 +104,14 @@ def build(
             if callable(progress):
                 progress(count, size)
     return made
+
+
+def of_each(shards: Sequence[Shard], function: Callable[[int], Given]) -> list[Given]:
+    """Give a function's results for the numbers of shards; side by side where servers are asked."""
+    numbers = range(len(shards))
+    if all(one.here for one in shards):  # threads need memory, and local files do not wait
+        return [function(number) for number in numbers]
+    return Fetchers(_AT_ONCE).each(function, numbers)
 
 
 def _cancel(futures: Sequence[Any]) -> None:
@@ -212,7 +224,7 @@ def index_facts(dataset: str, shards: Sequence[Shard], made: Sequence[str]) -> d
         shards: The tar files; all have an index.
         made: The folders of the indexes that were just made.
     """
-    indexes = [one.index(dataset, i) for i, one in enumerate(shards)]
+    indexes = of_each(shards, lambda i: shards[i].index(dataset, i))
     return {
         "shards": len(shards),
         "indexed": len(made),

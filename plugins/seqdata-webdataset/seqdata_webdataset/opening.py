@@ -38,7 +38,7 @@ from seqdata.storage.writing.progress import told
 from seqdata_webdataset.checked import checked
 from seqdata_webdataset.fields import Made, extensions_of, ids_of, make, starts_of
 from seqdata_webdataset.finding import Location, find_shards, text_of
-from seqdata_webdataset.indexing import build
+from seqdata_webdataset.indexing import build, of_each
 from seqdata_webdataset.keeping import FOLDER
 from seqdata_webdataset.lengths import Opened
 from seqdata_webdataset.listing import LIST
@@ -56,7 +56,6 @@ from seqdata_webdataset.whole import WholeSource
 
 INDEX_MODES = (None, "build")
 KEY_MODES = ("unique", "by_shard")
-_AT_ONCE = 8  # index files that are read side by side
 
 
 def open_webdataset(
@@ -198,13 +197,7 @@ def _distant(
 
 
 def _indexes(location: str, shards: Sequence[Shard]) -> list[ShardIndex]:
-    here = all(one.here for one in shards)  # threads need memory, and local files do not wait
-    numbers = range(len(shards))
-    made = (
-        [shards[i].index(location, i) for i in numbers]
-        if here
-        else Fetchers(_AT_ONCE).each(lambda i: shards[i].index(location, i), numbers)
-    )
+    made = of_each(shards, lambda i: shards[i].index(location, i))
     for i, (shard, one) in enumerate(zip(shards, made, strict=True)):
         _check_listed(Place(dataset=location, shard=i, file=shard.name), shard, one)
     without = [shard for shard, index in zip(shards, made, strict=True) if index is None]

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DataError, RemoteReadError
+from seqdata.errors import ConfigError, DataError, MissingShardError, RemoteReadError
 from seqdata.storage.places import Place
 from seqdata.storage.remote.cache import Wanted, cache_of
 from seqdata.storage.remote.files import remote_files, writable_files
@@ -26,6 +27,8 @@ from seqdata_webdataset.keeping import FOLDER, SUFFIX, cache_folder, index_place
 from seqdata_webdataset.listing import LIST, Listed, load_list
 from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
 from seqdata_webdataset.shards import with_told
+
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,10 @@ class RemoteShard:
 
     def has_index(self) -> bool:
         """Tell whether there is an index."""
-        return self._raw_index() is not None
+        if self.kept(self.name + SUFFIX)[0].is_file():
+            return True
+        files = remote_files(joined(self.url, FOLDER), self.remote)
+        return _if_there(lambda: files.stat(self.name + SUFFIX)) is not None
 
     def index(self, dataset: str, number: int) -> ShardIndex | None:
         """Give its index; see ``shards.Shard``."""
@@ -97,6 +103,7 @@ class RemoteShard:
             path = Path(spot, "index")
             path.write_bytes(content)
             writable_files(url, self.remote).send(self.name + SUFFIX, path)
+            cached.unlink(missing_ok=True)  # of a time when nothing could be written there
             return shown(url)
         try:
             return str(put_file(cached, content).parent)
@@ -125,9 +132,23 @@ class RemoteShard:
         if cached.is_file():
             return cached.read_bytes()
         files = remote_files(joined(self.url, FOLDER), self.remote)
-        with suppress(DataError):  # it is not there
-            return files.read(self.name + SUFFIX, 0, files.stat(self.name + SUFFIX).size)
+        name = self.name + SUFFIX
+        return _if_there(lambda: files.read(name, 0, files.stat(name).size))
+
+
+def _if_there(call: Callable[[], Given]) -> Given | None:
+    """Give what a call gives; None where a file is not there.
+
+    Who may not list a bucket is refused what is not there.
+    """
+    try:
+        return call()
+    except MissingShardError:
         return None
+    except RemoteReadError as error:
+        if error.facts.get("refused"):
+            return None
+        raise
 
 
 def _list_of(url: str, remote: Remote) -> bytes | None:
@@ -137,9 +158,7 @@ def _list_of(url: str, remote: Remote) -> bytes | None:
         RemoteReadError: If it cannot be asked for.
     """
     files = remote_files(joined(url, FOLDER), remote)
-    with suppress(DataError):  # it is not there
-        return files.read(LIST, 0, files.stat(LIST).size)
-    return None
+    return _if_there(lambda: files.read(LIST, 0, files.stat(LIST).size))
 
 
 def find_remote(url: str, remote: Remote, suffix: str) -> list[RemoteShard]:

@@ -28,6 +28,7 @@ _LOG = logging.getLogger("seqdata.remote")
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 8.0  # seconds
 _LEAST = 0.05  # seconds that the last try gets
 _GONE = (404, 410)
+_REFUSED = (401, 403)
 _PASSING = (408, 425, 429)  # of 4xx, those that another try may not meet
 _HOPELESS = (PermissionError, NotImplementedError, ImportError, TypeError, ValueError)
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
@@ -111,18 +112,21 @@ def _is_final(error: Exception, place: Place, attempt: int, doing: str) -> SeqDa
     if refused or isinstance(error, _HOPELESS) or type(error).__name__ in _NO_CREDENTIALS:
         return _failed(
             place, describe(error), attempt, doing, "check address, rights and credentials: the "
-            "transport's own (environment, profile), or Remote(storage_options=...)"
+            "transport's own (environment, profile), or Remote(storage_options=...)",
+            refused=status in _REFUSED or isinstance(error, PermissionError),
         )  # fmt: skip
     return None
 
 
-def _failed(place: Place, what: str, attempts: int, doing: str, advice: str) -> RemoteReadError:
+def _failed(
+    place: Place, what: str, attempts: int, doing: str, advice: str, *, refused: bool = False
+) -> RemoteReadError:
     times = "once" if attempts == 1 else f"{attempts} times"
     return place.error(
         RemoteReadError,
         f"cannot be {doing} ({what}; tried {times}), must be; {advice}",
-        attempts=attempts,
-    )
+        attempts=attempts, **({"refused": True} if refused else {}),
+    )  # fmt: skip
 
 
 def changed(place: Place) -> DataError:
