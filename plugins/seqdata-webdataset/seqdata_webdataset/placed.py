@@ -115,7 +115,11 @@ class PlacedSource:
 
     def scaled(self, spans: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give spans as the kernel counts them."""
-        made: NDArray[np.int64] = spans * np.array([2, self.steps, self.steps], dtype=np.int64)
+        if self.steps != 1:
+            return np.multiply(spans, np.array([2, self.steps, self.steps], dtype=np.int64))
+        made = spans.copy()
+        numbers = made[:, 0]
+        np.add(numbers, numbers, out=numbers)  # a tenth of a small batch's time less
         return made
 
     def find(self, number: int) -> tuple[int, int, int]:
