@@ -74,6 +74,8 @@ class Loader:
         start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` where there is one, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker is given up.
+        pin_memory: Whether what is handed out is copied into pinned memory, by the thread that
+            reads ahead, so that ``batch.to("cuda")`` waits for nothing.
         epoch: The first epoch to play.
         name: Of the loader, for ``batch.loader``: what keeps states by lane tells loaders apart.
 
@@ -112,6 +114,7 @@ class Loader:
         prefetch: int = PREFETCH,
         start_method: str | None = None,
         stall_timeout: float = STALL_TIMEOUT,
+        pin_memory: bool = False,
         epoch: int = 0,
         name: str = "",
     ) -> None:
@@ -133,6 +136,7 @@ class Loader:
             num_workers=num_workers,
             start_method=start_method,
             stall_timeout=stall_timeout,
+            pin_memory=pin_memory,
             plan_ready=_tell_plugins,
             name=name,
         )

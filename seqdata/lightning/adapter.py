@@ -173,6 +173,11 @@ def world_of(trainer: Trainer | None) -> World:
     return World(0, 1) if given is None else World(int(given["rank"]), int(given["num_replicas"]))
 
 
+def is_on_cuda(trainer: Trainer | None) -> bool:
+    """Tell whether the Trainer moves batches to a CUDA device."""
+    return trainer is not None and trainer.strategy.root_device.type == "cuda"
+
+
 def log_folder(trainer: Trainer | None) -> Path | None:
     """Give the folder that a run logs into, the same on every rank; all must ask together.
 

@@ -79,12 +79,12 @@ class SequenceDataModule(LightningDataModule):
         on_changed: What happens when the training data is not what it was when a state was saved:
             ``error``, or ``next_epoch`` to begin the next epoch over it.
         seed: Of order and transforms; None: that of ``seed_everything``, else 0.
-        num_workers: Processes of each rank and loader that read and transform; 0: none. Batches
-            are the same for any number.
+        num_workers: Processes of each rank and loader that read; 0: none. Batches stay the same.
         prefetch: Hand-overs that a thread makes ahead; 0: no thread.
         start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` where there is one, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker is given up.
+        pin_memory: Whether batches go through pinned memory; None: where the Trainer uses CUDA.
 
     Raises:
         ConfigError: If an argument cannot be meant.
@@ -116,6 +116,7 @@ class SequenceDataModule(LightningDataModule):
         prefetch: int = PREFETCH,
         start_method: str | None = None,
         stall_timeout: float = STALL_TIMEOUT,
+        pin_memory: bool | None = None,
     ) -> None:
         super().__init__()
         self._options = DataOptions(
@@ -126,7 +127,7 @@ class SequenceDataModule(LightningDataModule):
             transform=transform, collator=collator, shift=shift,
             tail=tail, on_error=on_error, max_errors=max_errors, on_changed=on_changed,
             seed=seed, num_workers=num_workers, prefetch=prefetch,
-            start_method=start_method, stall_timeout=stall_timeout,
+            start_method=start_method, stall_timeout=stall_timeout, pin_memory=pin_memory,
         )  # fmt: skip
         self._record = RunRecord()
         self._stock = Stock(self._options, self._record.command)
@@ -341,10 +342,10 @@ class SequenceDataModule(LightningDataModule):
         return int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
 
     def _circumstances(self) -> Circumstances:
-        seed = self._seed()
         world, frozen = adapter.world_of(self.trainer), adapter.overfits(self.trainer)
         folder = adapter.log_folder(self.trainer) if self._options.on_error != "raise" else None
-        return Circumstances(world=world, seed=seed, frozen=frozen, folder=folder)
+        cuda, seed = adapter.is_on_cuda(self.trainer), self._seed()
+        return Circumstances(world=world, seed=seed, frozen=frozen, folder=folder, cuda=cuda)
 
     def _players(self, kind: Kind) -> list[Player]:
         return self._stock.kept(kind) or self._stock.make(kind, self._circumstances())

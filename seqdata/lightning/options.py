@@ -64,6 +64,7 @@ class DataOptions:
     prefetch: int
     start_method: str | None
     stall_timeout: float
+    pin_memory: bool | None
 
     def __post_init__(self) -> None:
         self._check_choices()

@@ -34,12 +34,14 @@ class Circumstances:
         seed: Of order and transforms.
         frozen: Whether a small part is being overfitted: epoch 0 for ever, not shuffled.
         folder: Where errors in the data are listed; None: nowhere.
+        cuda: Whether batches go to a CUDA device.
     """
 
     world: World
     seed: int
     frozen: bool
     folder: Path | None = None
+    cuda: bool = False
 
 
 class Stock:
@@ -101,7 +103,8 @@ class Stock:
                 f"replay: `kind` is {kind!r} and `name` is {name!r}, must be of data that was "
                 f"given; {kind} has {', '.join(map(repr, names)) or 'none'}"
             )
-        play = replace(self._playing(kind, circumstances), num_workers=0, prefetch=0)
+        play = self._playing(kind, circumstances)
+        play = replace(play, num_workers=0, prefetch=0, pin_memory=False)
         store = self._opened(kind)[names.index(name)]
         play = replace(play, name=_loader_of(kind, name))
         return Player(store, self._policy(kind, circumstances), play)
@@ -126,6 +129,7 @@ class Stock:
             options.playing(circumstances.world, circumstances.seed),
             collator=None if options.collator is None else resolve_collator(options.collator),
             frozen_epoch=circumstances.frozen,
+            pin_memory=circumstances.cuda if options.pin_memory is None else options.pin_memory,
         )
         return replace(play, tail="fill") if kind != "train" and play.tail == "repeat" else play
 

@@ -48,6 +48,7 @@ class PlayOptions:
         start_method: How they are started: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` where there is one, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker is given up.
+        pin_memory: Whether what is handed out is copied into pinned memory.
         frozen_epoch: Whether every epoch is played with the plan of epoch 0.
         plan_ready: Called with each plan, before its first batch.
         see: Says what shows a batch, by epoch and number, for errors in it; None: nothing does.
@@ -72,6 +73,7 @@ class PlayOptions:
     num_workers: int = 0
     start_method: str | None = None
     stall_timeout: float = STALL_TIMEOUT
+    pin_memory: bool = False
     frozen_epoch: bool = False
     plan_ready: Callable[[Plan], None] | None = None
     see: Callable[[int, int], str] | None = None
@@ -95,6 +97,8 @@ class PlayOptions:
                 f"loader: `prefetch` is {self.prefetch!r}, must be a whole number, 0 for no thread"
             )
         self._check_workers()
+        if not isinstance(self.pin_memory, bool):
+            raise ConfigError(f"loader: `pin_memory` is {self.pin_memory!r}, must be True or False")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
             raise ConfigError(f"loader: `seed` is {self.seed!r}, must be in [0, 2**64)")
 

@@ -29,6 +29,7 @@ from seqdata.loading.fetching import Fetching
 from seqdata.loading.occurrences import Crops, Occurrences, occurrences_of
 from seqdata.loading.options import PlayOptions, Update
 from seqdata.loading.output import Output, output_of
+from seqdata.loading.pinning import check_device, pinned
 from seqdata.loading.pool import BlockPool
 from seqdata.loading.prefetch import Ahead, Recipe
 from seqdata.loading.reading import reading_of
@@ -68,6 +69,8 @@ class Player:
         self._reading = reading_of(store, policy.axis, options, output)
         if output is not None and self._reading.transform is None and options.collator is None:
             output.check(self._reading.names)
+        if options.pin_memory:
+            check_device()
         self._pool = BlockPool()
         collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
         fetching, occurrences = self._fetching()
@@ -226,11 +229,18 @@ class Player:
             yield from self._played(assembly, numbers)
 
     def _played(self, assembly: Assembly, numbers: range) -> Iterator[Any]:
+        pins = self.options.pin_memory
         if not self.options.prefetch or len(numbers) < 2:
-            yield from map(assembly.batch, numbers)
+            made = map(assembly.batch, numbers)
+            yield from map(pinned, made) if pins else made
             return
+
+        def sized(step: int) -> tuple[Any, int]:
+            handed, size = assembly.sized(step)
+            return pinned(handed), size
+
         idle = _planner(assembly.share, teller_of(self._reading.store, assembly.share))
-        recipe = Recipe(assembly.sized, numbers, idle)
+        recipe = Recipe(sized if pins else assembly.sized, numbers, idle)
         ahead = Ahead(recipe, self.options.prefetch)
         self._running.add(ahead)
         yield from ahead

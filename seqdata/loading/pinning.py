@@ -1,0 +1,37 @@
+"""Pinned memory: what is handed out is copied where a device can fetch it while the host goes on.
+
+Place in the flow: between the assembly of batches and who takes them, in the thread that reads
+ahead. Reads: a batch, or what was chosen of it. Makes: the same, pinned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory as _pinned_parts
+
+from seqdata.batch import SequenceBatch
+from seqdata.errors import ConfigError
+
+
+def pinned(handed: Any) -> Any:
+    """Give what is handed out with its tensors in pinned memory, as torch's DataLoader does.
+
+    Args:
+        handed: A batch; or tensors, objects with ``pin_memory()``, tuples and dicts of them.
+    """
+    return handed.pin_memory() if isinstance(handed, SequenceBatch) else _pinned_parts(handed)  # type: ignore[no-untyped-call]
+
+
+def check_device() -> None:
+    """Refuse to pin where there is nothing to pin for.
+
+    Raises:
+        ConfigError: If there is no CUDA device.
+    """
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "loader: `pin_memory` is True where there is no CUDA device, must be False; under a "
+            "Trainer leave it None"
+        )
