@@ -4,11 +4,12 @@
 
 64 lanes of 512 tokens (int64, 256 KiB a batch) from a memory-mapped store of documents of about
 1,000 tokens, which every epoch lays end to end in another order. Beside it: ``memcpy`` of as many
-bytes in one piece, and row by row, both from a mapped file; the batches of an iterator that holds
-all tokens in memory, 64 columns of them, as copies and as views (torchtext's BPTTIterator, the
-iterator of Transformer-XL), which carry no lengths, ids or resets, and never shuffle; and random
-blocks of 512 from HF datasets, with nothing carried over. Each runs in a process of its own, in
-turn with the others.
+bytes in one piece, in the fastest form there is here, and row by row, both from a mapped file; the
+batches of an iterator that holds all tokens in memory, 64 columns of them, as copies and as views
+(torchtext's BPTTIterator, the iterator of Transformer-XL), which carry no lengths, ids or resets,
+and never shuffle; and random blocks of 512 from HF datasets, with nothing carried over. The same
+from stores of uint16 tokens (64 KiB a batch) and of 8 float32 a timestep (1 MiB), each beside
+``memcpy`` of its bytes. Each runs in a process of its own, in turn with the others.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ import json
 import statistics
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from itertools import cycle
 from pathlib import Path
+from timeit import timeit
 from typing import Any, NamedTuple
 
 import numpy as np
 from common import PATIENCE, Cost, machine, running, spread
 from rich.console import Console
 from rich.table import Table
-from samples import CHUNK, LANES, documents
+from samples import CHUNK, LANES, Samples, documents
 
 from seqdata.errors import ConfigError
 from seqdata.kernel.choose import kernel_name
@@ -44,19 +48,41 @@ FLOORS = {PIECE: 0.5, COPIES: 1.0, BLOCKS: 20.0}
 """Times as fast as these."""
 
 
+WIDE = 8  # float32 of a timestep
+
+
 class Tokens(NamedTuple):
-    """The same tokens, written twice: as a store of documents, and as one run of int64."""
+    """The same timesteps, written twice: as a store of documents, and as one run."""
 
     store: str
     values: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def mapped(self) -> np.ndarray:
+        """The run, (timesteps, *shape)."""
+        return np.asarray(np.memmap(self.values, dtype=self.dtype, mode="r")).reshape(
+            -1, *self.shape
+        )
 
 
-def make(root: Path, count: int) -> Tokens:
-    """Write ``count`` tokens."""
-    samples = documents(count)
-    made = Tokens(str(root / "L"), str(root / "L.values"))
-    write_store(made.store, samples.dicts(), progress=False)
-    samples.values.tofile(made.values)
+def make(root: Path, count: int) -> dict[str, Tokens]:
+    """Write ``count`` tokens, and the other items; by name, none for what counts."""
+    tokens, fewer = documents(count), documents(count // 4)  # as many bytes
+    frames = np.random.default_rng(2).random((len(fewer.values), WIDE), dtype=np.float32)
+    items = {
+        "": tokens,
+        "uint16": Samples(tokens.values.astype(np.uint16), tokens.offsets),
+        "float32 x 8": Samples(frames, fewer.offsets),
+    }
+    made = {}
+    for number, (name, samples) in enumerate(items.items()):
+        values = samples.values
+        store, run = str(root / f"L{number}"), str(root / f"L{number}.values")
+        made[name] = Tokens(store, run, values.dtype.name, values.shape[1:])
+        write_store(store, samples.dicts(), progress=False)
+        values.tofile(run)
     return made
 
 
@@ -83,20 +109,43 @@ def in_memory(data: Tokens, copied: bool) -> Generator[Any, None, None]:
 
 def copied(data: Tokens, by_rows: bool) -> Generator[Any, None, None]:
     """As many bytes as a batch has, from a mapped file into new memory."""
-    shape = (LANES, -1) if by_rows else (-1, LANES, CHUNK)
-    mapped = np.asarray(np.memmap(data.values, dtype=np.int64, mode="r")).reshape(shape)
-    count = mapped.size // (LANES * CHUNK)
-    while True:
-        for number in range(count):
-            part = slice(number * CHUNK, (number + 1) * CHUNK)
-            out = np.empty((LANES, CHUNK), dtype=np.int64)
-            np.copyto(out, mapped[:, part] if by_rows else mapped[number])
-            yield out
+    mapped = data.mapped
+    if by_rows:
+        columns = mapped.reshape(LANES, -1, CHUNK, *data.shape)
+        pieces = [columns[:, number] for number in range(columns.shape[1])]
+        copy = np.copyto
+    else:
+        pieces = list(mapped.reshape(-1, LANES, CHUNK, *data.shape))
+        copy = fastest(pieces)
+    for piece in cycle(pieces):
+        out = np.empty(piece.shape, dtype=piece.dtype)
+        copy(out, piece)
+        yield out
 
 
-def makers(data: Tokens) -> dict[str, Callable[[], Generator[Any, None, None]]]:
+def fastest(pieces: list[np.ndarray]) -> Callable[[np.ndarray, np.ndarray], object]:
+    """Give the faster way to copy such pieces: memcpy may be slow, by processor and libc."""
+    import torch
+
+    def by_torch(out: np.ndarray, piece: np.ndarray) -> object:
+        return torch.from_numpy(out).copy_(torch.from_numpy(piece))
+
+    def taken(copy: Callable[[np.ndarray, np.ndarray], object]) -> float:
+        outs = [np.empty_like(pieces[0]) for _ in range(2)]
+        return min(
+            timeit(lambda: [copy(*pair) for pair in zip(cycle(outs), pieces)], number=1)
+            for _ in range(5)
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch: what is mapped is not for writing
+        return min(np.copyto, by_torch, key=taken)
+
+
+def makers(made: dict[str, Tokens]) -> dict[str, Callable[[], Generator[Any, None, None]]]:
     """Give a maker of batches by name."""
-    return {
+    data = made[""]
+    found: dict[str, Callable[[], Generator[Any, None, None]]] = {
         OURS: partial(ours, data, 0),
         SHIFTED: partial(ours, data, 1),
         PIECE: partial(copied, data, False),
@@ -104,9 +153,13 @@ def makers(data: Tokens) -> dict[str, Callable[[], Generator[Any, None, None]]]:
         COPIES: partial(in_memory, data, True),
         VIEWS: partial(in_memory, data, False),
     }
+    for name in filter(None, made):
+        found[f"{OURS}, {name}"] = partial(ours, made[name], 0)
+        found[f"{PIECE}, {name}"] = partial(copied, made[name], False)
+    return found
 
 
-def measure(data: Tokens, rounds: int, batches: int) -> dict[str, list[Cost]]:
+def measure(data: dict[str, Tokens], rounds: int, batches: int) -> dict[str, list[Cost]]:
     """Draw ``batches`` from each in turn, ``rounds`` times and once before."""
     with running(makers(data)) as runners:
         times: dict[str, list[Cost]] = {name: [] for name in runners}
@@ -133,21 +186,29 @@ def blocks(data: Tokens, python: Path, rounds: int) -> Iterator[Cost | str]:
         yield Cost(wall, cpu)
 
 
+def beside(name: str) -> str:
+    """Give the row of ours that another is compared to."""
+    item = name.removeprefix(f"{PIECE}, ")
+    return OURS if item == name else f"{OURS}, {item}"
+
+
 def report(times: dict[str, list[Cost]]) -> Table:
     """Lay the times out."""
-    table = Table(title=f"{LANES} lanes of {CHUNK} int64 tokens")
+    table = Table(title=f"{LANES} lanes of {CHUNK}: int64 tokens where not said")
     for number, column in enumerate(("what", "us/batch", "CPU us/batch", "seqdata is")):
         table.add_column(column, justify="left" if number < 1 else "right")
     for name, taken in times.items():
         walls = [cost.wall for cost in taken]
         cpu = spread([cost.cpu for cost in taken], "{:.1f}")
-        table.add_row(name, spread(walls, "{:.1f}"), cpu, f"{ratio(times, name):.2f}x")
+        shown = "" if name.startswith(OURS) else f"{ratio(times, name):.2f}x"
+        table.add_row(name, spread(walls, "{:.1f}"), cpu, shown)
     return table
 
 
 def ratio(times: dict[str, list[Cost]], name: str) -> float:
     """Give how many times as fast seqdata is, by wall time."""
-    mine, other = (statistics.median(cost.wall for cost in times[one]) for one in (OURS, name))
+    both = (beside(name), name)
+    mine, other = (statistics.median(cost.wall for cost in times[one]) for one in both)
     return other / mine
 
 
@@ -166,7 +227,7 @@ def main() -> None:
         console.print(f"writing {count} tokens …")
         data = make(Path(folder), count)
         times = measure(data, options.rounds, count // (LANES * CHUNK))
-        found = list(blocks(data, options.peers, options.rounds))
+        found = list(blocks(data[""], options.peers, options.rounds))
         if all(isinstance(one, Cost) for one in found):
             times[BLOCKS] = [one for one in found if isinstance(one, Cost)]
         else:
