@@ -32,14 +32,13 @@ def write(folder: Path, rows: Rows) -> None:
 def read(ask: Ask) -> Reading:
     import datasets
     import torch
-    from torch.utils.data import DistributedSampler
-    from torchdata.stateful_dataloader.sampler import RandomSampler
+    from torch.utils.data import DistributedSampler, RandomSampler
 
     data = datasets.load_from_disk(str(ask.folder)).with_format("numpy")
     sampler: Any = None
     if ask.world > 1:
         sampler = DistributedSampler(data, ask.world, ask.rank, shuffle=ask.shuffle, seed=3)
-    elif ask.shuffle:  # the loader's own draws other orders with workers than without
+    elif ask.shuffle:  # torchdata's own sampler draws other orders with workers than without
         sampler = RandomSampler(data, generator=torch.Generator().manual_seed(3))
     return under_loader(data, ask, sampler=sampler)
 
