@@ -104,9 +104,9 @@ torture: env $(STAMP_OF_PEERS)  ## the same harm to the same data, here and in o
 	@echo "== torture: benchmarks/torture.py; nine columns, two at a time, every case in a process of its own"
 	@$(BIN)/python benchmarks/torture.py --page docs/explanation/torture.md
 
-faults: env  ## inject every fault there is and show what comes of it (6 minutes)
-	@echo "== faults: damaged files, killed workers, writers and ranks, a full disk; each in a process of its own"
-	@$(BIN)/python -m seqdata.testing.faults
+faults: env  ## inject every fault there is and show what comes of it (about an hour)
+	@echo "== faults: damaged files, killed workers, writers and ranks, a full disk, broken networks; on Arrow and tar, here and remote"
+	@$(BIN)/python -m seqdata.testing.faults --subject seqdata_webdataset.faults:TAR
 
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 	@echo "== mutants: one patch after the other on a copy of the tree"
