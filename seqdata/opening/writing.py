@@ -61,8 +61,7 @@ def write_store(
 
     Raises:
         ConfigError: If an argument cannot be meant, there is no sequence, or something lies there.
-        DataError: If a sequence is not like the first one or not what was written before, or the
-            disk is full.
+        DataError: If a sequence is not like the first or not what was written, or the disk is full.
         RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor broke.
 

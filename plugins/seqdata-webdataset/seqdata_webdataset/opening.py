@@ -104,19 +104,9 @@ def open_webdataset(
         DecodeError: If members are not what the schema says.
         UnsafeContentError: If members could run code.
     """
-    text = text_of(location)
-    check_mode(verify, shown(text))
-    if index not in INDEX_MODES:
-        raise ConfigError(
-            f"{shown(text)}: `index` is {index!r}, must be 'build' or None; leave it out"
-        )
-    if keys not in KEY_MODES:
-        raise ConfigError(
-            f"{shown(text)}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it "
-            "out"
-        )
+    text, how = text_of(location), remote_of(remote)
+    _check(shown(text), verify, index, keys)
     unsafe = allowed(unsafe_decoders, shown(text))
-    how = remote_of(remote)
     shards = find_shards(text, how)
     if index == "build":
         build(shown(text), shards, progress=progress)
@@ -124,6 +114,16 @@ def open_webdataset(
         location=text, schema=schema, verify=verify, keys=keys, remote=how, unsafe=unsafe
     )
     return open_shards(options, None, shards, progress)
+
+
+def _check(where: str, verify: str | None, index: str | None, keys: str) -> None:
+    check_mode(verify, where)
+    if index not in INDEX_MODES:
+        raise ConfigError(f"{where}: `index` is {index!r}, must be 'build' or None; leave it out")
+    if keys not in KEY_MODES:
+        raise ConfigError(
+            f"{where}: `keys` is {keys!r}, must be one of {', '.join(KEY_MODES)}; leave it out"
+        )
 
 
 def _reopen(options: Options, bits: SharedBits | None) -> WebDatasetStore:
