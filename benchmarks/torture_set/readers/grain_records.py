@@ -51,8 +51,9 @@ def read(ask: Ask) -> Reading:
 
     from torture_set.readers.grain_steps import Decode
 
-    paths = sorted(str(path) for path in ask.folder.glob("*.array_record"))
-    source = grain.ArrayRecordDataSource(paths)
+    last = max(ask.folder.glob("*.array_record")).stem
+    names = [f"part-{number:05d}.array_record" for number in range(int(last.split("-")[1]) + 1)]
+    source = grain.ArrayRecordDataSource([str(ask.folder / name) for name in names])
     sampler = grain.IndexSampler(
         len(source), grain.ShardOptions(ask.rank, ask.world), ask.shuffle, num_epochs=1, seed=3
     )
