@@ -180,7 +180,7 @@ def _checks_of(checks: Mapping[str, Checks], shard: int) -> dict[str, Checks]:
 def _keys(opened: Opened) -> Callable[[int], str | None]:
     def key_of(number: int) -> str | None:
         try:
-            return str(opened.ids.take([number])[0])
+            return str(opened.ids.take([number])[0]) if opened.ids.is_there(number) else None
         except DataError:  # an error is being made already, about more than its name
             return None
 
