@@ -97,15 +97,13 @@ class Making:
         narrow = self._asked(steps.table)
         broad = narrow if wide is None or all(whole) else self._asked(wide)
         heads = heads_of(steps, narrow.ids, whole, self.plan, self.reading.axes)
-        for place, (head, bounds) in enumerate(zip(heads, self._bounds(steps, whole), strict=True)):
-            alone = whole[place]
+        bounds = iter(self._bounds(steps, whole))
+        for place, alone in enumerate(whole):
             asked = narrow if alone else broad
             part = slice(asked.edges[place], asked.edges[place + 1])
-            head.bounds = bounds
-            request = self._request(
-                asked.spans[part], asked.ids[part], alone, wide is not None and not alone
-            )
-            yield Made(request, head, partial(_step, steps, place))
+            spans, ids = asked.spans[part], asked.ids[part]
+            request = self._request(spans, ids, alone, wide is not None and not alone)
+            yield Made(request, _bound(next(heads), next(bounds)), partial(_step, steps, place))
 
     def _asked(self, table: ArrayTable) -> _Asked:
         edges = table.offsets if table.rows is None else table.rows[table.offsets]
@@ -136,3 +134,8 @@ class Making:
 
 def _step(steps: Steps, place: int) -> Step:
     return plain(steps.step(place))
+
+
+def _bound(head: SequenceBatch, bounds: NDArray[np.int64] | None) -> SequenceBatch:
+    head.bounds = bounds
+    return head
