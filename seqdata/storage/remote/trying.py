@@ -86,8 +86,12 @@ def describe(error: BaseException) -> str:
 
 def status_of(error: BaseException) -> int | None:
     """Give the status of the answer that an exception is about; None: it is about none."""
-    status = getattr(error, "status", None)
-    return status if isinstance(status, int) else None
+    answer = getattr(error, "response", None)
+    told = (
+        getattr(error, "status", None), getattr(error, "status_code", None),
+        getattr(answer, "status_code", None), vars(error).get("code"),
+    )  # fmt: skip
+    return next((one for one in told if isinstance(one, int) and 100 <= one < 600), None)
 
 
 def _is_final(error: Exception, place: Place, attempt: int, doing: str) -> SeqDataError | None:
@@ -104,10 +108,10 @@ def _is_final(error: Exception, place: Place, attempt: int, doing: str) -> SeqDa
         status = None if cause is None else status_of(cause)
         passing = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
         if not passing and (status is None or status in _GONE):
-            return place.error(
-                MissingShardError, "is not there, must be; restore it or write the store again"
-            )
+            return _missing(place)
         error = error if status is None or not isinstance(cause, Exception) else cause
+    elif status in _GONE:
+        return _missing(place)
     refused = status is not None and 400 <= status < 500 and status not in _PASSING
     if refused or isinstance(error, _HOPELESS) or type(error).__name__ in _NO_CREDENTIALS:
         return _failed(
@@ -116,6 +120,12 @@ def _is_final(error: Exception, place: Place, attempt: int, doing: str) -> SeqDa
             refused=status in _REFUSED or isinstance(error, PermissionError),
         )  # fmt: skip
     return None
+
+
+def _missing(place: Place) -> SeqDataError:
+    return place.error(
+        MissingShardError, "is not there, must be; restore it or write the store again"
+    )
 
 
 def _failed(

@@ -5,13 +5,16 @@ import multiprocessing
 import re
 import sys
 import time
+import types
 
 import pytest
 
 from seqdata import ConfigError, FingerprintMismatch, MissingShardError, Remote, RemoteReadError
 from seqdata.lightning.replay.places import whole_path
+from seqdata.storage.places import Place
 from seqdata.storage.remote.cache import Wanted, cache_of
 from seqdata.storage.remote.files import remote_file, remote_files
+from seqdata.storage.remote.trying import tried
 from seqdata.storage.remote.urls import joined, parted, shown, without_secrets
 from seqdata.testing.faults import network
 from seqdata.testing.faults.network import folder_of, served
@@ -75,6 +78,40 @@ def test_a_refusal_is_an_error_at_once(web, tmp_path):
         files.read("file.bin", 0, 10)
     with pytest.raises(RemoteReadError, match="403"):
         files.stat("file.bin")
+
+
+class ToldError(Exception):
+    """What a transport raises for an answer; each has its own place for the status."""
+
+
+TOLD = {
+    "aiohttp": lambda status: {"status": status},
+    "adlfs": lambda status: {"status_code": status},
+    "gcsfs": lambda status: {"code": status},
+    "huggingface_hub": lambda status: {"response": types.SimpleNamespace(status_code=status)},
+}
+
+
+@pytest.mark.parametrize("transport", TOLD)
+@pytest.mark.parametrize(
+    ("status", "kind", "attempts"),
+    [(401, RemoteReadError, 1), (403, RemoteReadError, 1), (404, MissingShardError, 1),
+     (429, RemoteReadError, 3), (503, RemoteReadError, 3)],
+)  # fmt: skip
+def test_the_status_counts_wherever_a_transport_tells_it(
+    tmp_path, transport, status, kind, attempts
+):
+    calls = []
+
+    def call(seconds):
+        calls.append(seconds)
+        error = ToldError("no")
+        vars(error).update(TOLD[transport](status))
+        raise error
+
+    with pytest.raises(kind):
+        tried(call, Place(dataset="hf://x"), quick(tmp_path, retry_seconds=0.6))
+    assert len(calls) == 1 if attempts == 1 else len(calls) > 1
 
 
 def test_what_is_not_there_is_said_at_once(web, tmp_path):
