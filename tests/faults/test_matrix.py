@@ -5,14 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from seqdata.testing.faults.matrix import run_cell, summary
-from seqdata.testing.faults.page import as_page
-from seqdata.testing.faults.rows import all_cells
-from seqdata.testing.faults.table import FAULTS
+from seqdata.testing.faults.__main__ import main
+from seqdata.testing.faults.matrix import Result, run_cell, summary
+from seqdata.testing.faults.page import as_grid, as_page, as_reasons
+from seqdata.testing.faults.rows import all_cells, cells_of, subject_named
+from seqdata.testing.faults.subject import OWN
+from seqdata.testing.faults.table import FAULTS, POLICIES, Cell
 
+TAR = "seqdata_webdataset.faults:TAR"
+FORMS = ("arrow", "arrow remote", "tar", "tar remote")
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "when-something-breaks.md"
-QUICK = [cell for cell in all_cells(quick=True) if cell.quick]
-ALL = [cell for cell in all_cells() if cell.tries is not None]
+SUBJECTS = [subject_named(TAR)]
+QUICK = [cell for cell in all_cells(SUBJECTS, quick=True) if cell.quick]
+EVERY = all_cells(SUBJECTS)
+ALL = [cell for cell in EVERY if cell.tries is not None]
 
 
 def name(cell):
@@ -32,7 +38,10 @@ def test_a_fault_ends_as_it_must(cell):
 @pytest.mark.parametrize("cell", ALL, ids=name)
 def test_a_fault_ends_as_it_must_in_every_way(cell, record_property):
     result = run_cell(cell)
-    about = {"fault": cell.fault, "way": cell.way, "bound": cell.must.seconds}
+    about = {
+        "fault": cell.fault, "way": cell.way, "bound": cell.must.seconds,
+        "form": cell.form, "policy": cell.policy,
+    }  # fmt: skip
     told = {name: getattr(result, name) for name in ("names", "slowest", "silent", "stuck")}
     record_property("cell", json.dumps({**about, **told}))
     assert not result.complaints
@@ -41,10 +50,25 @@ def test_a_fault_ends_as_it_must_in_every_way(cell, record_property):
 
 def test_every_fault_is_tried_at_every_change():
     assert {cell.fault for cell in QUICK} == set(FAULTS)
+    damage = {fault for fault in FAULTS if fault.startswith("D")}
+    assert {cell.fault for cell in QUICK if cell.form == "tar"} == damage
+
+
+def test_every_fault_is_tried_on_every_form_under_every_policy_or_says_why_not():
+    found = {(cell.fault, cell.form, cell.policy) for cell in EVERY}
+    due = {(fault, form, policy) for fault in FAULTS for form in FORMS for policy in POLICIES}
+    assert len(due) == 372
+    assert not due - found
+    assert not {cell.form for cell in EVERY} - {*FORMS, "files of others"}
+
+
+def test_each_cell_is_there_once():
+    named = [(cell.fault, cell.way) for cell in ALL]
+    assert len(named) == len(set(named))
 
 
 def test_what_cannot_apply_says_why():
-    cells = [cell for cell in all_cells() if cell.tries is None]
+    cells = [cell for cell in EVERY if cell.tries is None]
     assert cells
     assert all(cell.reason for cell in cells)
     line = summary([run_cell(cell) for cell in cells])
@@ -58,10 +82,90 @@ def test_a_thousand_flipped_bits_are_tried_with_every_way_to_verify():
         if cell.fault == "D1" and "read, shards" in cell.way and "remote" not in cell.way
     }
     assert ways == {
-        "arrow, verify first_read, read, shards": 1000,
-        "arrow, verify always, read, shards": 1000,
+        f"{form}, verify {verify}, read, shards": 1000
+        for form in ("arrow", "tar")
+        for verify in ("first_read", "always")
     }
 
 
-def test_the_page_shows_what_is_expected():
-    assert as_page(QUICK) in PAGE.read_text("utf-8")
+def test_what_crosses_a_network_is_tried_two_hundred_times_per_form():
+    flips = {
+        cell.way: cell.tries.args[-2]
+        for cell in ALL
+        if cell.fault == "D1" and "remote" in cell.form and cell.policy == "raise"
+    }
+    assert flips == {
+        f"{form}, {how}, read, shards": 100
+        for form in ("arrow remote", "tar remote")
+        for how in ("cache", "ranges")
+    }
+    ways = {cell.way for cell in ALL if cell.fault in ("C2", "C3")}
+    for form in ("arrow", "tar"):
+        assert f"{form} remote, two processes, 100 times" in ways
+        assert f"{form} remote, killed at 200 instants" in ways
+
+
+def test_the_page_shows_what_is_expected_and_what_is_left_out():
+    text = PAGE.read_text("utf-8")
+    assert as_page(QUICK) in text
+    assert as_reasons(EVERY) in text
+
+
+def test_the_page_shows_what_came_of_every_fault_on_every_form():
+    lines = PAGE.read_text("utf-8").splitlines()
+    head = f"| | `on_error` | {' | '.join(FORMS)} |".replace("| |", "|  |")
+    assert head in lines
+    shown = {tuple(line.split(" | ")[:2]) for line in lines[lines.index(head) + 2 :]}
+    due = {(f"| {cell.fault}", cell.policy) for cell in ALL if cell.form in FORMS}
+    assert not due - shown
+    assert not {"WRONG", "SHORT", "STUCK", "BROKEN"} & set(" ".join(lines).split())
+
+
+def test_a_matrix_counts_by_fault_policy_and_form():
+    results = [
+        Result(cell=Cell(fault="D1", way=form, form=form, policy=policy), names=names)
+        for form, policy, names in (
+            ("arrow", "raise", {"DataError": 3, "whole": 1}),
+            ("arrow", "raise", {"DataError": 4}),
+            ("arrow", "mask", {"mended": 2}),
+            ("tar", "mask", {}),
+            ("tar", "raise", {"wrong": 1000}),
+        )
+    ]
+    assert as_grid(results).splitlines() == [
+        "|  | `on_error` | arrow | tar |",
+        "|---|---|---|---|",
+        "| D1 | raise | 7 `DataError`, 1 no harm | 1,000 WRONG |",
+        "| D1 | mask | 2 gone on | n/a |",
+    ]
+
+
+def test_a_fault_that_there_is_not_is_refused(capsys):
+    assert main(["D1", "D77"]) == 2
+    told = capsys.readouterr().err
+    assert "faults: no fault 'D77', must be one of D1, D2, D3" in told
+    assert told.rstrip().endswith("X2; choose among these")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nowhere.at_all:TAR", "no subject 'nowhere.at_all:TAR' (No module named 'nowhere'"),
+        ("seqdata.testing.faults:TAR", "no subject 'seqdata.testing.faults:TAR' (module"),
+        ("no name", "no subject 'no name' (invalid format"),
+        ("seqdata.testing.faults.table:FAULTS", "is a dict, must be a Subject; name another"),
+    ],
+)
+def test_a_subject_that_there_is_not_is_refused(capsys, name, text):
+    assert main(["--subject", name]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_plugin_runs_the_whole_matrix_on_its_own_subject(capsys):
+    ours = {(cell.fault, cell.policy) for cell in cells_of(OWN)}
+    assert ours == {(cell.fault, cell.policy) for cell in cells_of(SUBJECTS[0])}
+    assert main(["D8", "--quick", "--subject", TAR]) == 0
+    said = capsys.readouterr().out
+    assert "ok    arrow, verify always, read, shards: " in said
+    assert "ok    tar, verify always, read, shards: " in said
+    assert "2 cells, 0 of them cannot apply" in said
