@@ -154,7 +154,9 @@ def test_a_store_may_be_opened_by_options_of_its_backend(folder):
 
 def test_a_shard_that_is_missing_is_named(folder):
     (folder / "x-001.tar").unlink()
-    with pytest.raises(MissingShardError, match=r'shard 1 \("x-001.tar"\).*: is not there') as caught:
+    with pytest.raises(
+        MissingShardError, match=r'shard 1 \("x-001.tar"\).*: is not there'
+    ) as caught:
         open_webdataset(str(folder / "x-{000..002}.tar"))
     assert caught.value.facts["shard"] == 1
 
