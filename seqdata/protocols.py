@@ -148,6 +148,23 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class Expecting(Protocol):
+    """A store that can use it to know early what will be read: what reading ahead asks."""
+
+    def expect(self, numbers: NDArray[np.int64]) -> bool:
+        """Begin to fetch what sequences need, and return at once.
+
+        Args:
+            numbers: int64 (n,), in the order in which they will be read.
+
+        Returns:
+            Whether more may be told now; else what was told may have been too much, and is told
+            again later.
+        """
+        ...
+
+
 class Policy(Protocol):
     """How an epoch is batched: a frozen dataclass that sees lengths only."""
 
@@ -245,7 +262,10 @@ class Auditing(Protocol):
 
 @runtime_checkable
 class Writing(Protocol):
-    """A backend that writes, too: what ``write_store`` asks; its arguments are the same."""
+    """A backend that writes, too: what ``write_store`` asks; its arguments are the same.
+
+    One that writes to URLs also takes ``remote``.
+    """
 
     def write(
         self,

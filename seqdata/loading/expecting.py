@@ -7,33 +7,12 @@ Makes: nothing; a remote store begins to fetch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from seqdata.protocols import Store
+from seqdata.protocols import Expecting, Store
 from seqdata.sharing import RankPlan
 from seqdata.storage.views import View
 
 _STEPS = 64  # that it is told at most
-
-
-@runtime_checkable
-class Expecting(Protocol):
-    """A store that can use it to know early what will be read."""
-
-    def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Begin to fetch what sequences need, and return at once.
-
-        Args:
-            numbers: int64 (n,), in the order in which they will be read.
-
-        Returns:
-            Whether more may be told now; else what was told may have been too much, and is told
-            again later.
-        """
-        ...
 
 
 def teller_of(store: Store, steps: RankPlan) -> Callable[[int], None] | None:

@@ -174,7 +174,7 @@ class RemoteStore:
         return read_parts(parts, shards, spans, names, axis)
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Begin to fetch what sequences need, in their order; see ``storage.remote.Expecting``."""
+        """Begin to fetch what sequences need, in their order; see ``protocols.Expecting``."""
         if self._files.remote.how == "ranges":
             return False
         shards = self._shards_of(np.asarray(numbers, dtype=np.int64))
