@@ -28,6 +28,7 @@
 #define SOURCE "seqdata.kernel.source"
 #define AHEAD 8          /* spans that are prefetched at most */
 #define PREFETCHED 4096  /* bytes of each at most: a page, beyond it the processor does it */
+#define EARLY 1024       /* bytes of each of the first spans, while the others are looked for */
 #define ENOUGH 6144      /* bytes ahead of the copy from which on no more are prefetched */
 #define FEW 256          /* spans whose places fit on the stack */
 #ifndef MADV_POPULATE_READ
@@ -279,6 +280,9 @@ static Py_ssize_t find_bytes(const Source *s, const char *spans, Py_ssize_t n, P
         places[i].begin = (size_t)start * (size_t)s->width;
         places[i].whole = (size_t)(last - first) * (size_t)s->width;
         if (s->checked) fetch_checks(s, &places[i]);
+        size_t soon = places[i].bytes < EARLY ? places[i].bytes : EARLY;
+        if (i < AHEAD)
+            for (size_t b = 0; b < soon; b += 64) PREFETCH(places[i].from + b);
     }
     return -1;
 }

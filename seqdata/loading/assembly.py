@@ -105,6 +105,8 @@ class Assembly:
         return self._chosen(batch), size
 
     def _made(self, number: int) -> Made:
+        if not self.share.plan.lanes:
+            return self._making.one(self.share[number])
         made = next(self._coming, None) if number == self._next else None
         if made is None:
             self._coming = self._making.steps(self.share, number)

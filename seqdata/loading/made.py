@@ -71,10 +71,10 @@ class Making:
     epoch: int
 
     def steps(self, share: RankPlan, first: int) -> Iterator[Made]:
-        """Give a step of a rank, and some that follow it: those that are at hand."""
+        """Give a step of lanes, and some that follow it: those that are at hand."""
         lanes = self.plan.lanes // share.world.size
-        steps = share.run(first, max(1, _ROWS // max(1, lanes))) if self.plan.lanes else None
-        if steps is None:
+        steps = share.run(first, max(1, _ROWS // max(1, lanes)))
+        if steps is None:  # the rank has no lane
             yield self.one(share[first])
         else:
             yield from self._run(steps)
@@ -85,11 +85,11 @@ class Making:
             step = plain(step)
         spans = step.spans if step.wide is None else step.wide.spans
         base = self.reading.store.base_numbers
-        ids = base(spans[:, 0])
-        request = self._request(spans, ids, step.rows is None, step.wide is not None)
+        ids = own = base(spans[:, 0])
         if step.wide is not None:
-            ids = base(step.spans[:, 0])
-        head = head_of(step, ids, self.plan, self.reading.axes)
+            own = base(step.spans[:, 0])
+        request = self._request(spans, ids, step.rows is None, step.wide is not None)
+        head = head_of(step, own, self.plan, self.reading.axes)
         return Made(request, head, lambda: step)
 
     def _run(self, steps: Steps) -> Iterator[Made]:
