@@ -1,5 +1,6 @@
 """The same training run from Arrow and tar shards, here and on S3: bitwise equal losses."""
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,10 +99,12 @@ def fit(kind, store, *, dropout, keep=None, resume=None, **options):
 
 
 @pytest.fixture(scope="module")
-def one_thread():
+def one_thread(tmp_path_factory):
+    """One thread; and a folder to stand in, where runs leave their files."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with contextlib.chdir(tmp_path_factory.mktemp("runs")):
+        yield
     torch.set_num_threads(before)
 
 
