@@ -44,7 +44,7 @@ OURS, SHIFTED = "seqdata", "seqdata, with targets"
 PIECE, ROWS = "memcpy, one piece", "memcpy, row by row"
 COPIES, VIEWS = "in memory, copies", "in memory, views"
 BLOCKS = "HF datasets, blocks"
-FLOORS = {PIECE: 0.5, COPIES: 1.0, BLOCKS: 20.0}
+FLOORS = {PIECE: 0.5, ROWS: 0.5, COPIES: 1.0, BLOCKS: 20.0}
 """Times as fast as these."""
 
 
@@ -156,6 +156,7 @@ def makers(made: dict[str, Tokens]) -> dict[str, Callable[[], Generator[Any, Non
     for name in filter(None, made):
         found[f"{OURS}, {name}"] = partial(ours, made[name], 0)
         found[f"{PIECE}, {name}"] = partial(copied, made[name], False)
+        found[f"{ROWS}, {name}"] = partial(copied, made[name], True)
     return found
 
 
@@ -188,8 +189,11 @@ def blocks(data: Tokens, python: Path, rounds: int) -> Iterator[Cost | str]:
 
 def beside(name: str) -> str:
     """Give the row of ours that another is compared to."""
-    item = name.removeprefix(f"{PIECE}, ")
-    return OURS if item == name else f"{OURS}, {item}"
+    for kind in (PIECE, ROWS):
+        item = name.removeprefix(f"{kind}, ")
+        if item != name:
+            return f"{OURS}, {item}"
+    return OURS
 
 
 def report(times: dict[str, list[Cost]]) -> Table:

@@ -155,7 +155,9 @@ class Assembly:
             return collator.filled(columns, batch)  # a worker has collated them
         if made.request.streamed and batch.bounds is None:
             columns = self._narrowed(columns, batch, made.step())
-        return collator(columns, batch)
+        batch = collator(columns, batch)
+        batch.bounds = None  # it has served
+        return batch
 
     def _narrowed(self, columns: Any, batch: SequenceBatch, step: Step) -> Any:
         if step.wide is None:
