@@ -1,10 +1,11 @@
 """Write the figures of docs/reliability.md: from ``.nightly/``, by way of docs/reliability.json.
 
-``gather`` reads what ``make test-nightly`` and ``make mutants`` left, ``page`` puts it in words.
+``gather`` reads what ``make test-nightly`` and ``make mutants`` left, ``page`` puts it in words;
+``matrix`` does so with the faults, for the page on what happens when something breaks.
 Nothing is counted by hand, and what did not run says so. Usage::
 
-    python -m tests.nightly.figures            # .nightly/ -> docs/reliability.json and .md
-    python -m tests.nightly.figures --page     # docs/reliability.json -> docs/reliability.md
+    python -m tests.nightly.figures            # .nightly/ -> docs/reliability.json and both pages
+    python -m tests.nightly.figures --page     # docs/reliability.json -> both pages
 """
 
 import json
@@ -14,16 +15,21 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+from seqdata.testing.faults.matrix import Result
+from seqdata.testing.faults.page import as_grid
+from seqdata.testing.faults.table import Cell
 from tests.nightly import reports
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / ".nightly"
 STORED = ROOT / "docs" / "reliability.json"
 PAGE = ROOT / "docs" / "reliability.md"
+BREAKS = ROOT / "docs" / "explanation" / "when-something-breaks.md"
 BEGIN, END = "<!-- figures: make reliability -->", "<!-- end of figures -->"
 NEVER = "did not run"
 ENDED = (0, 1)  # by pytest's status: all tests were run
 PARTS = ("oldest", "short", "faults", "long", "properties")
+SAID_OF_CELLS = ("fault", "way", "form", "policy")
 LEVELS = {
     "plans": "plans, without processes",
     "loaders": "loaders, in one process",
@@ -97,6 +103,28 @@ def page(found: dict[str, Any]) -> str:
     """Put the figures in words."""
     sections = (_runs, _promises, _ranks, _faults, _rest)
     return "\n\n".join(["\n".join(section(found)) for section in sections])
+
+
+def matrix(found: dict[str, Any]) -> str:
+    """Put what came of all faults in words: counted by fault, policy and form of data."""
+    told, part = found["faults"], found["parts"].get("faults")
+    if part is None:
+        return f"These {NEVER}."
+    results = [
+        Result(cell=Cell(**{name: one[name] for name in SAID_OF_CELLS}), names=one["names"])
+        for one in told
+    ]
+    outcomes = sum(sum(one["names"].values()) for one in told)
+    silent, stuck = (sum(one[kind] for one in told) for kind in ("silent", "stuck"))
+    late = "; ".join(f"{one['fault']} of {one['way']}" for one in told if not one["ok"])
+    when, commit = part["began"].split()[0], part["commit"]
+    lines = (
+        f"{outcomes:,} outcomes of {len(told)} ways, on {when} of `{commit}`: {silent} that nobody "
+        f"would have noticed, {stuck} waits without end. Not as it must be: {late or 'none'}.",
+        "",
+        as_grid(results).rstrip(),
+    )
+    return "\n".join(lines)
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
@@ -221,23 +249,25 @@ def _rest(found: dict[str, Any]) -> list[str]:
 
 
 def put(text: str, figures: str) -> str:
-    """Give the page with these figures in place of those that it has."""
+    """Give a page with these figures in place of those that it has."""
     found = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     new, count = found.subn(lambda _: f"{BEGIN}\n\n{figures}\n\n{END}", text)
     if count != 1:
-        raise SystemExit(f"figures: {PAGE.name} has {count} places for figures, must have one")
+        raise SystemExit(f"figures: a page has {count} places for figures, must have one")
     return new
 
 
 def main() -> int:
-    """Write both files, or the page alone."""
+    """Write all three files, or the pages alone."""
     if "--page" not in sys.argv[1:]:
         if not FOUND.exists():
             raise SystemExit("figures: no .nightly/, must be; run: make test-nightly mutants")
         STORED.write_text(json.dumps(gather(FOUND), indent=1) + "\n", "utf-8")
     found = json.loads(STORED.read_text("utf-8"))
-    PAGE.write_text(put(PAGE.read_text("utf-8"), page(found)), "utf-8")
-    print(f"{PAGE.relative_to(ROOT)} and {STORED.relative_to(ROOT)} are written")
+    for path, figures in ((PAGE, page(found)), (BREAKS, matrix(found))):
+        path.write_text(put(path.read_text("utf-8"), figures), "utf-8")
+    written = ", ".join(str(path.relative_to(ROOT)) for path in (STORED, PAGE, BREAKS))
+    print(f"{written} are written")
     return 0
 
 

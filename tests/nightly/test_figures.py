@@ -49,6 +49,28 @@ def test_the_page_has_the_figures_of_its_file():
     assert figures.put(text, figures.page(stored)) == text
 
 
+def test_the_matrix_has_the_figures_of_its_file():
+    stored = json.loads(figures.STORED.read_text("utf-8"))
+    text = figures.BREAKS.read_text("utf-8")
+    assert figures.put(text, figures.matrix(stored)) == text
+
+
+def test_the_matrix_counts_what_came_and_names_what_failed(tmp_path):
+    cells = (
+        cell("D1", form="tar", policy="mask", way="tar, workers 2", names={"mended": 7}),
+        cell("D1", form="arrow", policy="mask", way="arrow", names={"mended": 9}),
+        cell("R2", form="arrow", policy="raise", names={"PeerFailedError": 2}, silent=1),
+    )
+    bad = case("c", "failed", cell=cell("W1", form="tar", policy="raise", way="tar, fork"))
+    report(tmp_path, "faults", *(case(f"a{i}", cell=one) for i, one in enumerate(cells)), bad)
+    text = figures.matrix(figures.gather(tmp_path))
+    assert "20 outcomes of 4 ways, on 2026-01-02 of `abc`: 1 that nobody would have" in text
+    assert "0 waits without end. Not as it must be: W1 of tar, fork." in text
+    assert "| D1 | mask | 9 gone on | 7 gone on |" in text
+    assert "| R2 | raise | 2 `PeerFailedError` | n/a |" in text
+    assert figures.matrix(figures.gather(tmp_path / "empty")) == "These did not run."
+
+
 def test_cases_are_added_up_by_promise_and_level(tmp_path):
     shown = {"shows": "plans I1 I2"}
     report(

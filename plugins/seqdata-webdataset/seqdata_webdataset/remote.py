@@ -89,10 +89,9 @@ class RemoteShard:
 
     def index(self, dataset: str, number: int) -> ShardIndex | None:
         """Give its index; see ``shards.Shard``."""
-        raw = self._raw_index()
-        if raw is None:
-            return None
-        return load_index(raw, index_place(dataset, number, Path(self.name + SUFFIX)))
+        place = index_place(dataset, number, Path(self.name + SUFFIX))
+        raw = self._raw_index(place)
+        return None if raw is None else load_index(raw, place)
 
     def keep_index(self, index: ShardIndex) -> str:
         """Keep its index beside it, or on this machine; gives the folder."""
@@ -127,13 +126,13 @@ class RemoteShard:
         """Give the same shard, with what the list says of it."""
         return replace(self, listed=listed)
 
-    def _raw_index(self) -> bytes | None:
+    def _raw_index(self, place: Place) -> bytes | None:
         (cached,) = self.kept(self.name + SUFFIX)
         if cached.is_file():
             return cached.read_bytes()
         files = remote_files(joined(self.url, FOLDER), self.remote)
         name = self.name + SUFFIX
-        return _if_there(lambda: files.read(name, 0, files.stat(name).size))
+        return _if_there(lambda: files.read(name, 0, files.stat(name, place).size, place))
 
 
 def _if_there(call: Callable[[], Given]) -> Given | None:

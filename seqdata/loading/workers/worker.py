@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.errors import ConfigError, DataError
+from seqdata.errors import CacheError, ConfigError, DataError, RemoteReadError, SeqDataError
 from seqdata.loading.fetching import Fetching, Work
 from seqdata.loading.workers import arena as slots
 from seqdata.loading.workers.arena import Arena
@@ -145,12 +145,15 @@ def work(desk: Desk) -> None:
             desk.connection.send_bytes(answered)
 
 
-def _unmakeable(error: Exception) -> ConfigError:
+def _unmakeable(error: Exception) -> SeqDataError:
     """Say that what was sent cannot be made here, as a function of a notebook cannot.
 
     It is no ``DataError`` where data was damaged after the training process opened it: that process
-    must not read on to leave out (``on_error``) what it cannot know.
+    must not read on to leave out (``on_error``) what it cannot know. What a server or the cache
+    refuses is told as it is.
     """
+    if isinstance(error, RemoteReadError | CacheError):
+        return error
     if isinstance(error, DataError):
         made = ConfigError(
             f"loader: a worker process cannot open the data ({type(error).__name__}: {error}), "

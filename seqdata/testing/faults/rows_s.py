@@ -88,11 +88,14 @@ def _network(subject: Subject, how: str, workers: int) -> list[Cell]:
     found.append(Cell(fault="S4", way=way, tries=tries, must=_UNREADABLE, quick=quick))
     another = partial(network.retagged, 3)
     tries = partial(remote.failing, subject, how, workers, another, True)
-    must = _ANOTHER if how == "ranges" else replace(_ANOTHER, kinds=("FingerprintMismatch", WHOLE))
+    told_or_whole = ("FingerprintMismatch", WHOLE)  # a worker may have read all that it needs
+    alone = how == "ranges" and not workers
+    must = _ANOTHER if alone else replace(_ANOTHER, kinds=told_or_whole)
     found.append(Cell(fault="S5", way=way, tries=tries, must=must, quick=workers == 0))
     for policy in ("replace", "mask"):
         tries = partial(remote.failing, subject, how, workers, another, True, policy)
-        must = Expectation(kinds=(MENDED, WHOLE), facts=FILE_FACTS, seconds=30.0)
+        kinds = (MENDED, WHOLE) if not workers else (MENDED, *told_or_whole)  # no sequence's error
+        must = Expectation(kinds=kinds, facts=FILE_FACTS, seconds=30.0)
         told = f"{way}, on_error {policy}"
         found.append(Cell(fault="S5", way=told, tries=tries, must=must, policy=policy))
     return found

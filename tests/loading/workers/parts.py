@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from seqdata import Fixed, Loader
-from seqdata.errors import DecodeError
+from seqdata.errors import DecodeError, RemoteReadError
 from seqdata.storage.memory import MemoryStore
 from tests.table.test_table import alike
 
@@ -205,6 +205,20 @@ def hangs() -> None:
 
 def _refused() -> Any:
     raise ValueError("does not want to be made again")
+
+
+def _unanswered() -> Any:
+    raise RemoteReadError("no answer").with_facts(attempts=7)
+
+
+class Unreachable:
+    """A transform that a worker cannot have, since a server does not answer."""
+
+    def __reduce__(self) -> Any:
+        return _unanswered, ()
+
+    def __call__(self, sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return sequence
 
 
 class Unmakeable:

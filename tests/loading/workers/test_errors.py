@@ -23,6 +23,7 @@ from seqdata.errors import (
     DecodeError,
     IncompleteEpochError,
     LimitError,
+    RemoteReadError,
     StallError,
     WorkerDiedError,
 )
@@ -139,6 +140,14 @@ def test_data_that_is_damaged_before_a_worker_opens_it_is_told_as_that(tmp_path)
     )
     assert came == []
     assert {"shard": 0, "worker": 0, "batch": 0}.items() <= error.facts.items()
+
+
+def test_a_server_that_does_not_answer_a_worker_is_told_as_in_the_training_process():
+    came, error = played(
+        parts.Unreachable(), RemoteReadError, match="no answer", start_method="forkserver"
+    )
+    assert came == []
+    assert {"attempts": 7, "worker": 0, "batch": 0}.items() <= error.facts.items()
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
