@@ -104,7 +104,7 @@ torture: env $(STAMP_OF_PEERS)  ## the same harm to the same data, here and in o
 	@echo "== torture: benchmarks/torture.py; nine columns, two at a time, every case in a process of its own"
 	@$(BIN)/python benchmarks/torture.py --page docs/explanation/torture.md
 
-faults: env  ## inject every fault there is and show what comes of it (about an hour)
+faults: env  ## inject every fault there is and show what comes of it (40 minutes)
 	@echo "== faults: damaged files, killed workers, writers and ranks, a full disk, broken networks; on Arrow and tar, here and remote"
 	@$(BIN)/python -m seqdata.testing.faults --subject seqdata_webdataset.faults:TAR
 
