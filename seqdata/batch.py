@@ -7,10 +7,9 @@ masks are computed when asked. Place in the flow: a Loader makes the head, a Col
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -19,15 +18,19 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from seqdata.axes import Axes, unknown_name
+from seqdata.batch_faults import ON_CPU, ON_DEVICE, faults, shape_of
 from seqdata.errors import ConfigError
 from seqdata.ragged import LayoutName, check_layout, edges, flat_of, laid_out, packed
 
-_ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
 _OF_LANES = ("weight", "lanes", "reset")
-_ON_CPU = ("lengths", "ids", "start", "positions")
+_LATE = frozenset({*ON_CPU, *ON_DEVICE, "segments", "lengths_of"})
 
 
 _PLAIN = Axes()
+
+
+def _nothing() -> None:
+    """Give None: what had it as an attribute of the class could not be made when asked for."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -84,25 +87,60 @@ class SequenceBatch:
     update_num_tokens: int = 0
     loss_scale: float = 0.0
     sequence_scale: float = 0.0
-    lanes: Tensor | None = None
-    reset: Tensor | None = None
-    burn_in: Tensor | None = None
+    lanes: Tensor | None = field(default_factory=_nothing)
+    reset: Tensor | None = field(default_factory=_nothing)
+    burn_in: Tensor | None = field(default_factory=_nothing)
     carry: bool = False
     overlap: int = 0
     lr_scale: float = 1.0
     loader: str = ""
     lengths_of: dict[str, Tensor] = field(default_factory=dict)
-    positions: Tensor | None = None
-    segments: Tensor | None = None
+    positions: Tensor | None = field(default_factory=_nothing)
+    segments: Tensor | None = field(default_factory=_nothing)
     padded_length: int = 0
     horizon: int = 0
     layout: LayoutName = "padded"
     axes: Axes = _PLAIN
     bounds: NDArray[np.int64] | None = None
     _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
+    _rows: Mapping[str, Sequence[Any]] = field(default_factory=dict, init=False)
+    _place: int = field(default=0, init=False)
+
+    @classmethod
+    def described(
+        cls, rows: Mapping[str, Sequence[Any]], place: int, known: Mapping[str, Any]
+    ) -> SequenceBatch:
+        """Make a batch without data; what is said of its rows becomes a tensor when asked for.
+
+        Args:
+            rows: Name -> array (k, r) of k batches, C-contiguous; ``segments``: one or None each.
+                Every batch has its part of them to itself.
+            place: Which of them this is.
+            known: Name -> what else is not as by default.
+        """
+        made = cls.__new__(cls)
+        made.__dict__.update(known, data={}, _moved={}, _rows=rows, _place=place)
+        return made
+
+    if not TYPE_CHECKING:  # there, a name that is not declared is an error
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _LATE or "_rows" not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if name == "lengths_of":
+                made = {self.axes.axis: self.lengths}
+            else:
+                mine = self._rows[name][self._place] if name in self._rows else None
+                made = None if mine is None else torch.from_numpy(mine)
+            self.__dict__[name] = made
+            return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {name: getattr(self, name) for name in _LATE} | {"_rows": {}}
 
     def __len__(self) -> int:
-        return self.lengths.numel()  # three times faster than len()
+        lengths = self.__dict__.get("lengths")
+        return len(self._rows["lengths"][0]) if lengths is None else lengths.numel()
 
     def __contains__(self, name: object) -> bool:
         return name in self.data
@@ -114,7 +152,7 @@ class SequenceBatch:
             raise ConfigError(f"batch: {unknown_name(name, self.data)}") from None
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {_shape(value)}" for name, value in self.data.items())
+        shown = ", ".join(f"{name} {shape_of(value)}" for name, value in self.data.items())
         return f"SequenceBatch({len(self)} rows: {shown}; epoch {self.epoch}, batch {self.number})"
 
     @property
@@ -173,7 +211,7 @@ class SequenceBatch:
         check_layout(layout)
         if layout == self.layout:
             return self
-        made = copy.copy(self)
+        made = self._twin()
         made.data, made.layout = dict(self.data), layout
         for name, value in self.data.items():
             axis = self.axes.along(name)
@@ -211,9 +249,9 @@ class SequenceBatch:
         if self.layout != "padded":
             return self.as_layout("padded").real().as_layout(self.layout)
         there, here = keep.nonzero().flatten(), keep.cpu().nonzero().flatten()
-        cut = copy.copy(self)
+        cut = self._twin()
         cut.data = {name: _rows(value, there, here) for name, value in self.data.items()}
-        for name in (*_ON_CPU, *_ON_DEVICE):
+        for name in (*ON_CPU, *ON_DEVICE):
             setattr(cut, name, _rows(getattr(self, name), there, here))
         cut.lengths_of = {axis: lengths[here] for axis, lengths in self.lengths_of.items()}
         if self.segments is not None:
@@ -233,7 +271,7 @@ class SequenceBatch:
         """
         target = torch.device(device)
         free = target.type not in ("cpu", "mps") if non_blocking is None else non_blocking
-        made = self._changed(lambda tensor: tensor.to(target, non_blocking=free), _ON_DEVICE)
+        made = self._changed(lambda tensor: tensor.to(target, non_blocking=free), ON_DEVICE)
         if self.lanes is not None and target.type != "cpu":
             made._moved = {name: (getattr(made, name), self.on_cpu(name)) for name in _OF_LANES}
         return made
@@ -255,7 +293,7 @@ class SequenceBatch:
 
     def pin_memory(self) -> SequenceBatch:
         """Give the batch with what ``to`` moves in pinned memory."""
-        return self._changed(lambda tensor: tensor.pin_memory(), _ON_DEVICE)
+        return self._changed(lambda tensor: tensor.pin_memory(), ON_DEVICE)
 
     def validate(self) -> Self:
         """Give the batch itself if all its parts fit together; for tests.
@@ -263,7 +301,7 @@ class SequenceBatch:
         Raises:
             ConfigError: If they do not, naming the first part that does not.
         """
-        wrong = next(_faults(self), None)
+        wrong = next(faults(self), None)
         if wrong is not None:
             raise ConfigError(f"batch: {wrong}; check the collator")
         return self
@@ -304,8 +342,14 @@ class SequenceBatch:
     def _beside(self, per_row: Tensor) -> Tensor:
         return per_row.to(self.weight.device, non_blocking=True)[:, None]  # (r, 1)
 
+    def _twin(self) -> SequenceBatch:
+        """Give a copy with the same tensors; what nobody has asked for is still to be made."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
     def _changed(self, change: Callable[[Any], Any], names: tuple[str, ...]) -> SequenceBatch:
-        made = copy.copy(self)
+        made = self._twin()
         made.data = {
             name: change(value) if isinstance(value, Tensor | PackedSequence) else value
             for name, value in self.data.items()
@@ -327,45 +371,9 @@ def length_fn(batch: SequenceBatch) -> int:
     return batch.num_tokens
 
 
-def _shape(value: Any) -> str:
-    if isinstance(value, PackedSequence):
-        return f"packed {tuple(value.data.shape)}"
-    return str(tuple(value.shape)) if isinstance(value, Tensor) else f"({len(value)},)"
-
-
 def _rows(value: Any, there: Tensor, here: Tensor) -> Any:
     if value is None:
         return None
     if isinstance(value, Tensor):
         return value[there if value.device == there.device else here]
     return [value[row] for row in here.tolist()]
-
-
-def _faults(batch: SequenceBatch) -> Iterator[str]:
-    rows, width = len(batch), batch._width()
-    for name in _ON_CPU:
-        value = getattr(batch, name)
-        if value is None:
-            continue
-        if value.dtype != torch.int64 or value.shape != (rows,) or value.device.type != "cpu":
-            yield f"`{name}` is {value.dtype} {_shape(value)}, must be int64 ({rows},) on the CPU"
-    for name in _ON_DEVICE:
-        value = getattr(batch, name)
-        if value is not None and value.shape != (rows,):
-            yield f"`{name}` has shape {_shape(value)}, must be ({rows},)"
-    if rows and int(batch.lengths.max()) > width:
-        yield f"`lengths` go up to {int(batch.lengths.max())}, must be at most {width}"
-    padded = batch if batch.layout == "padded" else batch.as_layout("padded")
-    for name, value in padded.data.items():
-        if len(value) != rows:
-            yield f"field {name!r} has {len(value)} rows, must have {rows}"
-        axis = batch.axes.along(name)
-        if isinstance(value, Tensor) and axis is not None:
-            longest = batch.extent(axis)[1]
-            if value.shape[1] != longest:
-                yield f"field {name!r} has shape {_shape(value)}, must have {longest} timesteps"
-    if batch.segments is not None and batch.segments.shape[1:] != (4,):
-        yield f"`segments` has shape {_shape(batch.segments)}, must be (spans, 4)"
-    counted = int(batch.score.sum())
-    if counted != batch.num_tokens:
-        yield f"`num_tokens` is {batch.num_tokens}, must be score.sum() = {counted}"

@@ -1,8 +1,10 @@
 """The batch: masks, packing, cutting, moving; whatever lies in the padding."""
 
 import copy
+import dataclasses
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities import move_data_to_device
@@ -175,6 +177,69 @@ def test_it_can_be_copied_and_pickled():
         assert torch.equal(again["x"], batch_of()["x"])
         assert again.axes.along("y") is None
         again.validate()
+
+
+ROWS = {
+    "lengths": np.array([[3, 1, 2], [7, 7, 7]]),
+    "ids": np.array([[10, 11, 12], [7, 7, 7]]),
+    "weight": np.ones((2, 3), dtype=np.float32),
+    "start": np.zeros((2, 3), dtype=np.int64),
+    "reset": np.array([[True, False, True], [False, False, False]]),
+    "segments": (np.array([[0, 10, 0, 3]]), None),
+}
+
+
+def described(place=0):
+    rows = {name: copy.deepcopy(value) for name, value in ROWS.items()}
+    return SequenceBatch.described(rows, place, {"number": 5, "axes": Axes("frames", {})})
+
+
+@pytest.mark.parametrize("way", [lambda batch: batch, copy.copy, copy.deepcopy, "pickle", "to"])
+def test_what_is_said_of_rows_becomes_a_tensor_when_asked_for(way):
+    batch = described()
+    assert (len(batch), len(described(1))) == (3, 3)
+    if way == "pickle":
+        batch = pickle.loads(pickle.dumps(batch))
+    else:
+        batch = batch.to("cpu") if way == "to" else way(batch)
+    assert len(batch) == 3
+    for name, rows in ROWS.items():
+        value = getattr(batch, name)
+        assert value.tolist() == rows[0].tolist(), name
+        assert getattr(batch, name) is value, name
+    assert batch.lengths_of.keys() == {"frames"}
+    assert batch.lengths_of["frames"] is batch.lengths
+    assert (batch.lanes, batch.burn_in, batch.positions) == (None, None, None)
+    assert (batch.data, batch.number, batch.epoch, batch.bounds) == ({}, 5, 0, None)
+    assert described(1).segments is None
+    assert described(1).ids.tolist() == [7, 7, 7]
+
+
+def test_what_is_set_is_what_is_asked_for():
+    batch = described()
+    batch.lengths = torch.tensor([1, 2])
+    batch.segments = None
+    assert len(batch) == 2
+    assert batch.segments is None
+    assert batch.lengths_of["frames"].tolist() == [1, 2]
+    assert dataclasses.replace(batch, epoch=3).ids.tolist() == [10, 11, 12]
+
+
+@pytest.mark.parametrize("batch", [described(), batch_of()])
+def test_what_a_batch_does_not_have_is_no_attribute(batch):
+    with pytest.raises(AttributeError, match="'SequenceBatch' object has no attribute 'length'"):
+        _ = batch.length
+    assert not hasattr(batch, "__dataclass_params")
+    with pytest.raises(AttributeError, match="no attribute 'ids'"):
+        _ = SequenceBatch.__new__(SequenceBatch).ids
+
+
+def test_what_nobody_asked_for_takes_no_room_in_a_pickle():
+    many = {
+        name: np.repeat(rows[:1], 1000, axis=0) for name, rows in ROWS.items() if name != "segments"
+    }
+    batch = SequenceBatch.described(many, 7, {})
+    assert len(pickle.dumps(batch)) < 10_000
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinning needs an accelerator")

@@ -51,36 +51,40 @@ class Padded:
             ConfigError: If ``padding`` names an unknown field, or does not fit a field's dtype.
             DataError: If a column's recorded place is wrong, or its checksum.
         """
-        axes, data, rows = batch.axes, batch.data, len(batch)
+        axes, data = batch.axes, batch.data
         column: Any
         for name, column in columns.items():
             axis = axes.along(name)
             if isinstance(column, list):
                 data[name] = texts(column, batch)
-                continue
-            if axis is None:
+            elif axis is None:
                 data[name] = per_sequence(column, batch)
-            elif axis == axes.axis and (batch.segments is None or _is_whole(name, columns, axes)):
-                shift = axes.shift.get(name, 0)
-                width = batch.padded_length + batch.horizon + shift
-                bounds = _planned(column, batch, rows * width)
-                if bounds is None:
-                    bounds = _steps(rows, width)
-                full = self._padded(name, column, bounds, width, columns)
-                data[name] = full[:, :-shift] if shift else full
-                if shift:
-                    data[TARGETS] = full[:, shift:]
+            elif axis == axes.axis:
+                self._planned(name, columns, batch)
             else:
                 data[name] = self._by_lengths(name, columns, batch, axis)
         return batch
 
+    def _planned(self, name: str, columns: Columns, batch: SequenceBatch) -> None:
+        """Lay out a field of the planned axis, in rows as long as planned."""
+        axes, data = batch.axes, batch.data
+        column = cast("Column", columns[name])
+        shift = axes.shift.get(name, 0)
+        width = batch.padded_length + batch.horizon + shift
+        bounds = batch.bounds
+        if bounds is None or len(bounds) != len(column) + 1 or bounds[-1] != len(batch) * width:
+            if batch.segments is not None and not _is_whole(name, columns, axes):
+                data[name] = self._by_lengths(name, columns, batch, axes.axis)
+                return
+            bounds = _steps(len(batch), width)
+        full = self._padded(name, column, bounds, width, columns)
+        data[name] = full[:, :-shift] if shift else full
+        if shift:
+            data[TARGETS] = full[:, shift:]
+
     def _by_lengths(self, name: str, columns: Columns, batch: SequenceBatch, axis: str) -> Tensor:
         """Lay out what has lengths of its own: another axis, or several spans in a row."""
         column = cast("Column", columns[name])
-        if axis == batch.axes.axis:
-            planned = _planned(column, batch, len(batch) * batch.padded_length)
-            if planned is not None:
-                return self._padded(name, column, planned, batch.padded_length, columns)
         lengths = column.lengths
         if axis == batch.axes.axis and int(lengths.sum()) == len(batch) * batch.padded_length:
             bounds = running(lengths)  # no row has padding
@@ -129,14 +133,6 @@ class Padded:
 def _is_whole(name: str, columns: Columns, axes: Axes) -> bool:
     """Tell whether a field has one piece per row though rows hold several spans: with targets."""
     return name in axes.shift and TARGETS not in columns
-
-
-def _planned(column: Column, batch: SequenceBatch, total: int) -> NDArray[np.int64] | None:
-    """Give where pieces lie as it was planned, if that is said of pieces and rows like these."""
-    bounds = batch.bounds
-    if bounds is None or len(bounds) != len(column) + 1 or bounds[-1] != total:
-        return None
-    return bounds
 
 
 def _steps(rows: int, width: int) -> NDArray[np.int64]:

@@ -6,13 +6,12 @@ Place in the flow: Steps -> SequenceBatches without data -> collator. Reads: ste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from seqdata.axes import Axes
 from seqdata.batch import SequenceBatch
@@ -22,7 +21,12 @@ from seqdata.tables import ArrayTable
 
 
 def heads_of(
-    steps: Steps, ids: NDArray[np.int64], whole: Sequence[bool], plan: Plan, axes: Axes
+    steps: Steps,
+    ids: NDArray[np.int64],
+    whole: Sequence[bool],
+    plan: Plan,
+    axes: Axes,
+    bounds: Iterable[NDArray[np.int64] | None] = repeat(None),
 ) -> Iterator[SequenceBatch]:
     """Describe the rows of many steps.
 
@@ -32,6 +36,7 @@ def heads_of(
         whole: Which of them say nothing of segments: a row is a span.
         plan: Where the steps are from.
         axes: Which field runs along which axis.
+        bounds: Where the spans of each begin in flat padded rows; None: that is worked out later.
     """
     lengths, table = steps.lengths, steps.table
     if table.rows is None:
@@ -41,31 +46,27 @@ def heads_of(
     base = firsts.reshape(3, *lengths.shape)  # ids, start, positions
     context = context_of(lengths, base[1], plan, steps.number)
     scored = ((lengths - context) * (steps.weights > 0)).sum(axis=1).tolist()
-    widths = widths_of(steps).tolist()
-    tensors = (lengths, base[0], steps.weights, base[1], base[2], _resets(steps, base[1], plan))
-    owned = zip(*map(_owned, tensors), _owned(np.tile(steps.lanes, (len(lengths), 1))), strict=True)
-    rest = zip(_owned(context), _segments(table, ids, whole), scored, widths, strict=True)
-    for place, (mine, more) in enumerate(zip(owned, rest, strict=True)):
-        length, first, weight, start, position, reset, lanes = mine
-        burn_in, segments, tokens, width = more
+    of_rows = {
+        "lengths": lengths, "ids": base[0], "weight": steps.weights, "start": base[1],
+        "positions": base[2], "reset": _resets(steps, base[1], plan),
+        "lanes": np.tile(steps.lanes, (len(lengths), 1)), "burn_in": context,
+        "segments": _Segments(table, ids, whole),
+    }  # fmt: skip
+    shared = {"carry": plan.carry, "overlap": plan.overlap, "axes": axes}
+    each = zip(bounds, scored, widths_of(steps).tolist(), strict=False)
+    for place, (edges, tokens, width) in enumerate(each):
         number = steps.number + place
-        yield SequenceBatch(
-            data={}, lengths=length, ids=first, weight=weight, start=start, number=number,
-            num_tokens=tokens, lanes=lanes, reset=reset, burn_in=burn_in, carry=plan.carry,
-            overlap=plan.overlap, lr_scale=plan.lr_scale(number), lengths_of={axes.axis: length},
-            positions=position, segments=segments, padded_length=width, axes=axes,
-        )  # fmt: skip
+        known = {
+            "number": number, "num_tokens": tokens, "padded_length": width,
+            "lr_scale": plan.lr_scale(number), "bounds": edges,
+        }  # fmt: skip
+        yield SequenceBatch.described(of_rows, place, shared | known)
 
 
 def widths_of(steps: Steps) -> NDArray[np.int64]:
     """Give the padded length of each step, int64 (k,)."""
     widths: NDArray[np.int64] = np.maximum(steps.lengths.max(axis=1), 1)
     return widths
-
-
-def _owned(rows: NDArray[np.generic]) -> Iterator[Tensor]:
-    """Give the rows as tensors of their own."""
-    return map(torch.from_numpy, rows)
 
 
 def firsts_of(
@@ -92,24 +93,30 @@ def segments_of(
 ) -> NDArray[np.int64]:
     """Give row, id, start and stop of every span, int64 (n, 4); with lanes rows begin anew."""
     sizes = np.diff(rows)
-    numbers = np.arange(len(sizes))
+    numbers = np.arange(lanes or len(sizes))
     made = np.empty((len(spans), 4), dtype=np.int64)
-    made[:, 0] = (numbers % lanes if lanes else numbers).repeat(sizes)
+    made[:, 0] = np.tile(numbers, len(sizes) // max(1, len(numbers))).repeat(sizes)
     made[:, 1], made[:, 2:] = ids, spans[:, 1:]
     return made
 
 
-def _segments(
-    table: ArrayTable, ids: NDArray[np.int64], whole: Sequence[bool]
-) -> Iterator[Tensor | None]:
-    """Give the segments of each step; None where a row is one."""
-    if table.rows is None or all(whole):
-        yield from (None for _ in whole)
-        return
-    made = segments_of(table.spans, table.rows, ids, int(table.offsets[1]))
-    edges = pairwise(table.rows[table.offsets].tolist())
-    for (low, high), alone in zip(edges, whole, strict=True):
-        yield None if alone else torch.from_numpy(made[low:high])
+@dataclass(slots=True, eq=False)
+class _Segments:
+    """The segments of each step, None where a row is one; made of all when one is asked for."""
+
+    table: ArrayTable
+    ids: NDArray[np.int64]
+    whole: Sequence[bool]
+    _made: NDArray[np.int64] | None = None
+
+    def __getitem__(self, place: int) -> NDArray[np.int64] | None:
+        spans, rows, offsets = self.table.spans, self.table.rows, self.table.offsets
+        if rows is None or self.whole[place]:
+            return None
+        if self._made is None:
+            self._made = segments_of(spans, rows, self.ids, int(offsets[1]))
+        low, high = rows[offsets[place : place + 2]].tolist()
+        return self._made[low:high]
 
 
 def context_of(

@@ -96,14 +96,14 @@ class Making:
         wide, whole = steps.wide, whole_rows(steps)
         narrow = self._asked(steps.table)
         broad = narrow if wide is None or all(whole) else self._asked(wide)
-        heads = heads_of(steps, narrow.ids, whole, self.plan, self.reading.axes)
-        bounds = iter(self._bounds(steps, whole))
-        for place, alone in enumerate(whole):
+        bounds = self._bounds(steps, whole)
+        heads = heads_of(steps, narrow.ids, whole, self.plan, self.reading.axes, bounds)
+        for place, (alone, head) in enumerate(zip(whole, heads, strict=True)):
             asked = narrow if alone else broad
             part = slice(asked.edges[place], asked.edges[place + 1])
             spans, ids = asked.spans[part], asked.ids[part]
             request = self._request(spans, ids, alone, wide is not None and not alone)
-            yield Made(request, _bound(next(heads), next(bounds)), partial(_step, steps, place))
+            yield Made(request, head, partial(_step, steps, place))
 
     def _asked(self, table: ArrayTable) -> _Asked:
         edges = table.offsets if table.rows is None else table.rows[table.offsets]
@@ -134,8 +134,3 @@ class Making:
 
 def _step(steps: Steps, place: int) -> Step:
     return plain(steps.step(place))
-
-
-def _bound(head: SequenceBatch, bounds: NDArray[np.int64] | None) -> SequenceBatch:
-    head.bounds = bounds
-    return head

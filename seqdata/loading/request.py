@@ -17,7 +17,7 @@ def nobody(_sequence: int) -> None:
     """Tell nobody."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Request:
     """The spans of one step.
 

@@ -69,11 +69,7 @@ class StreamLanes:
 
     def _cut(self, first: int, stop: int, ahead: int) -> ArrayTable:
         steps = np.arange(first, stop + 1)
-        edges = self.chunks.edges(steps)[:, None]
-        begin = np.maximum(edges[:-1] - self.chunks.overlap, 0) + self.edges[:-1]  # (steps, L)
-        end = np.minimum(edges[1:] + self.edges[:-1], self.edges[1:]) + ahead
-        low, high = self._found(begin, "right") - 1, self._found(end, "left")
-        begin, end = begin.reshape(-1), end.reshape(-1)
+        begin, end, low, high = self._rows(steps, ahead)
         live = (steps[:-1, None] < self.loads).reshape(-1)
         offsets = steps_of_rows(self.lanes, stop - first)
         if live.all():
@@ -84,6 +80,23 @@ class StreamLanes:
         pieces = self._pieces(begin[live], end[live], low[live], high[live])
         spans[np.repeat(live, sizes)] = pieces
         return ArrayTable(spans, rows, offsets)
+
+    def _rows(self, steps: NDArray[np.int64], ahead: int) -> tuple[NDArray[np.int64], ...]:
+        """Give begin and end of rows in the stream, and of the sequences that they lie in."""
+        edges = self.chunks.edges(steps)[:, None]
+        reached = np.minimum(edges + self.edges[:-1], self.edges[1:])  # (steps + 1, L)
+        end = reached[1:].reshape(-1)
+        if not self.chunks.overlap:  # a row begins where the one before it in its lane ends
+            begin = reached[:-1].reshape(-1)
+            within = self._found(reached, "right") - 1
+            low, last = within[: -self.lanes], within[self.lanes :]
+            if not ahead:
+                return begin, end, low, last + (self.begins[last] < end)
+        else:
+            begun = np.maximum(edges[:-1] - self.chunks.overlap, 0) + self.edges[:-1]
+            begin, low = begun.reshape(-1), self._found(begun, "right") - 1
+        end = end + ahead
+        return begin, end, low, self._found(end.reshape(-1, self.lanes), "left")
 
     def _found(self, at: NDArray[np.int64], side: Literal["left", "right"]) -> NDArray[np.int64]:
         """Find timesteps (steps, L) among where sequences begin, int64 (steps * L,)."""
@@ -101,10 +114,10 @@ class StreamLanes:
         places = np.arange(int(within[-1])) + np.repeat(low - within[:-1], sizes)
         spans = np.empty((len(places), 3), dtype=np.int64)
         spans[:, 0] = self.numbers[places]
-        base, ends = self.begins[places], self.begins[places + 1]
-        np.maximum(np.repeat(begin, sizes), base, out=spans[:, 1])
-        np.minimum(np.repeat(end, sizes), ends, out=spans[:, 2])
-        spans[:, 1:] -= base[:, None]
+        spans[:, 1] = 0  # but for the first and the last of a run, whole
+        np.subtract(self.begins[1:][places], self.begins[places], out=spans[:, 2])
+        spans[within[:-1], 1] = begin - self.begins[low]
+        spans[within[1:] - 1, 2] = end - self.begins[high - 1]
         return spans
 
 

@@ -128,7 +128,7 @@ def check_workers(cell, stores):
     """Make the batches in two processes: bit by bit the same."""
     with_workers = loader_of(cell, stores, num_workers=2, start_method="fork")
     for one, other in zip(loader_of(cell, stores), with_workers, strict=True):
-        assert alike(vars(one), vars(other))
+        assert alike(one.__getstate__(), other.__getstate__())
     with_workers.shutdown()
 
 

@@ -47,9 +47,8 @@ def playing(transform: Any = None, **options: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Tell whether two iterables give the same batches, bit by bit."""
-    return all(
-        alike(vars(left), vars(right)) for left, right in zip(one, other, strict=True)
-    )  # fmt: skip
+    pairs = zip(one, other, strict=True)
+    return all(alike(left.__getstate__(), right.__getstate__()) for left, right in pairs)
 
 
 def until(true: Callable[[], bool], seconds: float = 5.0) -> bool:

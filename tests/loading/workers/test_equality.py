@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdata import Bucketed, Fixed, Loader, Ragged, Windows, World, columnar, measure_lengths
+from seqdata.batch import SequenceBatch
 from seqdata.errors import LimitError, SeqDataWarning
 from seqdata.plan import Plan
 from seqdata.storage.dataset import DatasetStore
@@ -87,7 +88,7 @@ def loader_of(way, **more):
 
 def parts(batch):
     """Give what can be compared, of whatever is handed out."""
-    return vars(batch) if hasattr(batch, "__dict__") else {"all": batch}
+    return batch.__getstate__() if isinstance(batch, SequenceBatch) else {"all": batch}
 
 
 def equal(one, other):

@@ -1,0 +1,59 @@
+"""What does not fit together in a batch, for tests of collators and of batches made by hand.
+
+Place in the flow: called by ``SequenceBatch.validate``. Reads: a batch. Makes: texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+if TYPE_CHECKING:
+    from seqdata.batch import SequenceBatch
+
+ON_CPU = ("lengths", "ids", "start", "positions")
+"""int64 (r,), on the CPU wherever the data is."""
+ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
+"""(r,), where the data is."""
+
+
+def faults(batch: SequenceBatch) -> Iterator[str]:
+    """Say what does not fit together in a batch, one thing after the other."""
+    rows, width = len(batch), batch._width()
+    for name in ON_CPU:
+        value = getattr(batch, name)
+        if value is None:
+            continue
+        if value.dtype != torch.int64 or value.shape != (rows,) or value.device.type != "cpu":
+            yield f"`{name}` is {value.dtype} {shape_of(value)}, must be int64 ({rows},) on the CPU"
+    for name in ON_DEVICE:
+        value = getattr(batch, name)
+        if value is not None and value.shape != (rows,):
+            yield f"`{name}` has shape {shape_of(value)}, must be ({rows},)"
+    if rows and int(batch.lengths.max()) > width:
+        yield f"`lengths` go up to {int(batch.lengths.max())}, must be at most {width}"
+    padded = batch if batch.layout == "padded" else batch.as_layout("padded")
+    for name, value in padded.data.items():
+        if len(value) != rows:
+            yield f"field {name!r} has {len(value)} rows, must have {rows}"
+        axis = batch.axes.along(name)
+        if isinstance(value, Tensor) and axis is not None:
+            longest = batch.extent(axis)[1]
+            if value.shape[1] != longest:
+                yield f"field {name!r} has shape {shape_of(value)}, must have {longest} timesteps"
+    if batch.segments is not None and batch.segments.shape[1:] != (4,):
+        yield f"`segments` has shape {shape_of(batch.segments)}, must be (spans, 4)"
+    counted = int(batch.score.sum())
+    if counted != batch.num_tokens:
+        yield f"`num_tokens` is {batch.num_tokens}, must be score.sum() = {counted}"
+
+
+def shape_of(value: Any) -> str:
+    """Show the shape of a value of a batch."""
+    if isinstance(value, PackedSequence):
+        return f"packed {tuple(value.data.shape)}"
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else f"({len(value)},)"
