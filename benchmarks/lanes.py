@@ -8,8 +8,9 @@ bytes in one piece, in the fastest form there is here, and row by row, both from
 batches of an iterator that holds all tokens in memory, 64 columns of them, as copies and as views
 (torchtext's BPTTIterator, the iterator of Transformer-XL), which carry no lengths, ids or resets,
 and never shuffle; and random blocks of 512 from HF datasets, with nothing carried over. The same
-from stores of uint16 tokens (64 KiB a batch) and of 8 float32 a timestep (1 MiB), each beside
-``memcpy`` of its bytes. Each runs in a process of its own, in turn with the others.
+from a store of as many long documents as there are lanes, and from stores of uint16 tokens (64 KiB
+a batch) and of 8 float32 a timestep (1 MiB), each beside ``memcpy`` of its bytes. Each runs in a
+process of its own, in turn with the others.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ FLOORS = {PIECE: 0.5, ROWS: 0.5, COPIES: 1.0, BLOCKS: 20.0}
 
 
 WIDE = 8  # float32 of a timestep
+LONG = "long documents"
+ENOUGH = 1024  # batches that are drawn in a turn, at least: who waited for one begins slowly
 
 
 class Tokens(NamedTuple):
@@ -73,6 +76,7 @@ def make(root: Path, count: int) -> dict[str, Tokens]:
     frames = np.random.default_rng(2).random((len(fewer.values), WIDE), dtype=np.float32)
     items = {
         "": tokens,
+        LONG: Samples(tokens.values, np.arange(LANES + 1) * (len(tokens.values) // LANES)),
         "uint16": Samples(tokens.values.astype(np.uint16), tokens.offsets),
         "float32 x 8": Samples(frames, fewer.offsets),
     }
@@ -161,7 +165,7 @@ def makers(made: dict[str, Tokens]) -> dict[str, Callable[[], Generator[Any, Non
 
 
 def measure(data: dict[str, Tokens], rounds: int, batches: int) -> dict[str, list[Cost]]:
-    """Draw ``batches`` from each in turn, ``rounds`` times and once before."""
+    """Draw so many from each in turn, ``rounds`` times and once before."""
     with running(makers(data)) as runners:
         times: dict[str, list[Cost]] = {name: [] for name in runners}
         for number in range(rounds + 1):
@@ -230,7 +234,7 @@ def main() -> None:
         console.print(machine())
         console.print(f"writing {count} tokens …")
         data = make(Path(folder), count)
-        times = measure(data, options.rounds, count // (LANES * CHUNK))
+        times = measure(data, options.rounds, max(ENOUGH, count // (LANES * CHUNK)))
         found = list(blocks(data[""], options.peers, options.rounds))
         if all(isinstance(one, Cost) for one in found):
             times[BLOCKS] = [one for one in found if isinstance(one, Cost)]
