@@ -108,7 +108,7 @@ class SequenceBatch:
 
     @classmethod
     def described(
-        cls, rows: Mapping[str, Sequence[Any]], place: int, known: Mapping[str, Any]
+        cls, rows: Mapping[str, Sequence[Any]], place: int, known: dict[str, Any]
     ) -> SequenceBatch:
         """Make a batch without data; what is said of its rows becomes a tensor when asked for.
 
@@ -116,10 +116,11 @@ class SequenceBatch:
             rows: Name -> array (k, r) of k batches, C-contiguous; ``segments``: one or None each.
                 Every batch has its part of them to itself.
             place: Which of them this is.
-            known: Name -> what else is not as by default.
+            known: Name -> what else is not as by default; it becomes the batch's own.
         """
         made = cls.__new__(cls)
-        made.__dict__.update(known, data={}, _moved={}, _rows=rows, _place=place)
+        known["data"], known["_moved"], known["_rows"], known["_place"] = {}, {}, rows, place
+        made.__dict__ = known
         return made
 
     if not TYPE_CHECKING:  # there, a name that is not declared is an error

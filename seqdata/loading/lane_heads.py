@@ -57,10 +57,10 @@ def heads_of(
     for place, (edges, tokens, width) in enumerate(each):
         number = steps.number + place
         known = {
-            "number": number, "num_tokens": tokens, "padded_length": width,
+            **shared, "number": number, "num_tokens": tokens, "padded_length": width,
             "lr_scale": plan.lr_scale(number), "bounds": edges,
         }  # fmt: skip
-        yield SequenceBatch.described(of_rows, place, shared | known)
+        yield SequenceBatch.described(of_rows, place, known)
 
 
 def widths_of(steps: Steps) -> NDArray[np.int64]:
