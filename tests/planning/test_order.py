@@ -45,6 +45,15 @@ def test_the_lead_comes_first_whatever_is_drawn(count, epoch):
         assert sorted(order.tolist()) == list(range(count))
 
 
+@pytest.mark.parametrize("epoch", range(2))
+def test_the_remainder_leaves_out_whichever_leads(epoch):
+    longest = np.random.default_rng(epoch).permutation(8 * 16 + 7)  # groups of 8, and 7 remain
+    for lead in range(len(longest)):
+        order = arrange(longest, Draw(1, epoch), block=0, lead=lead)
+        assert order[0] == lead
+        assert sorted(order.tolist()) == list(range(len(longest)))
+
+
 def test_the_lead_brings_its_group():
     longest = np.arange(1024)[::-1].copy()
     order = arrange(longest, Draw(0, 0), block=0, lead=0)
