@@ -48,8 +48,8 @@ def index(location: str, anew: bool, workers: int | None, as_json: bool) -> None
     opener: object = opener_of(location)
     if not isinstance(opener, Indexing):
         raise ConfigError(
-            f"index: {without_secrets(location)!r} needs no index, must be tar shards; open it "
-            "as it is"
+            f"index: {without_secrets(location)!r} holds no tar shard that can be seen, must be a "
+            "shard, a folder or list of them, or braces in quotes; other data needs no index"
         )
     if workers is None:
         workers = min(8, os.cpu_count() or 1)

@@ -44,7 +44,9 @@ def test_an_index_is_made_by_processes(folder):
 
 def test_what_needs_no_index_is_said(tmp_path):
     write_store(tmp_path / "s", [[1, 2]])
-    assert "needs no index, must be tar shards" in run("index", tmp_path / "s", code=2)
+    assert "holds no tar shard that can be seen, must be a shard, a folder" in run(
+        "index", tmp_path / "s", code=2
+    )
 
 
 def test_a_damaged_shard_has_no_index(tar):
