@@ -7,9 +7,9 @@ masks are computed when asked. Place in the flow: a Loader makes the head, a Col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -23,14 +23,12 @@ from seqdata.errors import ConfigError
 from seqdata.ragged import LayoutName, check_layout, edges, flat_of, laid_out, packed
 
 _OF_LANES = ("weight", "lanes", "reset")
-_LATE = frozenset({*ON_CPU, *ON_DEVICE, "segments", "lengths_of"})
-
-
+_LATE = (*ON_CPU, *ON_DEVICE, "segments", "lengths_of")
 _PLAIN = Axes()
 
 
 def _nothing() -> None:
-    """Give None: what had it as an attribute of the class could not be made when asked for."""
+    """Give None, as a default that is no attribute of the class: else nobody would ask for it."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -103,45 +101,47 @@ class SequenceBatch:
     axes: Axes = _PLAIN
     bounds: NDArray[np.int64] | None = None
     _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
-    _rows: Mapping[str, Sequence[Any]] = field(default_factory=dict, init=False)
-    _place: int = field(default=0, init=False)
+    _rows: ClassVar[Mapping[str, Any]] = {}  # arrays, of a batch that was described
 
     @classmethod
     def described(
-        cls, rows: Mapping[str, Sequence[Any]], place: int, known: dict[str, Any]
+        cls, rows: Mapping[str, NDArray[Any] | None], known: Mapping[str, Any]
     ) -> SequenceBatch:
         """Make a batch without data; what is said of its rows becomes a tensor when asked for.
 
         Args:
-            rows: Name -> array (k, r) of k batches, C-contiguous; ``segments``: one or None each.
-                Every batch has its part of them to itself.
-            place: Which of them this is.
-            known: Name -> what else is not as by default; it becomes the batch's own.
+            rows: Name -> what becomes a tensor, C-contiguous memory of this batch's own, of the
+                dtype and shape of the attribute; ``lengths`` among them.
+            known: Name -> what else is not as by default.
         """
         made = cls.__new__(cls)
-        known["data"], known["_moved"], known["_rows"], known["_place"] = {}, {}, rows, place
-        made.__dict__ = known
+        made.__dict__ = {**known, "data": {}, "_moved": {}, "_rows": rows}
         return made
 
     if not TYPE_CHECKING:  # there, a name that is not declared is an error
 
         def __getattr__(self, name: str) -> Any:
-            if name not in _LATE or "_rows" not in self.__dict__:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            if name == "lengths_of":
-                made = {self.axes.axis: self.lengths}
+            rows = self._rows
+            if name not in _LATE or not rows:
+                return object.__getattribute__(self, name)  # says what is wrong
+            if name in ("lengths", "lengths_of"):  # of both the same, whatever was set since
+                lengths = torch.from_numpy(rows["lengths"])
+                self.__dict__.setdefault("lengths", lengths)
+                self.__dict__.setdefault("lengths_of", {self.axes.axis: lengths})
             else:
-                mine = self._rows[name][self._place] if name in self._rows else None
-                made = None if mine is None else torch.from_numpy(mine)
-            self.__dict__[name] = made
-            return made
+                array = rows.get(name)
+                self.__dict__[name] = None if array is None else torch.from_numpy(array)
+            return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {name: getattr(self, name) for name in _LATE} | {"_rows": {}}
+        return self._settled().__dict__
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_LATE})
 
     def __len__(self) -> int:
         lengths = self.__dict__.get("lengths")
-        return len(self._rows["lengths"][0]) if lengths is None else lengths.numel()
+        return len(self._rows["lengths"]) if lengths is None else lengths.numel()
 
     def __contains__(self, name: object) -> bool:
         return name in self.data
@@ -344,10 +344,18 @@ class SequenceBatch:
         return per_row.to(self.weight.device, non_blocking=True)[:, None]  # (r, 1)
 
     def _twin(self) -> SequenceBatch:
-        """Give a copy with the same tensors; what nobody has asked for is still to be made."""
+        """Give a copy with the same tensors."""
         made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
+        made.__dict__.update(self._settled().__dict__)
         return made
+
+    def _settled(self) -> Self:
+        """Give the batch itself once all its tensors are made."""
+        if self._rows:
+            for name in _LATE:
+                getattr(self, name)
+            del self._rows
+        return self
 
     def _changed(self, change: Callable[[Any], Any], names: tuple[str, ...]) -> SequenceBatch:
         made = self._twin()

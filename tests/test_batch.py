@@ -12,6 +12,7 @@ from lightning.pytorch.plugins.precision import HalfPrecision
 from lightning.pytorch.utilities.data import extract_batch_size, warning_cache
 from torch.nn.utils.rnn import pad_packed_sequence
 
+from seqdata import TBPTT, Loader
 from seqdata.axes import Axes, unknown_name
 from seqdata.batch import SequenceBatch, batch_size_fn, length_fn
 from seqdata.errors import ConfigError
@@ -180,24 +181,25 @@ def test_it_can_be_copied_and_pickled():
 
 
 ROWS = {
-    "lengths": np.array([[3, 1, 2], [7, 7, 7]]),
-    "ids": np.array([[10, 11, 12], [7, 7, 7]]),
-    "weight": np.ones((2, 3), dtype=np.float32),
-    "start": np.zeros((2, 3), dtype=np.int64),
-    "reset": np.array([[True, False, True], [False, False, False]]),
-    "segments": (np.array([[0, 10, 0, 3]]), None),
+    "lengths": np.array([3, 1, 2]),
+    "ids": np.array([10, 11, 12]),
+    "weight": np.ones(3, dtype=np.float32),
+    "start": np.zeros(3, dtype=np.int64),
+    "reset": np.array([True, False, True]),
+    "segments": np.array([[0, 10, 0, 3]]),
 }
 
 
-def described(place=0):
-    rows = {name: copy.deepcopy(value) for name, value in ROWS.items()}
-    return SequenceBatch.described(rows, place, {"number": 5, "axes": Axes("frames", {})})
+def described(**more):
+    rows = copy.deepcopy(ROWS) | more
+    return SequenceBatch.described(rows, {"number": 5, "axes": Axes("frames", {})})
 
 
 @pytest.mark.parametrize("way", [lambda batch: batch, copy.copy, copy.deepcopy, "pickle", "to"])
 def test_what_is_said_of_rows_becomes_a_tensor_when_asked_for(way):
     batch = described()
-    assert (len(batch), len(described(1))) == (3, 3)
+    assert len(batch) == 3
+    assert {"lengths", "segments", "lengths_of"} <= set(dir(batch))
     if way == "pickle":
         batch = pickle.loads(pickle.dumps(batch))
     else:
@@ -205,24 +207,56 @@ def test_what_is_said_of_rows_becomes_a_tensor_when_asked_for(way):
     assert len(batch) == 3
     for name, rows in ROWS.items():
         value = getattr(batch, name)
-        assert value.tolist() == rows[0].tolist(), name
+        assert value.tolist() == rows.tolist(), name
         assert getattr(batch, name) is value, name
     assert batch.lengths_of.keys() == {"frames"}
     assert batch.lengths_of["frames"] is batch.lengths
     assert (batch.lanes, batch.burn_in, batch.positions) == (None, None, None)
     assert (batch.data, batch.number, batch.epoch, batch.bounds) == ({}, 5, 0, None)
-    assert described(1).segments is None
-    assert described(1).ids.tolist() == [7, 7, 7]
+    assert described(segments=None).segments is None
 
 
-def test_what_is_set_is_what_is_asked_for():
+def test_a_copy_shares_what_nobody_has_asked_for_yet():
     batch = described()
+    moved = batch.to("cpu")
+    assert (moved.lengths is batch.lengths, moved.ids is batch.ids) == (True, True)
+    assert moved.lengths_of is batch.lengths_of
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_is_set_is_what_is_asked_for(asked):
+    batch = described()
+    if asked:
+        assert batch.lengths.tolist() == [3, 1, 2]
     batch.lengths = torch.tensor([1, 2])
     batch.segments = None
     assert len(batch) == 2
     assert batch.segments is None
-    assert batch.lengths_of["frames"].tolist() == [1, 2]
+    assert batch.lengths.tolist() == [1, 2]
+    assert batch.lengths_of["frames"].tolist() == [3, 1, 2]  # as it was made
     assert dataclasses.replace(batch, epoch=3).ids.tolist() == [10, 11, 12]
+    assert dataclasses.asdict(batch)["ids"].tolist() == [10, 11, 12]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_step_takes_batches_of_lanes():
+    def loss(batch):
+        sums = batch.lanes.sum() + batch.ids.sum() + batch.lengths_of["time"].sum()
+        if batch.segments is not None:
+            sums = sums + batch.segments[:, 1].sum()
+        return (batch["x"] * batch.score).sum() * sums
+
+    graphs = []
+
+    def counting(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(loss, backend=counting, fullgraph=True)
+    loader = Loader([np.arange(70.0)] * 9, TBPTT(3, 20, continuous=True), prefetch=0)
+    for batch in loader:
+        assert compiled(batch) == loss(batch.to("cpu"))
+    assert 1 <= len(graphs) < len(loader) == 11
 
 
 @pytest.mark.parametrize("batch", [described(), batch_of()])
@@ -232,14 +266,10 @@ def test_what_a_batch_does_not_have_is_no_attribute(batch):
     assert not hasattr(batch, "__dataclass_params")
     with pytest.raises(AttributeError, match="no attribute 'ids'"):
         _ = SequenceBatch.__new__(SequenceBatch).ids
-
-
-def test_what_nobody_asked_for_takes_no_room_in_a_pickle():
-    many = {
-        name: np.repeat(rows[:1], 1000, axis=0) for name, rows in ROWS.items() if name != "segments"
-    }
-    batch = SequenceBatch.described(many, 7, {})
-    assert len(pickle.dumps(batch)) < 10_000
+    batch = copy.copy(batch)
+    batch.weight = None
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'device'"):
+        _ = batch.mask
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinning needs an accelerator")

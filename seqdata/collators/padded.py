@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqdata.axes import TARGETS, Axes, unknown_name
+from seqdata.axes import TARGETS, unknown_name
 from seqdata.batch import SequenceBatch
 from seqdata.collating import Allocate, lengths_of_rows, per_sequence, rows_of, texts
 from seqdata.errors import ConfigError
@@ -69,11 +69,11 @@ class Padded:
         """Lay out a field of the planned axis, in rows as long as planned."""
         axes, data = batch.axes, batch.data
         column = cast("Column", columns[name])
-        shift = axes.shift.get(name, 0)
+        shift = 0 if TARGETS in columns else axes.shift.get(name, 0)
         width = batch.padded_length + batch.horizon + shift
         bounds = batch.bounds
         if bounds is None or len(bounds) != len(column) + 1 or bounds[-1] != len(batch) * width:
-            if batch.segments is not None and not _is_whole(name, columns, axes):
+            if batch.segments is not None and not shift:
                 data[name] = self._by_lengths(name, columns, batch, axes.axis)
                 return
             bounds = _steps(len(batch), width)
@@ -128,11 +128,6 @@ class Padded:
         element = _one_element(name, dtype, value)
         self._elements[name] = (dtype, element)
         return element
-
-
-def _is_whole(name: str, columns: Columns, axes: Axes) -> bool:
-    """Tell whether a field has one piece per row though rows hold several spans: with targets."""
-    return name in axes.shift and TARGETS not in columns
 
 
 def _steps(rows: int, width: int) -> NDArray[np.int64]:

@@ -31,26 +31,25 @@ def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> Seque
         return next(heads_of(steps, ids, [step.rows is None], plan, axes))
     spans, rows = step.spans, step.rows
     count = len(step.weights)
-    base = np.empty((4, 1, count), dtype=np.int64)  # lengths, ids, start, positions
+    base = np.empty((4, count), dtype=np.int64)  # lengths, ids, start, positions
     base[0] = step.lengths
     if rows is None:
         base[1], base[2], base[3] = ids, spans[:, 1], spans[:, 0]
     else:
-        base[1:, 0] = firsts_of(spans, rows, ids)
-    of_rows = {
-        "lengths": base[0], "ids": base[1], "weight": step.weights[None], "start": base[2],
-        "positions": base[3],
-        "segments": (None if rows is None else segments_of(spans, rows, ids),),
+        base[1:] = firsts_of(spans, rows, ids)
+    described = {
+        "lengths": base[0], "ids": base[1], "weight": step.weights, "start": base[2],
+        "positions": base[3], "segments": None if rows is None else segments_of(spans, rows, ids),
     }  # fmt: skip
-    timesteps = base[0, 0].tolist()  # 64 numbers are added up faster in Python
+    timesteps = base[0].tolist()  # 64 numbers are added up faster in Python
     width = max(timesteps, default=1) or 1
     known = {"number": step.number, "padded_length": width, "axes": axes}
-    head = SequenceBatch.described(of_rows, 0, known)
+    head = SequenceBatch.described(described, known)
     if plan.overlap:
         head.overlap, head.lr_scale = plan.overlap, plan.lr_scale(step.number)
-        context = context_of(base[0], base[2], plan, step.number)[0]
+        context = context_of(base[:1], base[2:3], plan, step.number)[0]
         head.burn_in = torch.from_numpy(context)
-        head.num_tokens = int((base[0, 0] - context) @ (step.weights > 0))
+        head.num_tokens = int((base[0] - context) @ (step.weights > 0))
     elif count and step.weights[0]:  # a batch that is dealt whole has filler everywhere or nowhere
         head.num_tokens = sum(timesteps)
     return head

@@ -7,8 +7,7 @@ Place in the flow: Steps -> SequenceBatches without data -> collator. Reads: ste
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import repeat
+from itertools import pairwise, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,17 +49,19 @@ def heads_of(
         "lengths": lengths, "ids": base[0], "weight": steps.weights, "start": base[1],
         "positions": base[2], "reset": _resets(steps, base[1], plan),
         "lanes": np.tile(steps.lanes, (len(lengths), 1)), "burn_in": context,
-        "segments": _Segments(table, ids, whole),
     }  # fmt: skip
     shared = {"carry": plan.carry, "overlap": plan.overlap, "axes": axes}
-    each = zip(bounds, scored, widths_of(steps).tolist(), strict=False)
-    for place, (edges, tokens, width) in enumerate(each):
-        number = steps.number + place
+    names, rows = tuple(of_rows), zip(*of_rows.values(), strict=True)
+    rest = zip(_segments(table, ids, whole), bounds, scored, widths_of(steps).tolist())  # noqa: B905 - bounds may have no end
+    for number, (mine, one) in enumerate(zip(rows, rest, strict=True), steps.number):
+        segments, edges, tokens, width = one
         known = {
             **shared, "number": number, "num_tokens": tokens, "padded_length": width,
             "lr_scale": plan.lr_scale(number), "bounds": edges,
         }  # fmt: skip
-        yield SequenceBatch.described(of_rows, place, known)
+        described = dict(zip(names, mine, strict=True))
+        described["segments"] = segments
+        yield SequenceBatch.described(described, known)
 
 
 def widths_of(steps: Steps) -> NDArray[np.int64]:
@@ -93,30 +94,24 @@ def segments_of(
 ) -> NDArray[np.int64]:
     """Give row, id, start and stop of every span, int64 (n, 4); with lanes rows begin anew."""
     sizes = np.diff(rows)
-    numbers = np.arange(lanes or len(sizes))
+    numbers = np.arange(len(sizes))
     made = np.empty((len(spans), 4), dtype=np.int64)
-    made[:, 0] = np.tile(numbers, len(sizes) // max(1, len(numbers))).repeat(sizes)
+    made[:, 0] = (numbers % lanes if lanes else numbers).repeat(sizes)
     made[:, 1], made[:, 2:] = ids, spans[:, 1:]
     return made
 
 
-@dataclass(slots=True, eq=False)
-class _Segments:
-    """The segments of each step, None where a row is one; made of all when one is asked for."""
-
-    table: ArrayTable
-    ids: NDArray[np.int64]
-    whole: Sequence[bool]
-    _made: NDArray[np.int64] | None = None
-
-    def __getitem__(self, place: int) -> NDArray[np.int64] | None:
-        spans, rows, offsets = self.table.spans, self.table.rows, self.table.offsets
-        if rows is None or self.whole[place]:
-            return None
-        if self._made is None:
-            self._made = segments_of(spans, rows, self.ids, int(offsets[1]))
-        low, high = rows[offsets[place : place + 2]].tolist()
-        return self._made[low:high]
+def _segments(
+    table: ArrayTable, ids: NDArray[np.int64], whole: Sequence[bool]
+) -> Iterator[NDArray[np.int64] | None]:
+    """Give the segments of each step, int64 (n, 4); None where a row is one."""
+    if table.rows is None or all(whole):
+        yield from (None for _ in whole)
+        return
+    made = segments_of(table.spans, table.rows, ids, int(table.offsets[1]))
+    edges = pairwise(table.rows[table.offsets].tolist())
+    for (low, high), alone in zip(edges, whole, strict=True):
+        yield None if alone else made[low:high]
 
 
 def context_of(

@@ -82,7 +82,7 @@ class StreamLanes:
         return ArrayTable(spans, rows, offsets)
 
     def _rows(self, steps: NDArray[np.int64], ahead: int) -> tuple[NDArray[np.int64], ...]:
-        """Give begin and end of rows in the stream, and of the sequences that they lie in."""
+        """Give begin, end, first sequence and one past the last of rows, int64 (rows,) each."""
         edges = self.chunks.edges(steps)[:, None]
         reached = np.minimum(edges + self.edges[:-1], self.edges[1:])  # (steps + 1, L)
         end = reached[1:].reshape(-1)
@@ -129,7 +129,7 @@ def streamed(
 
     Args:
         numbers: Integers (n,), the sequences in the order of the stream.
-        begins: int64 (n+1,), where each begins, and the end.
+        begins: int64 (n+1,), where each begins, and the end; none is empty.
         edges: int64 (L+1,), lane -> timesteps of the stream.
         chunks: How every lane is cut.
         ahead: Timesteps that are read past every row.
