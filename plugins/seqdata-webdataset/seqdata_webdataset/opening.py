@@ -30,11 +30,13 @@ from seqdata.storage.ids import check_ids
 from seqdata.storage.manifest import Checking
 from seqdata.storage.places import Place
 from seqdata.storage.remote.files import remote_files
+from seqdata.storage.remote.kept import Kept
 from seqdata.storage.remote.options import Remote, remote_of
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.remote.urls import shown
 from seqdata.storage.texts import TextSource
 from seqdata.storage.writing.progress import told
+from seqdata_webdataset.bringing import Bringing
 from seqdata_webdataset.checked import checked
 from seqdata_webdataset.fields import Made, extensions_of, ids_of, make, starts_of
 from seqdata_webdataset.finding import Location, find_shards, text_of
@@ -177,9 +179,9 @@ def open_shards(
     made: Made = make(opened, wanted, bits, survey, digest)
     if local:
         return WebDatasetStore(location, options, shards, made, None, _reopen)
-    ways = (
-        ShelvedShards(made, remote, hold) if distant is None else RangedShards(made, distant, hold)
-    )
+    ways: Bringing = ShelvedShards(made, remote, hold)
+    if distant is not None:
+        ways = RangedShards(made, distant, hold, Kept(remote.memory_bytes))
     return WebDatasetStore(location, options, shards, made, Parts(made, ways), _reopen)
 
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from seqdata.storage.columns import Source
 from seqdata.storage.places import Place
 from seqdata.storage.remote.files import RemoteFiles, Stat
-from seqdata.storage.remote.filling import Filling, empty, fill
+from seqdata.storage.remote.filling import Filling, empty
+from seqdata.storage.remote.kept import Held, Kept, bring
 from seqdata.storage.remote.pools import Fetchers
 from seqdata_webdataset.bringing import Asked, OneShard
 from seqdata_webdataset.checked import check_headers, check_size
@@ -59,7 +60,7 @@ class Distant:
         for number, stat in zip(fresh, self.fetchers.each(self._first, fresh), strict=True):
             self.stats[number] = stat
 
-    def bring(self, wanted: Mapping[int, tuple[NDArray[np.uint8], Ranges]]) -> None:
+    def bring(self, held: Mapping[int, Held], ranges: Mapping[int, Ranges]) -> None:
         """Bring ranges, int64 (n, 2), of shards into their memory; all are of the same version.
 
         Raises:
@@ -67,20 +68,25 @@ class Distant:
             RemoteReadError: If one cannot be read.
             FingerprintMismatch: If one was replaced.
         """
-        fillings = [
-            Filling(self.files[n], self.indexes[n].shard, content, ranges, self.place_of(n))
-            for n, (content, ranges) in wanted.items()
-        ]
-        fill(fillings, self.fetchers)
-        self.fetchers.each(self._same, list(wanted))
+        bring(held, ranges, self._filling, self._same, self.fetchers)
 
     def some(self, number: int, runs: Runs) -> NDArray[np.uint8]:
         """Give a shard of which the values of one field are there."""
         self.look([number])
-        content = _memory(self.indexes[number].bytes)
+        one = Held(empty(self.indexes[number].bytes))
         begins, sizes = runs.begins[0], runs.sizes[0]
-        self.bring({number: (content, [np.stack([begins, begins + sizes], axis=1)])})
-        return _settled(content)
+        self.bring({number: one}, {number: [np.stack([begins, begins + sizes], axis=1)]})
+        return self.settled(number, one)
+
+    def settled(self, number: int, held: Held) -> NDArray[np.uint8]:
+        """Give the bytes of a shard, not for writing."""
+        view = np.frombuffer(held.content, dtype=np.uint8)[: self.indexes[number].bytes]
+        view.flags.writeable = False
+        return view
+
+    def _filling(self, number: int, held: Held, ranges: NDArray[np.int64]) -> Filling:
+        name = self.indexes[number].shard
+        return Filling(self.files[number], name, held.content, [ranges], self.place_of(number))
 
     def _first(self, number: int) -> Stat:
         index, files, place = self.indexes[number], self.files[number], self.place_of(number)
@@ -106,31 +112,43 @@ class RangedShards:
         made: What the store consists of.
         distant: Those that are not on this machine.
         hold: Gives the bytes of one that is.
+        kept: What came before, as long as there is room.
     """
 
     made: Made
     distant: Distant
     hold: Callable[[int], NDArray[np.uint8]]
+    kept: Kept
 
     def get(self, asked: Mapping[int, Asked]) -> list[OneShard]:
         """Give shards by number; see ``Bringing``."""
-        self.distant.look(number for number in asked if number in self.distant.files)
-        wanted, parts = {}, []
-        for number, one in asked.items():
-            if number not in self.distant.files:
-                parts.append(OneShard(number, self._sources(number, self.hold(number), one)))
-                continue
-            content = _memory(self.made.indexes[number].bytes)
-            sources = self._sources(number, _settled(content), one)
-            parts.append(OneShard(number, sources))
-            wanted[number] = (content, list(ranges_of(sources, one)))
-        self.distant.bring(wanted)
-        return parts
+        far = [number for number in asked if number in self.distant.files]
+        self.distant.look(far)
+        parts = {
+            number: self._sources(number, self.hold(number), one)
+            for number, one in asked.items()
+            if number not in self.distant.files
+        }
+        with self.kept.files({number: self.made.indexes[number].bytes for number in far}) as held:
+            parts |= {number: self._laid(number, held[number], asked[number]) for number in far}
+            ranges = {number: list(ranges_of(parts[number], asked[number])) for number in far}
+            self.distant.bring(held, ranges)
+        return [OneShard(number, parts[number]) for number in asked]
 
     def expect(self, numbers: Iterable[int]) -> bool:
         """Say that nothing is brought ahead: which parts are needed is not known; ``Bringing``."""
         del numbers
         return False
+
+    def _laid(self, number: int, held: Held, one: Asked) -> Mapping[str, FieldSource]:
+        """Lay fields over what is held of a shard, once for the same fields."""
+        held.made = held.made or {}
+        names = tuple(one.names)
+        if names not in held.made:
+            content = self.distant.settled(number, held)
+            held.made[names] = self._sources(number, content, one)
+        made: Mapping[str, FieldSource] = held.made[names]
+        return made
 
     def _sources(
         self, number: int, content: NDArray[np.uint8], one: Asked
@@ -163,14 +181,3 @@ def _ranges(source: PlacedSource, spans: NDArray[np.int64], *, cut: bool) -> NDA
     inside = np.clip(np.stack([low, high], axis=1), 0, sizes[:, None])
     made: NDArray[np.int64] = inside + begins[:, None]
     return made
-
-
-def _memory(size: int) -> NDArray[np.uint8]:
-    return np.frombuffer(empty(size), dtype=np.uint8)[:size]
-
-
-def _settled(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Give the same bytes, not for writing."""
-    view = content.view()
-    view.flags.writeable = False
-    return view

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +67,40 @@ def fill(fillings: Sequence[Filling], fetchers: Fetchers) -> None:
 
     def request(asked: tuple[Filling, int, int]) -> None:
         one, low, high = asked
-        memoryview(one.content)[low:high] = one.files.read(one.name, low, high, one.place)
+        came = memoryview(one.files.read(one.name, low, high, one.place))
+        memory = memoryview(one.content)
+        for first, stop in _within(one.ranges, low, high):
+            memory[first:stop] = came[first - low : stop - low]
 
     fetchers.each(request, requests)
+
+
+def _within(ranges: Sequence[NDArray[np.int64]], low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Give what a request brings of ranges; what lies between them is not wanted."""
+    pairs = np.clip(joined(ranges), low, high)
+    yield from ((first, stop) for first, stop in pairs.tolist() if first < stop)
+
+
+def joined(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int64]:
+    """Give ranges in order, those that meet as one, int64 (n, 2); empty ones are left out.
+
+    Args:
+        ranges: int64 (n, 2) each: first byte and one past the last.
+        gap: Bytes between two of them up to which they are one.
+
+    Example:
+        >>> joined([np.array([[50, 60], [0, 10], [8, 20]])]).tolist()
+        [[0, 20], [50, 60]]
+    """
+    pairs = np.concatenate([np.empty((0, 2), dtype=np.int64), *ranges])
+    pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+    if not len(pairs):
+        return pairs
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(pairs[:, 1])
+    heads = np.flatnonzero(np.append(True, pairs[1:, 0] - reach[:-1] > gap))
+    ends = reach[np.append(heads[1:] - 1, len(pairs) - 1)]
+    return np.stack([pairs[heads, 0], ends], axis=1)
 
 
 def merged(ranges: Sequence[NDArray[np.int64]], gap: int) -> list[tuple[int, int]]:
@@ -83,18 +114,8 @@ def merged(ranges: Sequence[NDArray[np.int64]], gap: int) -> list[tuple[int, int
         >>> merged([np.array([[0, 10], [12, 20], [50, 60]])], gap=5)
         [(0, 20), (50, 60)]
     """
-    if not ranges:
-        return []
-    pairs = np.concatenate(list(ranges))
-    pairs = pairs[pairs[:, 0] < pairs[:, 1]]
-    if not len(pairs):
-        return []
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(pairs[:, 1])
-    heads = np.flatnonzero(np.append(True, pairs[1:, 0] - reach[:-1] > gap))
-    ends = reach[np.append(heads[1:] - 1, len(pairs) - 1)]
     return [
         (low, min(low + PIECE, high))
-        for begin, high in zip(pairs[heads, 0].tolist(), ends.tolist(), strict=True)
+        for begin, high in joined(ranges, gap).tolist()
         for low in range(begin, high, PIECE)
     ]

@@ -16,6 +16,8 @@ from seqdata.errors import ConfigError
 
 HOW = ("cache", "ranges")
 CACHE_BYTES = 64 << 30
+MEMORY_BYTES = 64 << 20
+_LEAST = {"cache_bytes": 1, "memory_bytes": 0, "gap": 0, "connections": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +26,14 @@ class Remote:
 
     Attributes:
         how: ``"cache"``: shards come whole, into a folder of this machine; ``"ranges"``: only the
-            bytes that a batch needs come, each time anew.
+            bytes that a batch needs come, and are gone again.
         cache_dir: Folder of the cache, shared by all processes; None: ``~/.cache/seqdata``.
         cache_bytes: Bytes that it holds at most. What is being read is never removed.
         storage_options: What fsspec is told: endpoint, credentials, …; never shown.
         retry_seconds: How long one read is tried again and again before it is an error.
         stall_seconds: How long one try may take.
+        memory_bytes: Bytes of what came by ranges that a store keeps in each process, for pieces of
+            long sequences, which share blocks.
         gap: Bytes between two pieces up to which ``"ranges"`` reads them as one.
         connections: Requests that one process has under way at a time.
     """
@@ -40,6 +44,7 @@ class Remote:
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     retry_seconds: float = 60.0
     stall_seconds: float = 30.0
+    memory_bytes: int = MEMORY_BYTES
     gap: int = 64 << 10
     connections: int = 8
 
@@ -54,7 +59,7 @@ class Remote:
                 f"Remote: `how` is {self.how!r}, must be one of {', '.join(HOW)}; leave it out for "
                 "the cache"
             )
-        for name, least in (("cache_bytes", 1), ("gap", 0), ("connections", 1)):
+        for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ConfigError(
                     f"Remote: `{name}` is {getattr(self, name)!r}, must be at least {least}; leave "

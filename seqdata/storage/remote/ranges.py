@@ -20,7 +20,8 @@ from seqdata.storage.manifest import Shard
 from seqdata.storage.mapped import shard_place
 from seqdata.storage.places import Place
 from seqdata.storage.remote.files import RemoteFiles, Stat
-from seqdata.storage.remote.filling import Filling, empty, fill
+from seqdata.storage.remote.filling import Filling
+from seqdata.storage.remote.kept import Held, Kept, bring
 from seqdata.storage.remote.parts import Part, Parting
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.schema import TEXTS, field_width
@@ -40,6 +41,7 @@ class Ranges:
         parting: Makes parts.
         fetchers: Threads.
         verified: Whether what is read is verified, each time.
+        kept: What came before, as long as there is room.
         stats: Shard -> what it was when it was first read.
         offsets: (shard, axis) -> where its sequences begin, int64 (sequences+1,).
     """
@@ -48,6 +50,7 @@ class Ranges:
     parting: Parting
     fetchers: Fetchers
     verified: bool
+    kept: Kept
     stats: dict[int, Stat] = field(default_factory=dict)
     offsets: dict[tuple[int, str], NDArray[np.int64]] = field(default_factory=dict)
 
@@ -67,16 +70,18 @@ class Ranges:
         fresh = [number for number in asked if number not in self.stats]
         for number, stat in zip(fresh, self.fetchers.each(self._first, fresh), strict=True):
             self.stats[number] = stat
-        contents = {number: empty(self._shard(number).bytes) for number in asked}
-        self._read(contents, {n: list(self._text_offsets(n, one)) for n, one in asked.items()})
-        self._read(
-            contents, {n: list(self._values(n, one, contents[n])) for n, one in asked.items()}
-        )
-        self.fetchers.each(self._same, list(asked))
-        return [
-            self.parting.part(number, contents[number], sums.get(number), fresh=True)
-            for number in sorted(asked)
-        ]
+        with self.kept.files({number: self._shard(number).bytes for number in asked}) as held:
+            self._read(held, {n: list(self._text_offsets(n, one)) for n, one in asked.items()})
+            self._read(
+                held, {n: list(self._values(n, one, held[n].content)) for n, one in asked.items()}
+            )
+            return [self._part(number, held[number], sums) for number in sorted(asked)]
+
+    def _part(self, number: int, held: Held, sums: Mapping[int, Any]) -> Part:
+        if held.made is None:
+            held.made = self.parting.part(number, held.content, sums.get(number), fresh=True)
+        part: Part = held.made
+        return part
 
     def _shard(self, number: int) -> Shard:
         return self.parting.manifest.shards[number]
@@ -151,16 +156,13 @@ class Ranges:
         return found
 
     def _read(
-        self, contents: Mapping[int, Any], ranges: Mapping[int, Sequence[NDArray[np.int64]]]
+        self, held: Mapping[int, Held], ranges: Mapping[int, Sequence[NDArray[np.int64]]]
     ) -> None:
-        fillings = [
-            Filling(
-                self.files, self._shard(number).file, contents[number], several,
-                self._place(number),
-            )
-            for number, several in ranges.items()
-        ]  # fmt: skip
-        fill(fillings, self.fetchers)
+        bring(held, ranges, self._filling, self._same, self.fetchers)
+
+    def _filling(self, number: int, held: Held, ranges: NDArray[np.int64]) -> Filling:
+        name = self._shard(number).file
+        return Filling(self.files, name, held.content, [ranges], self._place(number))
 
 
 def check_stat(stat: Stat, shard: Shard, place: Place) -> None:

@@ -21,6 +21,7 @@ from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw, decimals
 from seqdata.storage.remote.cache import Held, Wanted, cache_of
 from seqdata.storage.remote.files import RemoteFiles
+from seqdata.storage.remote.kept import Kept
 from seqdata.storage.remote.parts import Part, Parting, begins_of, read_parts
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.remote.ranges import Asked, Ranges
@@ -68,7 +69,8 @@ class RemoteStore:
         )
         self._parting = parting
         self._fetchers = Fetchers(files.remote.connections)
-        self._ranges = Ranges(files, parting, self._fetchers, verify != "off")
+        kept = Kept(files.remote.memory_bytes)
+        self._ranges = Ranges(files, parting, self._fetchers, verify != "off", kept)
         self._sums: dict[int, Held] = {}
         sizes = [shard.bytes for shard in manifest.shards]
         most = files.remote.cache_bytes

@@ -114,12 +114,15 @@ def test_ids_and_texts_come_without_the_shards(web, local, tmp_path, how):
 
 def test_ranges_bring_only_what_a_batch_needs_and_neighbours_at_once(web, local, tmp_path):
     store = open_store(web.url, remote=Remote(how="ranges", cache_dir=tmp_path / "cache"))
-    spans = spans_of(local, [3, 4])
-    store.read(spans, ["x"])["x"][0]
+    store.read(spans_of(local, [0]), ["x"])["x"][0]
     web.asked.clear()
-    store.read(spans, ["x"])["x"][0]
+    store.read(spans_of(local, [3, 4]), ["x"])["x"][0]
     shard = local.shards[0]
     assert web.asked == [("GET", f"/{shard}"), ("HEAD", f"/{shard}")]
+    assert read_all(store, spans_of(local, [4, 0])) == read_all(local, spans_of(local, [4, 0]))
+    web.asked.clear()
+    store.read(spans_of(local, [4, 0, 3]), ["x", "tokens"])["x"][0]
+    assert web.asked == [("GET", f"/{shard}"), ("HEAD", f"/{shard}")]  # the tokens of the third
 
 
 def test_a_shard_is_fetched_once(web, local, tmp_path):
@@ -278,9 +281,10 @@ def test_a_shard_that_is_replaced_is_not_mixed_with_the_old_one(damaged, local, 
     flip(folder / local.shards[0], local.manifest.shards[0].buffers["x"][0][0] + 40)
     if how == "ranges":
         with pytest.raises(FingerprintMismatch, match="was replaced while it was read, must stay"):
-            read_all(store, spans_of(local, [0]))
-    else:
-        assert read_all(store, spans_of(local, [0])) == read_all(local, spans_of(local, [0]))
+            read_all(store, spans_of(local, [1]))
+        with pytest.raises(FingerprintMismatch, match="was replaced while it was read, must stay"):
+            read_all(store, spans_of(local, [1]))  # what came is not kept
+    assert read_all(store, spans_of(local, [0])) == read_all(local, spans_of(local, [0]))
 
 
 def test_damaged_lengths_are_refused_at_opening(damaged, local, tmp_path):

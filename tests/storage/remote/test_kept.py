@@ -1,0 +1,139 @@
+"""What came by ranges stays in memory for the batches that need it next, up to a bound."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqdata import TBPTT, Loader, Remote, RemoteReadError, open_store, write_store
+from seqdata.storage.remote.filling import joined
+from seqdata.storage.remote.kept import Held, Kept
+from seqdata.testing.faults import network
+from seqdata.testing.faults.network import folder_of, served
+
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6)
+LONG = 60_000  # timesteps of int64: 8 blocks of 64 KiB, not whole
+
+
+def bytes_of(ranges):
+    return {
+        byte for low, high in np.array(ranges).reshape(-1, 2).tolist() for byte in range(low, high)
+    }
+
+
+@given(st.lists(RANGES, max_size=4), RANGES, st.integers(0, 9))
+def test_what_is_missing_is_what_never_came(came, wanted, gap):
+    held = Held(bytearray(60))
+    there = set()
+    for ranges in came:
+        held.add(np.array(ranges, dtype=np.int64).reshape(-1, 2))
+        there |= bytes_of(ranges)
+    pairs = np.array(wanted, dtype=np.int64).reshape(-1, 2)
+    missing = held.missing([pairs])
+    assert bytes_of(missing) == bytes_of(wanted) - there
+    assert bytes_of(held.there) == there
+    for ranges in (missing, held.there, joined([pairs], gap)):
+        assert (ranges[:, 0] < ranges[:, 1]).all()
+        assert (ranges[1:, 0] > ranges[:-1, 1]).all()
+    assert bytes_of(joined([pairs], gap)) >= bytes_of(wanted)
+
+
+def take(kept, sizes, count=10):
+    with kept.files(sizes) as held:
+        for one in held.values():
+            one.add(np.array([[0, count]]))
+    return held
+
+
+def test_files_stay_while_there_is_room_and_the_longest_unused_go_first():
+    kept = Kept(40)
+    first = take(kept, dict.fromkeys(range(4), 100))
+    assert take(kept, {0: 100})[0] is first[0]
+    take(kept, {4: 100})
+    assert take(kept, {0: 100})[0] is first[0]
+    assert take(kept, {1: 100})[1] is not first[1]
+
+
+def test_a_file_that_holds_its_share_begins_anew():
+    kept = Kept(40)
+    first = take(kept, {0: 100}, 39)
+    assert take(kept, {0: 100}, 40)[0] is first[0]
+    assert take(kept, {0: 100})[0] is not first[0]
+    assert take(Kept(0), {0: 100})[0].there.tolist() == [[0, 10]]
+    nothing = Kept(0)
+    assert take(nothing, {0: 100})[0] is not take(nothing, {0: 100})[0]
+
+
+@pytest.fixture
+def far(tmp_path):
+    """Long sequences on a web server that counts requests: (store here, server)."""
+    drawn = np.random.default_rng(0)
+    local = write_store(
+        tmp_path / "store",
+        [{"id": f"s{n}", "x": drawn.integers(0, 1 << 40, LONG)} for n in range(6)],
+        shard_bytes=1_000_000,
+    )
+    with served(folder_of(Path(local.location))) as server:
+        yield local, server
+
+
+def reading(server, tmp_path, **options):
+    return open_store(server.url, remote=Remote(how="ranges", cache_dir=tmp_path / "c", **options))
+
+
+def gets(server):
+    return sum(method == "GET" and path.endswith(".arrow") for method, path in server.asked)
+
+
+def test_lanes_bring_each_block_once_and_read_what_lies_here(far, tmp_path):
+    local, server = far
+    policy = TBPTT(6, 500)
+    store = reading(server, tmp_path)
+    assert len(store.shards) > 1
+    near = Loader(local, policy)
+    for batch, must in zip(Loader(store, policy), near, strict=True):
+        assert (batch["x"] == must["x"]).all()
+    blocks = 6 * -(-LONG * 8 // (64 << 10))
+    assert gets(server) <= blocks + 2 * len(store.shards) < len(near)
+    server.asked.clear()
+    for _ in Loader(reading(server, tmp_path, memory_bytes=0), policy):
+        pass
+    assert gets(server) > 6 * len(near)  # a request for every lane in every step
+
+
+def test_two_readers_of_one_store_get_what_lies_here(far, tmp_path):
+    local, server = far
+    store = reading(server, tmp_path)
+    wrong = []
+
+    def play(seed):
+        loaders = [Loader(one, TBPTT(3, 700), seed=seed) for one in (store, local)]
+        wrong.extend(
+            batch.number
+            for batch, must in zip(*loaders, strict=True)
+            if not (batch["x"] == must["x"]).all()
+        )
+
+    threads = [threading.Thread(target=play, args=(seed,)) for seed in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert wrong == []
+
+
+def test_what_could_not_be_read_is_asked_for_again(far, tmp_path):
+    local, server = far
+    store = reading(server, tmp_path, retry_seconds=1, stall_seconds=1)
+    spans = np.array([[0, 0, 10], [5, 0, 10]])
+    store.read(np.array([[0, 30_000, 30_010]]), ["x"])
+    server.fault, server.hits = network.unavailable(), local.shards[-1]
+    with pytest.raises(RemoteReadError):
+        store.read(spans, ["x"])
+    server.fault = None
+    found, must = (one.read(spans, ["x"])["x"] for one in (store, local))
+    for row in range(2):
+        assert np.array_equal(found[row], must[row])
