@@ -185,8 +185,7 @@ class Assembly:
             tools.tally.add(
                 found, loader=tools.name, sequence=sequence, epoch=self.epoch, batch=step.number
             )
-        again = self._making.one(mended.step)
-        batch = self._counted(again._replace(request=mended.request), number)
+        batch = self._counted(self._making.one(mended.step), number)
         batch.num_tokens = delivered(batch)
         batch.axes = mended.axes
         return tools.collator(self._narrowed(mended.columns, batch, step), batch)

@@ -34,14 +34,12 @@ class Mended:
 
     Attributes:
         step: With the weights and spans that it has now.
-        request: With the ids that it has now.
         columns: Of all rows.
         axes: Which field runs along which axis.
         errors: Span -> what was wrong with it.
     """
 
     step: Step
-    request: Request
     columns: Columns
     axes: Axes
     errors: Mapping[int, Exception]
@@ -85,7 +83,7 @@ def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) ->
         return None
     donor = _donor(request, errors)
     if on_error == "replace" and step.rows is None and donor is not None:
-        step, request = _replaced(step, request, made, errors, donor, axes)
+        step = _replaced(step, request, made, errors, donor, axes)
     else:
         step = _masked(step, errors)
     like = made[donor] if donor is not None else _like(fetching, request)
@@ -94,7 +92,7 @@ def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) ->
             made[number] = _zeros(fetching, request, number, like, axes)
     if planned.wide is not None:
         step = planned._replace(weights=step.weights)
-    return Mended(step, request, _columns(made, like), axes, errors)
+    return Mended(step, _columns(made, like), axes, errors)
 
 
 def _one(fetching: Fetching, request: Request, number: int) -> tuple[dict[str, Any], Axes]:
@@ -132,21 +130,19 @@ def _donor(request: Request, errors: Mapping[int, Exception]) -> int | None:
 def _replaced(
     step: Step, request: Request, made: list[dict[str, Any]], errors: Mapping[int, Exception],
     donor: int, axes: Axes,
-) -> tuple[Step, Request]:  # fmt: skip
+) -> Step:  # fmt: skip
     """Put the donor, cropped to what was planned, in the place of each bad row."""
-    spans, ids = request.spans.copy(), request.ids.copy()
+    spans = request.spans.copy()
     whole = int(request.lengths[donor])
     for number in errors:
         length = min(whole, int(request.lengths[number]))
         spans[number] = spans[donor]
         spans[number, 2] = spans[donor, 1] + length
-        ids[number] = ids[donor]
         made[number] = {
             name: piece[: len(piece) - whole + length] if _runs(axes, name, piece) else piece
             for name, piece in made[donor].items()
         }
-    step = step._replace(spans=spans, lengths=spans[:, 2] - spans[:, 1])
-    return step, replace(request, spans=spans, ids=ids)
+    return step._replace(spans=spans, lengths=spans[:, 2] - spans[:, 1])
 
 
 def _runs(axes: Axes, name: str, piece: Any) -> bool:
@@ -174,7 +170,7 @@ def _like(fetching: Fetching, request: Request) -> dict[str, Any]:
         return _transformed_elsewhere(fetching, request)
     fields: Mapping[str, Field] = reading.store.fields
     known = {name: fields[name] for name in reading.axes.axis_of}
-    if reading.shifted is not None and not request.streamed:
+    if reading.shifted is not None and not request.streamed and not request.together:
         known[TARGETS] = fields[reading.shifted]
     empty: dict[str, Any] = {"str": "", "bytes": b""}
     return {

@@ -1,11 +1,13 @@
 """What remote servers do wrong is tried again, then said; and never believed."""
 
+import gc
 import logging
 import multiprocessing
 import re
 import sys
 import time
 import types
+import weakref
 
 import pytest
 
@@ -200,6 +202,28 @@ def test_clients_work_on_both_sides_of_a_fork(
         assert read_in_child(location, how) == 0
         assert remote_files(location, how).read("file.bin", 3, 700) == CONTENT[3:700]
     assert "failed, again" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["s3", "http"])
+def test_a_forked_process_does_not_close_what_its_parent_uses(
+    s3, bucket, remote, web, tmp_path, kind
+):
+    s3.pipe(f"{bucket}/file.bin", CONTENT)
+    location, how = (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, quick(tmp_path))
+    files = remote_files(location, how)
+    files.stat("file.bin")
+    system = weakref.ref(files._system)
+    del files
+
+    def read():
+        remote_files(location, how).read("file.bin", 5, 9)  # fsspec drops what was copied
+        gc.collect()
+        sys.exit(0 if system() is not None else 3)
+
+    child = multiprocessing.get_context("fork").Process(target=read)
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
 
 
 def test_another_tag_at_s3_is_noticed(s3, bucket, remote):
