@@ -45,22 +45,25 @@ def heads_of(
     base = firsts.reshape(3, *lengths.shape)  # ids, start, positions
     context = context_of(lengths, base[1], plan, steps.number)
     scored = ((lengths - context) * (steps.weights > 0)).sum(axis=1).tolist()
-    of_rows = {
-        "lengths": lengths, "ids": base[0], "weight": steps.weights, "start": base[1],
-        "positions": base[2], "reset": _resets(steps, base[1], plan),
-        "lanes": np.tile(steps.lanes, (len(lengths), 1)), "burn_in": context,
-    }  # fmt: skip
+    of_rows = zip(
+        lengths, base[0], steps.weights, base[1], base[2], _resets(steps, base[1], plan),
+        np.tile(steps.lanes, (len(lengths), 1)), context, _segments(table, ids, whole),
+        strict=True,
+    )  # fmt: skip
+    rest = zip(bounds, scored, widths_of(steps).tolist())  # noqa: B905 - bounds may have no end
     shared = {"carry": plan.carry, "overlap": plan.overlap, "axes": axes}
-    names, rows = tuple(of_rows), zip(*of_rows.values(), strict=True)
-    rest = zip(_segments(table, ids, whole), bounds, scored, widths_of(steps).tolist())  # noqa: B905 - bounds may have no end
-    for number, (mine, one) in enumerate(zip(rows, rest, strict=True), steps.number):
-        segments, edges, tokens, width = one
+    for number, (mine, one) in enumerate(zip(of_rows, rest, strict=True), steps.number):
+        length, first, weight, start, position, reset, lane, burn_in, segments = mine
+        edges, tokens, width = one
+        described = {
+            "lengths": length, "ids": first, "weight": weight, "start": start,
+            "positions": position, "reset": reset, "lanes": lane, "burn_in": burn_in,
+            "segments": segments,
+        }  # fmt: skip
         known = {
             **shared, "number": number, "num_tokens": tokens, "padded_length": width,
             "lr_scale": plan.lr_scale(number), "bounds": edges,
         }  # fmt: skip
-        described = dict(zip(names, mine, strict=True))
-        described["segments"] = segments
         yield SequenceBatch.described(described, known)
 
 
@@ -94,9 +97,11 @@ def segments_of(
 ) -> NDArray[np.int64]:
     """Give row, id, start and stop of every span, int64 (n, 4); with lanes rows begin anew."""
     sizes = np.diff(rows)
-    numbers = np.arange(len(sizes))
+    numbers = np.arange(lanes or len(sizes))
+    if lanes:
+        numbers = np.broadcast_to(numbers, (len(sizes) // lanes, lanes)).reshape(-1)
     made = np.empty((len(spans), 4), dtype=np.int64)
-    made[:, 0] = (numbers % lanes if lanes else numbers).repeat(sizes)
+    made[:, 0] = numbers.repeat(sizes)
     made[:, 1], made[:, 2:] = ids, spans[:, 1:]
     return made
 

@@ -121,7 +121,7 @@ def test_two_readers_of_one_store_get_what_lies_here(far, tmp_path):
     for one in threads:
         one.start()
     for one in threads:
-        one.join()
+        one.join(timeout=60)
     assert wrong == []
 
 

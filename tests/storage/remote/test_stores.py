@@ -280,10 +280,10 @@ def test_a_shard_that_is_replaced_is_not_mixed_with_the_old_one(damaged, local, 
     read_all(store, spans_of(local, [0]))
     flip(folder / local.shards[0], local.manifest.shards[0].buffers["x"][0][0] + 40)
     if how == "ranges":
-        with pytest.raises(FingerprintMismatch, match="was replaced while it was read, must stay"):
-            read_all(store, spans_of(local, [1]))
-        with pytest.raises(FingerprintMismatch, match="was replaced while it was read, must stay"):
-            read_all(store, spans_of(local, [1]))  # what came is not kept
+        text = "was replaced while it was read, must stay"
+        for _ in range(4):  # what came is not kept
+            with pytest.raises(FingerprintMismatch, match=text):
+                read_all(store, spans_of(local, [1]))
     assert read_all(store, spans_of(local, [0])) == read_all(local, spans_of(local, [0]))
 
 
