@@ -109,6 +109,8 @@ def _damages(given: Subject, *, quick: bool) -> list[Cell]:
         found += mended_cells(subject, _REACHES, quick=quick)
         for row in OWN_ROWS:
             kinds = (*row.kinds, "CorruptShardError", "MissingShardError")
+            if row.fault == "D1" and how == "ranges":  # offsets are not read: lengths say the same
+                kinds = (*kinds, WHOLE)
             count = _FLIPS if row.fault == "D1" and not quick else min(_DAMAGES, row.count)
             tries = partial(
                 damaged.harmed, subject, How(verify="first_read"), row.harms, count, row.part
