@@ -45,12 +45,15 @@ OURS, SHIFTED = "seqdata", "seqdata, with targets"
 PIECE, ROWS = "memcpy, one piece", "memcpy, row by row"
 COPIES, VIEWS = "in memory, copies", "in memory, views"
 BLOCKS = "HF datasets, blocks"
-FLOORS = {PIECE: 0.5, ROWS: 0.5, COPIES: 1.0, BLOCKS: 20.0}
+LONG = "long documents"
+FLOORS = {
+    PIECE: 0.5, ROWS: 0.5, f"{PIECE}, {LONG}": 0.5, f"{ROWS}, {LONG}": 0.5, COPIES: 1.0,
+    BLOCKS: 20.0,
+}  # fmt: skip
 """Times as fast as these."""
 
 
 WIDE = 8  # float32 of a timestep
-LONG = "long documents"
 ENOUGH = 1024  # batches that are drawn in a turn, at least: who waited for one begins slowly
 
 
