@@ -23,7 +23,7 @@ ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
 
 def faults(batch: SequenceBatch) -> Iterator[str]:
     """Say what does not fit together in a batch, one thing after the other."""
-    rows, width = len(batch), batch._width()
+    rows, width = len(batch), batch.extent(batch.axes.axis)[1] - batch.horizon
     for name in ON_CPU:
         value = getattr(batch, name)
         if value is None:

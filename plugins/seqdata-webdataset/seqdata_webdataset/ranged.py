@@ -17,7 +17,7 @@ from seqdata.storage.columns import Source
 from seqdata.storage.places import Place
 from seqdata.storage.remote.files import RemoteFiles, Stat
 from seqdata.storage.remote.filling import Filling, empty
-from seqdata.storage.remote.kept import Held, Kept, bring
+from seqdata.storage.remote.kept import Kept, SparseFile, bring
 from seqdata.storage.remote.pools import Fetchers
 from seqdata_webdataset.bringing import Asked, OneShard
 from seqdata_webdataset.checked import check_headers, check_size
@@ -60,7 +60,7 @@ class Distant:
         for number, stat in zip(fresh, self.fetchers.each(self._first, fresh), strict=True):
             self.stats[number] = stat
 
-    def bring(self, held: Mapping[int, Held], ranges: Mapping[int, Ranges]) -> None:
+    def bring(self, held: Mapping[int, SparseFile], ranges: Mapping[int, Ranges]) -> None:
         """Bring ranges, int64 (n, 2), of shards into their memory; all are of the same version.
 
         Raises:
@@ -73,20 +73,20 @@ class Distant:
     def some(self, number: int, runs: Runs) -> NDArray[np.uint8]:
         """Give a shard of which the values of one field are there."""
         self.look([number])
-        one = Held(empty(self.indexes[number].bytes))
+        one = SparseFile(empty(self.indexes[number].bytes))
         begins, sizes = runs.begins[0], runs.sizes[0]
         self.bring({number: one}, {number: [np.stack([begins, begins + sizes], axis=1)]})
         return self.settled(number, one)
 
-    def settled(self, number: int, held: Held) -> NDArray[np.uint8]:
+    def settled(self, number: int, held: SparseFile) -> NDArray[np.uint8]:
         """Give the bytes of a shard, not for writing."""
         view = np.frombuffer(held.content, dtype=np.uint8)[: self.indexes[number].bytes]
         view.flags.writeable = False
         return view
 
-    def _filling(self, number: int, held: Held, ranges: NDArray[np.int64]) -> Filling:
+    def _filling(self, number: int, held: SparseFile, ranges: NDArray[np.int64]) -> Filling:
         name = self.indexes[number].shard
-        return Filling(self.files[number], name, held.content, [ranges], self.place_of(number))
+        return Filling(self.files[number], name, held.content, ranges, self.place_of(number))
 
     def _first(self, number: int) -> Stat:
         index, files, place = self.indexes[number], self.files[number], self.place_of(number)
@@ -140,7 +140,7 @@ class RangedShards:
         del numbers
         return False
 
-    def _laid(self, number: int, held: Held, one: Asked) -> Mapping[str, FieldSource]:
+    def _laid(self, number: int, held: SparseFile, one: Asked) -> Mapping[str, FieldSource]:
         """Lay fields over what is held of a shard, once for the same fields."""
         held.made = held.made or {}
         names = tuple(one.names)

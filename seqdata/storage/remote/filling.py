@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,14 +32,14 @@ class Filling:
         files: Where it lies.
         name: Its name there.
         content: Memory as ``empty`` gives it, of its size.
-        ranges: int64 (n, 2) each: first byte and one past the last.
+        ranges: int64 (n, 2), first byte and one past the last, as ``joined`` gives them.
         place: The file, for errors.
     """
 
     files: RemoteFiles
     name: str
     content: Any
-    ranges: Sequence[NDArray[np.int64]]
+    ranges: NDArray[np.int64]
     place: Place
 
 
@@ -69,16 +69,18 @@ def fill(fillings: Sequence[Filling], fetchers: Fetchers) -> None:
         one, low, high = asked
         came = memoryview(one.files.read(one.name, low, high, one.place))
         memory = memoryview(one.content)
-        for first, stop in _within(one.ranges, low, high):
+        for first, stop in _within(one.ranges, low, high):  # what lies between is not wanted
             memory[first:stop] = came[first - low : stop - low]
 
     fetchers.each(request, requests)
 
 
-def _within(ranges: Sequence[NDArray[np.int64]], low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Give what a request brings of ranges; what lies between them is not wanted."""
-    pairs = np.clip(joined(ranges), low, high)
-    yield from ((first, stop) for first, stop in pairs.tolist() if first < stop)
+def _within(ranges: NDArray[np.int64], low: int, high: int) -> list[tuple[int, int]]:
+    """Give what lies in ``low:high`` of ranges that rise."""
+    first = np.searchsorted(ranges[:, 1], low, side="right")
+    stop = np.searchsorted(ranges[:, 0], high, side="left")
+    inside: list[tuple[int, int]] = np.clip(ranges[first:stop], low, high).tolist()
+    return inside
 
 
 def joined(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int64]:
@@ -103,19 +105,19 @@ def joined(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int6
     return np.stack([pairs[heads, 0], ends], axis=1)
 
 
-def merged(ranges: Sequence[NDArray[np.int64]], gap: int) -> list[tuple[int, int]]:
+def merged(ranges: NDArray[np.int64], gap: int) -> list[tuple[int, int]]:
     """Give the requests that bring ranges: neighbours as one, long ones in pieces.
 
     Args:
-        ranges: int64 (n, 2) each: first byte and one past the last.
+        ranges: int64 (n, 2), first byte and one past the last.
         gap: Bytes between two of them up to which they are one request.
 
     Example:
-        >>> merged([np.array([[0, 10], [12, 20], [50, 60]])], gap=5)
+        >>> merged(np.array([[0, 10], [12, 20], [50, 60]]), gap=5)
         [(0, 20), (50, 60)]
     """
     return [
         (low, min(low + PIECE, high))
-        for begin, high in joined(ranges, gap).tolist()
+        for begin, high in joined([ranges], gap).tolist()
         for low in range(begin, high, PIECE)
     ]

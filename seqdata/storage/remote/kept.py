@@ -27,8 +27,8 @@ def _none() -> NDArray[np.int64]:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """A file of which some bytes are in memory.
+class SparseFile:
+    """Memory laid out as a file, with those of its bytes that came.
 
     Attributes:
         content: Memory of the file's size.
@@ -54,9 +54,9 @@ class Held:
 
 
 def bring(
-    held: Mapping[int, Held],
+    held: Mapping[int, SparseFile],
     ranges: Mapping[int, Sequence[NDArray[np.int64]]],
-    filling_of: Callable[[int, Held, NDArray[np.int64]], Filling],
+    filling_of: Callable[[int, SparseFile, NDArray[np.int64]], Filling],
     same: Callable[[int], None],
     fetchers: Fetchers,
 ) -> None:
@@ -93,12 +93,12 @@ class Kept:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held: OrderedDict[int, Held] = OrderedDict()  # last used last
+        self._held: OrderedDict[int, SparseFile] = OrderedDict()  # last used last
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     @contextmanager
-    def files(self, sizes: Mapping[int, int]) -> Iterator[dict[int, Held]]:
+    def files(self, sizes: Mapping[int, int]) -> Iterator[dict[int, SparseFile]]:
         """Lend files; one that holds its share already begins anew.
 
         Args:
@@ -110,10 +110,10 @@ class Kept:
             yield {number: self._file(number, size, len(sizes)) for number, size in sizes.items()}
             self._drop(len(sizes))
 
-    def _file(self, number: int, size: int, among: int) -> Held:
+    def _file(self, number: int, size: int, among: int) -> SparseFile:
         one = self._held.get(number)
         if one is None or _count(one.there) * among >= self._most:
-            one = self._held[number] = Held(empty(size))
+            one = self._held[number] = SparseFile(empty(size))
         self._held.move_to_end(number)
         return one
 

@@ -26,7 +26,7 @@ class Remote:
 
     Attributes:
         how: ``"cache"``: shards come whole, into a folder of this machine; ``"ranges"``: only the
-            bytes that a batch needs come, and are gone again.
+            bytes that a batch needs come, and stay in memory for a while.
         cache_dir: Folder of the cache, shared by all processes; None: ``~/.cache/seqdata``.
         cache_bytes: Bytes that it holds at most. What is being read is never removed.
         storage_options: What fsspec is told: endpoint, credentials, …; never shown.

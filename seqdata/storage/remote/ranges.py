@@ -21,7 +21,7 @@ from seqdata.storage.mapped import shard_place
 from seqdata.storage.places import Place
 from seqdata.storage.remote.files import RemoteFiles, Stat
 from seqdata.storage.remote.filling import Filling
-from seqdata.storage.remote.kept import Held, Kept, bring
+from seqdata.storage.remote.kept import Kept, SparseFile, bring
 from seqdata.storage.remote.parts import Part, Parting
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.schema import TEXTS, field_width
@@ -77,7 +77,7 @@ class Ranges:
             )
             return [self._part(number, held[number], sums) for number in sorted(asked)]
 
-    def _part(self, number: int, held: Held, sums: Mapping[int, Any]) -> Part:
+    def _part(self, number: int, held: SparseFile, sums: Mapping[int, Any]) -> Part:
         if held.made is None:
             held.made = self.parting.part(number, held.content, sums.get(number), fresh=True)
         part: Part = held.made
@@ -156,13 +156,13 @@ class Ranges:
         return found
 
     def _read(
-        self, held: Mapping[int, Held], ranges: Mapping[int, Sequence[NDArray[np.int64]]]
+        self, held: Mapping[int, SparseFile], ranges: Mapping[int, Sequence[NDArray[np.int64]]]
     ) -> None:
         bring(held, ranges, self._filling, self._same, self.fetchers)
 
-    def _filling(self, number: int, held: Held, ranges: NDArray[np.int64]) -> Filling:
+    def _filling(self, number: int, held: SparseFile, ranges: NDArray[np.int64]) -> Filling:
         name = self._shard(number).file
-        return Filling(self.files, name, held.content, [ranges], self._place(number))
+        return Filling(self.files, name, held.content, ranges, self._place(number))
 
 
 def check_stat(stat: Stat, shard: Shard, place: Place) -> None:

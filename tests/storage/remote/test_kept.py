@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from seqdata import TBPTT, Loader, Remote, RemoteReadError, open_store, write_store
 from seqdata.storage.remote.filling import joined
-from seqdata.storage.remote.kept import Held, Kept
+from seqdata.storage.remote.kept import Kept, SparseFile
 from seqdata.testing.faults import network
 from seqdata.testing.faults.network import folder_of, served
 
@@ -26,7 +26,7 @@ def bytes_of(ranges):
 
 @given(st.lists(RANGES, max_size=4), RANGES, st.integers(0, 9))
 def test_what_is_missing_is_what_never_came(came, wanted, gap):
-    held = Held(bytearray(60))
+    held = SparseFile(bytearray(60))
     there = set()
     for ranges in came:
         held.add(np.array(ranges, dtype=np.int64).reshape(-1, 2))
