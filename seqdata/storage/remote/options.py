@@ -60,16 +60,17 @@ class Remote:
                 "the cache"
             )
         for name, least in _LEAST.items():
-            if getattr(self, name) < least:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
                 raise ConfigError(
-                    f"Remote: `{name}` is {getattr(self, name)!r}, must be at least {least}; leave "
+                    f"Remote: `{name}` is {value!r}, must be an integer of at least {least}; leave "
                     "it out"
                 )
         for name in ("retry_seconds", "stall_seconds"):
-            if not getattr(self, name) > 0:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not value > 0:
                 raise ConfigError(
-                    f"Remote: `{name}` is {getattr(self, name)!r}, must be more than 0; leave it "
-                    "out"
+                    f"Remote: `{name}` is {value!r}, must be a number of more than 0; leave it out"
                 )
 
     @property

@@ -287,12 +287,14 @@ def test_options_that_the_transport_does_not_take_are_an_error():
     ("options", "text"),
     [
         ({"how": "all"}, "`how` is 'all', must be one of cache, ranges"),
-        ({"cache_bytes": 0}, "`cache_bytes` is 0, must be at least 1"),
-        ({"gap": -1}, "`gap` is -1, must be at least 0"),
-        ({"memory_bytes": -1}, "`memory_bytes` is -1, must be at least 0"),
-        ({"connections": 0}, "`connections` is 0, must be at least 1"),
-        ({"retry_seconds": 0}, "`retry_seconds` is 0, must be more than 0"),
-        ({"stall_seconds": -1}, "`stall_seconds` is -1, must be more than 0"),
+        ({"cache_bytes": 0}, "`cache_bytes` is 0, must be an integer of at least 1"),
+        ({"gap": -1}, "`gap` is -1, must be an integer of at least 0"),
+        ({"memory_bytes": "64MB"}, "`memory_bytes` is '64MB', must be an integer of at least 0"),
+        ({"stall_seconds": "1"}, "`stall_seconds` is '1', must be a number of more than 0"),
+        ({"memory_bytes": -1}, "`memory_bytes` is -1, must be an integer of at least 0"),
+        ({"connections": 0}, "`connections` is 0, must be an integer of at least 1"),
+        ({"retry_seconds": 0}, "`retry_seconds` is 0, must be a number of more than 0"),
+        ({"stall_seconds": -1}, "`stall_seconds` is -1, must be a number of more than 0"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, text):
