@@ -72,8 +72,47 @@ def test_wrong_values_are_noticed_and_counted_as_silent():
     assert result.silent == result.names["wrong"] > 10
     assert "is wrong (field 'x' of sequence" in result.complaints[0]
     assert summary([result]).endswith(
-        f"20 outcomes, {result.silent} silent, 0 unbounded waits; 1 cells failed"
+        f"20 outcomes, {result.silent} silent, 0 unbounded waits; 1 cells failed, 0 not run"
     )
+
+
+def saw(*counts):
+    """Outcomes without harm, each with so many retries."""
+    return [Outcome(what="whole", happened={"retry": count}) for count in counts]
+
+
+def cannot():
+    return [Outcome(what="n/a", text="mount: not permitted")]
+
+
+def harmed_without_retry():
+    return [Outcome(what="wrong", text="field 'x'", happened={"retry": 0})]
+
+
+def test_a_cell_that_does_not_show_its_fault_was_not_run():
+    must = Expectation(kinds=("whole",), happened={"retry": 3})
+    cell = Cell(fault="S1", way="once", tries=partial(saw, 1, 2), must=must)
+    assert run_cell(cell).ok
+    result = run_cell(replace(cell, tries=partial(saw, 1, 1)))
+    assert not result.ok
+    assert not result.cannot
+    assert result.names == {"not run": 2}
+    assert result.not_run == "the fault did not happen: 2 x retry, must be at least 3"
+    assert summary([result]).endswith("0 cells failed, 1 not run")
+
+
+def test_a_cell_that_this_system_cannot_do_was_not_run():
+    result = run_cell(Cell(fault="V2", way="disk", tries=cannot, must=Expectation(kinds=())))
+    assert not result.ok
+    assert result.cannot
+    assert (result.names, result.not_run) == ({"not run": 1}, "mount: not permitted")
+
+
+def test_what_went_wrong_is_told_also_where_the_fault_does_not_show():
+    must = Expectation(kinds=("whole",), happened={"retry": 1})
+    result = run_cell(Cell(fault="S1", way="once", tries=harmed_without_retry, must=must))
+    assert result.names == {"wrong": 1}
+    assert result.complaints
 
 
 class Goes:

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from seqdata.testing.faults.children import in_child
-from seqdata.testing.faults.outcome import ERROR, SILENT, STUCK, Outcome, complaints
+from seqdata.testing.faults.outcome import (
+    ERROR,
+    NOT_RUN,
+    SILENT,
+    STUCK,
+    UNAVAILABLE,
+    Outcome,
+    complaints,
+    unproven,
+)
 from seqdata.testing.faults.table import Cell
 
 _SHOWN = 3  # complaints of one cell
@@ -23,11 +32,13 @@ class Result:
 
     Attributes:
         cell: What was tried.
-        names: Class of error, or what happened -> how often.
+        names: Class of error, or what happened -> how often; only ``not run`` if it was not.
         slowest: Seconds of the slowest outcome.
         silent: Outcomes that nobody would have noticed.
         stuck: Outcomes that did not come.
         complaints: What is not as it must be.
+        not_run: Why this is no proof: the fault did not happen, or cannot on this system.
+        cannot: Whether it cannot happen on this system.
         seconds: That it took.
     """
 
@@ -37,12 +48,14 @@ class Result:
     silent: int = 0
     stuck: int = 0
     complaints: tuple[str, ...] = ()
+    not_run: str = ""
+    cannot: bool = False
     seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it must be."""
-        return not self.complaints
+        """Whether the fault happened, and all is as it must be."""
+        return not self.complaints and not self.not_run
 
 
 def run(cells: Iterable[Cell]) -> Iterator[Result]:
@@ -57,13 +70,17 @@ def run_cell(cell: Cell) -> Result:
         return Result(cell=cell, names={})
     began = time.monotonic()
     found = in_child(cell.tries, bound=cell.bound)
+    wrong, not_run = _complaints(cell, found), unproven(found, cell.must)
+    said = not_run and not wrong  # what went wrong is told as what it is
     return Result(
         cell=cell,
-        names=dict(Counter(one.name for one in found)),
+        names={NOT_RUN: len(found)} if said else dict(Counter(one.name for one in found)),
         slowest=max(one.seconds for one in found),
         silent=sum(one.what in SILENT for one in found),
         stuck=sum(one.what == STUCK for one in found),
-        complaints=tuple(_complaints(cell, found)),
+        complaints=tuple(wrong),
+        not_run=not_run,
+        cannot=any(one.what == UNAVAILABLE for one in found),
         seconds=time.monotonic() - began,
     )
 
@@ -86,5 +103,6 @@ def summary(results: Sequence[Result]) -> str:
         f"{len(results)} cells, {len(results) - len(tried)} of them cannot apply; "
         f"{outcomes} outcomes, {sum(one.silent for one in tried)} silent, "
         f"{sum(one.stuck for one in tried)} unbounded waits; "
-        f"{sum(not one.ok for one in tried)} cells failed"
+        f"{sum(bool(one.complaints) for one in tried)} cells failed, "
+        f"{sum(bool(one.not_run) for one in tried)} not run"
     )

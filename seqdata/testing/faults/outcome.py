@@ -6,7 +6,8 @@ expected. Makes: complaints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from seqdata.errors import Fact, SeqDataError
@@ -20,6 +21,7 @@ DIED = "died"
 STUCK = "stuck"
 BROKEN = "broken"
 UNAVAILABLE = "n/a"
+NOT_RUN = "not run"
 SILENT = (WRONG, SHORT)
 """Outcomes that nobody would notice."""
 
@@ -41,6 +43,8 @@ class Outcome:
         planned: Batches that had to come.
         seconds: From the fault, or else from opening, to the end.
         left: What was left behind: processes, shared memory, files, descriptors.
+        happened: Events that show that the fault happened, with how often each was seen: logged
+            retries, evictions, kills in the middle of a write, ...
     """
 
     what: str
@@ -51,6 +55,7 @@ class Outcome:
     planned: int = 0
     seconds: float = 0.0
     left: tuple[str, ...] = ()
+    happened: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -70,6 +75,8 @@ class Expectation:
         texts: What the message must say.
         seconds: Within which it must come.
         delivered: Batches that must have come before; None: any number.
+        happened: Events that show that the fault happened, with how often each must have been seen
+            at least, in all outcomes of a cell together. A cell that lacks one was not run.
     """
 
     kinds: tuple[str, ...]
@@ -79,6 +86,7 @@ class Expectation:
     texts: tuple[str, ...] = ()
     seconds: float = 10.0
     delivered: int | None = None
+    happened: Mapping[str, int] = field(default_factory=dict)
 
 
 def of_error(
@@ -99,6 +107,27 @@ def of_error(
 def complaints(outcome: Outcome, must: Expectation) -> tuple[str, ...]:
     """Say what is wrong about an outcome; nothing where it is as it must be."""
     return tuple(_complaints(outcome, must))
+
+
+def unproven(found: Sequence[Outcome], must: Expectation) -> str:
+    """Return why the outcomes of a cell do not show that its fault happened; "" if they do.
+
+    Args:
+        found: All outcomes of the cell.
+        must: Which events must have been seen.
+    """
+    for one in found:
+        if one.what == UNAVAILABLE:
+            return one.text or "this system cannot do it"
+    seen: Counter[str] = Counter()
+    for one in found:
+        seen.update(one.happened)
+    lacks = [
+        f"{seen[name]} x {name}, must be at least {least}"
+        for name, least in must.happened.items()
+        if seen[name] < least
+    ]
+    return f"the fault did not happen: {'; '.join(lacks)}" if lacks else ""
 
 
 def _complaints(outcome: Outcome, must: Expectation) -> list[str]:

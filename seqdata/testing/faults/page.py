@@ -9,7 +9,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from seqdata.testing.faults.matrix import Result
-from seqdata.testing.faults.outcome import BROKEN, DIED, MENDED, SHORT, STUCK, WHOLE, WRONG
+from seqdata.testing.faults.outcome import (
+    BROKEN,
+    DIED,
+    MENDED,
+    NOT_RUN,
+    SHORT,
+    STUCK,
+    WHOLE,
+    WRONG,
+)
 from seqdata.testing.faults.table import FAULTS, POLICIES, Cell
 
 _NAMES = {
@@ -20,6 +29,7 @@ _NAMES = {
     SHORT: "SHORT",
     STUCK: "STUCK",
     BROKEN: "BROKEN",
+    NOT_RUN: "NOT RUN",
 }
 
 
