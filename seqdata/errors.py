@@ -114,7 +114,7 @@ def step_line(
         size: How many there are.
         worker: The process that made it; None: the training process.
 
-    Example:
+    Examples:
         >>> step_line(epoch=2, batch=4711, step=1177, rank=3, size=4, worker=1)
         'epoch 2, batch 4711 (step 1177, rank 3 of 4, worker 1)'
     """

@@ -63,7 +63,7 @@ class PluginHost:
             own; for tests and for code that brings its own plugin.
         trace: Whether to log every hook call to the logger ``seqdata.plugins``.
 
-    Example:
+    Examples:
         >>> PluginHost().policy("fixed")(batch_size=2).batch_size
         2
     """

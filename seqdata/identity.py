@@ -21,7 +21,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 def code_digest(thing: object) -> str:
     """Give a digest of a function or callable object (32 hex digits).
 
-    Example:
+    Examples:
         >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 2)
         False
     """

@@ -68,7 +68,7 @@ class SequenceIndex:
         Raises:
             ConfigError: If the lengths are not non-negative integers in one dimension.
 
-        Example:
+        Examples:
             >>> len(SequenceIndex.from_lengths([3, 1, 2]))
             3
         """

@@ -84,7 +84,7 @@ class Loader:
         PlanError: If no sequence is left to play, or lengths and policy make no plan.
         DataError: If the store cannot be opened.
 
-    Example:
+    Examples:
         >>> from seqdata.policies.bucketed import Bucketed
         >>> loader = Loader([[1, 2, 3], [4], [5, 6]], Bucketed(2))
         >>> [tuple(batch["x"].shape) for batch in loader]

@@ -100,7 +100,7 @@ def measure_lengths(
         StallError: If a process made no progress for two minutes.
         DecodeError: If a result does not fit, or has no field along the axis; naming the sequence.
 
-    Example:
+    Examples:
         >>> def words(sequence, rng):
         ...     return {"tokens": np.unique(sequence["x"])}
         >>> measure_lengths([[5, 5, 5], [1, 2]], words).lengths.tolist()

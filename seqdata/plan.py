@@ -47,7 +47,7 @@ class Plan:
     Raises:
         PlanError: If the arrays do not fit together.
 
-    Example:
+    Examples:
         >>> plan = Plan([[0, 0, 3], [1, 0, 2], [2, 0, 5]], offsets=[0, 2, 3])
         >>> len(plan), plan.batch(1).spans.tolist()
         (2, [[2, 0, 5]])

@@ -27,7 +27,7 @@ class RandomStreams:
     Raises:
         ConfigError: If ``seed``, or a place's epoch, is out of range.
 
-    Example:
+    Examples:
         >>> streams = RandomStreams(seed=1)
         >>> noise = torch.randn(2, generator=streams.shared(epoch=0, step=5))
         >>> bool((noise == torch.randn(2, generator=streams.shared(epoch=0, step=5))).all())

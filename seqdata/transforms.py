@@ -29,7 +29,7 @@ class Ragged:
         values: (N, *shape), sequence behind sequence.
         lengths: int64 (n,), timesteps of each sequence; N in all.
 
-    Example:
+    Examples:
         >>> Ragged(np.arange(5.0), np.array([2, 3])).lengths.tolist()
         [2, 3]
     """
@@ -51,7 +51,7 @@ def columnar(transform: Marked) -> Marked:
     Raises:
         ConfigError: If it is not callable.
 
-    Example:
+    Examples:
         >>> @columnar
         ... def halve(columns, seeds):
         ...     x = columns["x"]

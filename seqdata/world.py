@@ -23,7 +23,7 @@ class World:
     Raises:
         ConfigError: If ``rank`` is not in ``[0, size)``.
 
-    Example:
+    Examples:
         >>> World(1, 4)
         World(rank=1, size=4)
     """

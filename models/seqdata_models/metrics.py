@@ -17,7 +17,7 @@ from torchmetrics import Metric
 class ExactMean(Metric):
     """A sum over a count, both float64, each added up over batches and ranks.
 
-    Example:
+    Examples:
         >>> mean = ExactMean()
         >>> mean.update(torch.tensor(3.0), 2)
         >>> mean.update(torch.tensor(1.0), 2)
@@ -60,7 +60,7 @@ class Perplexity(ExactMean):
     with the same number of lanes (published ones: one), since each lane but the first begins
     without what is before it.
 
-    Example:
+    Examples:
         >>> perplexity = Perplexity()
         >>> perplexity.update(4 * torch.tensor(65.0).log(), 4)
         >>> round(float(perplexity.compute()), 4)
@@ -79,7 +79,7 @@ class BitsPerToken(ExactMean):
     the scored ones for bits per byte, which do not depend on how text is cut; 0 over nothing. What
     is scored: as for ``Perplexity``.
 
-    Example:
+    Examples:
         >>> bits = BitsPerToken()
         >>> bits.update(torch.tensor(256.0).log(), 1)
         >>> round(float(bits.compute()), 4)

@@ -18,7 +18,7 @@ class ExactMean:
 
     A plain attribute of a module: neither a buffer, which DDP would overwrite, nor a metric object.
 
-    Example:
+    Examples:
         >>> mean = ExactMean()
         >>> mean.update(torch.tensor(3.0), 2)
         >>> mean.update(torch.tensor(1.0), 2)

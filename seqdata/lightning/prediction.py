@@ -63,7 +63,7 @@ class PredictionWriter(Callback):
         IncompleteEpochError: If rows are missing at the end.
         PlanError: If sequences are missing or there twice.
 
-    Example:
+    Examples:
         >>> writer = PredictionWriter("out/", field="logits")
     """
 

@@ -65,7 +65,7 @@ def write_store(
         RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor broke.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = write_store(f"{folder}/store", [{"x": [1, 2, 3]}, {"x": [4]}])

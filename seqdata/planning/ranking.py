@@ -22,7 +22,7 @@ def stable_order(keys: NDArray[Any]) -> NDArray[np.int64]:
     Args:
         keys: (n,), of a type whose equal values are identical: integers.
 
-    Example:
+    Examples:
         >>> stable_order(np.array([3, 1, 3, 2])).tolist()
         [1, 3, 0, 2]
     """

@@ -26,7 +26,7 @@ class Fixed:
     Raises:
         ConfigError: If an argument cannot be meant.
 
-    Example:
+    Examples:
         >>> index = SequenceIndex.from_lengths([3, 1, 2])
         >>> Fixed(2, shuffle=False).plan(index, seed=0, epoch=0).batch(1).spans.tolist()
         [[2, 0, 2]]

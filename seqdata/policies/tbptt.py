@@ -59,7 +59,7 @@ class TBPTT:
     Raises:
         ConfigError: If an argument cannot be meant.
 
-    Example:
+    Examples:
         >>> index = SequenceIndex.from_lengths([5, 2, 3])
         >>> plan = TBPTT(2, 2, shuffle=False).plan(index, seed=0, epoch=0)
         >>> [plan.batch(step).spans.tolist() for step in range(len(plan))]

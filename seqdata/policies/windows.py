@@ -39,7 +39,7 @@ class Windows:
     Raises:
         ConfigError: If an argument cannot be meant.
 
-    Example:
+    Examples:
         >>> index = SequenceIndex.from_lengths([10])
         >>> windows = Windows(4, 2, 2, horizon=2, shuffle=False)
         >>> windows.plan(index, seed=0, epoch=0).spans.tolist()

@@ -41,7 +41,7 @@ class LaneStates:
     Raises:
         ConfigError: If ``dim`` is no dimension.
 
-    Example:
+    Examples:
         state = self.lanes.take(batch)
         out, state = self.lanes.run(self.lstm, batch, "x", state)
         self.lanes.put(batch, state)

@@ -97,7 +97,7 @@ class DatasetStore:
             ConfigError: If lengths, names or axes do not fit.
             DecodeError: If the first item holds what is no array, number or text.
 
-        Example:
+        Examples:
             >>> items = {0: np.arange(3), 1: np.arange(2)}  # stands for a Dataset
             >>> DatasetStore.of(items, [3, 2]).lengths.tolist()
             [3, 2]

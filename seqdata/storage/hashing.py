@@ -46,7 +46,7 @@ def hash_texts(
     Raises:
         ValueError: If an argument is not so.
 
-    Example:
+    Examples:
         >>> hash_texts(np.frombuffer(b"abc", np.uint8), np.array([0, 1, 3])).tolist()
         [13241633793171066038, 11824316391123867011]
     """

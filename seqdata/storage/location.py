@@ -27,7 +27,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     Raises:
         ConfigError: If the location is of another machine.
 
-    Example:
+    Examples:
         >>> local_path("file:///data/my%20store").as_posix()
         '/data/my store'
     """

@@ -84,7 +84,7 @@ class MemoryStore:
             ConfigError: If there is no sequence, or ``axes`` does not fit.
             DataError: If a sequence is not like the first one; naming it.
 
-        Example:
+        Examples:
             >>> store = MemoryStore.of([[1, 2, 3], [4]])
             >>> len(store), store.lengths.tolist()
             (2, [3, 1])

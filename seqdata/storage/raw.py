@@ -50,7 +50,7 @@ def decimals(numbers: NDArray[np.int64]) -> Raw:
     Args:
         numbers: int64 (n,), none below 0.
 
-    Example:
+    Examples:
         >>> values, offsets = decimals(np.array([7, 10, 0]))
         >>> values.tobytes(), offsets.tolist()
         (b'7100', [0, 1, 3, 4])

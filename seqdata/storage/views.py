@@ -214,7 +214,7 @@ def take(store: Store, numbers: ArrayLike) -> View:
     Raises:
         ConfigError: If they are not integers in one dimension, or there is no such sequence.
 
-    Example:
+    Examples:
         >>> from seqdata.storage.memory import MemoryStore
         >>> take(MemoryStore.of([[1], [2, 2], [3, 3, 3]]), [2, 0, 0]).lengths.tolist()
         [3, 1, 1]
@@ -253,7 +253,7 @@ def where(store: Store, mask: ArrayLike) -> View:
     Raises:
         ConfigError: If it is not one bool per sequence.
 
-    Example:
+    Examples:
         >>> from seqdata.storage.memory import MemoryStore
         >>> store = MemoryStore.of([[1], [2, 2], [3, 3, 3]])
         >>> len(where(store, store.lengths < 3))

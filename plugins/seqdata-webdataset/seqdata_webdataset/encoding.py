@@ -109,7 +109,7 @@ class Encoder:
 def extension_of(name: str, field: Field) -> str:
     """Give the extension that a field is written under.
 
-    Example:
+    Examples:
         >>> extension_of("mel", Field("float32")), extension_of("y", Field("int64", (), None))
         ('mel.npy', 'y.cls')
     """

@@ -22,7 +22,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 
     The key ends at the first dot of the last part of the path; the extension is in small letters.
 
-    Example:
+    Examples:
         >>> split_name("train/utt-7.Mel.npy"), split_name("README"), split_name("__meta__/x.json")
         (('train/utt-7', 'mel.npy'), None, None)
     """
@@ -35,7 +35,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 def last_part(extension: str) -> str:
     """Give the last part of an extension, which says how it is decoded.
 
-    Example:
+    Examples:
         >>> last_part("mel.npy")
         'npy'
     """

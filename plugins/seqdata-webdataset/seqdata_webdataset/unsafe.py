@@ -47,7 +47,7 @@ def allowed(names: Collection[str] | None, where: str) -> frozenset[str]:
 def is_allowed(extension: str, names: frozenset[str]) -> bool:
     """Tell whether the members of an unsafe extension may be read: each unsafe part is named.
 
-    Example:
+    Examples:
         >>> is_allowed("x.pyd", frozenset({"pyd"})), is_allowed("pyd.gz", frozenset({"pyd"}))
         (True, False)
     """

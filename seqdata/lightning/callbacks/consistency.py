@@ -47,7 +47,7 @@ class RankConsistency(Callback):
         ConfigError: If an argument cannot be meant, or the strategy shards parameters.
         RanksDifferError: While training: if ranks differ, with the first name and these ranks.
 
-    Example:
+    Examples:
         >>> check = RankConsistency(every_n_steps=200)
     """
 

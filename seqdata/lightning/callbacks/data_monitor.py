@@ -33,7 +33,7 @@ class DataMonitor(Callback):
     Attributes:
         ranks: Figures of each rank in the latest epoch that ended.
 
-    Example:
+    Examples:
         >>> monitor = DataMonitor()
     """
 

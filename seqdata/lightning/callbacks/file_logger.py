@@ -47,7 +47,7 @@ class RankFileLogger(Callback):
     Raises:
         ConfigError: If an argument cannot be meant.
 
-    Example:
+    Examples:
         >>> logger = RankFileLogger("rank-{rank}.jsonl", every_n_steps=50)
     """
 

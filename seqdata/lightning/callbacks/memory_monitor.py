@@ -45,7 +45,7 @@ class RankMemoryMonitor(Callback):
     Raises:
         ConfigError: If an argument cannot be meant.
 
-    Example:
+    Examples:
         >>> monitor = RankMemoryMonitor()
     """
 

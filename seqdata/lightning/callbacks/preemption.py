@@ -30,7 +30,7 @@ class Preemption(Callback):
     Raises:
         ConfigError: If there is no such signal, or none that can be taken here.
 
-    Example:
+    Examples:
         >>> stops = Preemption(("SIGTERM", "SIGUSR1"))
     """
 

@@ -27,7 +27,7 @@ class RescaleLearningRate(Callback):
         ConfigError: While training: if an optimizer is not torch's, or a batch has no
             ``lr_scale``.
 
-    Example:
+    Examples:
         >>> rescale = RescaleLearningRate()
     """
 

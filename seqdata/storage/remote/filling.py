@@ -90,7 +90,7 @@ def joined(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int6
         ranges: int64 (n, 2) each: first byte and one past the last.
         gap: Bytes between two of them up to which they are one.
 
-    Example:
+    Examples:
         >>> joined([np.array([[50, 60], [0, 10], [8, 20]])]).tolist()
         [[0, 20], [50, 60]]
     """
@@ -112,7 +112,7 @@ def merged(ranges: NDArray[np.int64], gap: int) -> list[tuple[int, int]]:
         ranges: int64 (n, 2), first byte and one past the last.
         gap: Bytes between two of them up to which they are one request.
 
-    Example:
+    Examples:
         >>> merged(np.array([[0, 10], [12, 20], [50, 60]]), gap=5)
         [(0, 20), (50, 60)]
     """

@@ -58,7 +58,7 @@ def check_url(url: str) -> str:
 def shown(url: str) -> str:
     """Give a URL for people: without the user's name and password, and without its query.
 
-    Example:
+    Examples:
         >>> shown("https://me:secret@host/data?signature=abc")
         'https://host/data'
     """
@@ -78,7 +78,7 @@ def identity(url: str, *, tagged: bool = True) -> str:
         tagged: Whether a tag tells content apart, too: then the query of a web address does not
             count, which may be a signature that is made anew each time.
 
-    Example:
+    Examples:
         >>> identity("https://me:secret@host/data/?key=1"), identity("s3://bucket/data#2/")
         ('https://host/data', 's3://bucket/data#2')
     """
@@ -98,7 +98,7 @@ def joined(folder: str, name: str) -> str:
 def parted(url: str) -> tuple[str, str]:
     """Give the URL of the folder that a file lies in, and the file's name.
 
-    Example:
+    Examples:
         >>> parted("s3://bucket/data/part.tar")
         ('s3://bucket/data', 'part.tar')
     """

@@ -69,7 +69,7 @@ def said(sequences: int, size: int, rate: float, left: float | None) -> str:
         rate: Sequences per second.
         left: Seconds; None: nobody knows.
 
-    Example:
+    Examples:
         >>> said(1200, 345_000, 800.4, 75.0)
         '1,200 sequences, 345.0 kB, 800 per second, 0:01:15 left'
     """
