@@ -17,7 +17,7 @@ from rich.table import Table
 from seqdata.cli.console import console, examples, reporting, size
 from seqdata.cli.figures import LengthFigures, length_figures
 from seqdata.opening.stores import open_store
-from seqdata.protocols import Store
+from seqdata.protocols import Field, Store
 from seqdata.storage.remote.urls import without_secrets
 
 _BAR = 40
@@ -68,10 +68,20 @@ def _bytes(path: Path) -> int | None:
 def _fields(store: Store) -> Table:
     table = Table("field", "dtype", "shape", "axis", title="Fields", title_justify="left")
     for name, field in store.fields.items():
-        steps = [] if field.axis is None else ["T"]
-        shape = ", ".join([*steps, *map(str, field.shape)])
-        table.add_row(name, field.dtype, f"[{shape}]", field.axis or "(per sequence)")
+        table.add_row(name, field.dtype, shape_text(field), field.axis or "(per sequence)")
     return table
+
+
+def shape_text(field: Field) -> str:
+    """Return the shape of one sequence's values, like ``[T, 80]``."""
+    steps = [] if field.axis is None else ["T"]
+    return f"[{', '.join([*steps, *map(str, field.shape)])}]"
+
+
+def field_text(name: str, field: Field) -> str:
+    """Return a field with its dtype and, where it is an array, its shape: ``x float32 [T, 80]``."""
+    shape = shape_text(field)
+    return f"{name} {field.dtype}" + ("" if shape == "[]" else f" {shape}")
 
 
 def _print_lengths(out: Console, axis: str, figures: LengthFigures) -> None:

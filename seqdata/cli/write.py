@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from seqdata.cli.console import console, examples, reporting, size
-from seqdata.cli.stats import describe_store
+from seqdata.cli.stats import describe_store, field_text
 from seqdata.errors import ConfigError, MissingShardError, SeqDataError
 from seqdata.host import PluginHost
 from seqdata.opening.forms import form_of
@@ -22,6 +22,7 @@ from seqdata.opening.hosts import default_host
 from seqdata.opening.stores import open_store
 from seqdata.opening.writing import write_store
 from seqdata.protocols import Reader, Store
+from seqdata.readers.binary import refuse_binary
 from seqdata.readers.source import ReadOptions, SourceFile, endings, find_files
 from seqdata.storage.location import local_path
 from seqdata.storage.manifest import MANIFEST
@@ -31,6 +32,7 @@ from seqdata.storage.writing.whole import left_behind
 from seqdata.storage.writing.writer import SHARD_BYTES
 
 STORE = "store"
+_TAR = ".tar"
 _BUDGET = 16_384  # timesteps, in the suggestion at the end
 
 
@@ -140,12 +142,25 @@ def store_at(source: str) -> Store | None:
     path = local_path(source)
     if (path / MANIFEST).is_file():
         return open_store(source)
-    if form_of(source) != "webdataset" or not (path.exists() or "{" in source):
+    form = form_of(source)
+    if not (path.exists() or (form == "webdataset" and "{" in source)):
+        return None
+    if form == "foreign":
+        return None if _has_reader(path) else open_store(source)
+    if form != "webdataset":
         return None
     try:
         return open_store(source)
     except ConfigError:  # without an index they are read from end to end
-        return None
+        if path.name.endswith(_TAR) or path.is_dir():
+            return None
+        raise
+
+
+def _has_reader(path: Path) -> bool:
+    """Return whether the files of a path are Parquet files, of which rows make sequences."""
+    names = [one.name for one in path.iterdir()] if path.is_dir() else [path.name]
+    return any(name.endswith(".parquet") for name in names)
 
 
 def _write_files(
@@ -171,17 +186,15 @@ def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reade
     """Give the reader of a format, or the one that the files' endings mean.
 
     Raises:
-        ConfigError: If the endings mean several.
+        ConfigError: If the endings mean several, or a format that no reader reads.
         PluginError: If there is no such format.
     """
     if kind != "auto":
         return host.reader(kind)
     plain = host.reader("bytes")
     counts = endings(files)
-    found = {
-        ending: (host.find("reader", ending, everywhere=False) if ending else None) or plain
-        for ending in counts
-    }
+    found = {ending: _reader_of(ending, host) or plain for ending in counts}
+    refuse_binary(file for file in files if found[file.path.suffix.lower()] is plain)
     if len(set(found.values())) > 1:
         have = ", ".join(f"{count} {ending or '(none)'}" for ending, count in counts.items())
         raise ConfigError(
@@ -189,6 +202,13 @@ def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reade
             "a narrower glob"
         )
     return next(iter(found.values()))
+
+
+def _reader_of(ending: str, host: PluginHost) -> Reader | None:
+    """Return the reader of an ending; None if there is none."""
+    if ending == _TAR:
+        return host.reader("webdataset")
+    return host.find("reader", ending, everywhere=False) if ending else None
 
 
 def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
@@ -254,7 +274,7 @@ def _report(store: Store, out: str, seconds: float) -> None:
         f"wrote {len(store):,} sequences, {along}: {whole} in {len(shards)} "
         f"shard{'s' if len(shards) != 1 else ''}, {seconds:.1f} s"
     )
-    to.print(f"fields: {', '.join(store.fields)}")
+    to.print(f"fields: {', '.join(map(field_text, store.fields, store.fields.values()))}")
     split = " --too-long split" if int(store.lengths.max()) > _BUDGET else ""
     to.print(f"next: seqdata stats {out}")
     to.print(

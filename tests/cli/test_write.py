@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+import tarfile
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyarrow import feather
 
 from seqdata.cli.app import app
 from seqdata.opening import open_store
@@ -33,7 +36,7 @@ def test_a_glob_of_files_becomes_a_store_of_bytes(folder):
     assert store.lengths.tolist() == [3, 0]
     assert store.fields["x"].dtype == "uint8"
     assert "wrote 2 sequences, 3 timesteps along 'time': " in done.output
-    assert "fields: id, x\n" in done.output
+    assert "fields: id str, x uint8 [T]\n" in done.output
     assert "next: seqdata stats store\n" in done.output
     assert "seqdata plan store --batching token-budget --max-tokens 16384 --world" in done.output
 
@@ -225,6 +228,75 @@ def test_a_store_is_written_again_and_what_is_none_is_said(folder):
     done = write("a.npy", "other", "--format", "store")
     assert done.exit_code != 0
     assert "source 'a.npy': is no store, must be one; leave `--format` out" in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "package"),
+    [
+        ("a.wav", b"anything", "soundfile"),
+        ("A.WAV", b"anything", "soundfile"),
+        ("a.flac", b"anything", "soundfile"),
+        ("a.mp3", b"anything", "torchaudio"),
+        ("a.ogg", b"anything", "soundfile"),
+        ("a.zip", b"anything", "unpacking"),
+        ("a.txt.gz", b"anything", "decompressing"),
+        ("a.h5", b"anything", "h5py"),
+        ("a.png", b"anything", "PIL"),
+        ("a.jpg", b"anything", "PIL"),
+        ("a.npz", b"anything", "numpy.load"),
+        ("a.pt", b"anything", "torch.load"),
+        ("a.safetensors", b"anything", "safetensors"),
+        ("a.json", b"[]", "jsonl"),
+        ("a.dat", b"RIFF\x24\0\0\0WAVEfmt ", "begins like a '.wav' file"),
+        ("a", b"\x1f\x8b\x08\0", "begins like a '.gz' file"),
+        ("a.dat", b"\x89HDF\r\n\x1a\n", "h5py"),
+    ],
+)
+def test_files_of_a_known_binary_format_are_not_taken_for_bytes(folder, name, content, package):
+    (folder / "in").mkdir()
+    (folder / "in" / name).write_bytes(content)
+    for source in ("in", f"in/{name}", "in/*"):
+        done = write(source, "store")
+        assert done.exit_code == 2, done.output
+        assert f"file 'in/{name}' " in done.stderr
+        assert package in done.stderr
+        assert "pass `--format bytes`" in done.stderr
+    done = write("in", "store", "--format", "bytes")
+    assert done.exit_code == 0, done.output
+    assert open_store("store").lengths.tolist() == [len(content)]
+
+
+def test_one_binary_file_among_texts_is_seen(folder):
+    (folder / "in").mkdir()
+    (folder / "in" / "a.txt").write_text("a")
+    (folder / "in" / "b.wav").write_bytes(b"b")
+    assert "file 'in/b.wav' ends in '.wav'" in write("in", "store").stderr
+
+
+def test_tar_shards_go_through_the_plugin_with_or_without_an_index(folder):
+    pytest.importorskip("seqdata_webdataset")
+    (folder / "in").mkdir()
+    np.save(folder / "a.npy", np.arange(5))
+    with tarfile.open(folder / "in" / "x.tar", "w") as shard:
+        shard.add(folder / "a.npy", "a.npy")
+    for source in ("in/x.tar", "in", "in/*.tar"):
+        done = write(source, "store", "--overwrite")
+        assert done.exit_code == 0, done.output
+        assert "fields: id str, npy int64 [T]\n" in done.output
+        assert open_store("store").lengths.tolist() == [5]
+    with tarfile.open(folder / "x.tar.gz", "w:gz") as shard:
+        shard.add(folder / "a.npy", "a.npy")
+    done = write("x.tar.gz", "other")
+    assert done.exit_code == 2
+    assert "x.tar.gz: is compressed, must be a plain tar file" in done.stderr
+
+
+def test_arrow_files_of_others_are_opened_not_read_as_bytes(folder):
+    for name in ("x.arrow", "x.feather"):
+        feather.write_feather(pa.table({"x": [[1, 2], [3]]}), folder / name)
+        done = write(name, "store", "--overwrite")
+        assert done.exit_code == 0, done.output
+        assert open_store("store").lengths.tolist() == [2, 1]
 
 
 def test_a_url_of_no_store_is_said(folder):

@@ -1,0 +1,100 @@
+"""Files whose bytes are not timesteps: by ending or first bytes, and what reads each of them.
+
+Place in the flow: asked before files are read as bytes, and where one cannot be opened as a store.
+Reads: names, first bytes. Makes: advice, errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from seqdata.errors import ConfigError
+from seqdata.readers.source import SourceFile
+
+_AUDIO = "soundfile.read or torchaudio.load"
+_IMAGE = "PIL.Image.open or torchvision.io.read_image"
+_VIDEO = "torchcodec or av"
+_SAFE = "safetensors.numpy.load_file"
+_TORCH = "torch.load(..., weights_only=True)"
+
+READ_BY: Mapping[str, str] = {
+    **dict.fromkeys((".wav", ".flac", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".au"), _AUDIO),
+    **dict.fromkeys((".mp3", ".m4a", ".aac", ".wma"), "torchaudio.load or librosa.load"),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp"), _IMAGE),
+    **dict.fromkeys((".mp4", ".avi", ".mkv", ".mov", ".webm"), _VIDEO),
+    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".he5"), "h5py.File"),
+    **dict.fromkeys((".nc", ".nc4", ".cdf", ".grib", ".grb", ".zarr"), "xarray.open_dataset"),
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), "pandas.read_excel"),
+    **dict.fromkeys((".zip", ".7z", ".rar"), "unpacking it first"),
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".lz4", ".z"), "decompressing it first"),
+    **dict.fromkeys((".tgz",), "decompressing it to .tar first"),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "pickle, if you trust whoever wrote it"),
+    **dict.fromkeys((".pt", ".pth", ".ckpt"), _TORCH),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "sqlite3 or pandas.read_sql"),
+    ".npz": "numpy.load (an archive of several arrays)",
+    ".safetensors": _SAFE,
+    ".mat": "scipy.io.loadmat",
+    ".edf": "mne.io.read_raw_edf",
+    ".bdf": "mne.io.read_raw_bdf",
+    ".tfrecord": "tensorflow or tfrecord",
+    ".avro": "fastavro.reader",
+    ".orc": "pyarrow.orc.read_table",
+    ".mid": "pretty_midi or mido",
+    ".midi": "pretty_midi or mido",
+    ".pdf": "pypdf.PdfReader",
+    ".docx": "python-docx",
+    ".tsv": "pandas.read_csv(..., sep='\\t')",
+    ".json": "json.load (a file with one object per line ends in .jsonl)",
+}
+"""Ending -> what reads such files; their bytes are a container's, not timesteps."""
+
+_SIGNATURES: tuple[tuple[bytes, str], ...] = (
+    (b"RIFF", ".wav"),
+    (b"fLaC", ".flac"),
+    (b"OggS", ".ogg"),
+    (b"ID3", ".mp3"),
+    (b"\x1f\x8b", ".gz"),
+    (b"BZh", ".bz2"),
+    (b"\xfd7zXZ", ".xz"),
+    (b"\x28\xb5\x2f\xfd", ".zst"),
+    (b"PK\x03\x04", ".zip"),
+    (b"\x89HDF", ".h5"),
+    (b"\x89PNG", ".png"),
+    (b"\xff\xd8\xff", ".jpg"),
+    (b"%PDF-", ".pdf"),
+    (b"SQLite format 3", ".sqlite"),
+)
+"""First bytes -> the ending that such files usually have."""
+
+
+def kind_of(file: SourceFile) -> str | None:
+    """Return the ending in ``READ_BY`` that a file has or, by its first bytes, should have."""
+    ending = file.path.suffix.lower()
+    if ending in READ_BY:
+        return ending
+    with file.path.open("rb") as opened:
+        head = opened.read(16)
+    return next((kind for begin, kind in _SIGNATURES if head.startswith(begin)), None)
+
+
+def refuse_binary(files: Iterable[SourceFile]) -> None:
+    """Raise if files that would be read as bytes are of a known binary format.
+
+    The first file of each ending is looked at.
+
+    Raises:
+        ConfigError: If one is, naming what reads it.
+    """
+    first: dict[str, SourceFile] = {}
+    for file in files:
+        first.setdefault(file.path.suffix.lower(), file)
+    for ending, file in first.items():
+        kind = kind_of(file)
+        if kind is None:
+            continue
+        what = f"ends in {ending!r}" if kind == ending else f"begins like a {kind!r} file"
+        raise ConfigError(
+            f"source: file {str(file.path)!r} {what}, and the bytes of such a file are not "
+            f"timesteps. Read it with {READ_BY[kind]} and pass the arrays to "
+            "`seqdata.write_store`, or pass `--format bytes` to write its bytes as they are."
+        )
