@@ -8,6 +8,7 @@ store. Makes: batches, and a state of a few primitives.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ class Loader:
     Args:
         store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``;
             dicts; a pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``.
-        policy: How epochs are batched, or the name of a policy.
+        batching: How epochs are batched: a policy, or its registered name.
         world: Who we are; None: the default process group's rank, else ``World(0, 1)``.
         seed: Of the order and of transforms.
         fields: Names of the fields to read; None: all, or those that the output names.
@@ -94,7 +95,7 @@ class Loader:
     def __init__(
         self,
         store: Any,
-        policy: Policy | str,
+        batching: Policy | str | None = None,
         *,
         world: World | None = None,
         seed: int = 0,
@@ -117,7 +118,9 @@ class Loader:
         pin_memory: bool = False,
         epoch: int = 0,
         name: str = "",
+        policy: Policy | str | None = None,
     ) -> None:
+        batching = _batching(batching, policy)
         if not isinstance(epoch, int) or epoch < 0:
             raise ConfigError(f"loader: `epoch` is {epoch!r}, must be a whole number from 0")
         options = PlayOptions(
@@ -142,7 +145,7 @@ class Loader:
         )
         self._update = Update(accumulate)
         data = store_of(store, lengths=lengths, names=fields)
-        self._player = Player(data, resolve_policy(policy), options)
+        self._player = Player(data, resolve_policy(batching), options)
         self._next = _Place(epoch, 0)  # what the next iteration plays
         self._playing: _Playing | None = None  # what the newest iteration plays; it moves the state
 
@@ -263,6 +266,21 @@ class _Playing:
         if self.step == len(self.share):
             return _Place(self.epoch + 1, 0)
         return _Place(self.epoch, self.share.position(self.step))
+
+
+def _batching(batching: Policy | str | None, policy: Policy | str | None) -> Policy | str:
+    """Return the policy that was passed, under its name of today or of 0.1."""
+    if policy is not None:
+        told = "`policy` is deprecated: write `batching`, or pass the policy by position"
+        if batching is not None:
+            raise ConfigError(f"loader: `batching` and `policy` are both given. {told}.")
+        warnings.warn(f"loader: {told}", DeprecationWarning, stacklevel=3)
+        return policy
+    if batching is None:
+        raise ConfigError(
+            "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
+        )
+    return batching
 
 
 def _checked(state: Mapping[str, Any]) -> _Place:

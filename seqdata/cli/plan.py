@@ -30,6 +30,7 @@ from seqdata.planning.making import describe
 from seqdata.report import Measures
 from seqdata.sharing import Tail
 
+_DEFAULT = "token-budget"
 _LISTED = 5  # sequences named per list
 
 
@@ -52,18 +53,12 @@ def _flag(name: str, help: str) -> Callable[[Any], Any]:
         "seqdata plan store/ --batching bucketed --batch-size 64 --plot plan.png",
         "seqdata plan store/ --batching fixed --batch-size 32 --max-length 512 --too-long split",
         "seqdata plan store/ --max-tokens 16384 --world 8 --tail drop --ledger left-out.jsonl",
-        "seqdata plan store/ --policy tbptt --lanes 64 --chunk 256 --plot lanes.png",
+        "seqdata plan store/ --batching tbptt --lanes 64 --chunk 256 --plot lanes.png",
     )
 )
 @click.argument("store")
-@click.option(
-    "--batching",
-    "--policy",
-    "batching",
-    default="token-budget",
-    show_default=True,
-    help="Name of a policy.",
-)
+@click.option("--batching", help="Name of a policy [default: token-budget].")
+@click.option("--policy", hidden=True, help="The name of --batching until version 0.1.")
 @click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
 @click.option("--batch-size", type=int, help="Rows of a batch.")
 @click.option("--max-length", type=int, help="Most timesteps of a row.")
@@ -103,7 +98,8 @@ def _flag(name: str, help: str) -> Callable[[Any], Any]:
 @reporting
 def plan(
     store: str,
-    batching: str,
+    batching: str | None,
+    policy: str | None,
     seed: int,
     epoch: int,
     shift: int,
@@ -123,24 +119,25 @@ def plan(
         raise ConfigError(
             "plan: `--json` and `--ledger -` are both for stdout, must be one of them; name a file"
         )
-    policy = resolve_policy(batching, chosen)
+    label = _batching(batching, policy)
+    rule = resolve_policy(label, chosen)
     index = SequenceIndex.of_store(open_store(store))
     if shift:
-        index = index.shifted(policy.axis, shift)
-    made = policy.plan(index, seed=seed, epoch=epoch)
+        index = index.shifted(rule.axis, shift)
+    made = rule.plan(index, seed=seed, epoch=epoch)
     batches = made.measures
     worlds = world_figures(made, batches, world, tail)
     written = None
     if target is not None:
-        written = write_ledger(ledger(index, made, policy.axis, world, tail), target)
+        written = write_ledger(ledger(index, made, rule.axis, world, tail), target)
     if target == STDOUT:
         return
-    facts = {"policy": describe(policy), "seed": seed, "epoch": epoch, **_facts(made, batches)}
+    facts = {"policy": describe(rule), "seed": seed, "epoch": epoch, **_facts(made, batches)}
     lists = _lists(made, index)
     if plot is not None and made.lanes:
         draw_lanes(Path(plot), made)
     elif plot is not None:
-        draw_plan(Path(plot), index, made, label=batching, axis=policy.axis, seed=seed)
+        draw_plan(Path(plot), index, made, label=label, axis=rule.axis, seed=seed)
     if as_json:
         of_worlds = [asdict(one) for one in worlds]
         click.echo(json.dumps({**facts, **lists, "worlds": of_worlds}, indent=2))
@@ -150,6 +147,16 @@ def plan(
         console().print(f"ledger: {target}, {written:,} lines")
     if plot is not None:
         console().print(f"drawn: {plot}")
+
+
+def _batching(batching: str | None, policy: str | None) -> str:
+    """Return the name of the policy, given by the option of today or of 0.1."""
+    if policy is not None:
+        told = "`--policy` is deprecated: write `--batching`"
+        if batching is not None:
+            raise ConfigError(f"plan: `--batching` and `--policy` are both given. {told}.")
+        click.echo(f"note: {told}", err=True)
+    return batching or policy or _DEFAULT
 
 
 def _facts(made: Plan, batches: Measures) -> dict[str, Any]:

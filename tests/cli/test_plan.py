@@ -120,7 +120,7 @@ def test_bad_arguments_are_a_message_and_an_exit_code(store, arguments, code, me
 
 def test_lanes_are_planned_by_either_name_of_the_option(store):
     options = ("--lanes", 8, "--chunk", 16, "--world", "1,3")
-    text = run(store, "--policy", "tbptt", *options)
+    text = run(store, "--batching", "tbptt", *options)
     assert text == run(store, "--batching", "tbptt", *options)
     plan = TBPTT(8, 16).plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
     idle = 1 - plan.totals(0, len(plan))[1] / (8 * len(plan))
@@ -139,7 +139,7 @@ def test_lanes_are_planned_by_either_name_of_the_option(store):
 )
 def test_every_option_of_lanes_has_a_switch(store, options, policy):
     facts = json.loads(
-        run(store, "--policy", "tbptt", "--lanes", 4, "--chunk", 16, "--json", *options)
+        run(store, "--batching", "tbptt", "--lanes", 4, "--chunk", 16, "--json", *options)
     )
     plan = policy.plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
     assert facts["policy"] == describe(policy)
@@ -147,7 +147,7 @@ def test_every_option_of_lanes_has_a_switch(store, options, policy):
 
 
 def test_a_shift_leaves_a_stream_shorter_once(store):
-    options = ("--policy", "tbptt", "--lanes", 4, "--chunk", 16, "--shift", 1, "--json")
+    options = ("--batching", "tbptt", "--lanes", 4, "--chunk", 16, "--shift", 1, "--json")
     facts = [json.loads(run(store, *options, *more)) for more in ([], ["--continuous"])]
     empty = LENGTHS.count(0)
     assert facts[0]["timesteps"] == sum(LENGTHS) - len(LENGTHS) + empty
@@ -156,6 +156,16 @@ def test_a_shift_leaves_a_stream_shorter_once(store):
 
 def test_lanes_are_drawn(store, tmp_path):
     drawn = tmp_path / "lanes.png"
-    text = run(store, "--policy", "tbptt", "--lanes", 4, "--chunk", 16, "--plot", drawn)
+    text = run(store, "--batching", "tbptt", "--lanes", 4, "--chunk", 16, "--plot", drawn)
     assert drawn.read_bytes().startswith(b"\x89PNG")
     assert f"drawn: {drawn}" in text
+
+
+def test_policy_is_a_deprecated_name_of_batching(store):
+    options = ("--batch-size", 8, "--json")
+    wanted = run(store, "--batching", "fixed", *options)
+    done = CliRunner().invoke(app, ["plan", str(store), "--policy", "fixed", *map(str, options)])
+    assert done.stdout == wanted
+    assert "note: `--policy` is deprecated: write `--batching`" in done.stderr
+    said = run(store, "--policy", "fixed", "--batching", "fixed", code=2)
+    assert "`--batching` and `--policy` are both given" in said
