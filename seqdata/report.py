@@ -25,7 +25,8 @@ class Report:
         padded: Timesteps after padding each batch to its longest row.
         dropped: int64, numbers of the sequences that are left out (too long, or empty).
         split: int64, numbers of the sequences that are cut into several spans.
-        truncated: int64, numbers of the sequences whose end is left out.
+        truncated: int64, numbers of the sequences whose end (or with ``keep="last"`` beginning) is
+            left out.
         worst: Number of the most expensive batch; -1 without batches.
         worst_rows: Its rows.
         worst_length: Timesteps of its longest row.

@@ -63,6 +63,7 @@ def _flag(name: str, help: str) -> Callable[[Any], Any]:
 @click.option("--batch-size", type=int, help="Rows of a batch.")
 @click.option("--max-length", type=int, help="Most timesteps of a row.")
 @click.option("--too-long", help="error, split, truncate or drop.")
+@click.option("--keep", help="first or last: what remains of the truncated.")
 @click.option("--lanes", type=int, help="Lanes of all ranks together (tbptt).")
 @click.option("--chunk", type=int, help="Most timesteps of a lane's row (tbptt).")
 @click.option("--advance", type=int, help="Timesteps from one chunk to the next (tbptt).")

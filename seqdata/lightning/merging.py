@@ -34,6 +34,7 @@ class Target:
         rows: Rows that are planned.
         spans: Whether a row is written for each span.
         partial: Whether rows may be missing.
+        last: Whether of a truncated sequence the last timesteps are planned.
         overwrite: Whether a store in ``root`` is replaced.
     """
 
@@ -44,6 +45,7 @@ class Target:
     spans: bool
     partial: bool
     overwrite: bool
+    last: bool = False
 
 
 def write_pool(pool: Pool, target: Target) -> None:
@@ -121,7 +123,7 @@ def _check_whole(pool: Pool, edges: NDArray[np.int64], target: Target) -> None:
     if target.spans:
         return
     before = np.concatenate([[0], stops[:-1]])
-    before[edges[:-1]] = 0
+    before[edges[:-1]] = starts[edges[:-1]] if target.last else 0
     if (starts != before).any():
         at = int(np.flatnonzero(starts != before)[0])
         raise PlanError.at(

@@ -121,7 +121,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(
-    outputs: Any, batch: Any, wanted: Wanted, known: Mapping[str, Predicted]
+    outputs: Any, batch: Any, wanted: Wanted, known: Mapping[str, Predicted], *, last: bool = False
 ) -> Rows | None:
     """Give the real rows of a batch; None where there are none.
 
@@ -133,6 +133,7 @@ def rows_of(
         batch: What it was given.
         wanted: What is written.
         known: Name -> what it was in an earlier batch.
+        last: Whether of a truncated sequence the last timesteps are planned.
 
     Raises:
         ConfigError: If the batch or the output is not what can be written.
@@ -152,7 +153,7 @@ def rows_of(
         if per == "timestep":
             value = _timesteps(name, value, batch, places, keep)
             guessed.extend([] if said else [name])
-        elif per == "sequence":
+        elif per == "sequence" and not last:
             _check_whole(name, places, batch)
         array = value.contiguous().numpy()
         fields[name] = Predicted(array.dtype.name, array.shape[1:], per)

@@ -168,6 +168,7 @@ class PredictionWriter(Callback):
             spans=self._wanted.spans,
             partial=self._partial,
             overwrite=self._overwrite,
+            last=getattr(player.policy, "keep", None) == "last",
         )
         if not self._partial:
             _check_all(player, target, steps)
@@ -268,7 +269,7 @@ class _Run:
     def _add(self, outputs: Any, batch: Any, number: int) -> None:
         one = self._sets[number]
         known = {} if one.spill is None else one.spill.fields
-        rows = rows_of(outputs, batch, self._wanted, known)
+        rows = rows_of(outputs, batch, self._wanted, known, last=one.target.last)
         if rows is None or one.spill is None:
             return
         if not one.spill.fields and rows.guessed:

@@ -20,6 +20,7 @@ from seqdata.planning.randomness import Draw
 
 TooLong = Literal["error", "split", "truncate", "drop"]
 Empty = Literal["drop", "error"]
+Keep = Literal["first", "last"]
 
 
 class ItemRule(Protocol):
@@ -57,6 +58,7 @@ class WholeSequences:
         too_long: ``error``, ``split`` into spans of at most ``max_length``, ``truncate`` or
             ``drop``.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        keep: Which timesteps of a truncated sequence remain: the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an option is none of these.
@@ -65,6 +67,7 @@ class WholeSequences:
     max_length: int | None = None
     too_long: TooLong = "error"
     empty: Empty = "drop"
+    keep: Keep = "first"
 
     def __post_init__(self) -> None:
         if self.too_long not in ("error", "split", "truncate", "drop"):
@@ -77,6 +80,13 @@ class WholeSequences:
         if self.max_length is not None and self.max_length < 1:
             raise ConfigError(
                 f"policy: `max_length` is {self.max_length!r}, must be at least 1 or None"
+            )
+        if self.keep not in ("first", "last"):
+            raise ConfigError(f"policy: `keep` must be 'first' or 'last', but is {self.keep!r}.")
+        if self.keep == "last" and self.too_long != "truncate":
+            raise ConfigError(
+                f"policy: `keep`='last' needs `too_long`='truncate', but `too_long` is "
+                f"{self.too_long!r}. Pass too_long='truncate', or leave `keep` out."
             )
 
     def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -102,6 +112,8 @@ class WholeSequences:
         del draw  # nothing here is random
         if self.max_length is None:
             return np.zeros_like(pieces.lengths), pieces.lengths
+        if self.keep == "last":
+            return np.maximum(pieces.lengths - self.max_length, 0), pieces.lengths
         starts = pieces.parts * self.max_length
         return starts, np.minimum(starts + self.max_length, pieces.lengths)
 

@@ -21,6 +21,9 @@ from seqdata.planning.randomness import Draw
 from seqdata.report import Report, report_of
 from seqdata.tables import BatchTable
 
+_LATER = ("keep",)
+"""Options of policies that came after states had been saved: left unsaid at their defaults."""
+
 
 def plan_blocks(
     policy: Any, items: Items, cutter: Cutter, *, seed: int, epoch: int, worst_first: bool = False
@@ -67,6 +70,8 @@ def describe(policy: object) -> str:
     parts = []
     for one in fields(policy):
         value = getattr(policy, one.name)
+        if one.name in _LATER and value == one.default:
+            continue
         shown = value.__qualname__ if isinstance(value, Callable) else repr(value)  # type: ignore[arg-type]
         parts.append(f"{one.name}={shown}")
     return f"{type(policy).__name__}({', '.join(parts)})"

@@ -15,7 +15,7 @@ from seqdata.errors import PlanError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.cutting import EveryFew, check_count, longest_first
-from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.planning.ranking import stable_order
@@ -37,6 +37,7 @@ class Bucketed:
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
+        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an argument cannot be meant.
@@ -49,6 +50,7 @@ class Bucketed:
     too_long: TooLong = "error"
     empty: Empty = "drop"
     worst_first: bool = True
+    keep: Keep = "first"
 
     def __post_init__(self) -> None:
         check_count("bucketed", "batch_size", self.batch_size)
@@ -68,7 +70,7 @@ class Bucketed:
         return EveryFew(self.batch_size, _noisy, arranged=True)
 
     def _rule(self) -> WholeSequences:
-        return WholeSequences(self.max_length, self.too_long, self.empty)
+        return WholeSequences(self.max_length, self.too_long, self.empty, self.keep)
 
     def _items(self, index: SequenceIndex) -> Items:
         return select(index, self.axis, self._rule(), policy="bucketed")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.cutting import EveryFew, any_order, check_count
-from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
 
 
@@ -22,6 +22,7 @@ class Fixed:
         max_length: Most timesteps of a row; None: no limit.
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an argument cannot be meant.
@@ -38,6 +39,7 @@ class Fixed:
     max_length: int | None = None
     too_long: TooLong = "error"
     empty: Empty = "drop"
+    keep: Keep = "first"
 
     def __post_init__(self) -> None:
         check_count("fixed", "batch_size", self.batch_size)
@@ -55,7 +57,7 @@ class Fixed:
         return EveryFew(self.batch_size, any_order, arranged=False)
 
     def _rule(self) -> WholeSequences:
-        return WholeSequences(self.max_length, self.too_long, self.empty)
+        return WholeSequences(self.max_length, self.too_long, self.empty, self.keep)
 
     def _items(self, index: SequenceIndex) -> Items:
         return select(index, self.axis, self._rule(), policy="fixed")

@@ -18,7 +18,7 @@ from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut, histogram
 from seqdata.planning.cutting import check_count, longest_first
-from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.packing import Slots, pack
 from seqdata.planning.randomness import Draw, Purpose
@@ -37,6 +37,7 @@ class Packed:
         max_length: Most timesteps of a sequence; None: the row's.
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an argument cannot be meant.
@@ -49,6 +50,7 @@ class Packed:
     max_length: int | None = None
     too_long: TooLong = "error"
     empty: Empty = "drop"
+    keep: Keep = "first"
 
     def __post_init__(self) -> None:
         check_count("packed", "rows", self.rows)
@@ -72,7 +74,9 @@ class Packed:
         return Rows(self.rows, self.row_length)
 
     def _rule(self) -> WholeSequences:
-        return WholeSequences(self.max_length or self.row_length, self.too_long, self.empty)
+        return WholeSequences(
+            self.max_length or self.row_length, self.too_long, self.empty, self.keep
+        )
 
     def _items(self, index: SequenceIndex) -> Items:
         limit = "max_length" if self.max_length else "row_length"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.cutting import EveryFew, check_count, longest_first
-from seqdata.planning.items import Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw
 
@@ -33,6 +33,7 @@ class Sorted:
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
+        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an argument cannot be meant.
@@ -45,6 +46,7 @@ class Sorted:
     too_long: TooLong = "error"
     empty: Empty = "drop"
     worst_first: bool = True
+    keep: Keep = "first"
 
     def __post_init__(self) -> None:
         check_count("sorted", "batch_size", self.batch_size)
@@ -64,7 +66,7 @@ class Sorted:
         return EveryFew(self.batch_size, _by_length, arranged=True)
 
     def _rule(self) -> WholeSequences:
-        return WholeSequences(self.max_length, self.too_long, self.empty)
+        return WholeSequences(self.max_length, self.too_long, self.empty, self.keep)
 
     def _items(self, index: SequenceIndex) -> Items:
         return select(index, self.axis, self._rule(), policy="sorted")

@@ -20,7 +20,7 @@ from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut, histogram
 from seqdata.planning.cutting import check_count, longest_first
-from seqdata.planning.items import Cost, Empty, Items, TooLong, WholeSequences, select
+from seqdata.planning.items import Cost, Empty, Items, Keep, TooLong, WholeSequences, select
 from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw, Purpose
 
@@ -42,6 +42,7 @@ class TokenBudget:
         too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
+        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an argument cannot be meant.
@@ -57,6 +58,7 @@ class TokenBudget:
     empty: Empty = "drop"
     worst_first: bool = True
     cost: Literal["max"] | Cost | None = None
+    keep: Keep = "first"
 
     def __post_init__(self) -> None:
         check_count("token-budget", "max_tokens", self.max_tokens)
@@ -88,7 +90,9 @@ class TokenBudget:
         return Rungs(self.max_tokens, self.max_rows, self.min_batches)
 
     def _rule(self) -> WholeSequences:
-        return WholeSequences(self.max_length or self.max_tokens, self.too_long, self.empty)
+        return WholeSequences(
+            self.max_length or self.max_tokens, self.too_long, self.empty, self.keep
+        )
 
     def _items(self, index: SequenceIndex) -> Items:
         limit = "max_length" if self.max_length else "max_tokens"

@@ -91,7 +91,12 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
     numbers, starts, stops = spans.T
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1))  # first span of each sequence
     before = np.concatenate([[0], stops[:-1]])
-    before[firsts] = 0
+    cut = np.zeros(len(lengths), dtype=np.bool_)
+    cut[report.truncated] = True
+    ends = np.zeros(len(lengths), dtype=np.int64)
+    np.maximum.at(ends, numbers, stops)
+    at_end = cut[numbers[firsts]] & (ends == lengths)[numbers[firsts]]  # the beginning is cut off
+    before[firsts] = np.where(at_end, np.maximum(starts[firsts], 1), 0)
     wrong = np.flatnonzero(starts != before)
     if len(wrong):
         number = int(numbers[wrong[0]])
@@ -99,13 +104,9 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
             f"plan: sequence {number} goes from timestep {int(before[wrong[0]])} on at "
             f"{int(starts[wrong[0]])}, must have each timestep scored once"
         )
-    ends = np.zeros(len(lengths), dtype=np.int64)
-    np.maximum.at(ends, numbers, stops)
     expected = lengths.copy()
     expected[report.dropped] = 0
-    cut = np.zeros(len(lengths), dtype=np.bool_)
-    cut[report.truncated] = True
-    fits = np.where(cut, (ends > 0) & (ends < lengths), ends == expected)
+    fits = np.where(cut, ends > 0, ends == expected)
     if targets_only:
         fits = ends <= expected
         fits &= int((expected - ends).sum()) == min(targets_only, int(expected.sum()))

@@ -157,6 +157,16 @@ def test_a_truncated_sequence_says_how_far_it_was_predicted(tmp_path):
     assert read(tmp_path / "out")["spans"] == [[[0, min(3, len(one))]] for one in DATA]
 
 
+def test_the_kept_end_of_a_truncated_sequence_is_predicted(tmp_path):
+    policy = Bucketed(4, max_length=3, too_long="truncate", keep="last")
+    predict(
+        data_of(batching=policy), tmp_path / "out", per={"steps": "timestep", "sum": "sequence"}
+    )
+    made = read(tmp_path / "out")
+    assert made["spans"] == [[[max(0, len(one) - 3), len(one)]] for one in DATA]
+    assert flat(made["steps"]) == [running(one[-3:]) for one in DATA]
+
+
 def test_windows_give_a_row_for_each(tmp_path):
     policy = Windows(2, 1, 4, horizon=2)
     predict(data_of(batching=policy), tmp_path / "out", per="span", model=Predictor("forecast"))

@@ -7,10 +7,13 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
+from seqdata.planning.making import describe
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.policies.packed import Packed
 from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.testing.plans import check_policy
 
 POLICIES = [Fixed(8), Sorted(8), Bucketed(8), TokenBudget(256)]
 SHUFFLED_BY_BLOCK = 300_000  # above 2^18: two blocks
@@ -114,6 +117,45 @@ def test_truncating_and_dropping_are_reported(policy):
     report = dropping.plan(index_of(), seed=0, epoch=0).report
     assert report.dropped.tolist() == np.flatnonzero(lengths > 7).tolist()
     assert report.sequences == int((lengths <= 7).sum())
+
+
+def test_the_last_timesteps_of_a_truncated_sequence_may_be_kept(policy):
+    lengths = index_of().lengths
+    first = dataclasses.replace(policy, too_long="truncate", max_length=7)
+    last = dataclasses.replace(first, keep="last")
+    plan = last.plan(index_of(), seed=0, epoch=0)
+    for sequence, start, stop in plan.spans.tolist():
+        assert (start, stop) == (max(0, lengths[sequence] - 7), lengths[sequence])
+    firsts = first.plan(index_of(), seed=0, epoch=0)
+    assert plan.spans[:, 0].tolist() == firsts.spans[:, 0].tolist()
+    assert plan.report.truncated.tolist() == firsts.report.truncated.tolist()
+    assert plan.fingerprint != firsts.fingerprint
+    check_policy(last, index_of())
+
+
+def test_packed_rows_may_keep_the_last_timesteps():
+    policy = Packed(2, 8, max_length=7, too_long="truncate", keep="last")
+    lengths = index_of().lengths
+    plan = policy.plan(index_of(), seed=0, epoch=0)
+    assert sorted(plan.spans.tolist()) == [
+        [number, max(0, length - 7), length] for number, length in enumerate(lengths)
+    ]
+    check_policy(policy, index_of())
+
+
+def test_states_from_before_there_was_keep_still_fit(policy):
+    assert "keep" not in describe(policy)
+    kept = dataclasses.replace(policy, max_length=7, too_long="truncate", keep="last")
+    assert describe(kept).endswith("keep='last')")
+
+
+def test_keep_needs_truncation(policy):
+    with pytest.raises(
+        ConfigError, match=r"`keep`='last' needs `too_long`='truncate', but .*'error"
+    ):
+        dataclasses.replace(policy, keep="last")
+    with pytest.raises(ConfigError, match="`keep` must be 'first' or 'last', but is 'end'"):
+        dataclasses.replace(policy, max_length=7, too_long="truncate", keep="end")
 
 
 def test_a_sequence_that_is_too_long_is_an_error_at_plan_time(policy):
