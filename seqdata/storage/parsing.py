@@ -14,6 +14,7 @@ from typing import Any
 
 from seqdata.errors import DataError, FingerprintMismatch, LimitError
 from seqdata.protocols import Field
+from seqdata.storage.limits import MAX_FOOTER
 from seqdata.storage.location import is_plain_name, open_inside
 from seqdata.storage.manifest import (
     FORMAT,
@@ -219,7 +220,7 @@ class _Reader:
             timesteps={axis: self.count(timesteps, axis, place) for axis in axes},
             buffers={name: self.places(buffers[name], f"{place}, {name!r},") for name in fields},
         )
-        if shard.footer_bytes > shard.bytes:
+        if shard.footer_bytes > min(shard.bytes, MAX_FOOTER):  # a footer is read as a whole
             raise self.error(
                 place, f"has a footer of {shard.footer_bytes} bytes", "have a shorter one"
             )

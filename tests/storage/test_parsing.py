@@ -139,6 +139,7 @@ WRONG = [
     ((*S, "file"), "a/b", "shard 0, 'file', is 'a/b', must be a name inside of the folder"),
     ((*S, "file"), "a\0", "shard 0, 'file', is .*, must be a name inside of the folder"),
     ((*S, "file"), "\ud800", "shard 0, 'file', is .*, must be a name inside of the folder"),
+    ((*S, "footer_bytes"), 65 << 20, "shard 0 has a footer of .* bytes, must have a shorter one"),
     ((*S, "bytes"), 5, "shard 0 has a footer of .* bytes, must have a shorter one"),
     ((*S, "bytes"), 1e3, "shard 0, 'bytes', is a float, must be a whole number"),
     ((*S, "timesteps"), {}, r"shard 0 has fields .*, must have \['id', 'x', 'y'\]"),

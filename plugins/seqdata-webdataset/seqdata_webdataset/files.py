@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DataError, MissingShardError
 from seqdata.kernel.choose import kernel
+from seqdata.storage.limits import refuse
 from seqdata.storage.location import limit_of
 from seqdata.storage.places import Place
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
+MAX_SMALL = 1 << 30
+"""Bytes of an index, or of the list of a folder's shards: these are read as a whole."""
 
 
 def map_shard(path: Path, place: Place, *, ahead: bool = False) -> NDArray[np.uint8]:
@@ -58,11 +61,23 @@ def content_of(path: Path, place: Place) -> bytes:
 
     Raises:
         DataError: If it cannot be read.
+        LimitError: If it has more than ``MAX_SMALL`` bytes.
     """
     try:
+        check_small(path.stat().st_size, place)
         return path.read_bytes()
     except OSError as error:
         raise _unreadable(place, error) from error
+
+
+def check_small(size: int, place: Place) -> None:
+    """Refuse a file that is read as a whole and is too large for that.
+
+    Raises:
+        LimitError: If it has more than ``MAX_SMALL`` bytes.
+    """
+    if size > MAX_SMALL:
+        refuse(place, f"has {size} bytes", f"have at most {MAX_SMALL}", size, MAX_SMALL)
 
 
 def names_in(folder: Path) -> list[str]:

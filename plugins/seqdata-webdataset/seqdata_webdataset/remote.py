@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DataError, MissingShardError, RemoteReadError
 from seqdata.storage.places import Place
 from seqdata.storage.remote.cache import Wanted, cache_of
-from seqdata.storage.remote.files import remote_files, writable_files
+from seqdata.storage.remote.files import RemoteFiles, remote_files, writable_files
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import identity, joined, parted, shown
+from seqdata_webdataset.files import check_small, content_of
 from seqdata_webdataset.keeping import FOLDER, SUFFIX, cache_folder, index_place, put_file
 from seqdata_webdataset.listing import LIST, Listed, load_list
 from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
@@ -129,10 +130,9 @@ class RemoteShard:
     def _raw_index(self, place: Place) -> bytes | None:
         (cached,) = self.kept(self.name + SUFFIX)
         if cached.is_file():
-            return cached.read_bytes()
+            return content_of(cached, place)
         files = remote_files(joined(self.url, FOLDER), self.remote)
-        name = self.name + SUFFIX
-        return _if_there(lambda: files.read(name, 0, files.stat(name, place).size, place))
+        return _if_there(lambda: _whole(files, self.name + SUFFIX, place))
 
 
 def _if_there(call: Callable[[], Given]) -> Given | None:
@@ -150,6 +150,19 @@ def _if_there(call: Callable[[], Given]) -> Given | None:
         raise
 
 
+def _whole(files: RemoteFiles, name: str, place: Place) -> bytes:
+    """Return the bytes of a small file.
+
+    Raises:
+        MissingShardError: If it is not there.
+        RemoteReadError: If it cannot be read.
+        LimitError: If it is too large to be one.
+    """
+    size = files.stat(name, place).size
+    check_small(size, place)
+    return files.read(name, 0, size, place)
+
+
 def _list_of(url: str, remote: Remote) -> bytes | None:
     """Give the file of the list of the shards of a folder; None: there is none.
 
@@ -157,7 +170,7 @@ def _list_of(url: str, remote: Remote) -> bytes | None:
         RemoteReadError: If it cannot be asked for.
     """
     files = remote_files(joined(url, FOLDER), remote)
-    return _if_there(lambda: files.read(LIST, 0, files.stat(LIST).size))
+    return _if_there(lambda: _whole(files, LIST, Place(dataset=files.location, file=LIST)))
 
 
 def find_remote(url: str, remote: Remote, suffix: str) -> list[RemoteShard]:

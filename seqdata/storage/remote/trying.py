@@ -19,6 +19,7 @@ from seqdata.errors import (
     UnsafeContentError,
 )
 from seqdata.storage.places import Place
+from seqdata.storage.remote.bodies import WrongBodyError
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.redirects import RefusedRedirectError
 from seqdata.storage.remote.urls import without_secrets
@@ -104,6 +105,11 @@ def _is_final(error: Exception, place: Place, attempt: int, doing: str) -> SeqDa
                 f"{one}, must stay with http or https; give the address that it leads to, if you "
                 "trust it",
             )
+        if isinstance(one, WrongBodyError):
+            return _failed(
+                place, str(one), attempt, doing, "serve the files by a server that answers a "
+                "request for a range of bytes with just these bytes",
+            )  # fmt: skip
     if isinstance(error, FileNotFoundError):  # over the web it may stand for anything
         status = None if cause is None else status_of(cause)
         passing = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)

@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
 _HOP = ("connection", "keep-alive", "transfer-encoding", "content-length", "server", "date")
 _PATIENCE = 30.0  # seconds
+_PADDING = bytes(1 << 18)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,43 @@ def slow(rate: int = 1000) -> Fault:
             time.sleep(step / rate)
 
     return send
+
+
+class Endless:
+    """Send bodies that do not end: the client must stop reading. A ``Fault``.
+
+    Must come of it: an error that says how many bytes were asked for, and no more than some
+    buffers of the network taken.
+
+    Args:
+        most: Bytes of a body after which it does end, for the sake of a client that reads it all.
+
+    Attributes:
+        bodies: How many were begun.
+        taken: Bytes of the longest one that the client, or the network, has taken.
+    """
+
+    def __init__(self, most: int = 64 << 20) -> None:
+        self._most = most
+        self.bodies = 0
+        self.taken = 0
+
+    def __call__(self, answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+        """Send the answer, and go on."""
+        if not answer.body:
+            _send(answer, handler)
+            return
+        self.bodies += 1
+        handler.close_connection = True
+        _send(replace(answer, size=None), handler, said=None)
+        taken = len(answer.body)
+        while taken < self._most:
+            try:
+                handler.wfile.write(_PADDING)
+            except OSError:  # the client has gone
+                break
+            taken += len(_PADDING)
+        self.taken = max(self.taken, taken)
 
 
 def retagged(after: int) -> Fault:

@@ -1,5 +1,6 @@
 """Redirects: followed to other web servers, never to files, and never out of https."""
 
+import base64
 import datetime
 import ipaddress
 import ssl
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdata import Remote, RemoteReadError, UnsafeContentError, open_store
+from seqdata import ConfigError, Remote, RemoteReadError, UnsafeContentError, open_store
 from seqdata.storage.remote.files import remote_files
 from seqdata.testing.faults.network import Answer, folder_of, served
 from tests.storage.remote.samples import read_all, write
@@ -127,6 +128,76 @@ def test_what_is_secret_stays_with_its_server_and_out_of_messages(web, tmp_path)
             remote_files(first.url, quick(tmp_path)).read("file.bin", 0, 9)
         for secret in ("password", "Signature", "abc", "me:"):
             assert secret not in f"{caught.value} {caught.value.facts} {caught.value.__cause__}"
+
+
+MINE = "token99"
+KINDS = {
+    "cookies": {"client_kwargs": {"cookies": {"key": MINE}}},
+    "pairs": {"client_kwargs": {"cookies": [("key", MINE)]}},
+    "cookies beside a header": {
+        "client_kwargs": {"cookies": {"key": MINE}}, "headers": {"Cookie": "other=1"},
+    },
+    "cookies of each request": {"cookies": {"key": MINE}},
+    "headers": {"client_kwargs": {"headers": {"Cookie": f"key={MINE}"}}},
+    "credentials": {"client_kwargs": {"auth": MINE}},
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:BasicAuth is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_cookies_and_credentials_stay_with_their_server(tmp_path, web, kind):
+    aiohttp = pytest.importorskip("aiohttp")
+    options = KINDS[kind]
+    if kind == "credentials":
+        options = {"client_kwargs": {"auth": aiohttp.BasicAuth("me", MINE)}}
+    here, there = [], []
+
+    def told(heard, then):
+        def answer(asked):
+            heard.append({name.lower(): value for name, value in asked.headers})
+            return then(asked)
+
+        return answer
+
+    with (
+        served(told(there, folder_of(tmp_path / "data"))) as second,
+        served(told(here, leading_to(second.url))) as first,
+    ):
+        files = remote_files(first.url, quick(tmp_path, **options))
+        assert files.stat("file.bin").size == len(CONTENT)
+        assert files.read("file.bin", 10, 300) == CONTENT[10:300]
+    assert len(here) == len(there) == 2
+    for headers in here:
+        said = headers.get("cookie", headers.get("authorization"))
+        if kind == "credentials":
+            assert said == f"Basic {base64.b64encode(b'me:' + MINE.encode()).decode()}"
+        elif kind == "cookies beside a header":
+            assert said == f"key={MINE}; other=1"
+        else:
+            assert said == f"key={MINE}"
+    for headers in there:
+        assert not {"cookie", "authorization"} & set(headers)
+
+
+def test_a_jar_with_cookies_of_no_server_is_refused(tmp_path, web):
+    aiohttp = pytest.importorskip("aiohttp")
+    import asyncio
+
+    async def jar(url=None):
+        made = aiohttp.CookieJar(unsafe=True)
+        made.update_cookies({"key": MINE}, *([url] if url else []))
+        return made
+
+    def read(cookies):
+        options = {"client_kwargs": {"cookie_jar": asyncio.run(cookies)}}
+        return remote_files(web.url, quick(tmp_path, **options)).read("file.bin", 0, 9)
+
+    from yarl import URL
+
+    assert read(jar(URL(web.url))) == CONTENT[:9]
+    text = "`cookie_jar` holds key without a domain, each cookie must have one, or it goes to every"
+    with pytest.raises(ConfigError, match=text):
+        read(jar())
 
 
 @pytest.fixture

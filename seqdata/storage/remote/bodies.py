@@ -1,0 +1,75 @@
+"""Bodies of web servers' answers: no more is read than was asked for.
+
+A server may send a body that never ends, the whole of a file where a part was asked for, or a few
+bytes that unpack to very many; none of it may fill the memory. Place in the flow: fsspec's web
+client is made with this. Reads: answers. Makes: their bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+LISTING_BYTES = 16 << 20
+"""Bytes that an answer may have at most where no range was asked for: that is a listing."""
+PLAIN = "identity"
+"""What is accepted as encoding: compressed bytes of a file are not the bytes of the file."""
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)$")
+_PART = re.compile(r"bytes (\d+)-")
+_WHOLE, _PARTIAL, _ERRORS = 200, 206, 400  # status
+
+
+class WrongBodyError(Exception):
+    """A body is not the part of the file that was asked for; another try gives the same."""
+
+
+@functools.cache
+def bounded_response() -> type[Any]:
+    """Return the class of answers that read no more than was asked for."""
+    import aiohttp
+
+    class BoundedResponse(aiohttp.ClientResponse):
+        """An answer of a web server; the body of an error is not read."""
+
+        async def read(self) -> bytes:
+            if self._body is None:
+                self._body = await _body_of(self)
+            return self._body
+
+    return BoundedResponse
+
+
+async def _body_of(answer: Any) -> bytes:
+    """Return the body of an answer.
+
+    Raises:
+        WrongBodyError: If it is longer than what was asked for, compressed, or another part of the
+            file.
+    """
+    if answer.status >= _ERRORS:
+        answer.close()
+        return b""
+    packed = answer.headers.get("Content-Encoding", PLAIN)
+    if packed != PLAIN:
+        answer.close()
+        raise WrongBodyError(f"the bytes of the file were asked for, they came as {packed!r}")
+    most = LISTING_BYTES
+    asked = _RANGE.match(answer.request_info.headers.get("Range", ""))
+    if asked is not None:
+        start, most = int(asked[1]), int(asked[2]) + 1 - int(asked[1])
+        told = _PART.match(answer.headers.get("Content-Range", ""))
+        begins = int(told[1]) if told is not None and answer.status == _PARTIAL else start
+        if answer.status == _WHOLE:
+            begins = 0
+        if begins != start:
+            answer.close()
+            raise WrongBodyError(f"bytes from {start} on were asked for, bytes from {begins} came")
+    pieces, size = [], 0
+    while piece := await answer.content.readany():  # ends: the transport bounds each try
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            answer.close()  # what else comes is not waited for
+            raise WrongBodyError(f"{most} bytes were asked for, more came")
+    return b"".join(pieces)

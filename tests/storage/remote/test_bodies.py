@@ -1,0 +1,115 @@
+"""Bodies that are longer than what was asked for, or another part: none fills the memory."""
+
+import gzip
+
+import pytest
+
+from seqdata import Remote, RemoteReadError, open_store
+from seqdata.errors import MissingShardError
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.remote.bodies import LISTING_BYTES
+from seqdata.storage.remote.files import remote_files
+from seqdata.testing.faults.network import Answer, Endless, folder_of, served
+from tests.storage.remote.samples import write
+
+CONTENT = bytes(range(256)) * 16
+BUFFERS = 32 << 20  # bytes that the network holds at most, twice over
+
+
+@pytest.fixture
+def web(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file.bin").write_bytes(CONTENT)
+    with served(folder_of(tmp_path / "data")) as made:
+        yield made
+
+
+@pytest.fixture
+def remote(tmp_path):
+    return Remote(cache_dir=tmp_path / "cache", retry_seconds=1.5, stall_seconds=20.0)
+
+
+def test_a_body_that_never_ends_is_left_after_what_was_asked_for(web, remote):
+    web.fault = Endless()
+    text = (
+        r'\("file\.bin"\).*: cannot be read \(2 bytes were asked for, more came; tried once\), '
+        r"must be; serve the files by a server that answers a request for a range of bytes with "
+        r"just these bytes"
+    )
+    with pytest.raises(RemoteReadError, match=text):
+        remote_files(web.url, remote).read("file.bin", 1, 3)
+    assert web.fault.bodies == 1
+    assert web.fault.taken < BUFFERS
+
+
+def test_the_body_of_an_error_is_not_read(web, remote):
+    web.fault = Endless()
+    with served(lambda asked: Answer(404, (), b"" if asked.method == "HEAD" else b"no")) as gone:
+        gone.fault = web.fault
+        files = remote_files(gone.url, remote)
+        for ask in (lambda: files.stat("file.bin"), lambda: files.read("file.bin", 1, 3)):
+            with pytest.raises(MissingShardError):
+                ask()
+    assert web.fault.bodies
+    assert web.fault.taken < BUFFERS
+
+
+def test_a_listing_that_never_ends_is_left(web, remote):
+    page = Answer(200, (("Content-Type", "text/html"),), b'<a href="file.bin">file.bin</a>')
+    with served(lambda _: page) as listing:
+        assert remote_files(listing.url, remote).names() == ["file.bin"]
+        listing.fault = Endless(LISTING_BYTES + 2 * BUFFERS)
+        with pytest.raises(RemoteReadError, match=f"{LISTING_BYTES} bytes were asked for, more"):
+            remote_files(listing.url, remote).names()
+        assert listing.fault.taken < LISTING_BYTES + BUFFERS
+
+
+def test_a_manifest_that_never_ends_is_left(tmp_path, remote):
+    write(tmp_path / "store")
+    with served(folder_of(tmp_path / "store")) as made:
+        made.fault, made.hits = Endless(), MANIFEST
+        with pytest.raises(RemoteReadError, match="bytes were asked for, more came"):
+            open_store(made.url, remote=remote)
+        assert made.fault.bodies == 1
+        assert made.fault.taken < BUFFERS
+
+
+def whole(asked):
+    """Serve no ranges: what many small web servers do."""
+    return Answer(200, (), CONTENT, len(CONTENT))
+
+
+def test_a_server_without_ranges_serves_files_that_are_asked_for_whole(remote):
+    with served(whole) as made:
+        files = remote_files(made.url, remote)
+        assert files.read("file.bin", 0, len(CONTENT)) == CONTENT
+        with pytest.raises(RemoteReadError, match="512 bytes were asked for, more came; tried on"):
+            files.read("file.bin", 0, 512)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(remote):
+    asked_for = []
+
+    def bomb(asked):
+        asked_for.append(dict(asked.headers)["Accept-Encoding"])
+        return Answer(206, (("Content-Encoding", "gzip"),), gzip.compress(bytes(64 << 20)))
+
+    with served(bomb) as made:
+        files = remote_files(made.url, remote)
+        with pytest.raises(RemoteReadError, match="were asked for, they came as 'gzip'; tried onc"):
+            files.read("file.bin", 0, 64 << 20)
+    assert asked_for == ["identity"]
+
+
+def test_another_part_of_the_file_is_not_taken_for_the_one_that_was_asked_for(remote):
+    def other(asked):
+        return Answer(206, (("Content-Range", "bytes 0-99/4096"),), CONTENT[:100])
+
+    def shorter(asked):
+        return Answer(200, (), CONTENT[:100])
+
+    for answer in (other, shorter):
+        with served(answer) as made:
+            text = "bytes from 100 on were asked for, bytes from 0 came; tried once"
+            with pytest.raises(RemoteReadError, match=text):
+                remote_files(made.url, remote).read("file.bin", 100, 200)
