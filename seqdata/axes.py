@@ -5,9 +5,9 @@ Place in the flow: a Loader makes it from a store's fields, batches carry it. Ma
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
+from seqdata.errors import did_you_mean
 from seqdata.index import DEFAULT_AXIS
 
 TARGETS = "targets"
@@ -49,6 +49,5 @@ class Axes:
 def unknown_name(name: str, known: Iterable[str]) -> str:
     """Say that a field is not there, which one may be meant, and which there are."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"no field {name!r}; {hint}there are: {', '.join(names) or 'none'}"
+    hint = did_you_mean(name, names)
+    return f"no field {name!r}; {hint}{' ' if hint else ''}there are: {', '.join(names) or 'none'}"

@@ -7,6 +7,7 @@ known of the place as attributes; they survive pickling and being re-raised from
 
     SeqDataError
     ├── ConfigError            an argument that cannot be meant
+    │   └── UnknownNameError   a field, axis or part that is not there; a KeyError, too
     ├── PlanError              lengths, policy and position do not make a plan
     ├── PluginError            a plugin is missing, broken, or clashes with another
     ├── ResumeError            a saved state that does not fit
@@ -34,6 +35,7 @@ Place in the flow: below everything.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Self
 
 _NOTE = "seqdata: "
@@ -122,6 +124,19 @@ def step_line(
     return f"epoch {epoch}, batch {batch} (step {step}, rank {rank} of {size}{by})"
 
 
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """Return the question whether the most similar name was meant; empty if none is similar.
+
+    Example:
+        >>> did_you_mean("lable", ["label", "x"])
+        "did you mean 'label'?"
+    """
+    import difflib  # needed for errors only
+
+    near = difflib.get_close_matches(str(name), list(names), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
 def trailer(**facts: Fact) -> str:
     """Give the line that carries facts in a note of somebody else's exception."""
     return _NOTE + json.dumps(facts)
@@ -141,6 +156,14 @@ def _parse(message: str) -> tuple[str, dict[str, Fact]]:
 
 class ConfigError(SeqDataError, ValueError):
     """An argument cannot be meant."""
+
+
+class UnknownNameError(ConfigError, KeyError):
+    """A name that was looked up is not there; the message has the nearest one that is."""
+
+    def __str__(self) -> str:
+        """Return the message as it is: a KeyError would quote it."""
+        return str(self.args[0])
 
 
 class PlanError(SeqDataError):

@@ -8,7 +8,6 @@ same hooks, from ``seqdata.builtin``: an entry point that is known beforehand. P
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import threading
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pluggy
 
 from seqdata import hookspecs
-from seqdata.errors import PluginError
+from seqdata.errors import PluginError, did_you_mean
 from seqdata.plugin_source import KINDS, Factory, PluginSource, cause_of, fold
 
 if TYPE_CHECKING:
@@ -258,8 +257,7 @@ class PluginHost:
 
     def _unknown(self, kind: str, name: str) -> str:
         names = self.names(kind)
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "must be one that is installed."
+        hint = did_you_mean(name, names) or "must be one that is installed."
         parts = [f"unknown {kind} {name!r}; {hint} Installed: {', '.join(names)}."]
         failed = [f"{s.label} ({cause_of(f)})" for s in self._others() if (f := s.any_fault)]
         if failed:

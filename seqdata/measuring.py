@@ -36,7 +36,8 @@ from seqdata.opening.data import store_of
 from seqdata.protocols import Columns, Store, Transform
 from seqdata.storage.arrow import ArrowStore
 from seqdata.storage.pieces import PieceColumn
-from seqdata.storage.views import Carried, View, carried_of, carrying
+from seqdata.storage.selecting import Carried
+from seqdata.storage.views import View, carried_of, carrying
 from seqdata.storage.writing.commit import write_synced
 from seqdata.storage.writing.lengths import narrow
 from seqdata.transforms import lengths_of, name_of

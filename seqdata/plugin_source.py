@@ -7,7 +7,6 @@ these. Reads: an entry point. Makes: checked tables name -> factory.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
@@ -15,7 +14,7 @@ from typing import Any, Self
 
 import pluggy
 
-from seqdata.errors import PluginError
+from seqdata.errors import PluginError, did_you_mean
 
 KINDS = {
     "backend": "seqdata_register_backends",
@@ -223,6 +222,5 @@ def _explain(error: pluggy.PluginValidationError) -> str:
     if not unknown:
         return text
     hooks = [*KINDS.values(), "seqdata_plan_ready"]
-    near = difflib.get_close_matches(unknown[1], hooks, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the hooks are {', '.join(hooks)}"
+    hint = did_you_mean(unknown[1], hooks) or f"the hooks are {', '.join(hooks)}"
     return f"implements {unknown[1]!r}, which is no hook of seqdata; {hint}"

@@ -165,6 +165,15 @@ class Expecting(Protocol):
         ...
 
 
+@runtime_checkable
+class Watched(Protocol):
+    """A store that runs somebody else's code for each sequence: what worker processes ask."""
+
+    def watched(self, tell: Callable[[int], None]) -> Store:
+        """Return the same store, which tells the number of each sequence before it is read."""
+        ...
+
+
 class Policy(Protocol):
     """How an epoch is batched: a frozen dataclass that sees lengths only."""
 

@@ -15,18 +15,8 @@ from numpy.typing import NDArray
 from seqdata.plan import Plan
 from seqdata.report import Measures
 from seqdata.sharing import Tail, share
+from seqdata.storage.shown import Bin, histogram
 from seqdata.world import World
-
-_BARS = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bin:
-    """Sequences whose length is in ``[first, last]``."""
-
-    first: int
-    last: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,23 +44,6 @@ def length_figures(lengths: NDArray[Any]) -> LengthFigures:
         p95=float(np.percentile(lengths, 95)),
         longest=int(lengths.max()),
         histogram=histogram(lengths),
-    )
-
-
-def histogram(lengths: NDArray[Any]) -> tuple[Bin, ...]:
-    """Count lengths in bins that double, or of equal width where they lie close together."""
-    low, high = int(lengths.min()), int(lengths.max())
-    if high < 8 * max(low, 1):
-        width = -(-(high - low + 1) // _BARS)
-        edges = list(range(low, high + 1, width))
-    else:
-        edges = [0] if low == 0 else []
-        edges += [1 << power for power in range(max(low, 1).bit_length() - 1, high.bit_length())]
-    stops = [*edges[1:], high + 1]
-    counts = np.diff(np.searchsorted(np.sort(lengths), [edges[0], *stops]))
-    return tuple(
-        Bin(first=first, last=stop - 1, count=int(count))
-        for first, stop, count in zip(edges, stops, counts, strict=True)
     )
 
 

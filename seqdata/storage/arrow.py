@@ -33,7 +33,7 @@ from seqdata.storage.remote.urls import is_remote
 from seqdata.storage.schema import default_axis, field_width, no_such
 from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.texts import TextSource
-from seqdata.storage.views import View, take, where
+from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.commit import OWN_FILES, unfinished
 from seqdata.storage.writing.whole import left_behind
 
@@ -95,7 +95,7 @@ def _reopen(location: str, verify: str, bits: SharedBits | None) -> ArrowStore:
     return _open(root, load_manifest(root), verify, bits)
 
 
-class ArrowStore:
+class ArrowStore(SequenceStore):
     """A store of mapped Arrow shards. Made by ``open_arrow``.
 
     Args:
@@ -139,9 +139,6 @@ class ArrowStore:
 
     def __len__(self) -> int:
         return self._manifest.sequences
-
-    def __repr__(self) -> str:
-        return f"ArrowStore({str(self._root)!r}, {len(self)} sequences)"
 
     @property
     def location(self) -> str:
@@ -206,14 +203,6 @@ class ArrowStore:
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
         return self._sources.read(spans, fields, axis)
-
-    def take(self, numbers: Any) -> View:
-        """Give the view of sequences by number, in this order; repeats allowed."""
-        return take(self, numbers)
-
-    def where(self, mask: Any) -> View:
-        """Give the view of the sequences where ``mask`` is True."""
-        return where(self, mask)
 
     def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:
         """Read sequences ``first:stop`` ahead into memory, with large reads; only a hint.

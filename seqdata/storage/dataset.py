@@ -21,7 +21,7 @@ from seqdata.storage.items import as_mapping, infer_item_fields, value_of
 from seqdata.storage.pieces import PieceColumn, check_spans
 from seqdata.storage.places import Place
 from seqdata.storage.schema import TEXTS, default_axis, no_such
-from seqdata.storage.views import View, take, where
+from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.lengths import narrow
 
 _NAME = "dataset"
@@ -40,7 +40,7 @@ LengthOf = Callable[[Any], int]
 """Item -> its timesteps."""
 
 
-class DatasetStore:
+class DatasetStore(SequenceStore):
     """The items of a Dataset, behind the interface of a store. Made by ``of``.
 
     Args:
@@ -120,9 +120,10 @@ class DatasetStore:
     def __len__(self) -> int:
         return len(self._layout)
 
-    def __repr__(self) -> str:
-        kind = type(self._dataset).__name__
-        return f"DatasetStore({kind}, {len(self)} items, fields {', '.join(self._fields)})"
+    @property
+    def title(self) -> str:
+        """One line that names the Dataset."""
+        return f"DatasetStore({type(self._dataset).__name__}, {len(self)} items)"
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -199,14 +200,6 @@ class DatasetStore:
         lengths = self._lengths_of[DEFAULT_AXIS]
         told = _Told(self._dataset, tell)
         return DatasetStore(told, lengths, self._fields, self._names, self._key)
-
-    def take(self, numbers: Any) -> View:
-        """Give the view of items by number, in this order; repeats allowed."""
-        return take(self, numbers)
-
-    def where(self, mask: Any) -> View:
-        """Give the view of the items where ``mask`` is True."""
-        return where(self, mask)
 
     def _item(self, number: int) -> Mapping[str, Any]:
         try:

@@ -21,7 +21,7 @@ from seqdata.storage.schema import TEXTS, default_axis, infer_fields
 from seqdata.storage.sources import Sources, keyed
 from seqdata.storage.tables import as_rows
 from seqdata.storage.texts import TextSource
-from seqdata.storage.views import View, take, where
+from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.lengths import narrow
 from seqdata.storage.writing.packing import (
     Packed,
@@ -35,7 +35,7 @@ from seqdata.storage.writing.packing import (
 _SHARD = "memory"
 
 
-class MemoryStore:
+class MemoryStore(SequenceStore):
     """Sequences in memory, behind the same interface as stored ones. Made by ``of``.
 
     Args:
@@ -112,9 +112,6 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._sources.layout)
 
-    def __repr__(self) -> str:
-        return f"MemoryStore({len(self)} sequences, fields {', '.join(self._fields)})"
-
     @property
     def fields(self) -> Mapping[str, Field]:
         """Name -> field."""
@@ -168,14 +165,6 @@ class MemoryStore:
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
         return self._sources.read(spans, fields, axis)
-
-    def take(self, numbers: Any) -> View:
-        """Give the view of sequences by number, in this order; repeats allowed."""
-        return take(self, numbers)
-
-    def where(self, mask: Any) -> View:
-        """Give the view of the sequences where ``mask`` is True."""
-        return where(self, mask)
 
 
 def _sources(

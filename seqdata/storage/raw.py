@@ -6,7 +6,7 @@ Reads: texts, numbers. Makes: bytes and offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -42,6 +42,26 @@ def join_texts(texts: Iterable[str | bytes]) -> Raw:
     offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
     np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
     return np.frombuffer(b"".join(pieces), dtype=np.uint8), offsets
+
+
+def in_order(raws: Sequence[Raw], order: NDArray[np.int64]) -> Raw:
+    """Put the texts of several parts one after another, in the order asked for.
+
+    Args:
+        raws: Per part, its texts.
+        order: The place of each of them, part by part, in what was asked for.
+    """
+    sizes = np.concatenate([np.diff(offsets) for _, offsets in raws])
+    values = np.concatenate([values for values, _ in raws])
+    ends = np.cumsum(sizes)
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    offsets = np.zeros(len(order) + 1, dtype=np.int64)
+    np.cumsum(sizes[back], out=offsets[1:])
+    if (back == np.arange(len(back))).all():
+        return values, offsets
+    moved = np.repeat((ends - sizes)[back] - offsets[:-1], sizes[back])
+    return values[moved + np.arange(len(values))], offsets
 
 
 def decimals(numbers: NDArray[np.int64]) -> Raw:

@@ -1,27 +1,178 @@
-"""The sequences of a store as dicts, for writing them again in another form or place.
+"""The sequences of a store as dicts: to look at them, to choose by them, and to write them again.
 
-Place in the flow: ``write_store`` is given a store. Reads: runs of sequences. Makes: dicts.
+Place in the flow: ``store[i]``, iteration and ``where`` of a store; ``write_store`` is given one.
+Reads: runs of sequences. Makes: dicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.schema import TEXTS, default_axis, field_width
+from seqdata.storage.schema import TEXTS, default_axis, field_width, no_such
+
+ID = "id"
+Predicate = Callable[[Mapping[str, Any]], bool]
+"""``predicate(sequence) -> bool``, where a sequence is a mapping of its fields."""
 
 _RUN = 64  # sequences that are read at once, at most
 _RUN_BYTES = 32 << 20  # of them, unless one alone has more
 
 
+class Run:
+    """Neighbouring sequences of a store, whose fields are read at once when one is asked for.
+
+    Args:
+        store: Any store.
+        first: The first sequence.
+        stop: One past the last.
+    """
+
+    __slots__ = ("_columns", "_ids", "first", "stop", "store")
+
+    def __init__(self, store: Store, first: int, stop: int) -> None:
+        self.store = store
+        self.first = first
+        self.stop = stop
+        self._columns: dict[str, Any] = {}
+        self._ids: list[str] | None = None
+
+    @property
+    def ids(self) -> list[str]:
+        """The id of each sequence."""
+        if self._ids is None:
+            numbers = np.arange(self.first, self.stop, dtype=np.int64)
+            self._ids = self.store.keys(self.store.base_numbers(numbers))
+        return self._ids
+
+    def read(self, names: list[str]) -> None:
+        """Read fields that are not read yet."""
+        names = [name for name in names if name not in self._columns]
+        if not names:
+            return
+        lengths_of = self.store.lengths_of
+        axis = default_axis(lengths_of)
+        spans = np.zeros((self.stop - self.first, 3), dtype=np.int64)
+        spans[:, 0] = np.arange(self.first, self.stop)
+        spans[:, 2] = lengths_of[axis][self.first : self.stop]
+        self._columns.update(self.store.read(spans, names, axis=axis))
+
+    def value(self, name: str, at: int) -> Any:
+        """Return what a field holds for one sequence: an array, a number, ``str`` or ``bytes``.
+
+        Args:
+            name: Of the field.
+            at: The sequence, counted from the first one.
+        """
+        self.read([name])
+        value, field = self._columns[name][at], self.store.fields[name]
+        return value[0] if field.axis is None and field.dtype not in TEXTS else value
+
+
+class Row(Mapping[str, Any]):
+    """One sequence by field; a field is read when it is asked for, for all of its run.
+
+    Args:
+        run: The run that it is one of.
+        at: Its number there.
+    """
+
+    __slots__ = ("_at", "_run")
+
+    def __init__(self, run: Run, at: int) -> None:
+        self._run = run
+        self._at = at
+
+    def __getitem__(self, name: str) -> Any:
+        fields = self._run.store.fields
+        if name in fields:
+            return self._run.value(name, self._at)
+        if name == ID:
+            return self._run.ids[self._at]
+        raise no_such("sequence", "field", name, fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._run.store.fields or name == ID
+
+    def __iter__(self) -> Iterator[str]:
+        fields = self._run.store.fields
+        return iter(fields if ID in fields else (ID, *fields))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __repr__(self) -> str:
+        return f"sequence {self._run.first + self._at} of {', '.join(self)}"
+
+
+def rows_of(store: Store) -> Iterator[Row]:
+    """Return the sequences of a store, in its order, of which no field is read yet."""
+    for first, stop in _runs(store):
+        run = Run(store, first, stop)
+        for at in range(stop - first):
+            yield Row(run, at)
+
+
+def dicts_of(store: Store) -> Iterator[dict[str, Any]]:
+    """Return the sequences of a store as dicts, in its order; arrays are copies."""
+    for first, stop in _runs(store):
+        run = Run(store, first, stop)
+        run.read(list(store.fields))
+        for at in range(stop - first):
+            yield _copied(Row(run, at))
+
+
+def dict_at(store: Store, number: int) -> dict[str, Any]:
+    """Return one sequence that is there as a dict; arrays are copies."""
+    run = Run(store, number, number + 1)
+    run.read(list(store.fields))
+    return _copied(Row(run, 0))
+
+
+def _copied(row: Row) -> dict[str, Any]:
+    return {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for name, value in row.items()
+    }
+
+
+def answers_of(store: Store, predicate: Predicate) -> Iterator[bool]:
+    """Return what a predicate says of each sequence.
+
+    Raises:
+        ConfigError: If that is no bool.
+    """
+    for number, row in enumerate(rows_of(store)):
+        try:
+            answer: Any = predicate(row)
+        except Exception as error:
+            error.add_note(f"in the function given to `where`, for sequence {number}")
+            raise
+        if not isinstance(answer, bool | np.bool_):
+            what = f"an array of shape {answer.shape}" if isinstance(answer, np.ndarray) else answer
+            raise ConfigError(
+                f"where: the function must return True or False, but returned {what} for sequence "
+                f"{number}. Return one bool per sequence; of an array use .any() or .all()"
+            )
+        yield bool(answer)
+
+
+def is_named(store: Store) -> bool:
+    """Return whether ids are more than numbers, as far as the first and the last ones tell."""
+    few = np.unique(np.r_[0:_RUN, len(store) - _RUN : len(store)])
+    few = store.base_numbers(few[(few >= 0) & (few < len(store))])
+    return store.keys(few) != [str(number) for number in few.tolist()]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreRows:
-    """The sequences of a store, in its order; may be gone through again.
+    """The sequences of a store, in its order, to be written; may be gone through again.
 
     Attributes:
         store: Any store.
@@ -42,45 +193,32 @@ class StoreRows:
         return len(self.store)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        store, named = self.store, self._is_named()
-        axis = default_axis(store.lengths_of)
-        for first, stop in self._runs():
-            numbers = np.arange(first, stop)
-            spans = np.zeros((len(numbers), 3), dtype=np.int64)
-            spans[:, 0], spans[:, 2] = numbers, store.lengths_of[axis][first:stop]
-            columns = store.read(spans, list(store.fields), axis=axis)
-            ids = store.keys(store.base_numbers(numbers)) if named else []
-            for at in range(len(numbers)):
-                row = {self.key: ids[at]} if named else {}
-                yield row | {name: self._value(name, columns[name][at]) for name in store.fields}
+        store = self.store
+        named = bool(self.key) and self.key not in store.fields and is_named(store)
+        for first, stop in _runs(store):
+            run = Run(store, first, stop)
+            run.read(list(store.fields))
+            for at in range(stop - first):
+                row = {self.key: run.ids[at]} if named else {}
+                yield row | {name: run.value(name, at) for name in store.fields}
 
-    def _is_named(self) -> bool:
-        """Tell whether ids are more than numbers, as far as the first and the last ones tell."""
-        if not self.key or self.key in self.store.fields:
-            return False
-        few = np.unique(np.r_[0:_RUN, len(self.store) - _RUN : len(self.store)])
-        few = self.store.base_numbers(few[(few >= 0) & (few < len(self.store))])
-        return self.store.keys(few) != [str(number) for number in few.tolist()]
 
-    def _value(self, name: str, value: Any) -> Any:
-        field = self.store.fields[name]
-        return value[0] if field.axis is None and field.dtype not in TEXTS else value
+def _runs(store: Store) -> Iterator[tuple[int, int]]:
+    """Give sequences that are read at once: the first, and one past the last."""
+    sizes = _sizes(store)
+    first = 0
+    while first < len(store):
+        size = np.cumsum(sizes[first : first + _RUN])
+        stop = first + max(1, int(np.searchsorted(size, _RUN_BYTES, side="right")))
+        yield first, stop
+        first = stop
 
-    def _runs(self) -> Iterator[tuple[int, int]]:
-        """Give sequences that are read at once: the first, and one past the last."""
-        sizes = self._sizes()
-        first = 0
-        while first < len(self.store):
-            size = np.cumsum(sizes[first : first + _RUN])
-            stop = first + max(1, int(np.searchsorted(size, _RUN_BYTES, side="right")))
-            yield first, stop
-            first = stop
 
-    def _sizes(self) -> NDArray[np.int64]:
-        """Give the bytes of each sequence along its axes, int64 (sequences,)."""
-        sizes = np.zeros(len(self.store), dtype=np.int64)
-        for field in self.store.fields.values():
-            if field.axis is not None:
-                lengths = self.store.lengths_of[field.axis].astype(np.int64)
-                sizes += field_width(field) * lengths
-        return sizes
+def _sizes(store: Store) -> NDArray[np.int64]:
+    """Give the bytes of each sequence along its axes, int64 (sequences,)."""
+    sizes = np.zeros(len(store), dtype=np.int64)
+    for field in store.fields.values():
+        if field.axis is not None:
+            lengths = store.lengths_of[field.axis].astype(np.int64)
+            sizes += field_width(field) * lengths
+    return sizes

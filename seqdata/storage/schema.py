@@ -6,7 +6,6 @@ in the flow: the writer and the memory store share it. Reads: one sequence. Make
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError
+from seqdata.errors import ConfigError, DecodeError, UnknownNameError, did_you_mean
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 
@@ -31,12 +30,13 @@ class Deviation(Exception):
     """A value is not what its field must hold; becomes a DecodeError where the place is known."""
 
 
-def no_such(where: str, kind: str, name: object, have: Iterable[str]) -> ConfigError:
+def no_such(where: str, kind: str, name: object, have: Iterable[str]) -> UnknownNameError:
     """Make the error for a name that is not there, with the nearest one that is."""
     names = sorted(have)
-    near = difflib.get_close_matches(str(name), names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of them as `{kind}`"
-    return ConfigError(f"{where}: no {kind} {name!r}, must be one of {', '.join(names)}; {hint}")
+    hint = did_you_mean(name, names) or f"choose one of them as `{kind}`"
+    return UnknownNameError(
+        f"{where}: no {kind} {name!r}, must be one of {', '.join(names)}; {hint}"
+    )
 
 
 def default_axis(axes: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from seqdata.protocols import Field, Store
 from seqdata.storage.hashing import MASK, hash_numbers, hash_texts
 from seqdata.storage.raw import Raw, RawTexts, join_texts
 from seqdata.storage.schema import TEXTS, default_axis, no_such
-from seqdata.storage.views import View, where
+from seqdata.storage.views import View, title_of, where
 
 RUN = 1 << 16  # sequences whose ids are looked at together
 RUN_BYTES = 64 << 20  # that their texts may have, about
@@ -117,7 +117,7 @@ class Folds(Sequence[tuple[View, View]]):
         return self._count
 
     def __repr__(self) -> str:
-        return f"Folds({self._count} of {self._store!r})"
+        return f"Folds({self._count} of {title_of(self._store)})"
 
     @overload
     def __getitem__(self, number: int) -> tuple[View, View]: ...
@@ -178,7 +178,8 @@ def _hashes(
 def _texts(store: Store, numbers: NDArray[np.int64], by: str | None) -> Raw:
     base = store.base if isinstance(store, View) else store
     if isinstance(base, RawTexts):
-        return base.raw_texts(by, store.base_numbers(numbers))
+        stored = store.base_name(by) if by is not None and isinstance(store, View) else by
+        return base.raw_texts(stored, store.base_numbers(numbers))
     if by is None:
         return join_texts(store.keys(store.base_numbers(numbers)))
     return join_texts(_read(store, numbers, by))

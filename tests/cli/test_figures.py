@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from seqdata.cli.console import size
-from seqdata.cli.figures import Bin, histogram, world_figures
+from seqdata.cli.figures import world_figures
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
+from seqdata.storage.shown import Bin, histogram
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def whole(store, number, name="x"):
 def test_an_opened_store_is_a_store(store):
     assert isinstance(store, Store)
     assert len(store) == 6
-    assert repr(store) == f"ArrowStore({store.location!r}, 6 sequences)"
+    assert store.title == f"ArrowStore({store.location!r}, 6 sequences)"
     assert store.base_numbers(np.array([4])).tolist() == [4]
 
 

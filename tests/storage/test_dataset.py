@@ -68,7 +68,7 @@ def test_a_dataset_of_dicts_is_a_store():
     assert store.fields["v"] == Field("float64", (6,), None)
     assert store.keys([6, 0]) == ["u6", "u0"]
     assert list(store.shards) == ["dataset"]
-    assert repr(store) == "DatasetStore(Dicts, 7 items, fields id, x, on, y, v)"
+    assert store.title == "DatasetStore(Dicts, 7 items)"
     assert len(store.take([1, 1])) == 2
     assert len(store.where(store.lengths > 2)) == 4
 

@@ -22,7 +22,7 @@ def test_plain_arrays_are_a_store_with_the_field_x():
     assert store.fields == {"x": Field("int64", (), "time")}
     assert store.lengths.tolist() == [3, 2]
     assert store.shards == ("memory",)
-    assert repr(store) == "MemoryStore(2 sequences, fields x)"
+    assert store.title == "MemoryStore(2 sequences)"
     column = store.read(np.array([[1, 0, 2], [0, 2, 3]]), ["x"])["x"]
     assert isinstance(column, Column)
     assert [column[0].tolist(), column[1].tolist()] == [[0, 1], [2]]

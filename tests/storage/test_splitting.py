@@ -157,7 +157,7 @@ def test_a_pair_of_folds_is_made_when_it_is_asked_for():
     store = made(23)
     pairs = folds(store, 5)
     assert len(pairs) == 5
-    assert repr(pairs) == f"Folds(5 of {store!r})"
+    assert repr(pairs) == f"Folds(5 of {store.title})"
     assert pairs[0][1] is not pairs[0][1]
     assert numbers(pairs[-1][1]) == numbers(pairs[4][1])
     assert [numbers(val) for _, val in pairs[1:3]] == [numbers(pairs[i][1]) for i in (1, 2)]

@@ -43,7 +43,7 @@ def test_a_view_is_a_store():
     assert len(view.lengths_of) == 2
     assert view.fields == store.fields
     assert view.shards == store.shards
-    assert repr(view) == f"View(3 of {store!r})"
+    assert view.title == f"View(3 of {store.title})"
 
 
 def test_a_view_reads_and_names_sequences_of_its_base():

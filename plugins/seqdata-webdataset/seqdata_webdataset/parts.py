@@ -6,14 +6,13 @@ shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.pieces import PieceColumn
-from seqdata.storage.remote.parts import JoinedColumn
+from seqdata.storage.joined import join_columns
 from seqdata_webdataset.bringing import Asked, Bringing
 from seqdata_webdataset.fields import Made
 from seqdata_webdataset.reading import read_sources
@@ -59,7 +58,7 @@ class Parts:
         if len(found) == 1:
             return found[0]
         owner = np.searchsorted(touched, shards)
-        return {name: _joined([one[name] for one in found], owner, index) for name in names}
+        return join_columns(found, names, owner, index)
 
     def texts(self, name: str, numbers: NDArray[np.int64]) -> list[Any]:
         """Give the values of a field of texts."""
@@ -78,14 +77,3 @@ class Parts:
         if outside.any():
             self._made.layout.shard_of(int(numbers[outside][0]))  # says that it is not there
         return np.searchsorted(self._starts, numbers, side="right") - 1
-
-
-def _joined(columns: Sequence[Any], owner: NDArray[np.int64], index: NDArray[np.int64]) -> Any:
-    """Put the pieces of several shards in the order of the batch."""
-    if not isinstance(columns[0], list | PieceColumn):
-        return JoinedColumn(columns, owner, index)
-    both = zip(owner.tolist(), index.tolist(), strict=True)
-    pieces = [columns[which][at] for which, at in both]
-    if isinstance(columns[0], list):
-        return pieces
-    return PieceColumn(columns[0].dtype, columns[0].shape, pieces)

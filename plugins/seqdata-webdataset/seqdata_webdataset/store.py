@@ -19,7 +19,7 @@ from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw, join_texts
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.schema import TEXTS, default_axis, no_such
-from seqdata.storage.views import View, take, where
+from seqdata.storage.views import SequenceStore
 from seqdata_webdataset.fields import Made
 from seqdata_webdataset.parts import Parts
 from seqdata_webdataset.placed import PlacedTexts
@@ -49,7 +49,7 @@ class Options:
     unsafe: frozenset[str] = frozenset()
 
 
-class WebDatasetStore:
+class WebDatasetStore(SequenceStore):
     """A store of indexed tar shards. Made by ``open_webdataset``.
 
     Args:
@@ -83,9 +83,6 @@ class WebDatasetStore:
 
     def __len__(self) -> int:
         return len(self._made.layout)
-
-    def __repr__(self) -> str:
-        return f"WebDatasetStore({self._location!r}, {len(self)} sequences)"
 
     @property
     def location(self) -> str:
@@ -171,11 +168,3 @@ class WebDatasetStore:
         return read_sources(
             self._location, sources, self.fields, self.lengths_of, spans, fields, axis
         )
-
-    def take(self, numbers: Any) -> View:
-        """Give the view of sequences by number, in this order; repeats allowed."""
-        return take(self, numbers)
-
-    def where(self, mask: Any) -> View:
-        """Give the view of the sequences where ``mask`` is True."""
-        return where(self, mask)

@@ -243,7 +243,7 @@ def test_an_old_store_is_reopened_in_another_process(folder):
     function, arguments = store.__reduce__()
     assert function is _reopen
     assert function(*arguments).fingerprint == store.fingerprint
-    assert repr(store) == f"WebDatasetStore({str(folder)!r}, 30 sequences)"
+    assert store.title == f"WebDatasetStore({str(folder)!r}, 30 sequences)"
     assert (store.verify, store.location) == ("first_read", str(folder))
 
 

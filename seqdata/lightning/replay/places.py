@@ -25,7 +25,8 @@ from seqdata.opening.members import STORE_MEMBERS
 from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
 from seqdata.storage.remote.urls import without_secrets
-from seqdata.storage.views import Carried, View, carrying, take
+from seqdata.storage.selecting import Carried
+from seqdata.storage.views import View, carrying, take
 
 Arrays = Mapping[str, NDArray[Any]]
 MOST_NUMBERS = 1 << 24

@@ -37,9 +37,8 @@ from seqdata.loading.workers.arena import Arena
 from seqdata.loading.workers.objects import ObjectParcel, reduced_tensor
 from seqdata.loading.workers.server import end_with_parent, leave_to_parent
 from seqdata.loading.workers.wire import Parcel, Tell, get_requests
+from seqdata.protocols import Watched
 from seqdata.storage.anonymous import Anonymous
-from seqdata.storage.dataset import DatasetStore
-from seqdata.storage.views import View
 
 MESSAGE = struct.Struct("<qqq")
 DONE, OWN = 0, 1  # kinds of messages: a task is done, memory of an answer that is too large
@@ -324,9 +323,7 @@ def _seed(desk: Desk) -> None:
 def _watched(fetching: Work, tell: Tell) -> Work:
     """Give the same, where a Dataset tells of each item before it reads it."""
     store, reading = fetching.reading.store, fetching.reading
-    if isinstance(store, View) and isinstance(store.base, DatasetStore):
-        store = View(store.base.watched(tell), store.numbers, store.carried)
-    elif isinstance(store, DatasetStore):
+    if isinstance(store, Watched):
         store = store.watched(tell)
     if store is reading.store or not isinstance(fetching, Fetching):
         return fetching

@@ -30,7 +30,7 @@ from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
 from seqdata.storage.remote.urls import is_remote, shown
 from seqdata.storage.schema import default_axis
 from seqdata.storage.sources import Sources
-from seqdata.storage.views import View, take, where
+from seqdata.storage.views import SequenceStore
 
 KEY = "id"
 
@@ -104,7 +104,7 @@ class Origin:
     held: Sequence[Held] = ()
 
 
-class ForeignStore:
+class ForeignStore(SequenceStore):
     """A store of files that others wrote. Made by ``open_foreign``.
 
     Args:
@@ -131,9 +131,6 @@ class ForeignStore:
 
     def __len__(self) -> int:
         return len(self._sources.layout)
-
-    def __repr__(self) -> str:
-        return f"ForeignStore({self._root!r}, {len(self)} sequences)"
 
     @property
     def location(self) -> str:
@@ -192,14 +189,6 @@ class ForeignStore:
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
         return self._sources.read(spans, fields, axis)
-
-    def take(self, numbers: Any) -> View:
-        """Give the view of sequences by number, in this order; repeats allowed."""
-        return take(self, numbers)
-
-    def where(self, mask: Any) -> View:
-        """Give the view of the sequences where ``mask`` is True."""
-        return where(self, mask)
 
 
 def _reopen(location: str, remote: Remote | None) -> ForeignStore:

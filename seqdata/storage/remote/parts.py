@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.storage.checking.bits import SharedBits
-from seqdata.storage.columns import Layout, Source, SpanColumn
+from seqdata.storage.columns import Layout, Source
+from seqdata.storage.joined import join_columns, owners_of
 from seqdata.storage.manifest import Manifest
 from seqdata.storage.mapped import Mapped, checks_of, shard_place, source_over
 from seqdata.storage.sources import Sources, keyed
@@ -132,62 +133,6 @@ def begins_of(manifest: Manifest) -> dict[str, list[int]]:
     return found
 
 
-class JoinedColumn:
-    """One field of spans of several shards: a ``Column``.
-
-    Args:
-        columns: One per shard, with its pieces in the order of the batch.
-        owner: Which of them has each piece, integers (n,).
-        index: Its number there, integers (n,).
-    """
-
-    __slots__ = ("_columns", "_index", "_owner")
-
-    def __init__(
-        self,
-        columns: Sequence[SpanColumn],
-        owner: NDArray[np.int64],
-        index: NDArray[np.int64],
-    ) -> None:
-        self._columns = columns
-        self._owner = owner
-        self._index = index
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of one element."""
-        return self._columns[0].dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one timestep."""
-        return self._columns[0].shape
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
-        lengths = np.empty(len(self._owner), dtype=np.int64)
-        for number, column in enumerate(self._columns):
-            lengths[self._owner == number] = column.lengths
-        return lengths
-
-    def __len__(self) -> int:
-        return len(self._owner)
-
-    def __getitem__(self, number: int) -> NDArray[Any]:
-        """Give one piece, (length, *shape): a view, not for writing."""
-        return self._columns[int(self._owner[number])][int(self._index[number])]
-
-    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
-        """Copy all pieces into place and pad; see ``protocols.Column.fill``."""
-        edges = np.flatnonzero(np.diff(self._owner)) + 1
-        for first, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(self)], strict=True):
-            if first < stop:
-                at = int(self._index[first])
-                column = self._columns[int(self._owner[first])].part(at, at + stop - first)
-                column.fill(out, bounds[first : stop + 1], padding)
-
-
 def read_parts(
     parts: Sequence[Part],
     shards: NDArray[np.int64],
@@ -210,20 +155,8 @@ def read_parts(
     names = list(fields)
     if len(parts) == 1:
         return parts[0].sources.read(spans, names, axis)
-    owner = np.searchsorted([one.number for one in parts], shards)
-    index = np.empty(len(spans), dtype=np.int64)
-    found = []
-    for number, part in enumerate(parts):
-        rows = np.flatnonzero(owner == number)
-        index[rows] = np.arange(len(rows))
-        found.append(part.sources.read(spans[rows], names, axis))
-    joined: dict[str, Any] = {}
-    for name in names:
-        columns = [one[name] for one in found]
-        if isinstance(columns[0], SpanColumn):
-            joined[name] = JoinedColumn(columns, owner, index)
-        else:
-            joined[name] = [
-                columns[which][at] for which, at in zip(owner.tolist(), index.tolist(), strict=True)
-            ]
-    return joined
+    owner, index, rows = owners_of(shards)
+    found = [
+        part.sources.read(spans[mine], names, axis) for part, mine in zip(parts, rows, strict=True)
+    ]
+    return join_columns(found, names, owner, index)

@@ -18,7 +18,7 @@ from seqdata.storage.checking.bits import SharedBits
 from seqdata.storage.manifest import Manifest
 from seqdata.storage.mapped import shard_place, sums_place
 from seqdata.storage.places import Place
-from seqdata.storage.raw import Raw, decimals
+from seqdata.storage.raw import Raw, decimals, in_order
 from seqdata.storage.remote.cache import Held, Wanted, cache_of
 from seqdata.storage.remote.files import RemoteFiles
 from seqdata.storage.remote.kept import Kept
@@ -28,12 +28,12 @@ from seqdata.storage.remote.ranges import Asked, Ranges
 from seqdata.storage.remote.shelf import Shelf
 from seqdata.storage.schema import TEXTS, default_axis, no_such
 from seqdata.storage.sources import Sources
-from seqdata.storage.views import View, take, where
+from seqdata.storage.views import SequenceStore
 
 _STAYS = 8  # an eighth of a cache that is smaller than the data may stay open in one process
 
 
-class RemoteStore:
+class RemoteStore(SequenceStore):
     """A store of Arrow shards that lie elsewhere. Made by ``open_remote``.
 
     Args:
@@ -83,9 +83,6 @@ class RemoteStore:
 
     def __len__(self) -> int:
         return self._manifest.sequences
-
-    def __repr__(self) -> str:
-        return f"RemoteStore({self.location!r}, {len(self)} sequences)"
 
     @property
     def location(self) -> str:
@@ -146,14 +143,6 @@ class RemoteStore:
             dataset=self.location, shard=shard, file=there.file, sequence=number, verify=True
         )
 
-    def take(self, numbers: Any) -> View:
-        """Give the view of sequences by number, in this order; repeats allowed."""
-        return take(self, numbers)
-
-    def where(self, mask: Any) -> View:
-        """Give the view of the sequences where ``mask`` is True."""
-        return where(self, mask)
-
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
@@ -207,7 +196,7 @@ class RemoteStore:
         for part in parts:
             rows = np.flatnonzero(shards == part.number)
             raws.append(part.sources.raw_texts(name, spans[rows, 0]))
-        return _in_order(raws, order)
+        return in_order(raws, order)
 
     def _texts(self, names: list[str], numbers: NDArray[np.int64]) -> dict[str, Any]:
         spans, shards, parts = self._texts_of(names, numbers)
@@ -328,26 +317,6 @@ class RemoteStore:
             held = self._cache.hold(Wanted(file.file, file.bytes, file.sha256), place)
             self._sums[number] = held
         return held.mapping
-
-
-def _in_order(raws: Sequence[Raw], order: NDArray[np.int64]) -> Raw:
-    """Put the texts of several shards behind one another as they were asked for.
-
-    Args:
-        raws: Per shard, its texts.
-        order: The place of each of them, shard by shard, in what was asked for.
-    """
-    sizes = np.concatenate([np.diff(offsets) for _, offsets in raws])
-    values = np.concatenate([values for values, _ in raws])
-    ends = np.cumsum(sizes)
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    offsets = np.zeros(len(order) + 1, dtype=np.int64)
-    np.cumsum(sizes[back], out=offsets[1:])
-    if (back == np.arange(len(back))).all():
-        return values, offsets
-    moved = np.repeat((ends - sizes)[back] - offsets[:-1], sizes[back])
-    return values[moved + np.arange(len(values))], offsets
 
 
 def _reopen(

@@ -89,7 +89,7 @@ def test_a_web_address_gives_the_same(web, local, tmp_path, how):
 def test_memory_gives_the_same(in_memory, local, tmp_path, how):
     store = open_store(in_memory, remote=Remote(how=how, cache_dir=tmp_path / "cache"))
     assert read_all(store) == read_all(local)
-    assert repr(store) == "RemoteStore('memory://store', 120 sequences)"
+    assert store.title == "RemoteStore('memory://store', 120 sequences)"
 
 
 @pytest.mark.parametrize("how", WAYS)

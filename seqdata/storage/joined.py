@@ -1,0 +1,145 @@
+"""Columns of one batch that were read in several places, as one column in the batch's order.
+
+Place in the flow: stores of several parts give it where a batch touches more than one. Reads:
+columns. Makes: columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.kernel.choose import kernel
+from seqdata.protocols import Column
+from seqdata.storage.pieces import PieceColumn
+
+
+class JoinedColumn:
+    """One field of spans of several shards or stores: a ``Column``.
+
+    Args:
+        columns: One per shard or store, with its pieces in the order of the batch.
+        owner: Which of them has each piece, integers (n,).
+        index: Its number there, integers (n,).
+    """
+
+    __slots__ = ("_columns", "_index", "_owner")
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        owner: NDArray[np.int64],
+        index: NDArray[np.int64],
+    ) -> None:
+        self._columns = columns
+        self._owner = owner
+        self._index = index
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of one element."""
+        return self._columns[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one timestep."""
+        return self._columns[0].shape
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Timesteps of each piece, int64 (n,)."""
+        lengths = np.empty(len(self._owner), dtype=np.int64)
+        for number, column in enumerate(self._columns):
+            lengths[self._owner == number] = column.lengths
+        return lengths
+
+    def __len__(self) -> int:
+        return len(self._owner)
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        """Give one piece, (length, *shape): a view, not for writing."""
+        return self._columns[int(self._owner[number])][int(self._index[number])]
+
+    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
+        """Copy all pieces into place and pad; see ``protocols.Column.fill``."""
+        columns: Sequence[Any] = self._columns
+        if not all(hasattr(column, "part") for column in columns):
+            self._fill_twice(out, bounds, padding)
+            return
+        edges = np.flatnonzero(np.diff(self._owner)) + 1
+        for first, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(self)], strict=True):
+            if first < stop:
+                at = int(self._index[first])
+                column = columns[int(self._owner[first])].part(at, at + stop - first)
+                column.fill(out, bounds[first : stop + 1], padding)
+
+    def _fill_twice(
+        self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None
+    ) -> None:
+        """Fill a buffer per column, and copy from these: not every column can be cut in parts."""
+        values, offsets, starts = [], [], [0]
+        for column in self._columns:
+            edges = np.zeros(len(column) + 1, dtype=np.int64)
+            np.cumsum(column.lengths, out=edges[1:])
+            flat = np.empty((int(edges[-1]), *self.shape), dtype=self.dtype)
+            column.fill(flat, edges, None)
+            values.append(flat)
+            offsets.append(edges)
+            starts.append(starts[-1] + len(column))
+        spans = np.zeros((len(self), 3), dtype=np.int64)
+        spans[:, 0] = np.array(starts)[self._owner] + self._index
+        spans[:, 2] = self.lengths
+        engine, width = kernel(), self.dtype.itemsize
+        for size in self.shape:
+            width *= size
+        source = engine.source(tuple(values), tuple(offsets), np.array(starts), width)
+        if out.dtype != self.dtype or engine.fill(source, spans, bounds, out, padding) != -1:
+            raise ValueError(f"fill: `out` is {out.dtype}, must be {self.dtype}; make it so")
+
+
+def owners_of(parts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
+    """Give, for pieces of several parts, which part has each, its number there, and the rows.
+
+    Args:
+        parts: Number of the part of each piece, integers (n,).
+
+    Returns:
+        Numbers among the parts that occur, int64 (n,); numbers inside of them, int64 (n,); and for
+        each part that occurs the pieces of the batch that it has.
+    """
+    there, owner = np.unique(parts, return_inverse=True)
+    index = np.empty(len(parts), dtype=np.int64)
+    rows = [np.flatnonzero(owner == number) for number in range(len(there))]
+    for mine in rows:
+        index[mine] = np.arange(len(mine))
+    return owner, index, rows
+
+
+def join_columns(
+    found: Sequence[Mapping[str, Any]],
+    names: Iterable[str],
+    owner: NDArray[np.int64],
+    index: NDArray[np.int64],
+) -> dict[str, Any]:
+    """Give the columns of a batch from those of its parts.
+
+    Args:
+        found: Per part, the columns of its pieces.
+        names: Of the fields.
+        owner: Which part has each piece, integers (n,).
+        index: Its number there, integers (n,).
+    """
+    joined: dict[str, Any] = {}
+    for name in names:
+        columns = [one[name] for one in found]
+        if not all(isinstance(column, list | PieceColumn) for column in columns):
+            joined[name] = JoinedColumn(columns, owner, index)
+            continue
+        both = zip(owner.tolist(), index.tolist(), strict=True)
+        pieces = [columns[which][at] for which, at in both]
+        texts = isinstance(columns[0], list)
+        joined[name] = pieces if texts else PieceColumn(columns[0].dtype, columns[0].shape, pieces)
+    return joined

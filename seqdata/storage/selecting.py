@@ -1,0 +1,178 @@
+"""What a view selects of its base, checked: numbers, masks, names; and the lengths that it has.
+
+Place in the flow: below views. Reads: lengths of a base. Makes: lengths of a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from seqdata.errors import ConfigError
+from seqdata.protocols import Field, Transform
+from seqdata.storage.schema import axes_of, no_such
+
+Names = Mapping[str, str]
+"""Name in a view -> name in its base, of the fields that it shows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """A transform that a view carries; whoever plays the view applies it.
+
+    Attributes:
+        transform: Changes lengths along one axis.
+        axis: That axis.
+        lengths: Integers (sequences,), timesteps of its results, for each sequence of the view.
+    """
+
+    transform: Transform
+    axis: str
+    lengths: NDArray[Any]
+
+
+class Gathered(Mapping[str, NDArray[Any]]):
+    """Axis -> lengths of selected sequences, gathered at first use.
+
+    Args:
+        base: The same of the base.
+        fields: Only the axes of these are shown, if they have any.
+        numbers: int64 (sequences,), the base's numbers; None: all, in its order.
+        carried: A transform whose lengths take the place of the base's.
+    """
+
+    __slots__ = ("_axes", "_base", "_made", "_numbers")
+
+    def __init__(
+        self,
+        base: Mapping[str, NDArray[Any]],
+        fields: Mapping[str, Field],
+        numbers: NDArray[np.int64] | None,
+        carried: Carried | None,
+    ) -> None:
+        self._base = base
+        self._numbers = numbers
+        self._made = {} if carried is None else {carried.axis: carried.lengths}
+        shown = axes_of(fields)
+        kept = [axis for axis in base if axis in shown or not shown]
+        self._axes = tuple(dict.fromkeys((*kept, *self._made)))
+
+    def __getitem__(self, axis: str) -> NDArray[Any]:
+        if axis not in self._made:
+            lengths = self._base[axis]
+            self._made[axis] = lengths if self._numbers is None else lengths[self._numbers]
+        return self._made[axis]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._axes)
+
+    def __len__(self) -> int:
+        return len(self._axes)
+
+
+def selected_names(fields: Mapping[str, Field], wanted: tuple[Any, ...]) -> dict[str, str]:
+    """Return the names of some fields of a store, as names of a view of it.
+
+    Raises:
+        ConfigError: If there is no such field, or no name at all.
+    """
+    if not wanted:
+        raise ConfigError("select: at least one field must be named; e.g. select('x', 'y')")
+    for name in wanted:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"select: a field must be named by text, but is {name!r}. Write select('x', 'y'); "
+                "sequences are chosen with `take` and `where`"
+            )
+        if name not in fields:
+            raise no_such("select", "field", name, fields)
+    return {name: name for name in wanted}
+
+
+def renamed(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
+    """Return all names of a store's fields, some of them changed, as names of a view of it.
+
+    Args:
+        fields: Of the store.
+        names: Name -> new name.
+
+    Raises:
+        ConfigError: If there is no such field, or two would have one name.
+    """
+    if not isinstance(names, Mapping):
+        raise ConfigError(f"rename: names must be {{'old': 'new'}}, but are {names!r}")
+    for old, new in names.items():
+        if old not in fields:
+            raise no_such("rename", "field", old, fields)
+        if not isinstance(new, str) or not new:
+            raise ConfigError(f"rename: the new name of {old!r} must be text, but is {new!r}")
+    made = {names.get(name, name): name for name in fields}
+    if len(made) < len(fields):
+        after = [names.get(name, name) for name in fields]
+        twice = next(name for name in after if after.count(name) > 1)
+        raise ConfigError(
+            f"rename: every field must have a name of its own, but two would be {twice!r}. Choose "
+            "another name, or leave one of them out with `select`"
+        )
+    return made
+
+
+def checked_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Return numbers of sequences, int64 (n,), if all of them are in ``[0, count)``.
+
+    Raises:
+        ConfigError: If they are not integers in one dimension, or there is no such sequence.
+    """
+    wanted = np.asarray(numbers)
+    if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
+        raise ConfigError(
+            f"take: `numbers` are {wanted.dtype} of {wanted.ndim} dimensions, must be integers in "
+            "one dimension; for True and False use `where`"
+        )
+    wanted = wanted.astype(np.int64)
+    if len(wanted) and not 0 <= wanted.min() <= wanted.max() < count:
+        raise ConfigError(
+            f"take: no sequence {outside(wanted, count)}, must be in [0, {count}); choose others"
+        )
+    return wanted
+
+
+def checked_number(number: Any, count: int) -> int:
+    """Return the number of one sequence, in ``[0, count)``; a negative one counts from the end.
+
+    Raises:
+        ConfigError: If it is not an integer.
+        IndexError: If there is no such sequence.
+    """
+    if not isinstance(number, int | np.integer) or isinstance(number, bool):
+        raise ConfigError(
+            f"store[...]: a sequence must be given by its number, but is {number!r}. Use `take` "
+            "for several, `where` to choose by content, and `select` for fields"
+        )
+    if not -count <= number < count:
+        raise IndexError(f"store: no sequence {number}, must be in [{-count}, {count})")
+    return int(number) % count
+
+
+def checked_mask(mask: ArrayLike, count: int) -> NDArray[np.bool_]:
+    """Return a mask, bool (count,).
+
+    Raises:
+        ConfigError: If it is not one bool per sequence.
+    """
+    chosen = np.asarray(mask)
+    if chosen.dtype != np.bool_ or chosen.shape != (count,):
+        raise ConfigError(
+            f"where: `mask` is {chosen.dtype} of shape {chosen.shape}, must be bool of ({count},); "
+            "for numbers use `take`"
+        )
+    return chosen
+
+
+def outside(numbers: NDArray[np.int64], count: int) -> int:
+    """Return the first number that is not in ``[0, count)``."""
+    return int(numbers[(numbers < 0) | (numbers >= count)][0])
