@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from seqdata.axes import Axes
 from seqdata.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.protocols import Columns
+from seqdata.storage.items import ItemForm, ValueForm
 
 COLLATED = "collated"
 """Where ``batch.data`` holds what the function gave."""
@@ -27,13 +29,16 @@ class Samples:
     """Hands the rows of a batch to a ``collate_fn``.
 
     A sample is a dict: a tensor (length, *shape) per ragged field, a tensor of its value per other
-    field of numbers, or a text; with a shift the inputs, and ``targets``.
+    field of numbers, or a text; with a shift the inputs, and ``targets``. Samples of a Dataset are
+    what the Dataset gave: tuples are tuples, and arrays, numbers and lists keep their types.
 
     Args:
         collate_fn: ``collate_fn(samples) -> anything``.
+        form: What the Dataset's items look like; None: dicts of tensors.
     """
 
-    collate_fn: Callable[[list[dict[str, Any]]], Any]
+    collate_fn: Callable[[list[Any]], Any]
+    form: ItemForm | None = None
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
         """Fill ``batch.data``: ``collated``, and its parts by name where it is a mapping.
@@ -47,9 +52,13 @@ class Samples:
     def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
         """Give what the function makes of ``count`` rows, one span each."""
         samples: list[dict[str, Any]] = [{} for _ in range(count)]
+        forms = {} if self.form is None else self.form.values
         for name, column in columns.items():
-            _add(samples, name, column, ragged=axes.along(name) is not None)
-        return self.collate_fn(samples)
+            along = axes.along(name) is not None
+            _add(samples, name, column, ragged=along, form=forms.get(name, "tensor"))
+        if self.form is None:
+            return self.collate_fn(samples)
+        return self.collate_fn([self.form.item(sample) for sample in samples])
 
     def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
         """Put what the function made into a batch.
@@ -71,11 +80,22 @@ def _refuse_several(batch: SequenceBatch) -> None:
         )
 
 
-def _add(samples: list[dict[str, Any]], name: str, column: Any, *, ragged: bool) -> None:
+def _add(
+    samples: list[dict[str, Any]], name: str, column: Any, *, ragged: bool, form: ValueForm
+) -> None:
     if isinstance(column, list):
         for sample, text in zip(samples, column, strict=True):
             sample[name] = text
         return
     for number, sample in enumerate(samples):
-        piece = torch.from_numpy(np.array(column[number]))  # a copy: mapped bytes are not ours
-        sample[name] = piece if ragged else piece[0]
+        piece = np.array(column[number])  # a copy: mapped bytes are not ours
+        sample[name] = _typed(piece if ragged else np.asarray(piece[0]), form)
+
+
+def _typed(value: NDArray[Any], form: ValueForm) -> Any:
+    """Return a value as the type that the Dataset gave."""
+    if form == "tensor":
+        return torch.from_numpy(value)
+    if form in ("list", "number"):
+        return value.tolist()
+    return value[()] if form == "scalar" else value

@@ -40,6 +40,9 @@ from seqdata.planning.making import describe
 from seqdata.policies.windows import Windows
 from seqdata.protocols import Collator, Policy, Store, Varying
 from seqdata.sharing import RankPlan, share, steps_of
+from seqdata.storage.dataset import DatasetStore
+from seqdata.storage.items import ItemForm
+from seqdata.storage.views import View
 
 _KEPT_PLANS = 2
 _PATIENCE = 5.0  # seconds that a shutdown waits for each thread
@@ -283,9 +286,19 @@ class Player:
         collator = self.options.collator
         if collator is None:
             return Padded(allocate=self._pool.allocate)
+        if isinstance(collator, Samples):
+            return replace(collator, form=self._item_form())
         if isinstance(collator, Allocating):
             return collator.with_allocator(self._pool.allocate)
         return collator
+
+    def _item_form(self) -> ItemForm | None:
+        """Return what a ``collate_fn`` gets, where the data is a Dataset's and as it gave it."""
+        reading = self._reading
+        if reading.transform is not None or reading.shift:
+            return None
+        base = reading.store.base if isinstance(reading.store, View) else reading.store
+        return base.item_form if isinstance(base, DatasetStore) else None
 
     def _refuse_unmarked_filler(self, rest: int) -> None:
         """Refuse parts that cannot tell filler rows, where ``rest`` batches leave some."""

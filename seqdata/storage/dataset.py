@@ -17,7 +17,7 @@ from seqdata.errors import ConfigError, DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout
-from seqdata.storage.items import as_mapping, infer_item_fields, value_of
+from seqdata.storage.items import ItemForm, as_mapping, infer_item_fields, value_of
 from seqdata.storage.pieces import PieceColumn, check_spans
 from seqdata.storage.places import Place
 from seqdata.storage.schema import TEXTS, default_axis, no_such
@@ -49,6 +49,7 @@ class DatasetStore(SequenceStore):
         fields: Name -> field.
         names: Of the parts of an item that is a tuple; None: not given.
         key: The ``str`` field of ids; None: an item is named by its number.
+        item_form: What items look like.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class DatasetStore(SequenceStore):
         fields: Mapping[str, Field],
         names: Sequence[str] | None,
         key: str | None,
+        item_form: ItemForm | None = None,
     ) -> None:
+        self.item_form = item_form
         self._dataset = dataset
         self._lengths_of = {DEFAULT_AXIS: lengths}
         self._fields = dict(fields)
@@ -108,14 +111,16 @@ class DatasetStore(SequenceStore):
                 "dataset: has no items, must have at least one; check where it comes from"
             )
         made = _lengths(dataset, lengths, progress)
-        first = as_mapping(dataset[0], names)
-        fields = infer_item_fields(first, int(made[0]), axes)
+        item = dataset[0]
+        fields = infer_item_fields(as_mapping(item, names), int(made[0]), axes)
         has_key = key in fields and fields[key].dtype == "str"
-        return cls(dataset, made, fields, names, key if has_key else None)
+        form = ItemForm.of(item, names)
+        return cls(dataset, made, fields, names, key if has_key else None, form)
 
     def __reduce__(self) -> tuple[Any, ...]:
         lengths = self._lengths_of[DEFAULT_AXIS]
-        return DatasetStore, (self._dataset, lengths, self._fields, self._names, self._key)
+        told = (self._dataset, lengths, self._fields, self._names, self._key, self.item_form)
+        return DatasetStore, told
 
     def __len__(self) -> int:
         return len(self._layout)
@@ -199,7 +204,7 @@ class DatasetStore(SequenceStore):
         """Give the same store, which tells the number of each item before it is read."""
         lengths = self._lengths_of[DEFAULT_AXIS]
         told = _Told(self._dataset, tell)
-        return DatasetStore(told, lengths, self._fields, self._names, self._key)
+        return DatasetStore(told, lengths, self._fields, self._names, self._key, self.item_form)
 
     def _item(self, number: int) -> Mapping[str, Any]:
         try:

@@ -5,8 +5,10 @@ Place in the flow: below the store over a Dataset. Reads: one item. Makes: field
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,58 @@ def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
             f"{', '.join(names)}; name them all"
         )
     return dict(zip(names, parts, strict=True))
+
+
+ValueForm = Literal["tensor", "array", "list", "number", "scalar", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemForm:
+    """What the items of a Dataset look like, so that its ``collate_fn`` gets the like of them.
+
+    Attributes:
+        kind: ``dict``, ``tuple``, or ``value`` for an item that is one array.
+        values: Field -> the type of its values, in the item's order.
+        made_by: The class of a named tuple; None: a plain tuple.
+    """
+
+    kind: Literal["dict", "tuple", "value"]
+    values: Mapping[str, ValueForm]
+    made_by: type | None = None
+
+    @classmethod
+    def of(cls, item: Any, names: Sequence[str] | None) -> ItemForm:
+        """Return the form of an item."""
+        values = {name: _form_of(value) for name, value in as_mapping(item, names).items()}
+        if isinstance(item, Mapping):
+            return cls("dict", values)
+        if not isinstance(item, tuple):
+            return cls("value", values)
+        return cls("tuple", values, type(item) if hasattr(item, "_fields") else None)
+
+    def item(self, fields: Mapping[str, Any]) -> Any:
+        """Return an item of this form, of those of its fields that are there."""
+        if self.kind == "dict" or not fields.keys() <= self.values.keys():
+            return dict(fields)
+        there = [fields[name] for name in self.values if name in fields]
+        if self.kind == "value":
+            return there[0]
+        if self.made_by is not None and len(there) == len(self.values):
+            return self.made_by(*there)
+        return tuple(there)
+
+
+def _form_of(value: Any) -> ValueForm:
+    """Return the type of a value; tensors are known by their module, for torch is not imported."""
+    if isinstance(value, str | bytes):
+        return "text"
+    if isinstance(value, np.generic):
+        return "scalar"
+    if isinstance(value, numbers.Number):
+        return "number"
+    if isinstance(value, list | tuple):
+        return "list"
+    return "tensor" if type(value).__module__.split(".")[0] == "torch" else "array"
 
 
 def infer_item_fields(

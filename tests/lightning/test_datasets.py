@@ -1,5 +1,7 @@
 """Torch Datasets and a `collate_fn` under the Trainer's DataModule."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -31,7 +33,7 @@ def length_of(item):
 
 
 def made(**options):
-    return SequenceDataModule(batching=Fixed(4, shuffle=False), **options)
+    return SequenceDataModule(**{"batching": Fixed(4, shuffle=False), **options})
 
 
 def lengths(loader):
@@ -78,6 +80,76 @@ def test_a_dataset_without_lengths_is_refused():
 def test_what_a_collate_fn_makes_is_handed_out():
     data = made(train=TRAIN, lengths=length_of, collator=lambda samples: len(samples))
     assert list(data.train_dataloader()) == [3]
+
+
+class Given(Dataset):
+    """Items of a form, over arrays of 1, 2 and 3 timesteps."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        return self.make(np.arange(number + 1), number)
+
+
+class Pair(NamedTuple):
+    tokens: Any
+    label: int
+
+
+def pair(x, n):
+    return Pair(torch.from_numpy(x), n)
+
+
+def triple(x, n):
+    return x, n, f"n{n}"
+
+
+def lists(x, n):
+    return x.tolist(), float(n), np.int64(n)
+
+
+def mapping(x, n):
+    return {"b": torch.from_numpy(x), "a": n, "c": b"n"}
+
+
+def as_it_is(samples):
+    return samples
+
+
+def bare(x, n):
+    return torch.from_numpy(x)
+
+
+@pytest.mark.parametrize("make", [pair, triple, lists, mapping, bare])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_collate_fn_gets_what_the_dataset_gave(make, workers):
+    given = Given(make)
+    data = made(
+        train=given, lengths=[1, 2, 3], batching=Fixed(3, shuffle=False), collator=as_it_is,
+        num_workers=workers,
+    )  # fmt: skip
+    (samples,) = data.train_dataloader()
+    wanted = [given[number] for number in range(3)]
+    assert repr(samples) == repr(wanted)
+    assert [type(one) for one in samples] == [type(one) for one in wanted]
+    data.teardown("fit")
+
+
+def test_a_collate_fn_gets_the_chosen_parts_and_dicts_after_a_transform_or_shift():
+    options = {"lengths": [1, 2, 3], "batching": Fixed(3, shuffle=False), "collator": as_it_is}
+    (samples,) = made(train=Given(triple), fields=("y", "x"), **options).train_dataloader()
+    assert [len(one) for one in samples] == [2, 2, 2]
+    assert samples[2][0].tolist() == [0, 1, 2]
+    assert samples[2][1] == 2
+    named = {"fields": ("frames", "label", "name"), "transform": lambda sequence, rng: sequence}
+    (samples,) = made(train=Given(triple), **named, **options).train_dataloader()
+    assert [list(one) for one in samples] == [["frames", "label", "name"]] * 3
+    (samples,) = made(train=Given(pair), shift=1, **options).train_dataloader()
+    assert samples[1]["targets"].tolist() == [1, 2]
 
 
 def test_fields_name_the_parts_of_a_tuple():
