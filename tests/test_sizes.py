@@ -12,7 +12,13 @@ ROOMS = ("seqdata", "models", "plugins", "examples", "benchmarks", "tests", ".ci
 MOST_LINES = 400  # of a file, and of a function below
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_PARAMETERS = 10
-MAY_HAVE_MORE = {"Loader", "SequenceDataModule"}
+MODELS = {
+    "LSTMClassifier",
+    "LSTMTagger",
+    "StatefulTagger",
+    "StatefulLM",
+}  # flat for Lightning's CLI
+MAY_HAVE_MORE = {"Loader", "SequenceDataModule", *MODELS}
 LEFTOVERS = ("TODO", "FIXME", "XXX", "raise NotImplementedError", "pragma: no cover")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

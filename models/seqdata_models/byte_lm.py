@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seqdata import SequenceBatch
-from seqdata_models.functional import token_nll
+from seqdata_models.functional import field_name, token_nll
 from seqdata_models.metrics import ExactMean
 
 BYTES = 256
@@ -28,7 +28,8 @@ class ByteLM(L.LightningModule):
         layers: Stacked LSTM layers.
         dropout: Share of activations dropped after the embedding, between layers, before the head.
         learning_rate: Of Adam.
-        field: Name of the field of bytes, (B, T) integers below 256.
+        x: Name of the field of bytes, (B, T) integers below 256.
+        field: The former name of ``x``.
     """
 
     def __init__(
@@ -39,12 +40,13 @@ class ByteLM(L.LightningModule):
         *,
         dropout: float = 0.0,
         learning_rate: float = 4e-3,
-        field: str = "x",
+        x: str = "x",
+        field: str | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.learning_rate = learning_rate
-        self.field = field
+        self.x = field_name(x, field)
         self.embedding = nn.Embedding(BYTES, embedding)
         self.lstm = nn.LSTM(
             embedding, hidden, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0
@@ -86,7 +88,7 @@ class ByteLM(L.LightningModule):
 
     def nll(self, batch: SequenceBatch) -> Tensor:
         """Give the negative log-likelihood of each scored byte in nats, (B, T); 0 elsewhere."""
-        return token_nll(self(batch[self.field]), batch["targets"], batch.score)
+        return token_nll(self(batch[self.x]), batch["targets"], batch.score)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Give Adam with a constant learning rate."""

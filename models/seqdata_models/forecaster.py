@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seqdata import ConfigError, SequenceBatch
-from seqdata_models.functional import linear_exactly
+from seqdata_models.functional import field_name, linear_exactly
 from seqdata_models.metrics import ExactMean
 
 
@@ -26,7 +26,8 @@ class Forecaster(L.LightningModule):
         teacher_forcing: Whether training goes on from the true timesteps, in one pass; else, and
             always in evaluation, from the forecast ones.
         learning_rate: Of Adam.
-        field: Name of the field, float (T, F) in each sequence.
+        x: Name of the field, float (T, F) in each sequence.
+        field: The former name of ``x``.
     """
 
     def __init__(
@@ -38,14 +39,15 @@ class Forecaster(L.LightningModule):
         layers: int = 1,
         teacher_forcing: bool = False,
         learning_rate: float = 5e-3,
-        field: str = "x",
+        x: str = "x",
+        field: str | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.horizon = horizon
         self.teacher_forcing = teacher_forcing
         self.learning_rate = learning_rate
-        self.field = field
+        self.x = field_name(x, field)
         self.encoder = nn.LSTM(features, hidden, layers, batch_first=True)
         self.decoder = nn.LSTM(features, hidden, layers, batch_first=True)
         self.head = nn.Linear(hidden, features)
@@ -97,7 +99,7 @@ class Forecaster(L.LightningModule):
         """
         counted = batch.weight > 0
         here = counted.cpu()
-        forecast = self(batch.context[self.field])[counted]
+        forecast = self(batch.context[self.x])[counted]
         return {"ids": batch.ids[here], "start": batch.start[here], "forecast": forecast}
 
     def window_errors(self, batch: SequenceBatch) -> Tensor:
@@ -111,7 +113,7 @@ class Forecaster(L.LightningModule):
                 f"forecaster: the batch's horizon is {batch.horizon}, must be {self.horizon}; "
                 f"batch with Windows(…, horizon={self.horizon})"
             )
-        context, future = batch.context[self.field], batch.future[self.field]
+        context, future = batch.context[self.x], batch.future[self.x]
         taught = self.training and self.teacher_forcing
         forecast: Tensor = self(context, future if taught else None)  # (B, horizon, F)
         errors: Tensor = (forecast - future).square().flatten(1).mean(dim=1)

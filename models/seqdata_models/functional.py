@@ -7,6 +7,7 @@ the flow: between a ``SequenceBatch`` and a model's loss.
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
 import torch
@@ -35,6 +36,19 @@ def check_layout(model: str, layout: str) -> None:
         raise ConfigError(
             f"{model}: `layout` is {layout!r}, must be 'packed' or 'dense'; use 'packed'"
         )
+
+
+def field_name(x: str, field: str | None) -> str:
+    """Return the name of the field that a model reads.
+
+    Args:
+        x: The name.
+        field: The same, under the name that this argument had in version 0.1; None: not given.
+    """
+    if field is None or field == x:
+        return x
+    warnings.warn("`field` is deprecated: write `x`", DeprecationWarning, stacklevel=3)
+    return field
 
 
 def last_valid(

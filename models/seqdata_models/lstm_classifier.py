@@ -1,7 +1,8 @@
 """A sequence classifier: LSTM, output at the last valid step, linear head.
 
 Place in the flow: trained by a Lightning Trainer on the ``SequenceBatch`` of any policy that puts
-one sequence in a row. Reads: ``batch["x"]``, ``batch["y"]``. Makes: logits per row.
+one sequence in a row. Reads: two fields, ``x`` and ``y`` unless others are named. Makes: logits
+per row.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class LSTMClassifier(L.LightningModule):
             Evaluation runs dense, which on most CPUs gives a row the same bits in any batch.
         learning_rate: Of Adam; the peak of one cycle over the whole fit.
         weight_decay: Of Adam.
+        x: Name of the field of features.
+        y: Name of the field of labels.
 
     Raises:
         ConfigError: If ``layout`` is neither.
@@ -56,10 +59,13 @@ class LSTMClassifier(L.LightningModule):
         layout: Layout = "packed",
         learning_rate: float = 5e-3,
         weight_decay: float = 1e-4,
+        x: str = "x",
+        y: str = "y",
     ) -> None:
         check_layout("classifier", layout)
         super().__init__()
         self.save_hyperparameters()
+        self.x, self.y = x, y
         self.layout = layout
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
@@ -79,9 +85,9 @@ class LSTMClassifier(L.LightningModule):
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Give the logits, (B, classes)."""
         if self.training and self.layout == "packed":
-            out, _ = self.lstm(batch.packed("x"))
+            out, _ = self.lstm(batch.packed(self.x))
         else:
-            out = run_dense(self.lstm, batch["x"], batch.lengths)  # (B, T, directions * hidden)
+            out = run_dense(self.lstm, batch[self.x], batch.lengths)  # (B, T, directions * hidden)
         final = last_valid(out, batch.lengths, bidirectional=self.lstm.bidirectional)
         if not self.training:
             return linear_exactly(self.head, final)
@@ -110,7 +116,7 @@ class LSTMClassifier(L.LightningModule):
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
         """Give the cross entropy of each row, (B,) in nats, whatever its weight."""
-        return F.cross_entropy(logits, batch["y"].long(), reduction="none")
+        return F.cross_entropy(logits, batch[self.y].long(), reduction="none")
 
     def configure_optimizers(self) -> Any:
         """Give Adam, with one cycle of the learning rate where the fit's length is known."""
@@ -127,7 +133,7 @@ class LSTMClassifier(L.LightningModule):
         self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
     ) -> None:
         logits, counted = self(batch), batch.weight > 0
-        right = counted & (logits.argmax(dim=-1) == batch["y"])
+        right = counted & (logits.argmax(dim=-1) == batch[self.y])
         losses = torch.where(counted, self.row_losses(logits, batch).double(), 0.0)
         mean_loss.update(losses.sum(), counted.sum())
         accuracy.update(right.sum(), counted.sum())

@@ -1,7 +1,8 @@
 """A tagger: LSTM, linear head at every timestep.
 
 Place in the flow: trained by a Lightning Trainer on the ``SequenceBatch`` of any policy that puts
-one sequence in a row. Reads: ``batch["x"]``, ``batch["y"]``. Makes: logits per timestep.
+one sequence in a row. Reads: two fields, ``x`` and ``y`` unless others are named. Makes: logits
+per timestep.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class LSTMTagger(L.LightningModule):
         dropout: Share of activations dropped between layers and before the head.
         layout: How to train: ``"packed"`` or ``"dense"``, as for ``LSTMClassifier``.
         learning_rate: Of Adam.
+        x: Name of the field of features.
+        y: Name of the field of labels.
 
     Raises:
         ConfigError: If ``layout`` is neither.
@@ -50,10 +53,13 @@ class LSTMTagger(L.LightningModule):
         dropout: float = 0.0,
         layout: Layout = "packed",
         learning_rate: float = 5e-3,
+        x: str = "x",
+        y: str = "y",
     ) -> None:
         check_layout("tagger", layout)
         super().__init__()
         self.save_hyperparameters()
+        self.x, self.y = x, y
         self.layout = layout
         self.learning_rate = learning_rate
         self.lstm = nn.LSTM(
@@ -71,9 +77,9 @@ class LSTMTagger(L.LightningModule):
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Give the logits, (B, T, classes); what lies at padded steps means nothing."""
-        x = batch["x"]  # (B, T, F)
+        x = batch[self.x]  # (B, T, F)
         if self.training and self.layout == "packed":
-            packed, _ = self.lstm(batch.packed("x"))
+            packed, _ = self.lstm(batch.packed(self.x))
             out, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
         else:
             out = run_dense(self.lstm, x, batch.lengths)  # (B, T, directions * hidden)
@@ -84,7 +90,7 @@ class LSTMTagger(L.LightningModule):
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
         """Give the loss: a mean over the timesteps of the whole update, on any number of ranks."""
-        nll = token_nll(self(batch), batch["y"], batch.score).sum()
+        nll = token_nll(self(batch), batch[self.y], batch.score).sum()
         mean = nll.detach() / max(batch.num_tokens, 1)
         self.log("train_loss", mean, batch_size=batch.num_tokens)
         return nll * batch.loss_scale
@@ -115,8 +121,8 @@ class LSTMTagger(L.LightningModule):
         self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
     ) -> None:
         logits, score = self(batch), batch.score
-        right = score & (logits.argmax(dim=-1) == batch["y"])
-        mean_loss.update(token_nll(logits, batch["y"], score).double().sum(), batch.num_tokens)
+        right = score & (logits.argmax(dim=-1) == batch[self.y])
+        mean_loss.update(token_nll(logits, batch[self.y], score).double().sum(), batch.num_tokens)
         accuracy.update(right.sum(), batch.num_tokens)
         self.log(f"{stage}_loss", mean_loss, batch_size=batch.num_tokens)
         self.log(f"{stage}_accuracy", accuracy, batch_size=batch.num_tokens, prog_bar=True)

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from seqdata import LaneStates, SequenceBatch
-from seqdata_models.functional import token_nll
+from seqdata_models.functional import field_name, token_nll
 from seqdata_models.metrics import BitsPerToken, ExactMean, Perplexity
 from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
@@ -33,7 +33,8 @@ class StatefulLM(L.LightningModule):
         dropout: Share of activations dropped after the embedding, between layers, before the head.
         learning_rate: Of Adam.
         cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit.
-        field: Name of the field of tokens, (r, T) integers.
+        x: Name of the field of tokens, (r, T) integers.
+        field: The former name of ``x``.
 
     Raises:
         ConfigError: If there is no such cell.
@@ -50,13 +51,14 @@ class StatefulLM(L.LightningModule):
         dropout: float = 0.0,
         learning_rate: float = 4e-3,
         cosine: bool = False,
-        field: str = "x",
+        x: str = "x",
+        field: str | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.learning_rate = learning_rate
         self.cosine = cosine
-        self.field = field
+        self.x = field_name(x, field)
         size = hidden if embedding is None else embedding
         self.embedding = nn.Embedding(tokens, size)
         self.rnn = recurrent_layer("language model", cell, size, hidden, layers, dropout)
@@ -76,7 +78,7 @@ class StatefulLM(L.LightningModule):
         Returns:
             (r, T, tokens) float; what lies at padded steps means nothing.
         """
-        x = self.dropout(self.embedding(batch[self.field].long()))  # (r, T, embedding)
+        x = self.dropout(self.embedding(batch[self.x].long()))  # (r, T, embedding)
         state = self.lanes.take(batch)
         out, state = self.lanes.run(self.rnn, batch, x, state)  # (r, T, hidden)
         self.lanes.put(batch, state)

@@ -1,7 +1,7 @@
 """A tagger over streams: LSTM or GRU whose state goes on, linear head at every timestep.
 
 Place in the flow: trained by a Lightning Trainer on the batches of ``TBPTT(lanes, chunk)``. Reads:
-``batch["x"]``, ``batch["y"]``. Makes: logits per timestep.
+two fields, ``x`` and ``y`` unless others are named. Makes: logits per timestep.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class StatefulTagger(L.LightningModule):
         dropout: Share of activations dropped between layers and before the head.
         learning_rate: Of Adam.
         cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit.
+        x: Name of the field of features.
+        y: Name of the field of labels.
 
     Raises:
         ConfigError: If there is no such cell.
@@ -47,9 +49,12 @@ class StatefulTagger(L.LightningModule):
         dropout: float = 0.0,
         learning_rate: float = 5e-3,
         cosine: bool = False,
+        x: str = "x",
+        y: str = "y",
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
+        self.x, self.y = x, y
         self.learning_rate = learning_rate
         self.cosine = cosine
         self.rnn = recurrent_layer("stateful tagger", cell, features, hidden, layers, dropout)
@@ -65,14 +70,14 @@ class StatefulTagger(L.LightningModule):
         What lies at padded steps means nothing.
         """
         state = self.lanes.take(batch)
-        out, state = self.lanes.run(self.rnn, batch, "x", state)  # (r, T, hidden)
+        out, state = self.lanes.run(self.rnn, batch, self.x, state)  # (r, T, hidden)
         self.lanes.put(batch, state)
         logits: Tensor = self.head(self.dropout(out))
         return logits
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
         """Give the loss: a mean over the timesteps of the whole update, on any number of ranks."""
-        nll = token_nll(self(batch), batch["y"], batch.score).sum()
+        nll = token_nll(self(batch), batch[self.y], batch.score).sum()
         mean = nll.detach() / max(batch.num_tokens, 1)
         self.log("train_loss", mean, batch_size=batch.num_tokens)
         return nll * batch.loss_scale
@@ -108,8 +113,8 @@ class StatefulTagger(L.LightningModule):
         self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
     ) -> None:
         logits, score = self(batch), batch.score
-        right = score & (logits.argmax(dim=-1) == batch["y"])
-        mean_loss.update(token_nll(logits, batch["y"], score).double().sum(), batch.num_tokens)
+        right = score & (logits.argmax(dim=-1) == batch[self.y])
+        mean_loss.update(token_nll(logits, batch[self.y], score).double().sum(), batch.num_tokens)
         accuracy.update(right.sum(), batch.num_tokens)
         self.log(f"{stage}_loss", mean_loss, batch_size=batch.num_tokens)
         self.log(f"{stage}_accuracy", accuracy, batch_size=batch.num_tokens, prog_bar=True)
