@@ -1,5 +1,6 @@
 """Whose a folder aside is: a lock that is held counts as long as its owner may live."""
 
+import errno
 import fcntl
 import os
 import socket
@@ -8,6 +9,8 @@ import sys
 
 import pytest
 
+from seqdata import ConfigError, open_store, write_store
+from seqdata.storage import locking
 from seqdata.storage.writing.claim import TakenError, let_go, new_folder, take_over, unfinished
 
 HOST = socket.gethostname()
@@ -79,3 +82,54 @@ def test_a_number_that_no_process_has_is_a_dead_owner(tmp_path, held, ended):
 def test_a_folder_that_is_gone_was_taken_by_somebody_else(tmp_path):
     with pytest.raises(TakenError):
         take_over(tmp_path, tmp_path / ".seqdata-tmp-gone")
+
+
+@pytest.fixture(params=["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
+def lockless(request, monkeypatch):
+    """A file system without locks."""
+
+    def flock(descriptor, kind):
+        raise OSError(getattr(errno, request.param), "no locks")
+
+    monkeypatch.setattr(locking.fcntl, "flock", flock)
+
+
+def test_without_locks_a_writer_has_its_folder_while_it_lives(tmp_path, lockless, ended):
+    folder, lock = new_folder(tmp_path)
+    with pytest.raises(TakenError) as caught:
+        take_over(tmp_path, folder)
+    assert not caught.value.remedy  # it lives on this machine, so waiting helps
+    let_go(lock)
+    mine, lock = take_over(tmp_path, folder)
+    assert unfinished(tmp_path) == [mine]
+    let_go(lock)
+    (mine / "lock").write_text(f"{HOST} {ended.pid} 1")
+    other, lock = take_over(tmp_path, mine)
+    assert (other / "lock").read_text().split()[:2] == [HOST, str(os.getpid())]
+    let_go(lock)
+
+
+@pytest.mark.parametrize("owner", ["", "elsewhere 1 1"])
+def test_without_locks_an_owner_that_cannot_be_seen_says_what_to_remove(tmp_path, lockless, owner):
+    folder, lock = new_folder(tmp_path)
+    os.close(lock)
+    (folder / "lock").write_text(owner)
+    told = rf"another process is writing here, .*; remove {folder} if that process has ended"
+    with pytest.raises(ConfigError, match=told):
+        write_store(tmp_path, [{"x": [1.0]}], progress=False)
+
+
+def test_a_store_is_written_and_gone_on_with_without_locks(tmp_path, lockless):
+    def broken():
+        yield from ({"x": [float(i)] * 100} for i in range(50))
+        raise KeyError("an end")
+
+    def whole():
+        yield from ({"x": [float(i)] * 100} for i in range(60))
+
+    with pytest.raises(KeyError):
+        write_store(tmp_path / "store", broken(), shard_bytes=4000, progress=False)
+    assert unfinished(tmp_path / "store")
+    write_store(tmp_path / "store", whole(), shard_bytes=4000, progress=False)
+    assert len(open_store(tmp_path / "store")) == 60
+    assert not unfinished(tmp_path / "store")

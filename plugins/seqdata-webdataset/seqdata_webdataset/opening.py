@@ -29,6 +29,7 @@ from seqdata.storage.hashing import hash_texts
 from seqdata.storage.ids import check_ids
 from seqdata.storage.manifest import Checking
 from seqdata.storage.places import Place
+from seqdata.storage.remote.cache import NoRoomError
 from seqdata.storage.remote.files import remote_files
 from seqdata.storage.remote.kept import Kept
 from seqdata.storage.remote.options import Remote, remote_of
@@ -154,13 +155,17 @@ def open_shards(
         return checked(shards[shard], indexes[shard], file_of(shard), release)
 
     def hold_some(shard: int, runs: Runs) -> NDArray[np.uint8]:
-        away = distant is not None and shard in distant.files
-        return distant.some(shard, runs) if distant is not None and away else hold(shard)
+        if shard not in distant.files:
+            return hold(shard)
+        if remote.how == "cache":
+            with suppress(NoRoomError):
+                return hold(shard, lambda: None)
+        return distant.some(shard, runs)
 
     local = all(one.here for one in shards)
     content = tuple(hold(shard) for shard in range(len(shards))) if local else None
     remote = options.remote or Remote()
-    distant = _distant(shards, indexes, file_of, remote) if remote.how == "ranges" else None
+    distant = _distant(shards, indexes, file_of, remote)
     how = Checking(algorithm=indexes[0].algorithm, block=indexes[0].block)
     ids = _ids(location, names, indexes, options.keys)
     opened = Opened(
@@ -179,9 +184,9 @@ def open_shards(
     made: Made = make(opened, wanted, bits, survey, digest)
     if local:
         return WebDatasetStore(location, options, shards, made, None, _reopen)
-    ways: Bringing = ShelvedShards(made, remote, hold)
-    if distant is not None:
-        ways = RangedShards(made, distant, hold, Kept(remote.memory_bytes))
+    ways: Bringing = RangedShards(made, distant, hold, Kept(remote.memory_bytes))
+    if remote.how == "cache":
+        ways = ShelvedShards(made, remote.cache_bytes, hold, ways)
     return WebDatasetStore(location, options, shards, made, Parts(made, ways), _reopen)
 
 

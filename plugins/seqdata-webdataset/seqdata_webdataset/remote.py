@@ -72,7 +72,8 @@ class RemoteShard:
         if index is not None:
             wanted = Wanted(self.name, index.bytes, index.sha256)
         cache = cache_of(remote_files(self.url, self.remote))
-        held = cache.hold(wanted, place, release)
+        hold = cache.hold if release is None else cache.hold_if_room
+        held = hold(wanted, place, release)
         return np.frombuffer(held.mapping, dtype=np.uint8)
 
     def size(self) -> int:

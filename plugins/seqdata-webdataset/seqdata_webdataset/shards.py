@@ -66,9 +66,10 @@ class Shard(Protocol):
             place: Its place, for errors.
             index: What it must be, where that is known.
             ahead: Whether all of it will be read soon.
-            release: Lets go of other shards, where there is no room.
+            release: Lets go of other shards, where there is no room; None: room is waited for.
 
         Raises:
+            NoRoomError: If it is to be fetched, and there is no room.
             MissingShardError: If it is not there.
             DataError: If it cannot be read.
         """

@@ -11,14 +11,12 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.parts import Part
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.remote.shelf import Shelf
-from seqdata_webdataset.bringing import Asked, OneShard
+from seqdata_webdataset.bringing import Asked, Bringing, OneShard
 from seqdata_webdataset.fields import Made
 
-_STAYS = 8  # an eighth of a cache that is smaller than the data may stay open in one process
 _OPENERS = 4  # shards that are fetched at once
 Hold = Callable[[int, Callable[[], None] | None], NDArray[np.uint8]]
 """Gives the bytes of a shard; is given what lets go of others."""
@@ -29,30 +27,39 @@ class ShelvedShards:
 
     Args:
         made: What the store consists of.
-        remote: How shards are fetched.
+        room: Bytes that the cache holds.
         hold: Gives the bytes of a shard.
+        others: Bring the shards that there is no room for.
     """
 
-    __slots__ = ("_shelf",)
+    __slots__ = ("_others", "_shelf")
 
-    def __init__(self, made: Made, remote: Remote, hold: Hold) -> None:
+    def __init__(self, made: Made, room: int, hold: Hold, others: Bringing) -> None:
         sizes = [index.bytes for index in made.indexes]
-        most = remote.cache_bytes
-        stays = most if sum(sizes) <= most else most // _STAYS
 
         def opened(number: int, release: Callable[[], None]) -> Part:
             sources = made.part(number, hold(number, release), None, False)
             return cast(Part, OneShard(number, sources))
 
         def fetch(number: int) -> None:
-            hold(number, None)
+            hold(number, _nothing)
 
-        self._shelf = Shelf(opened, fetch, sizes, stays, Fetchers(_OPENERS))
+        where = made.layout.location
+        self._shelf = Shelf(opened, fetch, sizes, room, Fetchers(_OPENERS), where)
+        self._others = others
 
     def get(self, asked: Mapping[int, Asked]) -> list[OneShard]:
         """Give shards by number; see ``Bringing``."""
-        return cast("list[OneShard]", self._shelf.get(list(asked)))
+        found = cast("list[OneShard]", self._shelf.get(list(asked)))
+        if len(found) < len(asked):
+            there = {part.number for part in found}
+            found += self._others.get({n: one for n, one in asked.items() if n not in there})
+        return sorted(found, key=lambda part: part.number)
 
     def expect(self, numbers: Iterable[int]) -> bool:
         """Begin to fetch shards that will be asked for; see ``Bringing``."""
         return self._shelf.expect(numbers)
+
+
+def _nothing() -> None:
+    """Let go of nothing: what is fetched ahead must find room as it is."""

@@ -83,7 +83,7 @@ def test_what_is_written_to_a_bucket_is_byte_for_byte_what_is_written_here(
     assert there(s3[0], f"{bucket}/data") == whole
     assert store.fingerprint == open_webdataset(tmp_path / "whole").fingerprint
     assert set(store.fields) == {"x", "y"}
-    assert not list((tmp_path / "shard-cache-writing").iterdir())
+    assert not list((tmp_path / "shard-cache" / "seqdata-writing").iterdir())
     ranged = open_webdataset(f"s3://{bucket}/data", remote=remote(how="ranges"))
     assert ranged.read(np.array([[5, 3, 7]]), ["x"])["x"][0].tolist() == [3, 4, 5, 6]
 

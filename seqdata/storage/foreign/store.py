@@ -25,7 +25,6 @@ from seqdata.storage.foreign.tables import Tables, open_tables, sources_of, tabl
 from seqdata.storage.location import local_path
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
-from seqdata.storage.remote.cache import Held
 from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
 from seqdata.storage.remote.urls import is_remote, shown
 from seqdata.storage.schema import default_axis
@@ -70,7 +69,7 @@ def open_foreign(
 
 
 def _open(location: str, remote: Remote | None, *, warn: bool) -> ForeignStore:
-    held: tuple[Held, ...] = ()
+    held: tuple[object, ...] = ()
     if remote is None:
         root = str(local_path(location))
         tables, left_out = open_tables(Path(root))
@@ -101,7 +100,7 @@ class Origin:
 
     location: str
     remote: Remote | None
-    held: Sequence[Held] = ()
+    held: Sequence[object] = ()
 
 
 class ForeignStore(SequenceStore):

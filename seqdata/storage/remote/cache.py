@@ -4,7 +4,8 @@ A file is named by its content (its sha256, else its address, size and tag). It 
 under a lock, checked, and renamed into place; who waits for the lock then finds it there. A reader
 holds a lock on what it reads, for as long as it is mapped; only what nobody holds is removed for
 want of room. A process that is killed leaves nothing but an unlocked file aside, which the next one
-removes. There are no counters and nothing named but these files.
+removes. There are no counters and nothing named but these files. Who fetches a file reads it by the
+descriptor that it was written to, so the folder may be removed at any time.
 
 Place in the flow: stores and plugins hold shards here. Reads: remote files. Makes: mapped local
 files.
@@ -13,13 +14,11 @@ files.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,20 @@ from seqdata.storage.location import limit_of
 from seqdata.storage.places import Place
 from seqdata.storage.remote.fetching import Fetch, fetched
 from seqdata.storage.remote.files import RemoteFiles, Stat
+from seqdata.storage.remote.folder import (
+    ASIDE,
+    NAP,
+    entries,
+    evict,
+    is_at,
+    locked,
+    one_at_a_time,
+    opened,
+    own_folder,
+)
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import identity
 
-_LOG = logging.getLogger("seqdata.remote")
-_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-_ASIDE = ".part"
-_LOCK = ".lock"
-_NAP = 0.02  # seconds
 Release = Callable[[], None] | None
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -111,19 +116,41 @@ class Cache:
             FingerprintMismatch: If it was replaced while it was read.
             CacheError: If there is no room.
         """
+        try:
+            return self._hold(wanted, place, release, self.remote.stall_seconds)
+        except NoRoomError as error:
+            folder = self.remote.folder
+            raise CacheError.at(
+                f"{folder}: {error.needed} bytes are needed and {error.free} of "
+                f"{self.remote.cache_bytes} are free, the rest is being read, must have room; "
+                "raise Remote(cache_bytes=...), write smaller shards, or read by ranges: "
+                "remote='ranges'",
+                file=str(folder), needed=error.needed, free=error.free,
+            ) from None  # fmt: skip
+
+    def hold_if_room(
+        self, wanted: Wanted, place: Place | None = None, release: Release = None
+    ) -> Held:
+        """Return a file as ``hold`` does, without waiting for room.
+
+        Raises:
+            NoRoomError: If there is none.
+        """
+        return self._hold(wanted, place, release, 0.0)
+
+    def _hold(self, wanted: Wanted, place: Place | None, release: Release, patience: float) -> Held:
         where = place or Place(dataset=self._files.location, file=wanted.name)
         stat = None
         if wanted.sha256 is None or wanted.size is None:
             stat = self._files.stat(wanted.name, where)
         size = wanted.size if wanted.size is not None else stat.size if stat else 0
         fetch = Fetch(self._files, wanted.name, size, wanted.sha256, stat, where, wanted.error)
-        folder = self._folder()
-        path = folder / self._name(wanted, size, stat)
-        while True:  # ends: a file that is made is there, and is only gone where room is wanted
-            held = _held(path, size)
+        while True:  # ends: somebody fetches it, and who does so has it
+            folder = own_folder(self.remote.folder)
+            path = folder / self._name(wanted, size, stat)
+            held = _held(path, size) or self._fill(folder, path, fetch, release, patience)
             if held is not None:
                 return held
-            self._fill(folder, path, fetch, release)
 
     def has(self, wanted: Wanted) -> bool:
         """Tell whether a file of a known digest is there."""
@@ -139,68 +166,57 @@ class Cache:
         facts = f"{where}\0{size}\0{tag}"
         return f"u{hashlib.sha256(facts.encode()).hexdigest()}"
 
-    def _folder(self) -> Path:
-        folder = self.remote.folder
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise CacheError.at(
-                f"{folder}: cannot be made ({error.strerror}), must be a folder to write to; pass "
-                "Remote(cache_dir=...)",
-                file=str(folder),
-            ) from error
-        return folder
-
-    def _fill(self, folder: Path, path: Path, fetch: Fetch, release: Release) -> None:
-        """Fetch a file, or wait while somebody else does."""
-        aside = path.with_name(f"{path.name}{_ASIDE}")
-        patience = max(2 * self.remote.stall_seconds, 1.0)
-        descriptor = _locked_aside(aside, path, patience)
+    def _fill(
+        self, folder: Path, path: Path, fetch: Fetch, release: Release, patience: float
+    ) -> Held | None:
+        """Fetch a file and hold it; None where somebody else has, or the folder is gone."""
+        aside = path.with_name(f"{path.name}{ASIDE}")
+        stuck = max(2 * self.remote.stall_seconds, 1.0)
+        descriptor = _locked_aside(aside, path, stuck)
         if descriptor is None:
             if path.exists():
-                return
-            aside = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}{_ASIDE}")
-            descriptor = _locked_aside(aside, path, patience)
+                return None
+            aside = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}{ASIDE}")
+            descriptor = _locked_aside(aside, path, stuck)
             if descriptor is None:
-                return
-        renamed = False
+                return None
         try:
             if path.exists():
-                return
-            with _room(folder):
-                self._make_room(aside, descriptor, fetch.size, release)
+                return None
+            with _room(folder, descriptor):
+                self._make_room(aside, descriptor, fetch.size, release, patience)
                 fetched(fetch, descriptor)
-                os.replace(aside, path)
-                renamed = True
+            held = _mapped(path, descriptor, fetch.size)
+            _put(aside, path, descriptor)
+            return held
         finally:
-            if not renamed:
+            if is_at(descriptor, aside):
                 aside.unlink(missing_ok=True)
             os.close(descriptor)
 
-    def _make_room(self, aside: Path, descriptor: int, size: int, release: Release) -> None:
+    def _make_room(
+        self, aside: Path, descriptor: int, size: int, release: Release, patience: float
+    ) -> None:
         """Reserve room for a file that is written, at the expense of those that nobody holds."""
         folder, most = aside.parent, self.remote.cache_bytes
-        deadline = time.monotonic() + self.remote.stall_seconds
+        deadline, released = time.monotonic() + patience, release is None
         while True:
-            with _one_at_a_time(folder, self.remote.stall_seconds):
-                free = most - sum(one.size for one in _entries(folder, aside))
+            with one_at_a_time(folder, self.remote.stall_seconds):
+                free = most - sum(one.size for one in entries(folder, aside))
                 if free < size:
-                    free += _evicted(folder, size - free, aside)
+                    free += evict(folder, size - free, aside)
                 if free >= size:
                     os.ftruncate(descriptor, size)
                     if size:
                         _allocate(descriptor, size)
                     return
-            if size > most or time.monotonic() >= deadline:
-                raise CacheError.at(
-                    f"{folder}: {size} bytes are needed and {max(0, free)} of {most} are free, the "
-                    "rest is being read, must have room; raise Remote(cache_bytes=...), write "
-                    "smaller shards, or read by ranges: remote='ranges'",
-                    file=str(folder), needed=size, free=max(0, free),
-                )  # fmt: skip
+            if size > most or (released and time.monotonic() >= deadline):
+                raise NoRoomError(size, max(0, free))
             if release is not None:
                 release()
-            time.sleep(_NAP)
+            if released:
+                time.sleep(NAP)
+            released = True
 
 
 def cache_of(files: RemoteFiles) -> Cache:
@@ -208,103 +224,61 @@ def cache_of(files: RemoteFiles) -> Cache:
     return Cache(files)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    path: Path
-    size: int
-    used: int  # nanoseconds
+class NoRoomError(Exception):
+    """All that is in the cache is being read: what is wanted must be read in another way.
 
+    Args:
+        needed: Bytes.
+        free: Bytes.
+    """
 
-def _entries(folder: Path, but: Path) -> list[_Entry]:
-    """Give what lies in the cache, the longest unused first."""
-    found = []
-    with os.scandir(folder) as listed:
-        for one in listed:
-            if one.name in (_LOCK, but.name):
-                continue
-            try:
-                status = one.stat(follow_symlinks=False)
-            except FileNotFoundError:  # renamed or removed meanwhile
-                continue
-            found.append(_Entry(Path(one.path), status.st_size, status.st_mtime_ns))
-    return sorted(found, key=lambda one: one.used)
-
-
-def _evicted(folder: Path, needed: int, but: Path) -> int:
-    """Remove what nobody holds until there is room; gives the bytes that are free now."""
-    freed = 0
-    entries = _entries(folder, but)
-    for entry in sorted(entries, key=lambda one: not one.path.name.endswith(_ASIDE)):
-        if freed >= needed:
-            break
-        descriptor = _opened(entry.path)
-        if descriptor is None:
-            continue
-        try:
-            if _locks(descriptor, fcntl.LOCK_EX):
-                entry.path.unlink(missing_ok=True)
-                freed += entry.size
-                _LOG.info("%s: removed from the cache, %d bytes", entry.path, entry.size)
-        finally:
-            os.close(descriptor)
-    return freed
+    def __init__(self, needed: int, free: int) -> None:
+        super().__init__(needed, free)
+        self.needed = needed
+        self.free = free
 
 
 def _held(path: Path, size: int) -> Held | None:
-    """Hold a file that is there; None where it is not.
-
-    The lock outlives the descriptor: it is the open file's, which the mapping keeps open.
-    """
-    descriptor = _opened(path)
+    """Hold a file that is there; None where it is not."""
+    descriptor = opened(path)
     if descriptor is None:
         return None
     try:
-        if not (_locks(descriptor, fcntl.LOCK_SH) and _is_at(descriptor, path)):
+        if not (locked(descriptor, path, shared=True) and is_at(descriptor, path)):
             return None  # it is being removed
         if os.fstat(descriptor).st_size != size:  # somebody has written to it
             path.unlink(missing_ok=True)
             return None
-        os.utime(descriptor)
+        return _mapped(path, descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _mapped(path: Path, descriptor: int, size: int) -> Held:
+    """Hold an open file, and note that it was used.
+
+    The lock outlives the descriptor: it is the open file's, which the mapping keeps open.
+    """
+    now = time.time_ns()
+    try:
+        os.utime(descriptor, ns=(now, now))
         return Held(path, kernel().map_file(descriptor, size) if size else b"", size)
     except OSError as error:
         raise CacheError.at(
             f"{path}: cannot be mapped ({error.strerror}), must be; raise {limit_of(error)}",
             file=str(path),
         ) from error
-    finally:
-        os.close(descriptor)
 
 
-def _opened(path: Path, flags: int = _OPEN) -> int | None:
-    try:
-        return os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        limit = f"raise {limit_of(error)}" if error.errno in (errno.EMFILE, errno.ENFILE) else (
-            "check its rights, or pass Remote(cache_dir=...)"
-        )  # fmt: skip
-        raise CacheError.at(
-            f"{path}: cannot be opened ({error.strerror}), must be; {limit}", file=str(path)
-        ) from error
-
-
-def _locks(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Tell whether an open file still has its name."""
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(descriptor)
-    return (mine.st_ino, mine.st_dev) == (there.st_ino, there.st_dev)
+def _put(aside: Path, path: Path, descriptor: int) -> None:
+    """Rename a file that was fetched into place; not where its name, or the folder, is gone."""
+    locked(descriptor, path, shared=True)  # others may hold it from here on
+    if not is_at(descriptor, aside):
+        return
+    with suppress(FileNotFoundError):
+        os.replace(aside, path)
+    if not is_at(descriptor, path):  # the folder was removed between the two, and made again
+        path.unlink(missing_ok=True)
 
 
 def _locked_aside(aside: Path, path: Path, patience: float) -> int | None:
@@ -317,14 +291,17 @@ def _locked_aside(aside: Path, path: Path, patience: float) -> int | None:
     """
     size, since = -1, time.monotonic()
     while True:
-        descriptor = _opened(aside, _OPEN | os.O_CREAT)
-        if descriptor is None:
-            raise CacheError.at(
-                f"{aside.parent}: is gone, must stay while it is used; make it again",
-                file=str(aside.parent),
-            )
-        if _locks(descriptor, fcntl.LOCK_EX):
-            if _is_at(descriptor, aside):
+        descriptor = opened(aside, make=True)
+        if descriptor is None:  # the folder is gone
+            return None
+        try:
+            mine = locked(descriptor, aside)
+        except CacheError:
+            aside.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        if mine:
+            if is_at(descriptor, aside):
                 return descriptor
             os.close(descriptor)  # it was renamed into place, or removed
             if path.exists():
@@ -338,34 +315,18 @@ def _locked_aside(aside: Path, path: Path, patience: float) -> int | None:
             size, since = written, time.monotonic()
         if time.monotonic() - since > patience:
             return None
-        time.sleep(_NAP)
+        time.sleep(NAP)
 
 
 @contextmanager
-def _one_at_a_time(folder: Path, patience: float) -> Iterator[None]:
-    """Let one process at a time count and remove; who waits too long goes on without."""
-    descriptor = _opened(folder / _LOCK, _OPEN | os.O_CREAT)
-    deadline = time.monotonic() + patience
-    try:
-        while descriptor is not None and not _locks(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_NAP)
-        yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-@contextmanager
-def _room(folder: Path) -> Iterator[None]:
+def _room(folder: Path, descriptor: int) -> Iterator[None]:
     """Turn the error of a full disk into one that says what is needed."""
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        facts = os.statvfs(folder)
+        facts = os.fstatvfs(descriptor)  # the folder may be gone
         free = facts.f_bavail * facts.f_frsize
         raise CacheError.at(
             f"{folder}: cannot be written to ({os.strerror(error.errno)}), {free} bytes are free, "

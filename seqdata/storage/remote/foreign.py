@@ -6,20 +6,47 @@ local paths.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from seqdata.errors import DataError
+from seqdata.errors import CacheError, DataError
 from seqdata.storage.foreign.files import SUFFIXES, chosen_of
 from seqdata.storage.location import is_plain_name
 from seqdata.storage.places import Place
-from seqdata.storage.remote.cache import Held, Wanted, cache_of
+from seqdata.storage.remote.cache import Cache, Held, Wanted, cache_of
 from seqdata.storage.remote.files import remote_file, remote_files
+from seqdata.storage.remote.folder import opened
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.remote.urls import shown
 
+_TRIES = 100  # times that the folder of the cache may be removed just then
 
-def held_files(location: str, remote: Remote) -> tuple[str, dict[str, Path], tuple[Held, ...]]:
+
+class OpenFile:
+    """A file of the cache that stays open: it is read by its path, which others may remove.
+
+    Args:
+        descriptor: Of the file; closed when this goes.
+        held: What keeps it in the cache.
+    """
+
+    __slots__ = ("_descriptor", "_held")
+
+    def __init__(self, descriptor: int, held: Held) -> None:
+        self._descriptor = descriptor
+        self._held = held
+
+    @property
+    def path(self) -> Path:
+        """Leads to it for as long as this lives."""
+        return Path(f"/dev/fd/{self._descriptor}")
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def held_files(location: str, remote: Remote) -> tuple[str, dict[str, Path], tuple[OpenFile, ...]]:
     """Fetch the file, or the files of the folder, at a URL.
 
     Returns:
@@ -46,6 +73,18 @@ def held_files(location: str, remote: Remote) -> tuple[str, dict[str, Path], tup
                 "has a name that is no plain file name, must have one; rename it",
             )
     cache = cache_of(files)
-    held = Fetchers(remote.connections).each(lambda name: cache.hold(Wanted(name)), names)
+    held = Fetchers(remote.connections).each(lambda name: _kept_open(cache, name), names)
     paths = {name: one.path for name, one in zip(names, held, strict=True)}
     return where, paths, tuple(held)
+
+
+def _kept_open(cache: Cache, name: str) -> OpenFile:
+    for _ in range(_TRIES):
+        held = cache.hold(Wanted(name))
+        descriptor = opened(held.path)
+        if descriptor is not None:
+            return OpenFile(descriptor, held)
+    raise CacheError.at(
+        f"{cache.remote.folder}: is removed again and again, must stay for a moment; let it be",
+        file=str(cache.remote.folder),
+    )

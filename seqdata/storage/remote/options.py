@@ -27,7 +27,8 @@ class Remote:
     Attributes:
         how: ``"cache"``: shards come whole, into a folder of this machine; ``"ranges"``: only the
             bytes that a batch needs come, and stay in memory for a while.
-        cache_dir: Folder of the cache, shared by all processes; None: ``~/.cache/seqdata``.
+        cache_dir: Folder in which the cache makes its own, ``seqdata-shards``, shared by all
+            processes; None: ``~/.cache/seqdata``. Nothing else in it is touched.
         cache_bytes: Bytes that it holds at most. What is being read is never removed.
         storage_options: What fsspec is told: endpoint, credentials, …; never shown.
         retry_seconds: How long one read is tried again and again before it is an error.
@@ -75,10 +76,18 @@ class Remote:
 
     @property
     def folder(self) -> Path:
-        """Of the cache."""
-        if self.cache_dir is None:
-            return Path.home() / ".cache" / "seqdata"
-        return Path(self.cache_dir).expanduser()
+        """Of the cache alone."""
+        return self._base / "seqdata-shards"
+
+    @property
+    def writing(self) -> Path:
+        """Folder in which stores are made that are sent to a URL."""
+        return self._base / "seqdata-writing"
+
+    @property
+    def _base(self) -> Path:
+        given = "~/.cache/seqdata" if self.cache_dir is None else self.cache_dir
+        return Path(given).expanduser()
 
 
 def remote_of(remote: str | Remote | None) -> Remote:

@@ -8,7 +8,6 @@ this. Reads: a local store. Makes: remote files.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,12 +20,15 @@ from pathlib import Path
 from typing import Protocol
 
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
+from seqdata.storage.locking import NoLocksError, lock
 from seqdata.storage.remote.files import Stat, WritableFiles, writable_files
+from seqdata.storage.remote.folder import is_at, no_locks
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.writing.commit import write_whole
 
 _SENT = "sent.json"
+_LOCK = "lock"
 _STORE = "store"
 _AT_ONCE = 4  # files
 
@@ -84,7 +86,7 @@ def send_store(location: str, remote: Remote, form: Form, *, resume: bool, overw
     """
     files = writable_files(location, remote)
     digest = hashlib.sha256(files.location.encode()).hexdigest()[:32]
-    folder = remote.folder.with_name(f"{remote.folder.name}-writing") / digest
+    folder = remote.writing / digest
     form.check(files, _read(folder / _SENT), overwrite=overwrite)
     with _alone(folder, files.location):
         if not resume:
@@ -100,15 +102,17 @@ def send_store(location: str, remote: Remote, form: Form, *, resume: bool, overw
 def _alone(folder: Path, location: str) -> Iterator[None]:
     """Let one process at a time write to a location, as far as this machine can tell."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    path = folder / _LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not (lock(descriptor) and is_at(descriptor, path)):
+            raise ConfigError(
+                f"{location}: another process is writing here, must be one at a time; wait for it "
+                "or choose another location"
+            )
         yield
-    except BlockingIOError as error:
-        raise ConfigError(
-            f"{location}: another process is writing here, must be one at a time; wait for it or "
-            "choose another location"
-        ) from error
+    except NoLocksError as error:
+        raise no_locks(folder, error) from error
     finally:
         os.close(descriptor)
 

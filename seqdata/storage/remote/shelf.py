@@ -15,11 +15,13 @@ from concurrent.futures import Future
 from typing import Any
 
 from seqdata.errors import SeqDataError
+from seqdata.storage.remote.cache import NoRoomError
 from seqdata.storage.remote.parts import Part
 from seqdata.storage.remote.pools import Fetchers
 
 _LOG = logging.getLogger("seqdata.remote")
 _AHEAD = 4  # shards that are fetched before they are asked for
+_STAYS = 8  # an eighth of a cache that is smaller than the data may stay open in one process
 Open = Callable[[int, Callable[[], None]], Part]
 
 
@@ -27,15 +29,18 @@ class Shelf:
     """Parts by number.
 
     Args:
-        opened: Opens a shard; is given what lets go of all that can be missed.
+        opened: Opens a shard, or raises ``NoRoomError``; is given what lets go of all that can be
+            missed.
         fetch: Brings a shard into the cache, and is done at once where it is there.
         sizes: Bytes of each shard.
-        most: Bytes of parts that stay open.
+        room: Bytes that the cache holds.
         fetchers: Threads.
+        where: The data set, for the log.
     """
 
     __slots__ = (
-        "_fetch", "_fetchers", "_lock", "_most", "_opened", "_parts", "_pid", "_sizes", "_under_way"
+        "_fetch", "_fetchers", "_lock", "_most", "_opened", "_parts", "_pid", "_room", "_sizes",
+        "_told", "_under_way", "_where",
     )  # fmt: skip
 
     def __init__(
@@ -43,21 +48,28 @@ class Shelf:
         opened: Open,
         fetch: Callable[[int], None],
         sizes: Sequence[int],
-        most: int,
+        room: int,
         fetchers: Fetchers,
+        where: str,
     ) -> None:
         self._opened = opened
         self._fetch = fetch
         self._sizes = sizes
-        self._most = most
+        self._room = room
+        self._most = room if sum(sizes) <= room else room // _STAYS
         self._fetchers = fetchers
+        self._where = where
+        self._told = False  # that there was no room
         self._parts: OrderedDict[int, Part] = OrderedDict()  # last used last
         self._under_way: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def get(self, numbers: Sequence[int]) -> list[Part]:
-        """Give parts; those that are not there are fetched side by side."""
+        """Give parts, by number; those that are not there are fetched side by side.
+
+        Those that the cache has no room for are left out, which the log says once.
+        """
         self._after_fork()
         wanted = set(numbers)
 
@@ -71,12 +83,15 @@ class Shelf:
                 self._parts.move_to_end(number)
         if missing:
             self._drop(wanted, max(0, self._most - sum(self._sizes[one] for one in missing)))
-            made = self._fetchers.each(lambda number: self._opened(number, release), missing)
+            made = self._fetchers.each(lambda number: self._tried(number, release), missing)
             with self._lock:
                 for part in made:
-                    self._parts[part.number] = part
-                    there[part.number] = part
-        return [there[number] for number in numbers]
+                    if part is not None:
+                        self._parts[part.number] = part
+                        there[part.number] = part
+        if len(there) < len(wanted):
+            self._tell(len(there), len(wanted))
+        return [there[number] for number in sorted(there)]
 
     def everything(self) -> list[Part] | None:
         """Give all parts, where all of them are open."""
@@ -103,9 +118,27 @@ class Shelf:
                 self._under_way[number] = self._fetchers.begin(self._quietly, number)
             return len(self._under_way) < _AHEAD
 
+    def _tried(self, number: int, release: Callable[[], None]) -> Part | None:
+        try:
+            return self._opened(number, release)
+        except NoRoomError:
+            return None
+
+    def _tell(self, there: int, wanted: int) -> None:
+        if not self._told:
+            self._told = True
+            _LOG.warning(
+                "%s: a batch needs %d shards, and the cache of %d bytes has room for %d of them "
+                "now; the others are read by ranges, each time; raise Remote(cache_bytes=...), or "
+                "write smaller shards",
+                self._where, wanted, self._room, there,
+            )  # fmt: skip
+
     def _quietly(self, number: int) -> None:
         try:
             self._fetch(number)
+        except NoRoomError:
+            _LOG.debug("shard %d: no room to fetch it ahead", number)
         except SeqDataError as error:  # whoever reads it meets the same, and raises it
             _LOG.info("shard %d could not be fetched ahead: %s", number, error)
 

@@ -30,8 +30,6 @@ from seqdata.storage.schema import TEXTS, default_axis, no_such
 from seqdata.storage.sources import Sources
 from seqdata.storage.views import SequenceStore
 
-_STAYS = 8  # an eighth of a cache that is smaller than the data may stay open in one process
-
 
 class RemoteStore(SequenceStore):
     """A store of Arrow shards that lie elsewhere. Made by ``open_remote``.
@@ -73,10 +71,9 @@ class RemoteStore(SequenceStore):
         self._ranges = Ranges(files, parting, self._fetchers, verify != "off", kept)
         self._sums: dict[int, Held] = {}
         sizes = [shard.bytes for shard in manifest.shards]
-        most = files.remote.cache_bytes
-        stays = most if sum(sizes) <= most else most // _STAYS
+        room = files.remote.cache_bytes
         openers = Fetchers(min(4, files.remote.connections))  # each uses several of the others
-        self._shelf = Shelf(self._opened, self._fetch, sizes, stays, openers)
+        self._shelf = Shelf(self._opened, self._fetch, sizes, room, openers, files.location)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self._files, self._manifest, self._verify, self._bits)
@@ -159,6 +156,10 @@ class RemoteStore(SequenceStore):
             parts = self._by_ranges(touched, shards, spans, names, axis)
         else:
             parts = self._shelf.get(touched.tolist())
+            if len(parts) < len(touched):
+                away = np.setdiff1d(touched, [part.number for part in parts])
+                parts += self._by_ranges(away, shards, spans, names, axis)
+                parts.sort(key=lambda part: part.number)
             everything = self._shelf.everything()
             if everything is not None:
                 self._whole = self._parting.whole(everything, self._bits)
@@ -211,7 +212,7 @@ class RemoteStore(SequenceStore):
         spans[:, 0] = numbers - self._starts[shards]
         touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
         here = [n for n in touched.tolist() if self._has(n)]
-        parts = {part.number: part for part in self._shelf.get(here)}
+        parts = {part.number: part for part in self._shelf.get(here)}  # some may just have gone
         away = np.array([n for n in touched.tolist() if n not in parts], dtype=np.int64)
         axis = next(iter(self._lengths_of))
         for part in self._by_ranges(away, shards, spans, names, axis):
@@ -297,14 +298,14 @@ class RemoteStore(SequenceStore):
         """Open a shard, fetched where it is not in the cache."""
         shard = self._manifest.shards[number]
         place = shard_place(self.location, number, shard)
-        held = self._cache.hold(self._wanted(number), place, release)
+        held = self._cache.hold_if_room(self._wanted(number), place, release)
         sums = self._sums_of(number) if self._verify != "off" else None
         return self._parting.part(number, held.mapping, sums)
 
     def _fetch(self, number: int) -> None:
         place = shard_place(self.location, number, self._manifest.shards[number])
         if not self._cache.has(self._wanted(number)):
-            self._cache.hold(self._wanted(number), place)
+            self._cache.hold_if_room(self._wanted(number), place)
 
     def _sums_of(self, number: int) -> Any | None:
         """Give the bytes of a shard's checksums; they are few and stay."""

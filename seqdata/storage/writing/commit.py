@@ -161,9 +161,10 @@ def _taken(root: Path, folder: Path) -> tuple[Path, int]:
     try:
         return take_over(root, folder)
     except TakenError as error:
+        more = f"; {error.remedy}" if error.remedy else ""
         raise ConfigError(
             f"{root}: another process is writing here, must be one at a time; wait for it or "
-            "choose another folder"
+            f"choose another folder{more}"
         ) from error
 
 

@@ -108,7 +108,7 @@ def test_ids_and_texts_come_without_the_shards(web, local, tmp_path, how):
         == split(local, {"train": 0.8, "val": 0.2})["val"].numbers.tolist()
     )
     sizes = {Path(local.location, name).stat().st_size for name in local.shards}
-    kept = {path.stat().st_size for path in (tmp_path / "cache").iterdir()}
+    kept = {path.stat().st_size for path in (tmp_path / "cache" / "seqdata-shards").iterdir()}
     assert not sizes & kept
 
 
@@ -232,7 +232,7 @@ def test_a_flipped_bit_never_enters_the_cache(damaged, local, tmp_path):
     flip(folder / local.shards[1], local.manifest.shards[1].buffers["x"][0][0] + 40)
     with pytest.raises(CorruptShardError, match=r"has sha256 .*, must have .*; it is another file"):
         read_all(store)
-    sizes = {path.stat().st_size for path in (tmp_path / "cache").iterdir()}
+    sizes = {path.stat().st_size for path in (tmp_path / "cache" / "seqdata-shards").iterdir()}
     assert local.manifest.shards[1].bytes not in sizes
 
 

@@ -22,7 +22,7 @@ def test_what_is_written_to_s3_is_byte_for_byte_what_is_written_here(s3, bucket,
     for path in (tmp_path / "store").iterdir():
         assert s3.cat_file(f"{bucket}/store/{path.name}") == path.read_bytes()
     assert len(s3.ls(f"{bucket}/store")) == len(list((tmp_path / "store").iterdir()))
-    assert not list((tmp_path / "cache-writing").iterdir())
+    assert not list((tmp_path / "cache" / "seqdata-writing").iterdir())
 
 
 def test_a_store_that_is_there_is_not_overwritten_unless_it_is_asked_for(s3, bucket, remote):

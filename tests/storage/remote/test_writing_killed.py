@@ -62,7 +62,7 @@ def test_a_writer_that_is_killed_while_it_sends_leaves_no_half_store_and_is_gone
     with pytest.raises((IncompleteDatasetError, MissingShardError), match="is not there"):
         open_store(location, remote=remote())
     assert read_all(write(location, remote=remote())) == read_all(local)
-    assert not list((tmp_path / "cache-writing").iterdir())
+    assert not list((tmp_path / "cache" / "seqdata-writing").iterdir())
     for path in (tmp_path / "local").iterdir():
         assert s3.cat_file(f"{bucket}/store/{path.name}") == path.read_bytes()
     assert sent  # it was killed while it sent, not before
