@@ -8,7 +8,7 @@ import pytest
 from seqdata_webdataset import open_webdataset
 from seqdata_webdataset.keeping import find_index, read_index
 
-from seqdata import Bucketed, Loader, Remote, open_store
+from seqdata import Bucketed, Fixed, Loader, Remote, open_store
 from seqdata.errors import (
     CorruptSampleError,
     CorruptShardError,
@@ -244,3 +244,20 @@ def test_every_batch_from_a_bucket_is_that_from_here(s3, folder, tmp_path, metho
     finally:
         loader.shutdown()
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("room", [1, 50_000])
+def test_shards_that_the_cache_has_no_room_for_are_read_by_ranges(web, folder, tmp_path, room):
+    schema = {"json": {"a": Field("int64", (), "a")}}  # lengths that must be decoded for it
+    remote = Remote(cache_dir=tmp_path / "shard-cache", cache_bytes=room)
+    store = open_webdataset(location_of(web[0]), remote=remote, schema=schema, progress=False)
+    local = open_webdataset(folder, schema=schema)
+    assert store.lengths_of["a"].tolist() == local.lengths_of["a"].tolist()
+    loaders = [Loader(one, Fixed(8), seed=2) for one in (store, local)]
+    for ours, due in zip(*loaders, strict=True):
+        assert ours.ids.tolist() == due.ids.tolist()
+        for name in ("mel.npy", "cls", "json.a"):
+            assert ours[name].equal(due[name])
+        assert ours["txt"] == due["txt"]
+    held = [one.stat().st_size for one in (tmp_path / "shard-cache").rglob("*") if one.is_file()]
+    assert any(one > 10_000 for one in held) == (room > 1)
