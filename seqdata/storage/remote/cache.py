@@ -25,6 +25,7 @@ from typing import Any
 
 from seqdata.errors import CacheError, DataError
 from seqdata.kernel.choose import kernel
+from seqdata.storage.anonymous import Anonymous
 from seqdata.storage.location import limit_of
 from seqdata.storage.places import Place
 from seqdata.storage.remote.fetching import Fetch, fetched
@@ -137,6 +138,26 @@ class Cache:
             NoRoomError: If there is none.
         """
         return self._hold(wanted, place, release, 0.0)
+
+    def bytes_of(self, wanted: Wanted, place: Place) -> Any:
+        """Return the bytes of a small file that is held; in memory, where there is no room for it.
+
+        Args:
+            wanted: Which one; its size is known.
+            place: The same, for errors.
+
+        Raises:
+            SeqDataError: As ``hold``, but for want of room.
+        """
+        try:
+            return self.hold_if_room(wanted, place).mapping
+        except NoRoomError as error:
+            memory = Anonymous(max(1, error.needed))
+            fetch = Fetch(
+                self._files, wanted.name, error.needed, wanted.sha256, None, place, wanted.error
+            )
+            fetched(fetch, memory.fileno())
+            return memory.mapping[: error.needed]
 
     def _hold(self, wanted: Wanted, place: Place | None, release: Release, patience: float) -> Held:
         where = place or Place(dataset=self._files.location, file=wanted.name)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from seqdata.errors import (
-    CacheError,
     DataError,
     IncompleteDatasetError,
     MissingShardError,
@@ -32,7 +31,7 @@ from seqdata.storage.mapped import (
     shard_place,
 )
 from seqdata.storage.places import Place
-from seqdata.storage.remote.cache import Cache, Wanted, cache_of
+from seqdata.storage.remote.cache import Wanted, cache_of
 from seqdata.storage.remote.files import RemoteFiles, Stat, remote_files
 from seqdata.storage.remote.manifests import manifest_at
 from seqdata.storage.remote.options import Remote, remote_of
@@ -79,13 +78,12 @@ def with_files(
     """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
     lengths_of = {}
     cache, where = cache_of(files), files.location
-    _look_at_room(cache, manifest, verify)
     for axis, one in manifest.lengths.items():
         dtype = np.dtype(one.dtype).newbyteorder("<")
         size = manifest.sequences * dtype.itemsize
         place = lengths_place(where, manifest, axis)
-        held = cache.hold(Wanted(one.file, size, one.sha256), place)
-        lengths_of[axis] = np.frombuffer(held.mapping, dtype=dtype)
+        content = cache.bytes_of(Wanted(one.file, size, one.sha256), place)
+        lengths_of[axis] = np.frombuffer(content, dtype=dtype)
         if verify != "off":
             check_lengths(lengths_of[axis], where, manifest, axis, kernel())
             check_total(lengths_of[axis], where, manifest, axis)
@@ -95,24 +93,6 @@ def with_files(
             bits = SharedBits(count, of)
     kept = bits if verify == "first_read" else None
     return RemoteStore(files, manifest, lengths_of, verify, kept)
-
-
-def _look_at_room(cache: Cache, manifest: Manifest, verify: str) -> None:
-    """Refuse a cache that cannot hold even what must be there whole for as long as the store is.
-
-    Raises:
-        CacheError: If it is so small.
-    """
-    lengths = sum(np.dtype(one.dtype).itemsize for one in manifest.lengths.values())
-    sums = [one.checksums for one in manifest.shards if verify != "off"]
-    needed = lengths * manifest.sequences + sum(one.bytes for one in sums if one is not None)
-    most = cache.remote.cache_bytes
-    if needed > most:
-        raise CacheError.at(
-            f"{cache.remote.folder}: lengths and checksums are {needed} bytes, and the cache may "
-            f"hold {most}, must have room for them; raise Remote(cache_bytes=...)",
-            file=str(cache.remote.folder), needed=needed, free=most,
-        )  # fmt: skip
 
 
 def _look_at_shards(files: RemoteFiles, manifest: Manifest) -> None:

@@ -19,7 +19,7 @@ from seqdata.storage.manifest import Manifest
 from seqdata.storage.mapped import shard_place, sums_place
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw, decimals, in_order
-from seqdata.storage.remote.cache import Held, Wanted, cache_of
+from seqdata.storage.remote.cache import Wanted, cache_of
 from seqdata.storage.remote.files import RemoteFiles
 from seqdata.storage.remote.kept import Kept
 from seqdata.storage.remote.parts import Part, Parting, begins_of, read_parts
@@ -69,7 +69,7 @@ class RemoteStore(SequenceStore):
         self._fetchers = Fetchers(files.remote.connections)
         kept = Kept(files.remote.memory_bytes)
         self._ranges = Ranges(files, parting, self._fetchers, verify != "off", kept)
-        self._sums: dict[int, Held] = {}
+        self._sums: dict[int, Any] = {}
         sizes = [shard.bytes for shard in manifest.shards]
         room = files.remote.cache_bytes
         openers = Fetchers(min(4, files.remote.connections))  # each uses several of the others
@@ -312,12 +312,12 @@ class RemoteStore(SequenceStore):
         file = self._manifest.shards[number].checksums
         if file is None:
             return None
-        held = self._sums.get(number)
-        if held is None:
+        found = self._sums.get(number)
+        if found is None:
             place = sums_place(self.location, number, file)
-            held = self._cache.hold(Wanted(file.file, file.bytes, file.sha256), place)
-            self._sums[number] = held
-        return held.mapping
+            found = self._cache.bytes_of(Wanted(file.file, file.bytes, file.sha256), place)
+            self._sums[number] = found
+        return found
 
 
 def _reopen(

@@ -3,11 +3,14 @@
 import logging
 import uuid
 import warnings
+from pathlib import Path
 
 import pytest
 
 from seqdata import Remote
-from seqdata.testing.faults.network import before, served
+from seqdata.testing.faults.network import before, folder_of, served
+from tests.storage.remote.cached import SIZE
+from tests.storage.remote.samples import write
 
 KEYS = {"key": "testing", "secret": "testing"}
 
@@ -62,3 +65,26 @@ def faulty(s3_server):
     """The same server behind one whose answers can be made to fail."""
     with served(before(*s3_server)) as made:
         yield made
+
+
+@pytest.fixture
+def web(tmp_path):
+    """Files a, b, c and d of 1 MiB, each of one byte value."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number, name in enumerate("abcd"):
+        (folder / name).write_bytes(bytes([number]) * SIZE)
+    with served(folder_of(folder)) as made:
+        yield made
+
+
+@pytest.fixture
+def store_of_many(tmp_path):
+    """A store of ten shards or more, served, and the bytes of its largest one and of the rest."""
+    local = write(tmp_path / "store", shard_bytes=30_000)
+    assert len(local.manifest.shards) > 8
+    largest = max(shard.bytes for shard in local.manifest.shards)
+    shards = {shard.file for shard in local.manifest.shards}
+    files = [one for one in Path(local.location).iterdir() if one.name not in shards]
+    with served(folder_of(tmp_path / "store")) as made:
+        yield local, made, largest, sum(one.stat().st_size for one in files)

@@ -1,10 +1,8 @@
 """The cache: fetched once, bounded, never wrong, whatever dies or is full."""
 
-import errno
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,50 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqdata import Bucketed, CacheError, Loader, Remote, open_store, write_store
-from seqdata.storage import locking
-from seqdata.storage.remote import cache as cache_module
-from seqdata.storage.remote import folder as folder_module
-from seqdata.storage.remote.cache import Wanted, cache_of
-from seqdata.storage.remote.files import remote_files
+from seqdata import Bucketed, CacheError, Loader, Remote, open_store
+from seqdata.storage.remote.cache import Wanted
 from seqdata.testing.faults import network
 from seqdata.testing.faults.limits import small_files
-from seqdata.testing.faults.network import folder_of, served
-from tests.storage.remote.samples import read_all, spans_of, write
+from tests.storage.remote.cached import SIZE, cache_at, files_in, first, folder_in
+from tests.storage.remote.samples import read_all, spans_of
 
-SIZE = 1 << 20
 FILLING = Path(__file__).with_name("filling.py")
-
-
-@pytest.fixture
-def web(tmp_path):
-    """Files a, b, c and d of 1 MiB, each of one byte value."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for number, name in enumerate("abcd"):
-        (folder / name).write_bytes(bytes([number]) * SIZE)
-    with served(folder_of(folder)) as made:
-        yield made
-
-
-def cache_at(web, tmp_path, **options):
-    return cache_of(remote_files(web.url, Remote(cache_dir=tmp_path / "cache", **options)))
-
-
-def folder_in(tmp_path):
-    return tmp_path / "cache" / "seqdata-shards"
-
-
-def files_in(tmp_path):
-    return {
-        one.name: one.stat().st_size
-        for one in folder_in(tmp_path).iterdir()
-        if one.name not in (".lock", "CACHEDIR.TAG")
-    }
-
-
-def first(held):
-    return memoryview(held.mapping)[0]
 
 
 def test_a_file_is_fetched_once_and_found_again(web, tmp_path):
@@ -117,72 +79,6 @@ def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
     assert first(cache.hold(Wanted("c"))) == 2
     with pytest.raises(CacheError, match="raise Remote"):
         cache_at(web, tmp_path, cache_bytes=100).hold(Wanted("d"))
-
-
-def test_a_folder_of_the_user_s_keeps_its_files(web, tmp_path):
-    mine = tmp_path / "cache"
-    mine.mkdir()
-    given = {"thesis.txt": b"old" * 1000, "0" * 64: b"a digest of mine", "index": None}
-    for name, content in given.items():
-        (mine / name).mkdir() if content is None else (mine / name).write_bytes(content)
-        os.utime(mine / name, ns=(0, 0))
-    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE)
-    for name in "abcd":
-        cache.hold(Wanted(name))
-    kept = {one.name: one.read_bytes() if one.is_file() else None for one in mine.iterdir()}
-    assert kept.pop("seqdata-shards") is None
-    assert kept == given
-
-
-@pytest.mark.parametrize("name", ["thesis.txt", "CACHEDIR.TAG"])
-def test_a_folder_of_that_name_with_other_files_is_refused(web, tmp_path, name):
-    folder_in(tmp_path).mkdir(parents=True)
-    (folder_in(tmp_path) / name).write_bytes(b"mine")
-    with pytest.raises(CacheError, match=rf"holds '{name}', which the cache of seqdata has not m"):
-        cache_at(web, tmp_path).hold(Wanted("a"))
-    assert os.listdir(folder_in(tmp_path)) == [name]
-    assert (folder_in(tmp_path) / name).read_bytes() == b"mine"
-
-
-def test_what_others_put_into_the_folder_is_neither_counted_nor_removed(web, tmp_path):
-    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE)
-    cache.hold(Wanted("a"))
-    (folder_in(tmp_path) / "notes").write_bytes(bytes(2 * SIZE))
-    os.utime(folder_in(tmp_path) / "notes", ns=(0, 0))
-    (folder_in(tmp_path) / ("0" * 64)).mkdir()  # the index of a plugin was such a folder once
-    for name in "bcd":
-        cache.hold(Wanted(name))
-    assert "notes" in files_in(tmp_path)
-    assert len(files_in(tmp_path)) == 4
-
-
-def test_a_cache_whose_marker_is_gone_is_still_its_own(web, tmp_path):
-    cache = cache_at(web, tmp_path)
-    cache.hold(Wanted("a"))
-    for left in ("removed", "emptied"):
-        marker = folder_in(tmp_path) / "CACHEDIR.TAG"
-        marker.unlink() if left == "removed" else marker.write_bytes(b"")
-        assert first(cache.hold(Wanted("b"))) == 1
-        assert marker.read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55\n")
-
-
-@pytest.mark.parametrize("number", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
-def test_a_file_system_without_locks_says_what_to_set(web, tmp_path, monkeypatch, number):
-    def flock(descriptor, kind):
-        raise OSError(getattr(errno, number), "no locks")
-
-    cache = cache_at(web, tmp_path)
-    cache.hold(Wanted("a"))
-    monkeypatch.setattr(locking.fcntl, "flock", flock)
-    told = (
-        r"lies on a file system without locks \(.*\), must be .*; pass Remote\(cache_dir=...\) with"
-    )
-    for name in "ab":  # one that is there, one that is not
-        with pytest.raises(CacheError, match=told):
-            cache.hold(Wanted(name))
-    assert len(files_in(tmp_path)) == 1
-    with pytest.raises(CacheError, match=told):
-        write_store("memory://lockless/store", [{"x": [1.0]}], remote=cache.remote)
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(web, tmp_path):
@@ -299,18 +195,6 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_free(web, tmp_path):
     assert first(cache_at(web, tmp_path).hold(Wanted("a"))) == 0
 
 
-@pytest.fixture
-def store_of_many(tmp_path):
-    """A store of ten shards or more, served, and the bytes of its largest one and of the rest."""
-    local = write(tmp_path / "store", shard_bytes=30_000)
-    assert len(local.manifest.shards) > 8
-    largest = max(shard.bytes for shard in local.manifest.shards)
-    shards = {shard.file for shard in local.manifest.shards}
-    files = [one for one in Path(local.location).iterdir() if one.name not in shards]
-    with served(folder_of(tmp_path / "store")) as made:
-        yield local, made, largest, sum(one.stat().st_size for one in files)
-
-
 def test_a_store_larger_than_the_cache_is_read_through_it(store_of_many, tmp_path):
     local, made, largest, others = store_of_many
     most = 2 * largest + others
@@ -322,12 +206,13 @@ def test_a_store_larger_than_the_cache_is_read_through_it(store_of_many, tmp_pat
         assert sum(files_in(tmp_path).values()) <= most
 
 
-@pytest.mark.parametrize("room", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("room", [None, 0, 1, 2, 3, 5])
 def test_a_batch_of_more_shards_than_there_is_room_for_is_read_by_ranges(
     store_of_many, tmp_path, caplog, room
 ):
     local, made, largest, others = store_of_many
-    remote = Remote(cache_dir=tmp_path / "cache", cache_bytes=room * largest + others)
+    most = 1 if room is None else room * largest + others
+    remote = Remote(cache_dir=tmp_path / "cache", cache_bytes=most)
     store = open_store(made.url, remote=remote)
     batches = Loader(store, Bucketed(16), seed=0, prefetch=0)
     for batch, due in zip(batches, Loader(local, Bucketed(16), seed=0), strict=True):
@@ -340,81 +225,3 @@ def test_a_batch_of_more_shards_than_there_is_room_for_is_read_by_ranges(
     assert re.search(rf"needs \d+ shards, and the cache of {remote.cache_bytes} bytes", lines[0])
     held = [one for one in files_in(tmp_path).values() if one > 25_000]
     assert bool(held) == bool(room)  # what there is room for is in the cache
-
-
-def test_a_cache_too_small_for_lengths_and_checksums_is_refused_at_opening(store_of_many, tmp_path):
-    _, made, _, _ = store_of_many
-    remote = Remote(cache_dir=tmp_path / "cache", cache_bytes=1000)
-    told = r"lengths and checksums are \d+ bytes, and the cache may hold 1000, must have room"
-    with pytest.raises(CacheError, match=told):
-        open_store(made.url, remote=remote)
-
-
-def removed(tmp_path):
-    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-
-
-STEPS = {  # those of the cache, after each of which the folder may be gone
-    cache_module: (
-        "own_folder", "_locked_aside", "opened", "entries", "evict", "is_at", "locked", "fetched",
-        "_mapped", "_put", "_held",
-    ),
-    folder_module: ("_mark", "opened", "locked"),
-    os: ("replace", "open", "scandir"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("where", ["before", "after"])
-@pytest.mark.parametrize(
-    ("module", "step"), [(module, step) for module, steps in STEPS.items() for step in steps]
-)
-def test_the_folder_may_be_removed_at_any_step(
-    web, tmp_path, monkeypatch, module, step, where, times
-):
-    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE)
-    known, left = getattr(module, step), [times]
-
-    def step_and_removal(*arguments, **options):
-        hit = left[0] > 0 and threading.current_thread() is threading.main_thread()
-        left[0] -= hit
-        if hit and where == "before":
-            removed(tmp_path)
-        given = known(*arguments, **options)
-        if hit and where == "after":
-            removed(tmp_path)
-        return given
-
-    for name in "ab":
-        cache.hold(Wanted(name))
-    monkeypatch.setattr(module, step, step_and_removal)
-    for name in "bca":
-        held = cache.hold(Wanted(name))
-        assert bytes(memoryview(held.mapping)) == bytes(["abcd".index(name)]) * SIZE
-    assert left[0] < times or step == "evict"  # it may have been removed before it was full
-
-
-def test_the_folder_may_be_removed_over_and_over_while_a_store_is_read(store_of_many, tmp_path):
-    local, made, _, _ = store_of_many
-    ended, rounds = threading.Event(), []
-
-    def remove():
-        while not ended.is_set():
-            removed(tmp_path)
-            rounds.append(1)
-
-    remover = threading.Thread(target=remove)
-    remover.start()
-    try:
-        for _ in range(3):
-            store = open_store(made.url, remote=Remote(cache_dir=tmp_path / "cache"))
-            for batch, due in zip(
-                Loader(store, Bucketed(16), seed=0),
-                Loader(local, Bucketed(16), seed=0),
-                strict=True,
-            ):
-                assert batch["x"].equal(due["x"])
-    finally:
-        ended.set()
-        remover.join(30)
-    assert len(rounds) > 1

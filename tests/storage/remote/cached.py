@@ -1,0 +1,27 @@
+"""A cache in the folder of a test, and what lies in it."""
+
+from seqdata import Remote
+from seqdata.storage.remote.cache import cache_of
+from seqdata.storage.remote.files import remote_files
+
+SIZE = 1 << 20
+
+
+def cache_at(web, tmp_path, **options):
+    return cache_of(remote_files(web.url, Remote(cache_dir=tmp_path / "cache", **options)))
+
+
+def folder_in(tmp_path):
+    return tmp_path / "cache" / "seqdata-shards"
+
+
+def files_in(tmp_path):
+    return {
+        one.name: one.stat().st_size
+        for one in folder_in(tmp_path).iterdir()
+        if one.name not in (".lock", "CACHEDIR.TAG")
+    }
+
+
+def first(held):
+    return memoryview(held.mapping)[0]
