@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from seqdata.loading.options import (
     PlayOptions,
     Update,
 )
+from seqdata.loading.played import Played
 from seqdata.loading.player import Player
 from seqdata.loading.tally import MAX_ERRORS, Tally
 from seqdata.opening.data import store_of
@@ -156,17 +157,22 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Give the batches of one epoch, or of what is left of a loaded one.
 
+        An error takes the place of its batch: where it is caught, the next ``next()`` goes on with
+        the batch behind.
+
         Raises:
             IncompleteEpochError: If fewer batches came than were planned.
             DataError: If what is stored is damaged; with epoch, batch, step and rank.
         """
-        place = self._next  # a generator: nothing runs before the first next()
+        return _Iteration(self._begun)
+
+    def _begun(self) -> tuple[_Playing, Played]:
+        """Begin the next epoch, or what is left of a loaded one."""
+        place = self._next
         share = self._player.share(*place)
         playing = _Playing(place.epoch, share, share.first_step)
         self._playing, self._next = playing, _Place(place.epoch + 1, 0)
-        for batch in self._player.play(*place, self._update):
-            playing.step += 1
-            yield batch
+        return playing, self._player.play(*place, self._update)
 
     @property
     def epoch(self) -> int:
@@ -281,6 +287,38 @@ def _batching(batching: Policy | str | None, policy: Policy | str | None) -> Pol
             "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
         )
     return batching
+
+
+class _Iteration(Iterator[Any]):
+    """One epoch of a loader; it begins when its first batch is asked for.
+
+    The loader does not hold it, so that its thread and workers end with it.
+    """
+
+    def __init__(self, begin: Callable[[], tuple[_Playing, Played]]) -> None:
+        self._begin = begin
+        self._begun: tuple[_Playing, Played] | None = None
+        self._closed = False
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        if self._begun is None:
+            self._begun = self._begin()
+        playing, played = self._begun
+        try:
+            batch = next(played)
+        except StopIteration:  # the last batch may have been an error
+            playing.step = played.step
+            raise
+        playing.step = played.step
+        return batch
+
+    def close(self) -> None:
+        """Leave the epoch, as ``break`` does."""
+        self._closed = True
+        if self._begun is not None:
+            self._begun[1].close()
 
 
 def _checked(state: Mapping[str, Any]) -> _Place:

@@ -14,6 +14,7 @@ from typing import Any
 
 from seqdata.lightning.cursor import Place
 from seqdata.loading.options import Update
+from seqdata.loading.played import Played
 from seqdata.loading.player import Player
 
 MARKER = {"seqdata": 1}
@@ -92,29 +93,12 @@ class TrainerLoader:
 
     def play(self, iteration: Iteration) -> Iterator[Drawn]:
         """Give the batches of an iteration, each with which one it is; begins at the first."""
-        drawn = self._drawn(iteration)
+        drawn = _Drawing(self, iteration)
         return drawn if self._agreed is None else self._agreed(iteration, drawn)
 
-    def _drawn(self, iteration: Iteration) -> Iterator[Drawn]:
-        start = self._begin(iteration)
-        del iteration  # it holds this generator, which must end with it
-        place = start.place
-        first = self.player.share(place.epoch, place.position).first_step
-        batches = self.player.play(place.epoch, place.position, start.update)
-        for step, batch in enumerate(self._timed(batches), first):
-            yield None if start.looks else Handed(place, step), batch
-
-    def _timed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Give the same, and count how long this rank waits for its own."""
-        while True:
-            asked = time.perf_counter()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            finally:
-                self.waited += time.perf_counter() - asked
-            yield batch
+    def begin(self, iteration: Iteration) -> Start:
+        """Say where an iteration begins that is about to draw its first batch."""
+        return self._begin(iteration)
 
     def state_dict(self) -> dict[str, int]:
         """Give the constant marker, which tells the Trainer that resuming is taken care of."""
@@ -127,6 +111,38 @@ class TrainerLoader:
     def shutdown(self) -> None:
         """End the player's threads."""
         self.player.shutdown()
+
+
+class _Drawing(Iterator[Drawn]):
+    """What an iteration draws; it begins with its first batch.
+
+    An error takes the place of its batch, and the next ``next()`` goes on with the one behind.
+
+    Args:
+        loader: Whose batches; how long they were waited for is added up there.
+        iteration: Whose place is asked for. It holds this object, which must end with it.
+    """
+
+    def __init__(self, loader: TrainerLoader, iteration: Iteration) -> None:
+        self._loader = loader
+        self._iteration = iteration
+        self._begun: tuple[Start, Played] | None = None
+
+    def __next__(self) -> Drawn:
+        start, played = self._begun or self._begin()
+        asked = time.perf_counter()
+        try:
+            batch = next(played)
+        finally:
+            self._loader.waited += time.perf_counter() - asked
+        return None if start.looks else Handed(start.place, played.step - 1), batch
+
+    def _begin(self) -> tuple[Start, Played]:
+        start = self._loader.begin(self._iteration)
+        del self._iteration
+        place = start.place
+        self._begun = start, self._loader.player.play(place.epoch, place.position, start.update)
+        return self._begun
 
 
 class Iteration:

@@ -52,6 +52,8 @@ class Together:
     ) -> Iterator[Item]:
         """Give the items of ``source`` on every rank, or the same error on every rank.
 
+        An error is the last of it: it is raised again by whatever ``next()`` comes after it.
+
         Args:
             source: Of this rank; drawn from one item ahead where there are others.
             ranks: How many there are; each must play as often.
@@ -61,8 +63,7 @@ class Together:
             Preempted: If a rank was told to stop.
             SeqDataError: What failed on any rank.
         """
-        channel = self._channel(ranks)
-        yield from self._alone(source) if channel is None else channel.play(source, counting)
+        return _Final(self._played(source, ranks, counting))
 
     def stop(self, why: str) -> None:
         """Make all ranks stop before the same next batch; it only takes note."""
@@ -135,6 +136,12 @@ class Together:
         if joined.channel.quiet:  # else a rank has yet to answer, and would be waited for
             torch.distributed.destroy_process_group(joined.channel.group)
 
+    def _played(
+        self, source: Iterator[Item], ranks: int, counting: Counting[Item] | None
+    ) -> Iterator[Item]:
+        channel = self._channel(ranks)
+        yield from self._alone(source) if channel is None else channel.play(source, counting)
+
     def _alone(self, source: Iterator[Item]) -> Iterator[Item]:
         for item in source:
             if self._stop is not None:
@@ -156,6 +163,25 @@ class Together:
         watcher.start()
         self._joined = _Joined(channel, watcher, watched)
         return channel
+
+
+class _Final(Iterator[Item]):
+    """The items of a generator, which after an error would say that it has ended as it should."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._failed: Exception | None = None
+
+    def __next__(self) -> Item:
+        if self._failed is not None:
+            raise self._failed.with_traceback(None)
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self._failed = error
+            raise
 
 
 class PartNotice(Callback):

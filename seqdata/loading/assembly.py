@@ -135,11 +135,16 @@ class Assembly:
         except SeqDataError as error:
             placed = self._placed(error, made.head.number, number)
             raise placed.with_traceback(error.__traceback__) from error.__cause__
-        except Exception as error:
-            see = self._see(made.head.number)
-            error.add_note(
-                f"in {self._place(made.head.number, number)}" + (f". {SEE}{see}" if see else "")
+        except StopIteration as error:  # as it is, it would end the epoch of whoever asks
+            stopped = RuntimeError(
+                "loader: a transform, collator or data set raised StopIteration, must give "
+                "something; pass a default to its next()"
             )
+            for note in getattr(error, "__notes__", ()):
+                stopped.add_note(note)
+            raise self._noted(stopped, made.head.number, number) from error
+        except Exception as error:
+            self._noted(error, made.head.number, number)
             raise
 
     def _read(self, made: Made, number: int) -> SequenceBatch:
@@ -227,6 +232,11 @@ class Assembly:
         placed = error.with_place(line, epoch=self.epoch, batch=batch, step=step, rank=world.rank)
         see = self._see(batch)
         return placed if see is None else placed.shown_by(see)
+
+    def _noted(self, error: Exception, batch: int, step: int) -> Exception:
+        see = self._see(batch)
+        error.add_note(f"in {self._place(batch, step)}" + (f". {SEE}{see}" if see else ""))
+        return error
 
     def _see(self, batch: int) -> str | None:
         see = self.tools.see

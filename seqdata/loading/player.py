@@ -21,7 +21,7 @@ from seqdata.batch import SequenceBatch
 from seqdata.collating import Allocating, Splitting
 from seqdata.collators.padded import Padded
 from seqdata.collators.samples import COLLATED, Samples
-from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
+from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.loading.assembly import Assembly, Tools
 from seqdata.loading.expecting import teller_of
@@ -30,6 +30,7 @@ from seqdata.loading.occurrences import Crops, Occurrences, occurrences_of
 from seqdata.loading.options import PlayOptions, Update
 from seqdata.loading.output import Output, output_of
 from seqdata.loading.pinning import check_device, pinned
+from seqdata.loading.played import Played
 from seqdata.loading.pool import BlockPool
 from seqdata.loading.prefetch import Ahead, Recipe
 from seqdata.loading.reading import reading_of
@@ -158,31 +159,23 @@ class Player:
             "shift": self._reading.shift,
         }
 
-    def play(self, epoch: int, first: int, update: Update | None = None) -> Iterator[Any]:
+    def play(self, epoch: int, first: int, update: Update | None = None) -> Played:
         """Give the batches of an epoch from batch ``first`` of its plan on.
 
-        Nothing happens before the first ``next``. Ends only when all that was planned is delivered.
+        Nothing happens before the first ``next``. Ends only when all that was planned is delivered,
+        or has raised an error of its own in its place.
 
         Args:
             epoch: Which plan.
             first: Batches of the plan that are trained.
             update: How steps make optimizer updates; None: each by itself.
-
-        Raises:
-            IncompleteEpochError: If fewer batches came than were planned.
-            DataError: If what is stored is damaged; with epoch, batch, step and rank.
         """
-        steps = self.share(epoch, first)
-        planned = len(steps) - steps.first_step
-        delivered = 0
-        for batch in self._batches(steps, self._planned(epoch), update or Update()):
-            delivered += 1
-            yield batch
-        if delivered != planned:
-            raise IncompleteEpochError(
-                f"loader: {delivered} batches of epoch {epoch} were delivered, {planned} were "
-                "planned; it was shut down while it played"
-            )
+
+        def source(steps: RankPlan, begin: int) -> Iterator[Any]:
+            numbers = range(begin, len(steps))
+            return self._batches(steps, numbers, self._planned(epoch), update or Update())
+
+        return Played(lambda: self.share(epoch, first), source, epoch)
 
     def again(
         self, steps: RankPlan, epoch: int, number: int, update: Update, *, data: bool = True
@@ -220,8 +213,10 @@ class Player:
         self._crews.close()
         self._pool.clear()
 
-    def _batches(self, steps: RankPlan, epoch: int, update: Update) -> Iterator[Any]:
-        tools, numbers = self._tools, range(steps.first_step, len(steps))
+    def _batches(
+        self, steps: RankPlan, numbers: range, epoch: int, update: Update
+    ) -> Iterator[Any]:
+        tools = self._tools
         if not self.options.num_workers or not numbers:
             assembly = Assembly(tools, steps, epoch, update, tools.fetching.columns)
             yield from self._played(assembly, numbers)
@@ -242,7 +237,8 @@ class Player:
             handed, size = assembly.sized(step)
             return pinned(handed), size
 
-        idle = _planner(assembly.share, teller_of(self._reading.store, assembly.share))
+        tell = teller_of(self._reading.store, assembly.share)
+        idle = _planner(assembly.share, numbers.start, tell)
         recipe = Recipe(sized if pins else assembly.sized, numbers, idle)
         ahead = Ahead(recipe, self.options.prefetch)
         self._running.add(ahead)
@@ -319,16 +315,19 @@ class Player:
         return next(iter(self._plans.values()), None) or self.plan(0)
 
 
-def _planner(steps: RankPlan, tell: Callable[[int], None] | None) -> Callable[[int], None]:
+def _planner(
+    steps: RankPlan, begin: int, tell: Callable[[int], None] | None
+) -> Callable[[int], None]:
     """Give what plans the next block ahead, called with the next step to make.
 
     Args:
         steps: Of this rank.
+        begin: The first step that is made.
         tell: Tells the store what will be read, from now on; None: it has no use for that.
     """
     edge = -1
     if tell is not None:
-        tell(steps.first_step)
+        tell(begin)
 
     def plan_ahead(step: int) -> None:
         nonlocal edge
