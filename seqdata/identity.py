@@ -71,7 +71,11 @@ def _of_function(function: FunctionType, seen: set[int]) -> Iterator[bytes]:
     yield from _parts(function.__defaults__, seen)
     yield from _parts(function.__kwdefaults__, seen)
     for cell in function.__closure__ or ():
-        yield from _parts(cell.cell_contents, seen)
+        try:
+            content = cell.cell_contents
+        except ValueError:  # empty so far
+            continue
+        yield from _parts(content, seen)
     for name in _names(function.__code__):
         value = function.__globals__.get(name)
         own = isinstance(value, FunctionType) and value.__module__ == function.__module__

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seqdata.errors import ConfigError, ResumeError
+from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.loading.options import (
     PREFETCH,
     STALL_TIMEOUT,
@@ -48,7 +48,8 @@ class Loader:
         store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``;
             dicts; a pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``.
         batching: How epochs are batched: a policy, or its registered name.
-        world: Who we are; None: the default process group's rank, else ``World(0, 1)``.
+        world: Who we are; None: the default process group's rank, else ``World(0, 1)``. A loader
+            of one process that was made before the process group of several refuses to play.
         seed: Of the order and of transforms.
         fields: Names of the fields to read; None: all, or those that the output names.
         as_tuple: Parts of the batch to hand out as a tuple: fields, ``lengths``, ``weight``, …
@@ -124,6 +125,7 @@ class Loader:
         batching = _batching(batching, policy)
         if not isinstance(epoch, int) or epoch < 0:
             raise ConfigError(f"loader: `epoch` is {epoch!r}, must be a whole number from 0")
+        self._alone = World.current().size == 1  # no process group, so far
         options = PlayOptions(
             world=World.current() if world is None else world,
             seed=seed,
@@ -152,6 +154,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Steps of the epoch that the next iteration plays; of all, but where a policy says so."""
+        self._refuse_other_ranks()
         return self._player.steps_of(self.epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -168,6 +171,8 @@ class Loader:
 
     def _begun(self) -> tuple[_Playing, Played]:
         """Begin the next epoch, or what is left of a loaded one."""
+        self._refuse_other_ranks()
+        _ = self._player.transform  # as it is before it is used
         place = self._next
         share = self._player.share(*place)
         playing = _Playing(place.epoch, share, share.first_step)
@@ -204,10 +209,13 @@ class Loader:
             "fingerprint": self._player.fingerprint(epoch),
             **self._origins(),
             "world_size": self._player.options.world.size,
+            "transform": self._player.transform,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration play what a state has left; the world size may be another.
+
+        Where the transform is another one than it was, a ``SeqDataWarning`` names both.
 
         Raises:
             ResumeError: If the state belongs to other data, policy, seed or shift, lies outside the
@@ -235,12 +243,26 @@ class Loader:
                 f"{made!r} as of epoch {place.epoch}; another version of seqdata planned it, begin "
                 "a new run"
             )
+        changed_transform = self._player.changed_transform(state.get("transform"))
+        if changed_transform:
+            warnings.warn(f"loader: {changed_transform}", SeqDataWarning, stacklevel=2)
         self._player.share(*place)  # refuses what this world cannot play
         self._next, self._playing = place, None
 
     def shutdown(self) -> None:
         """End threads and workers; an iteration that runs ends with an error."""
         self._player.shutdown()
+
+    def _refuse_other_ranks(self) -> None:
+        """Raise ConfigError if a process group came after this loader, made for one process."""
+        ranks = World.current().size
+        if self._alone and ranks > 1 and self._player.options.world.size == 1:
+            raise ConfigError(
+                f"loader: was made for one process before the process group of {ranks} ranks was "
+                "initialised, must know its rank: every rank would play all the data. Make it when "
+                "the ranks are there (in `train_dataloader` of the LightningModule), pass "
+                f"`world=World(rank, {ranks})`, or give the data to a SequenceDataModule"
+            )
 
     def _origins(self) -> dict[str, int | str]:
         origins: dict[str, int | str] = dict(self._player.describe())

@@ -7,6 +7,7 @@ a counter breaks one file and the test beside it. Place in the flow: below all o
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -185,6 +186,24 @@ def log_folder(trainer: Trainer | None) -> Path | None:
     """
     folder = None if trainer is None else trainer.log_dir
     return None if folder is None or "://" in str(folder) else Path(folder)
+
+
+def run_folder(trainer: Trainer) -> Path | None:
+    """Return the folder that a run was given; None: it was given none. All ranks must ask together.
+
+    Where nobody gives one, Lightning says the working folder: by its whole path, or as the ``.`` of
+    a logger that keeps nothing in files.
+    """
+    folder, working = log_folder(trainer), Path.cwd()
+    if folder is None or folder == working or (trainer.loggers and folder.resolve() == working):
+        return None
+    return folder
+
+
+def draws_by_hand(trainer: Trainer) -> bool:
+    """Return whether the training step draws its batches itself (``dataloader_iter``)."""
+    step = getattr(trainer.lightning_module, "training_step", None)
+    return callable(step) and "dataloader_iter" in inspect.signature(step).parameters
 
 
 def settings_of(trainer: Trainer) -> dict[str, Any]:

@@ -6,10 +6,11 @@ state by which a run goes on exactly.
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import Any, Self, cast, get_args
 
 from lightning.pytorch import LightningDataModule
 
@@ -17,9 +18,14 @@ from seqdata.batch import SequenceBatch
 from seqdata.errors import ConfigError, SeqDataError
 from seqdata.lightning import accumulation, adapter, lane_states, preflight
 from seqdata.lightning.agreement import agree
-from seqdata.lightning.cursor import Place
 from seqdata.lightning.explaining import explain_evaluation
-from seqdata.lightning.loader import Drawn, Iteration, Start, TrainerLoader
+from seqdata.lightning.loader import (
+    Drawn,
+    EpochAfterEpoch,
+    Iteration,
+    TrainerLoader,
+    first_epoch,
+)
 from seqdata.lightning.options import DataOptions, Kind, Location, Locations, OnChanged
 from seqdata.lightning.replay.course import Course, Wanted, locate, made_again
 from seqdata.lightning.replay.record import RunRecord, installed_versions
@@ -28,7 +34,7 @@ from seqdata.lightning.run import TrainRun
 from seqdata.lightning.state import RunState
 from seqdata.lightning.stock import Circumstances, Stock
 from seqdata.lightning.together import PartNotice, Together
-from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError, Update
+from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError
 from seqdata.loading.player import Player
 from seqdata.loading.tally import MAX_ERRORS
 from seqdata.opening.naming import CollatorLike
@@ -144,6 +150,18 @@ class SequenceDataModule(LightningDataModule):
         given = [kind for kind in get_args(Kind) if self._options.locations(kind)]
         return f"SequenceDataModule({', '.join(given)}; {self._options.batching})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process or copy begins with: no run, no threads, the same data."""
+        new = Together()
+        return {**self.__dict__, "_run": None, "_together": new, "_notice": PartNotice(new.part)}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy that belongs to no Trainer."""
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy({**self.__getstate__(), "trainer": None}, memo))
+        return made
+
     def setup(self, stage: str) -> None:
         """Open the stage's data, the same on every rank; called again it changes nothing.
 
@@ -195,7 +213,7 @@ class SequenceDataModule(LightningDataModule):
         run = self._run
         if run is not None:
             return TrainerLoader(players[0], run.begin, agreed=self._agreed, epoch=run.epoch)
-        return TrainerLoader(players[0], _EpochAfterEpoch())
+        return TrainerLoader(players[0], EpochAfterEpoch())
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
         """Give the validation loaders: one, or a list in the order of the names."""
@@ -332,7 +350,7 @@ class SequenceDataModule(LightningDataModule):
             self._options, course, fingerprints=fingerprints, plan=plan,
             versions=installed_versions(), trainer=adapter.settings_of(trainer),
         )  # fmt: skip
-        folder = self._record.folder if again else adapter.log_folder(trainer)  # all ranks ask
+        folder = self._record.folder if again else adapter.run_folder(trainer)  # all ranks ask
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             folder = None
         self._record.keep(file, folder, writes=trainer.is_global_zero)
@@ -352,7 +370,7 @@ class SequenceDataModule(LightningDataModule):
 
     def _evaluation(self, kind: Kind) -> TrainerLoader | list[TrainerLoader]:
         loaders = [
-            TrainerLoader(player, _first_epoch, name, agreed=self._agreed)
+            TrainerLoader(player, first_epoch, name, agreed=self._agreed)
             for player, name in zip(self._players(kind), self._options.names(kind), strict=True)
         ]
         if not loaders:
@@ -375,24 +393,6 @@ class SequenceDataModule(LightningDataModule):
         if self._run is not None:
             adapter.detach(self._run.trainer, self._run.callback)
         adapter.detach(self.trainer, self._notice)
-
-
-class _EpochAfterEpoch:
-    """Where iterations of a loader begin that no Trainer counts for."""
-
-    def __init__(self) -> None:
-        self._epoch = 0
-
-    def __call__(self, iteration: Iteration) -> Start:
-        """Give the start of the next epoch."""
-        del iteration
-        self._epoch += 1
-        return Start(Place(self._epoch - 1), Update())
-
-
-def _first_epoch(iteration: Iteration) -> Start:
-    del iteration
-    return Start(Place(), Update())
 
 
 def _missing(kind: Kind) -> ConfigError:

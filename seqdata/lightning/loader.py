@@ -113,6 +113,25 @@ class TrainerLoader:
         self.player.shutdown()
 
 
+class EpochAfterEpoch:
+    """Where iterations of a loader begin that no Trainer counts for."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+
+    def __call__(self, iteration: Iteration) -> Start:
+        """Give the start of the next epoch."""
+        del iteration
+        self._epoch += 1
+        return Start(Place(self._epoch - 1), Update())
+
+
+def first_epoch(iteration: Iteration) -> Start:
+    """Give the start of epoch 0, which evaluations play."""
+    del iteration
+    return Start(Place(), Update())
+
+
 class _Drawing(Iterator[Drawn]):
     """What an iteration draws; it begins with its first batch.
 

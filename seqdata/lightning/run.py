@@ -40,7 +40,8 @@ class TrainRun:
             and again, then alone, if its first batch is of another place.
 
     Raises:
-        ConfigError: If epochs differ in length and the Trainer would ask for one only.
+        ConfigError: If epochs differ in length and the Trainer would ask for one only, or the
+            module's training step draws its batches itself.
     """
 
     def __init__(
@@ -57,8 +58,15 @@ class TrainRun:
                 "Trainer asks for once, must be asked for in every epoch; pass "
                 "Trainer(reload_dataloaders_every_n_epochs=1)"
             )
+        if adapter.draws_by_hand(trainer):
+            raise ConfigError(
+                "datamodule: `training_step` of the module takes `dataloader_iter`, must take "
+                "`batch`: which batches are trained cannot be told where a step draws its own; "
+                "write training_step(self, batch, batch_idx), batches are read ahead all the same"
+            )
         self.trainer = trainer
         self.player = player
+        self._transform = player.transform  # as it is before it is used
         self.errors = ErrorCount(player, trainer.world_size)
         self.errors.begin(0)
         self.callback = CounterRepair(lambda: self._resume, self._started)
@@ -76,6 +84,7 @@ class TrainRun:
         Only what the fit loop draws moves the cursor; whoever else looks into a loader does not.
 
         Raises:
+            ConfigError: If the Trainer's epoch is longer than the data's.
             ResumeError: If the data and the Trainer do not stand at the same step.
         """
         counters = adapter.counters_of(self.trainer)
@@ -87,6 +96,7 @@ class TrainRun:
         cursor = self._cursor.begun(counters, stride=stride)
         place = cursor.start
         self._cursor = replace(cursor, batches=self.player.batches_of(place.epoch))
+        self._refuse_longer_epochs(counters, place)
         self._guard(counters, place)
         if first and self._resume is not None:
             adapter.align_logged_steps(self.trainer)
@@ -144,6 +154,9 @@ class TrainRun:
             ConfigError: If this world's rest of the epoch has filler that the output cannot tell.
         """
         place = self._fitting(state)
+        changed_transform = self.player.changed_transform(state.transform)
+        if changed_transform:
+            _warn(f"resume: {changed_transform}")
         shifted = (state.world_size, state.tail) != (self._world.size, self._options.tail)
         if state.world_size != self._world.size:
             self._refuse_limits(state.world_size)
@@ -183,6 +196,7 @@ class TrainRun:
             world_size=self._world.size,
             accumulate=self._accumulate(),
             errors=self.errors.at(place),
+            transform=self._transform,
         )
 
     def _accumulate(self) -> int:
@@ -215,6 +229,17 @@ class TrainRun:
 
     def _step_at(self, place: Place) -> int:
         return self.player.share(place.epoch, place.position).first_step
+
+    def _refuse_longer_epochs(self, counters: adapter.Counters, place: Place) -> None:
+        """Refuse an epoch that goes on after its end: it would begin in the middle of the epoch."""
+        steps = self.player.steps_of(place.epoch)
+        if counters.steps > steps:
+            raise ConfigError(
+                f"datamodule: the Trainer's epoch has {counters.steps} steps, the training data "
+                f"{steps}: of several loaders (a dict, list or CombinedLoader) ours must be the "
+                "longest, since it is played once in an epoch; pass CombinedLoader(..., "
+                '"min_size"), or make the other one shorter'
+            )
 
     def _guard(self, counters: adapter.Counters, place: Place) -> None:
         step = self._step_at(place)

@@ -37,6 +37,7 @@ class RunState:
         world_size: Data-parallel ranks of the run that saved it.
         accumulate: Steps of one optimizer update in that run.
         errors: In the data, that all ranks have gone on from.
+        transform: Its name and a digest of its code; None: the state does not say.
     """
 
     epoch: int
@@ -50,6 +51,7 @@ class RunState:
     world_size: int
     accumulate: int
     errors: int
+    transform: str | None = None
 
     @property
     def place(self) -> Place:
@@ -75,6 +77,8 @@ class RunState:
             )
         values = {field.name: state.get(field.name) for field in fields(cls)}
         for field in fields(cls):
+            if field.name == "transform" and values[field.name] is None:  # of an earlier release
+                continue
             kind = int if field.type == "int" else str
             value = values[field.name]
             if type(value) is not kind or (isinstance(value, int) and value < 0):

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from seqdata.errors import ConfigError
 from seqdata.lightning.options import DataOptions, Kind, unshuffled
@@ -60,6 +60,10 @@ class Stock:
         self._players: dict[Kind, list[Player]] = {}
         self._made_for: Circumstances | None = None
         self._tally: Tally | None = None  # of all players of this process
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: players have threads, and are made again there."""
+        return {**self.__dict__, "_players": {}, "_made_for": None, "_tally": None}
 
     def keep(self, kind: Kind, circumstances: Circumstances) -> list[Player]:
         """Give the players of a kind, and keep them for as long as the circumstances last."""

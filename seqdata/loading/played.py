@@ -95,7 +95,8 @@ class Played(Iterator[Any]):
             return
         self._source = None
         self._failed = IncompleteEpochError(
-            f"loader: {self.step - share.first_step} batches of epoch {self._epoch} were delivered, "
-            f"{len(share) - share.first_step} were planned; it was shut down while it played"
+            f"loader: {self.step - share.first_step} batches of epoch {self._epoch} were "
+            f"delivered, {len(share) - share.first_step} were planned; it was shut down while it "
+            "played"
         )
         raise self._failed

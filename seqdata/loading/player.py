@@ -159,6 +159,25 @@ class Player:
             "shift": self._reading.shift,
         }
 
+    @functools.cached_property
+    def transform(self) -> str:
+        """The transform's name and a digest of its code, as it was when this was first asked."""
+        return self._reading.label
+
+    def changed_transform(self, was: Any) -> str:
+        """Return what a resume with another transform than before warns of; empty: it is the same.
+
+        Args:
+            was: What a state says; None: it does not say.
+        """
+        if was is None or was == self.transform:
+            return ""
+        return (
+            f"`transform` was {was}, is {self.transform}: batches from here on are made by other "
+            "code than those before; pass the transform that the run began with, unless this is "
+            "meant"
+        )
+
     def play(self, epoch: int, first: int, update: Update | None = None) -> Played:
         """Give the batches of an epoch from batch ``first`` of its plan on.
 

@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from seqdata.axes import TARGETS, Axes, unknown_name
 from seqdata.errors import ConfigError
+from seqdata.identity import code_digest
 from seqdata.index import RUN, LengthMap, SequenceIndex
 from seqdata.loading.options import PlayOptions
 from seqdata.protocols import Store
 from seqdata.storage.schema import TEXTS, default_axis
 from seqdata.storage.views import carried_of, stored_of
 from seqdata.transforms import axes_of, lengths_of, name_of
+
+_MOST_NAME, _DIGITS = 120, 16  # of a transform in a state
 
 if TYPE_CHECKING:  # it needs torch, and worker processes do without
     from seqdata.loading.output import Output
@@ -69,6 +72,16 @@ class Reading:
     def changes(self) -> bool:
         """Whether the transform changes lengths: it is given whole sequences."""
         return self.change is not None or self.measured is not None
+
+    @property
+    def label(self) -> str:
+        """The transform's name and a digest of its code; ``none`` without one.
+
+        An object is digested as it is now, and its state may change while it is used.
+        """
+        if self.transform is None:
+            return "none"
+        return f"{name_of(self.transform)[-_MOST_NAME:]} ({code_digest(self.transform)[:_DIGITS]})"
 
     @property
     def advice(self) -> str:

@@ -257,9 +257,33 @@ def without_a_trainer(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class OfItsOwn(Recorder):
+    """Makes a plain ``Loader`` when the ranks are there."""
+
+    def train_dataloader(self) -> Loader:
+        return Loader(sequences(11), Bucketed(2), seed=1, prefetch=0)
+
+
+def plain_loader(spec: dict[str, Any]) -> dict[str, Any]:
+    """Fit with a plain ``Loader``: made before the Trainer has made its ranks, or after."""
+    model, early = OfItsOwn(), None
+    if spec["early"]:
+        model, early = Recorder(), OfItsOwn().train_dataloader()
+    options = {**QUIET, **under_ddp(spec["world"]), "enable_checkpointing": False, "max_epochs": 1}
+    trainer = pl.Trainer(**options)
+    error = ""
+    try:
+        with quietly():
+            trainer.fit(model, early)
+    except SeqDataError as refused:
+        error = f"{type(refused).__name__}: {refused}"
+    return {"train": model.log_of.train, "error": error}
+
+
 TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "inject": inject,
     "validate": validate,
     "of_node": of_node,
     "without_a_trainer": without_a_trainer,
+    "plain_loader": plain_loader,
 }

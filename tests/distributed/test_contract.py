@@ -129,3 +129,17 @@ def test_item_38_without_a_trainer_the_process_group_says_who_we_are(ranks):
     assert [one["steps"] for one in told] == [2] * 3
     ids = [number for one in told for batch in one["ids"] for number in batch]
     assert sorted(ids) == list(range(11))
+
+
+def test_a_plain_loader_that_was_made_before_the_ranks_is_refused_before_the_first_step(ranks):
+    for one in ranks.play("plain_loader", 2, {"early": True}):
+        assert one["train"] == []
+        assert one["error"].startswith("ConfigError: loader: was made for one process before the")
+        assert "in `train_dataloader` of the LightningModule" in one["error"]
+
+
+def test_a_plain_loader_that_is_made_when_the_ranks_are_there_is_dealt_out(ranks):
+    told = ranks.play("plain_loader", 2, {"early": False})
+    assert [len(one["train"]) for one in told] == [3, 3]
+    seen = [number for one in told for _, _, ids in one["train"] for number in ids]
+    assert sorted(seen) == list(range(11))

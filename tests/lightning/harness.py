@@ -179,7 +179,13 @@ def fit(
                 save_on_exception=True,
             )
         )
-    options = {**QUIET, "enable_checkpointing": folder is not None, "callbacks": saved, **trainer}
+    options = {
+        **QUIET,
+        "default_root_dir": ".",
+        "enable_checkpointing": folder is not None,
+        "callbacks": saved,
+        **trainer,
+    }
     with quietly():
         made = pl.Trainer(**options)
         run = Run(model, data, made)

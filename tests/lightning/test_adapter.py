@@ -2,6 +2,7 @@
 
 import csv
 import signal
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
@@ -116,6 +117,32 @@ def test_logs_have_a_folder_where_they_lie_on_this_machine(tmp_path):
     options = {**QUIET, "max_epochs": 1}
     assert adapter.log_folder(pl.Trainer(**options, default_root_dir=tmp_path)) == tmp_path
     assert adapter.log_folder(pl.Trainer(**options, default_root_dir="memory://logs")) is None
+
+
+class NamesTheWorkingFolder(CSVLogger):
+    """As loggers of services do by default."""
+
+    save_dir = log_dir = root_dir = "."
+
+
+def test_a_run_has_a_folder_where_one_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert adapter.run_folder(pl.Trainer(**QUIET)) is None
+    assert adapter.run_folder(pl.Trainer(**QUIET, default_root_dir=tmp_path / "run")) is not None
+    assert adapter.run_folder(pl.Trainer(**QUIET, default_root_dir=".")) == Path(".")
+    logged = {**QUIET, "logger": NamesTheWorkingFolder(tmp_path)}
+    assert adapter.run_folder(pl.Trainer(**logged)) is None
+    logged = {**QUIET, "logger": CSVLogger(tmp_path, name="runs", version=1)}
+    assert adapter.run_folder(pl.Trainer(**logged)) == tmp_path / "runs" / "version_1"
+
+
+def test_a_fit_without_a_folder_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = data_of()
+    with quietly():
+        pl.Trainer(**QUIET, max_epochs=1, enable_checkpointing=False).fit(Recorder(), data)
+    assert list(tmp_path.iterdir()) == []
+    assert data.replay_command(epoch=0, batch=1) == "data.replay(epoch=0, batch=1)"
     assert adapter.log_folder(None) is None
 
 

@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from seqdata.errors import ResumeError, SeqDataWarning
+from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import loop_states
 from seqdata.lightning.cursor import Place
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.repairs import Resume, repair
 from seqdata.lightning.state import RunState, shortened
 from seqdata.policies.bucketed import Bucketed
-from tests.lightning.harness import data_of, fit, sequences
+from tests.lightning.harness import Recorder, data_of, fit, sequences
 
 SAVED = {
     "version": 1, "epoch": 1, "position": 2, "fingerprint": "f", "data": "d", "policy": "p",
     "seed": 0, "shift": 0, "tail": "fill", "world_size": 2, "accumulate": 1,
-    "errors": 0,
+    "errors": 0, "transform": "none",
 }  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_another_version_is_refused(version):
         RunState.of_dict({**SAVED, "version": version})
 
 
-@pytest.mark.parametrize("name", [name for name in SAVED if name != "version"])
+@pytest.mark.parametrize("name", [name for name in SAVED if name not in ("version", "transform")])
 def test_a_state_without_one_of_its_parts_is_damaged(name):
     with pytest.raises(ResumeError, match=rf"`{name}` of the state is None, must be .*damaged"):
         RunState.of_dict({key: value for key, value in SAVED.items() if key != name})
@@ -161,3 +161,88 @@ def test_a_long_policy_is_told_by_its_beginning_and_a_digest():
     texts = {shortened("x" * 299 + "y" * count) for count in range(1, 50)}
     assert len(texts) == 49
     assert max(map(len, texts)) < 350
+
+
+def doubled(sequence, rng):
+    return {**sequence, "x": sequence["x"] * 2}
+
+
+def kept(sequence, rng):
+    return sequence
+
+
+def test_another_transform_than_before_is_told_with_both_names(tmp_path):
+    fit(data_of(transform=doubled), folder=tmp_path, every=3, max_epochs=1)
+    saved = tmp_path / "step=3.ckpt"
+    one = r"test_refusals.doubled \([0-9a-f]{16}\)"
+    other = r"test_refusals.kept \([0-9a-f]{16}\)"
+    with pytest.warns(SeqDataWarning, match=f"resume: `transform` was .*{one}, is .*{other}: "):
+        fit(data_of(transform=kept), ckpt=saved, max_epochs=1)
+    with pytest.warns(SeqDataWarning, match=f"resume: `transform` was .*{one}, is none: "):
+        fit(data_of(), ckpt=saved, max_epochs=1)
+    fit(data_of(transform=doubled), ckpt=saved, max_epochs=1)  # warnings are errors here
+
+
+def test_a_state_without_a_transform_is_of_an_earlier_release(tmp_path):
+    def forget(saved):
+        del saved["SequenceDataModule"]["transform"]
+
+    fit(data_of(), folder=tmp_path, every=3, max_epochs=1)
+    old = edited(tmp_path / "step=3.ckpt", tmp_path, forget)
+    assert fit(data_of(transform=kept), ckpt=old, max_epochs=1).log.train[0][1] == 3
+
+
+class DrawsItself(Recorder):
+    """Takes its batches from the Trainer's iterator."""
+
+    def training_step(self, dataloader_iter):
+        batch, number, _ = next(dataloader_iter)
+        return super().training_step(batch, number)
+
+
+class Beside(SequenceDataModule):
+    """Has another loader beside ours, of so many batches."""
+
+    def __init__(self, other, **options):
+        super().__init__(**options)
+        self.other = other
+
+    def train_dataloader(self):
+        return {"ours": super().train_dataloader(), "other": self.other}
+
+
+class TakesBoth(Recorder):
+    """Trains on the batches that are ours."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch["ours"], batch_idx)
+
+
+def beside(steps):
+    others = torch.utils.data.DataLoader(range(steps))
+    return Beside(others, train=sequences(23), batching=Bucketed(4), seed=3)  # 6 steps
+
+
+@pytest.mark.filterwarnings("ignore:.*`dataloader_iter` step flavor")
+def test_a_step_that_draws_its_own_batches_is_refused_before_the_first():
+    model = DrawsItself()
+    with pytest.raises(ConfigError, match=r"takes `dataloader_iter`, must take `batch`: .*; write"):
+        fit(data_of(), model=model, max_epochs=1)
+    assert not model.log_of.train
+
+
+def test_a_loader_that_is_played_beside_a_longer_one_is_refused_before_the_first_step():
+    model = TakesBoth()
+    with pytest.raises(ConfigError, match=r"epoch has 9 steps, the training data 6: .* longest"):
+        fit(beside(9), model=model, max_epochs=1)
+    assert not model.log_of.train
+
+
+@pytest.mark.parametrize("steps", [2, 6])
+def test_a_loader_that_is_played_beside_a_shorter_one_plays_each_epoch_once(steps):
+    due = fit(data_of(val=None), max_epochs=2).log.train
+    assert fit(beside(steps), model=TakesBoth(), max_epochs=2).log.train == due
+    assert (
+        fit(beside(9), model=TakesBoth(), max_epochs=1, limit_train_batches=6).log.train
+        == (due[:6])
+    )

@@ -6,7 +6,6 @@ import pytest
 
 from seqdata import Fixed, Loader, World
 from seqdata.errors import ConfigError, DecodeError, IncompleteEpochError
-from seqdata.storage.memory import MemoryStore
 from tests.loading.workers.parts import ITEMS, STORE
 
 BATCHES = ITEMS // 4
@@ -115,7 +114,7 @@ def test_an_iteration_that_was_shut_down_says_so_as_often_as_it_is_asked():
     next(items)
     mine.shutdown()
     for _ in range(2):
-        with pytest.raises(IncompleteEpochError, match=r"\d+ batches of epoch 0 were delivered, 60"):
+        with pytest.raises(IncompleteEpochError, match=r"\d+ batches of epoch 0 were delivered"):
             list(items)
 
 
