@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import lightning.pytorch as pl
 import torch
@@ -268,7 +269,8 @@ def plain_loader(spec: dict[str, Any]) -> dict[str, Any]:
     """Fit with a plain ``Loader``: made before the Trainer has made its ranks, or after."""
     model, early = OfItsOwn(), None
     if spec["early"]:
-        model, early = Recorder(), OfItsOwn().train_dataloader()
+        with mock.patch.object(World, "current", return_value=World()):  # no group so far
+            model, early = Recorder(), OfItsOwn().train_dataloader()
     options = {**QUIET, **under_ddp(spec["world"]), "enable_checkpointing": False, "max_epochs": 1}
     trainer = pl.Trainer(**options)
     error = ""
