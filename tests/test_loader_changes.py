@@ -1,0 +1,63 @@
+"""A Loader says what has changed around it: another transform, ranks that came after it."""
+
+import json
+
+import pytest
+
+from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.world import World
+from tests.test_loader import after, loader, resumed
+
+
+def doubled(sequence, rng):
+    return {**sequence, "x": sequence["x"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("now", "name"),
+    [
+        (lambda sequence, rng: sequence, r"test_loader_changes.<lambda> \([0-9a-f]{16}\)"),
+        (None, "none"),
+    ],
+)
+def test_another_transform_than_before_is_told_with_both_names(now, name):
+    made = loader(transform=doubled)
+    next(iter(made))
+    state = made.state_dict()
+    assert len(json.dumps(state)) < 1_000
+    before = r"`transform` was .*test_loader_changes.doubled \([0-9a-f]{16}\)"
+    with pytest.warns(SeqDataWarning, match=rf"loader: {before}, is .*{name}: batches from here"):
+        again = resumed(state, transform=now)
+    assert next(iter(again)).number == 1
+    resumed(state, transform=doubled)  # warnings are errors here
+    del state["transform"]
+    resumed(state)
+
+
+def test_a_transform_that_changes_while_it_is_used_is_the_same():
+    class Counts:
+        def __init__(self):
+            self.calls = 0
+
+        def __call__(self, sequence, rng):
+            self.calls += 1
+            return sequence
+
+    made = loader(transform=Counts())
+    next(iter(made))
+    resumed(made.state_dict(), transform=Counts())
+
+
+def test_a_loader_of_one_process_refuses_the_ranks_that_came_after_it(monkeypatch):
+    made, told = loader(), loader(world=World(1, 2))
+    begun = after(1)[1]
+    monkeypatch.setattr(World, "current", lambda: World(0, 2))
+    message = r"made for one process before the process group of 2 ranks .* `world=World\(rank, 2\)"
+    with pytest.raises(ConfigError, match=message):
+        len(made)
+    with pytest.raises(ConfigError, match=message):
+        next(iter(made))
+    assert made.epoch == 0
+    next(begun)
+    assert len(told) == len(loader()) == 7
+    assert len(loader(world=World())) == 13  # who says so when ranks are there means it
