@@ -20,13 +20,14 @@ import pluggy
 
 from seqdata import hookspecs
 from seqdata.errors import PluginError, did_you_mean
-from seqdata.plugin_source import KINDS, Factory, PluginSource, cause_of, fold
+from seqdata.plugin_source import KINDS, Factory, PluginSource, SuffixClaim, cause_of, fold
 
 if TYPE_CHECKING:
     from seqdata.plan import Plan
     from seqdata.protocols import CollatorFactory, Opener, PolicyFactory, Reader
 
 GROUP = "seqdata"
+SUFFIXES = "seqdata.suffixes"
 CORE_DISTRIBUTION = "lightning-seqdata"
 _CORE = metadata.EntryPoint(name="core", value="seqdata.builtin", group=GROUP)
 _logger = logging.getLogger("seqdata.plugins")
@@ -76,6 +77,8 @@ class PluginHost:
         self._installed: list[PluginSource] = []
         self._undiscovered: Mapping[str, str] | None = None  # metadata is slow to read: when needed
         self._wanted: frozenset[str] = frozenset()
+        self._discovers = False
+        self._claims: tuple[SuffixClaim, ...] | None = None  # read from metadata when needed
         if trace:
             self._manager.add_hookcall_monitoring(_log_call, _log_outcome)
 
@@ -91,6 +94,7 @@ class PluginHost:
         """
         host = cls(trace=environ.get("SEQDATA_TRACE_PLUGINS", "") not in ("", "0"))
         host._undiscovered = dict(environ)
+        host._discovers = True
         return host
 
     def backend(self, name: str) -> Opener:
@@ -116,6 +120,42 @@ class PluginHost:
         """Give the reader of an input format or of a file ending; raises as ``backend`` does."""
         reader: Reader = self._need("reader", name)
         return reader
+
+    def claims(self) -> tuple[SuffixClaim, ...]:
+        """Return the suffixes that installed packages claim for their backends; imports none.
+
+        They come from the entry-point group ``seqdata.suffixes``: ``".h5" = "hdf5"``. Packages
+        that ``SEQDATA_PLUGINS`` keeps out claim nothing.
+        """
+        with self._lock:
+            if self._claims is None:
+                points = metadata.entry_points(group=SUFFIXES) if self._discovers else ()
+                found = dict.fromkeys(map(SuffixClaim.of_entry_point, points))
+                off = {source.distribution for source in self._others() if source.off}
+                self._claims = tuple(one for one in found if one.distribution not in off)
+            return self._claims
+
+    def backend_of_suffix(self, name: str) -> str | None:
+        """Return the backend that an installed package claims a file name's suffix for, if any.
+
+        Args:
+            name: Of a file, or the path of one; of several suffixes that fit, the longest counts.
+
+        Raises:
+            PluginError: If several packages claim it.
+        """
+        fits = [one for one in self.claims() if name.lower().endswith(one.suffix)]
+        longest = max((len(one.suffix) for one in fits), default=0)
+        fits = [one for one in fits if len(one.suffix) == longest]
+        if len(fits) > 1:
+            several = " and ".join(f"{one.label} (backend {one.backend!r})" for one in fits)
+            choose = " or ".join(dict.fromkeys(f"backend={one.backend!r}" for one in fits))
+            raise PluginError.at(
+                f"open_store: {name!r}: the suffix {fits[0].suffix!r} is claimed by {several}. "
+                f"Pass {choose}, or uninstall one of them.",
+                suffix=fits[0].suffix,
+            )
+        return fits[0].backend if fits else None
 
     def find(self, kind: str, name: str, *, everywhere: bool = True) -> Factory | None:
         """Give the factory of a kind under a name, or None where nobody offers one.

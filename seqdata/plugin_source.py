@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Self
 
@@ -25,6 +26,29 @@ KINDS = {
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 Factory = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SuffixClaim:
+    """A suffix of files that an installed package says a backend of its own opens.
+
+    Attributes:
+        suffix: Lower case, with its dot.
+        backend: Name of the backend.
+        distribution: The package.
+        label: The package and its version, for messages.
+    """
+
+    suffix: str
+    backend: str
+    distribution: str
+    label: str
+
+    @classmethod
+    def of_entry_point(cls, point: metadata.EntryPoint) -> Self:
+        """Return what an entry point of the group ``seqdata.suffixes`` says; imports nothing."""
+        name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+        return cls(point.name.lower(), point.value, name, f"{name} {version}".strip())
 
 
 class PluginSource:

@@ -19,6 +19,11 @@ Parameters = ParamSpec("Parameters")
 USAGE, DATA = 2, 1  # exit codes
 
 
+backend_option = click.option(
+    "--backend", metavar="NAME", help="Backend that opens it [default: by the location's form]."
+)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Make a console that shows text as it is."""
     return Console(stderr=stderr, markup=False, highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from seqdata.cli.checkup.data import data_findings, opened
 from seqdata.cli.checkup.finding import Finding
 from seqdata.cli.checkup.machine import machine_findings, this_machine
 from seqdata.cli.checkup.software import plugin_findings, software_findings
-from seqdata.cli.console import DATA, console, examples, reporting
+from seqdata.cli.console import DATA, backend_option, console, examples, reporting
 from seqdata.opening.hosts import default_host
 
 _RUN_FILE = "seqdata-run.yaml"
@@ -34,15 +34,17 @@ _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
     )
 )
 @click.argument("config", required=False)
+@backend_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @reporting
-def doctor(config: str | None, as_json: bool) -> None:
+def doctor(config: str | None, backend: str | None, as_json: bool) -> None:
     """Look at the machine and what is installed; with CONFIG at data and a run, too.
 
-    CONFIG is the seqdata-run.yaml of a run, its folder, or a store. No plugin and nothing that a
-    run file names is imported. Exit code 1 where something is bad.
+    CONFIG is the seqdata-run.yaml of a run, its folder, or a store. No plugin but the one that
+    opens the data, and nothing that a run file names, is imported. Exit code 1 where something is
+    bad.
     """
-    findings = list(_findings(config))
+    findings = list(_findings(config, backend))
     bad = sum(one.state == "bad" for one in findings)
     if as_json:
         click.echo(
@@ -54,13 +56,13 @@ def doctor(config: str | None, as_json: bool) -> None:
         raise SystemExit(DATA)
 
 
-def _findings(config: str | None) -> Iterator[Finding]:
+def _findings(config: str | None, backend: str | None) -> Iterator[Finding]:
     shards, workers, found = 0, 0, list[Finding]()
     run = None if config is None else _run_file(config)
     if run is not None:
-        shards, workers, found = _of_run(run)
+        shards, workers, found = _of_run(run, backend)
     elif config is not None:
-        shards, found = _of_data(config)
+        shards, found = _of_data(config, backend)
     yield from machine_findings(this_machine(), shards=shards, workers=workers)
     yield from software_findings()
     yield from plugin_findings(default_host().listing())
@@ -74,14 +76,14 @@ def _run_file(config: str) -> Path | None:
     return Path(config) if config.endswith((".yaml", ".yml")) else None
 
 
-def _of_data(location: str) -> tuple[int, list[Finding]]:
-    store, found = opened(location)
+def _of_data(location: str, backend: str | None) -> tuple[int, list[Finding]]:
+    store, found = opened(location, backend)
     if store is None:
         return 0, found
     return len(store.shards), [*found, *data_findings(location, store)]
 
 
-def _of_run(path: Path) -> tuple[int, int, list[Finding]]:
+def _of_run(path: Path, backend: str | None) -> tuple[int, int, list[Finding]]:
     # torch is imported only where a run is looked at
     from seqdata.cli.checkup.settings import settings_findings
     from seqdata.lightning.replay.run_file import RunFile, paths_of
@@ -92,7 +94,7 @@ def _of_run(path: Path) -> tuple[int, int, list[Finding]]:
         for location in dict.fromkeys(paths_of(file.data.get(kind))):
             if any(one.place == location for one in found):
                 continue
-            store, said = opened(location)
+            store, said = opened(location, backend)
             found.extend(said)
             if store is not None:
                 shards = max(shards, len(store.shards))

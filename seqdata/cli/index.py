@@ -14,7 +14,7 @@ from multiprocessing import get_context
 
 import click
 
-from seqdata.cli.console import console, examples, reporting, size
+from seqdata.cli.console import backend_option, console, examples, reporting, size
 from seqdata.errors import ConfigError
 from seqdata.opening.stores import opener_of
 from seqdata.protocols import Indexing
@@ -29,6 +29,7 @@ from seqdata.storage.remote.urls import without_secrets
     )
 )
 @click.argument("location")
+@backend_option
 @click.option("--anew", is_flag=True, help="Also of shards that have one.")
 @click.option(
     "--workers",
@@ -38,14 +39,16 @@ from seqdata.storage.remote.urls import without_secrets
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @reporting
-def index(location: str, anew: bool, workers: int | None, as_json: bool) -> None:
+def index(
+    location: str, backend: str | None, anew: bool, workers: int | None, as_json: bool
+) -> None:
     """Make the index of the tar shards at LOCATION: a file, a folder, or braces in quotes.
 
     Every shard is read once; what is where is kept beside it, in the folder seqdata-index, or in
     the user's cache where that cannot be written. Shards that have an index are left alone.
     """
     begin = time.monotonic()
-    opener: object = opener_of(location)
+    opener: object = opener_of(location, backend=backend)
     if not isinstance(opener, Indexing):
         raise ConfigError(
             f"index: {without_secrets(location)!r} holds no tar shard that can be seen, must be a "

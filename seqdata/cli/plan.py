@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from seqdata.cli.console import console, examples, reporting
+from seqdata.cli.console import backend_option, console, examples, reporting
 from seqdata.cli.figures import WorldFigures, idle_share, world_figures
 from seqdata.cli.lane_picture import draw_lanes
 from seqdata.cli.ledger import STDOUT, ledger, write_ledger
@@ -57,6 +57,7 @@ def _flag(name: str, help: str) -> Callable[[Any], Any]:
     )
 )
 @click.argument("store")
+@backend_option
 @click.option("--batching", help="Name of a policy [default: token-budget].")
 @click.option("--policy", hidden=True, help="The name of --batching until version 0.1.")
 @click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
@@ -99,6 +100,7 @@ def _flag(name: str, help: str) -> Callable[[Any], Any]:
 @reporting
 def plan(
     store: str,
+    backend: str | None,
     batching: str | None,
     policy: str | None,
     seed: int,
@@ -122,7 +124,7 @@ def plan(
         )
     label = _batching(batching, policy)
     rule = resolve_policy(label, chosen)
-    index = SequenceIndex.of_store(open_store(store))
+    index = SequenceIndex.of_store(open_store(store, backend=backend))
     if shift:
         index = index.shifted(rule.axis, shift)
     made = rule.plan(index, seed=seed, epoch=epoch)

@@ -30,14 +30,22 @@ def plugins(as_json: bool, check: bool) -> None:
     host = default_host()
     rows = host.check() if check else host.listing()
     own = {kind: sorted(names) for kind, names in _OWN.items()}
+    claims = sorted(host.claims(), key=lambda one: one.suffix)
     if as_json:
-        click.echo(json.dumps({"plugins": [asdict(row) for row in rows], "core": own}, indent=2))
+        facts = {
+            "plugins": [asdict(row) for row in rows],
+            "suffixes": [asdict(claim) for claim in claims],
+            "core": own,
+        }
+        click.echo(json.dumps(facts, indent=2))
     else:
         out = console()
         table = Table("name", "distribution", "version", "state", title="Plugins")
         for row in rows:
             table.add_row(row.name, row.distribution, row.version, row.state)
         out.print(table)
+        for claim in claims:
+            out.print(f"suffix {claim.suffix}: backend {claim.backend} of {claim.label}")
         for row in rows:
             if row.cause:
                 out.print(f"{row.name}: {row.cause}")

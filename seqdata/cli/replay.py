@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from seqdata.cli.console import DATA, console, examples, reporting
+from seqdata.cli.console import DATA, backend_option, console, examples, reporting
 
 _SHOWN = 32  # sequences of a table; --json has all
 _FIGURES = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
@@ -27,6 +27,7 @@ _FIGURES = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
     )
 )
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
+@backend_option
 @click.option("--epoch", type=int, required=True, help="Epoch of the plan.")
 @click.option("--batch", type=int, help="Number of the batch in the plan, as errors say it.")
 @click.option("--step", type=int, help="Instead of it: a step of a rank.")
@@ -52,6 +53,7 @@ _FIGURES = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
 @reporting
 def replay(
     config: Path,
+    backend: str | None,
     kind: Any,
     name: str | None,
     save: Path | None,
@@ -70,7 +72,7 @@ def replay(
     from seqdata.lightning.replay.course import Wanted, described, made_again
     from seqdata.lightning.replay.from_file import replay_from
 
-    made = replay_from(config, Wanted(**_given(which)), kind, name)
+    made = replay_from(config, Wanted(**_given(which)), kind, name, backend=backend)
     player, found = made.player, made.found
     failure: Exception | None = None
     try:

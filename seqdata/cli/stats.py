@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from seqdata.cli.console import console, examples, reporting, size
+from seqdata.cli.console import backend_option, console, examples, reporting, size
 from seqdata.cli.figures import LengthFigures, length_figures
 from seqdata.opening.stores import open_store
 from seqdata.protocols import Field, Store
@@ -25,11 +25,12 @@ _BAR = 40
 
 @click.command(epilog=examples("seqdata stats store/", "seqdata stats store/ --json"))
 @click.argument("store")
+@backend_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @reporting
-def stats(store: str, as_json: bool) -> None:
+def stats(store: str, backend: str | None, as_json: bool) -> None:
     """Show the fields, shards and lengths of STORE."""
-    opened = open_store(store)
+    opened = open_store(store, backend=backend)
     facts = describe_store(store, opened)
     lengths = {axis: length_figures(one) for axis, one in opened.lengths_of.items()}
     if as_json:

@@ -23,7 +23,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from seqdata.cli.console import DATA, console, examples, reporting, size
+from seqdata.cli.console import DATA, backend_option, console, examples, reporting, size
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
 from seqdata.opening.forms import form_of
 from seqdata.opening.stores import open_store, opener_of
@@ -51,6 +51,7 @@ _WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverif
     )
 )
 @click.argument("store")
+@backend_option
 @click.option("--shard", type=click.IntRange(min=0), help="Number of the one shard to look at.")
 @click.option("--repair-index", "repair", is_flag=True, help="Make indexes of tar shards anew.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -62,13 +63,20 @@ _WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverif
     help="Copy damaged bytes there, at most 1 MiB each.",
 )
 @reporting
-def verify(store: str, shard: int | None, repair: bool, as_json: bool, keep: Path | None) -> None:
+def verify(
+    store: str,
+    backend: str | None,
+    shard: int | None,
+    repair: bool,
+    as_json: bool,
+    keep: Path | None,
+) -> None:
     """Compare every file of STORE with its digest and every sequence with its checksums.
 
     Names every sequence that is damaged. Files that others wrote have no checksums: they are read
     as a whole, and called unverified. Exit code 1 where something is damaged.
     """
-    reports = list(_reports(store, shard, repair=repair))  # printed when the bar is gone
+    reports = list(_reports(store, backend, shard, repair=repair))  # printed when the bar is gone
     damages = sum(report.damages for report in reports)
     verified = all(report.by != "structure" for report in reports)
     kept = _keep(store, reports, keep)
@@ -86,8 +94,10 @@ def verify(store: str, shard: int | None, repair: bool, as_json: bool, keep: Pat
         raise SystemExit(DATA)
 
 
-def _reports(store: str, shard: int | None, *, repair: bool) -> Iterator[Report]:
-    opener: object = opener_of(store)
+def _reports(
+    store: str, backend: str | None, shard: int | None, *, repair: bool
+) -> Iterator[Report]:
+    opener: object = opener_of(store, backend=backend)
     if isinstance(opener, Auditing):
         done = _Done()
         total, reports = opener.audit(store, shard=shard, repair=repair, told=done)
@@ -98,21 +108,21 @@ def _reports(store: str, shard: int | None, *, repair: bool) -> Iterator[Report]
         raise ConfigError(
             f"verify: `--repair-index` must be left out: {store!r} is read without an index"
         )
-    if is_remote(store) and form_of(store) == "arrow":
+    own = (backend or form_of(store)) == "arrow"
+    if is_remote(store) and own:
         files = remote_files(store, Remote())
         if MANIFEST in _names(files):
             manifest = manifest_at(files)
             with _bar(files.location, bytes_of(manifest, shard), of="bytes") as told:
                 yield from audit_remote(files, manifest, shard, told)
             return
-    own = form_of(store) == "arrow" and not is_remote(store)
-    root = local_path(store) if own else None
+    root = local_path(store) if own and not is_remote(store) else None
     if root is not None and (root / MANIFEST).exists():
         manifest = load_manifest(root)
         with _bar(store, bytes_of(manifest, shard), of="bytes") as told:
             yield from audit(root, manifest, shard, told)
         return
-    opened = open_store(store)
+    opened = open_store(store, backend=backend)
     if shard is not None:
         raise ConfigError(
             f"verify: `--shard` is {shard}, must be left out: {store!r} is no store of ours and is "

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import click
 
-from seqdata.cli.console import console, examples, reporting, size
+from seqdata.builtin import READERS
+from seqdata.cli.console import backend_option, console, examples, reporting, size
 from seqdata.cli.stats import describe_store, field_text
 from seqdata.errors import ConfigError, MissingShardError, SeqDataError
 from seqdata.host import PluginHost
@@ -49,6 +50,7 @@ _BUDGET = 16_384  # timesteps, in the suggestion at the end
 )
 @click.argument("source")
 @click.argument("out", type=click.Path(file_okay=False))
+@backend_option
 @click.option(
     "--format",
     "kind",
@@ -81,6 +83,7 @@ _BUDGET = 16_384  # timesteps, in the suggestion at the end
 def write(
     source: str,
     out: str,
+    backend: str | None,
     kind: str,
     to: str,
     field: str | None,
@@ -99,7 +102,13 @@ def write(
     begin = time.monotonic()
     along = parse_axes(axes)
     options = ReadOptions(field=field, group=group, id=key)
-    there = store_at(source) if kind in ("auto", STORE) and options == ReadOptions() else None
+    as_store = kind in ("auto", STORE) and options == ReadOptions()
+    if backend is not None and not as_store:
+        raise ConfigError(
+            f"source {source!r}: `--backend` opens a store, which has fields and ids. Leave "
+            "`--format`, `--field`, `--group` and `--id` out."
+        )
+    there = store_at(source, backend) if as_store else None
     if there is None and kind == STORE:
         raise ConfigError(f"source {source!r}: is no store, must be one; leave `--format` out")
     write_to = partial(
@@ -122,14 +131,20 @@ def write(
     _report(store, out, time.monotonic() - begin)
 
 
-def store_at(source: str) -> Store | None:
+def store_at(source: str, backend: str | None = None) -> Store | None:
     """Open a source that is a store, or files that are opened as one; None: it is other files.
+
+    Args:
+        source: A path, a glob or a URL.
+        backend: Name of the backend that opens it; None: by the source's form.
 
     Raises:
         ConfigError: If it is a URL of something else.
         DataError: If the store is not whole.
         RemoteReadError: If a URL cannot be read.
     """
+    if backend is not None:
+        return open_store(source, backend=backend)
     if is_remote(source):
         try:
             return open_store(source)
@@ -147,8 +162,10 @@ def store_at(source: str) -> Store | None:
         return None
     if form == "foreign":
         return None if _has_reader(path) else open_store(source)
-    if form != "webdataset":
+    if form == "arrow" or path.suffix in READERS:
         return None
+    if form != "webdataset":
+        return open_store(source)
     try:
         return open_store(source)
     except ConfigError:  # without an index they are read from end to end

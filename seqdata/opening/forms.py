@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 
 from seqdata.errors import MissingShardError, RemoteReadError
+from seqdata.host import PluginHost
+from seqdata.opening.hosts import default_host
 from seqdata.storage.foreign.files import SUFFIXES, is_foreign
 from seqdata.storage.location import local_path
 from seqdata.storage.manifest import MANIFEST
@@ -17,6 +19,7 @@ from seqdata.storage.remote.files import remote_files
 from seqdata.storage.remote.manifests import is_there
 from seqdata.storage.remote.options import Remote, remote_of
 from seqdata.storage.remote.urls import is_remote, shown
+from seqdata.storage.writing.commit import unfinished
 
 Location = str | os.PathLike[str]
 
@@ -29,30 +32,50 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES))),
     ("arrow", re.compile("")),  # folders, and whatever the backend will say of it
 )
-"""Which backend a location's form means: fixed, so that no plugin can take a location over.
+"""Which backend a location's form means: fixed, so that no plugin can take these forms over.
+
+Other files are opened by the plugin that claims their suffix (``seqdata.suffixes``).
 
 A folder without a manifest is ``foreign`` or ``webdataset`` where it holds files of those endings.
 """
 
 
-def form_of(location: Location) -> str:
-    """Give the name of the backend that a location's form means."""
+def form_of(location: Location, host: PluginHost | None = None) -> str:
+    """Return the name of the backend that a location's form means.
+
+    Args:
+        location: A path or a URL.
+        host: Knows the suffixes of plugins; None: the installed ones.
+
+    Raises:
+        PluginError: If several plugins claim its suffix.
+    """
     text = shown(os.fspath(location)) if is_remote(location) else os.fspath(location)
     name = next(name for name, form in _FORMS if form.search(text))
     if name in ("arrow", "foreign") and "://" not in text.removeprefix("file://"):
         path = local_path(text)
-        return "foreign" if is_foreign(path) else "webdataset" if _holds_tar(path) else "arrow"
-    return name
+        name = "foreign" if is_foreign(path) else "webdataset" if _holds_tar(path) else "arrow"
+        if path.is_dir() and ((path / MANIFEST).exists() or unfinished(path)):
+            return name
+    return _of_a_plugin(text, host) or name if name == "arrow" else name
 
 
-def form_at(location: Location, remote: str | Remote | None = None) -> str:
+def _of_a_plugin(text: str, host: PluginHost | None) -> str | None:
+    """Return the backend that an installed plugin claims a location's suffix for, if any."""
+    name = text.rstrip("/").rpartition("/")[2]
+    return (host or default_host()).backend_of_suffix(name) if "." in name.lstrip(".") else None
+
+
+def form_at(
+    location: Location, remote: str | Remote | None = None, host: PluginHost | None = None
+) -> str:
     """Give the name of the backend that a location means; at the URL of a folder it looks.
 
     Raises:
         ConfigError: If the URL cannot be meant.
         RemoteReadError: If it cannot be asked for.
     """
-    name = form_of(location)
+    name = form_of(location, host)
     if name != "arrow" or not is_remote(location):
         return name
     files = remote_files(os.fspath(location), remote_of(remote))

@@ -16,8 +16,10 @@ from seqdata.opening.hosts import default_host
 from seqdata.opening.members import STORE_MEMBERS, missing
 from seqdata.opening.options import taken
 from seqdata.protocols import Opener, Store
+from seqdata.readers.binary import READ_BY
+from seqdata.storage.location import local_path
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import shown
+from seqdata.storage.remote.urls import is_remote, shown
 
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
 
@@ -36,7 +38,8 @@ def open_store(
 
     Args:
         location: A folder that ``write_store`` wrote; an Arrow, Feather or Parquet file that others
-            wrote, or a folder of them; or another form that a backend knows. A path or a URL.
+            wrote, or a folder of them; or a file whose suffix an installed plugin claims. A path
+            or a URL.
         backend: Name of a backend, or its opener; None: chosen by the location's form.
         verify: When checksums of the data are looked at: ``"first_read"``: once in a run, shared
             by its worker processes; ``"always"``: at each read; ``"off"``: never. None is
@@ -59,7 +62,9 @@ def open_store(
             "lists of arrays to Loader or SequenceDataModule as they are"
         )
     host = host or default_host()
-    name = form_at(location, remote) if backend is None else backend
+    name = form_at(location, remote, host) if backend is None else backend
+    if name == "arrow" and backend is None:
+        _refuse_binary(location)
     opener = _backend(name, location, host) if isinstance(name, str) else name
     given = {"schema": schema, "index": index, "remote": remote}
     store = opener(location, verify=verify, **taken("open_store", opener, name, given))
@@ -71,13 +76,37 @@ def open_store(
     return store
 
 
-def opener_of(location: Location, *, host: PluginHost | None = None) -> Opener:
-    """Give the opener of the backend that a location's form means.
+def opener_of(
+    location: Location, *, backend: str | None = None, host: PluginHost | None = None
+) -> Opener:
+    """Return the opener of a backend.
+
+    Args:
+        location: What is opened.
+        backend: Name of the backend; None: the one that the location's form means.
+        host: Where names are looked up; None: the installed plugins.
 
     Raises:
         PluginError: If it is not installed or broken.
     """
-    return _backend(form_at(location), location, host or default_host())
+    host = host or default_host()
+    return _backend(backend or form_at(location, host=host), location, host)
+
+
+def _refuse_binary(location: Location) -> None:
+    """Raise if a location is a file of a known format that no installed backend opens.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    ending = os.path.splitext(os.fspath(location))[1].lower()
+    if ending not in READ_BY or is_remote(location) or not local_path(location).is_file():
+        return
+    raise ConfigError(
+        f"open_store: no installed backend opens {os.fspath(location)!r} by its suffix "
+        f"{ending!r}. Read it with {READ_BY[ending]} and pass the arrays to `write_store`, or "
+        "install a plugin whose backend opens such files; `seqdata plugins` lists those there are."
+    )
 
 
 def _backend(name: str, location: Location, host: PluginHost) -> Opener:

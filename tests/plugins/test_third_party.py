@@ -9,11 +9,13 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import seqdata
 
 SOURCE = Path(__file__).parent / "third_party" / "seqdata-tiny"
+HDF5 = SOURCE.with_name("seqdata-hdf5")
 USE = """
 from seqdata import Loader, PluginHost, open_store
 import sys
@@ -156,3 +158,75 @@ def test_the_environment_keeps_plugins_out(environment):
     done = environment.run("-c", USE, check=False, SEQDATA_PLUGINS="broken")
     assert "unknown backend 'tiny'" in done.stderr
     assert "SEQDATA_PLUGINS keeps out: seqdata-tiny 0.3.0" in done.stderr
+
+
+COMMANDS = """
+import json, sys
+from click.testing import CliRunner
+from seqdata import Bucketed, SequenceDataModule, open_store
+from seqdata.cli.app import app
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, (arguments, done.output, done.exception)
+    return done.output
+
+
+assert "seqdata-hdf5" in run("plugins")
+assert "seqdata_hdf5" not in sys.modules and "h5py" not in sys.modules
+store = open_store("a.h5")
+assert type(store).__name__ == "Hdf5Store" and store.lengths.tolist() == [3, 5, 4], store
+assert json.loads(run("stats", "a.h5", "--json"))["sequences"] == 3
+assert json.loads(run("plan", "a.h5", "--max-tokens", "8", "--json"))["timesteps"] == 12
+assert "all could be read" in run("verify", "a.h5")
+assert json.loads(run("doctor", "a.h5", "--json"))["bad"] == 0
+assert "fields: x float32 [T, 2], y int64, id str" in run("write", "a.h5", "store/")
+assert open_store("store/").read([[1, 0, 5]], ["y"])["y"][0].tolist() == [1]
+"""
+FIT = """
+import lightning as L
+import torch
+from seqdata import Bucketed, SequenceDataModule
+
+seen = []
+
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch):
+        seen.extend(zip(batch["id"], batch["y"].tolist(), batch.lengths.tolist()))
+        return self.layer(batch["x"]).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+if __name__ == "__main__":
+    data = SequenceDataModule(train="a.h5", batching=Bucketed(2), num_workers=1)
+    L.Trainer(max_epochs=1, accelerator="cpu", default_root_dir="run").fit(Model(), data)
+    assert sorted(seen) == [("utt-0", 0, 3), ("utt-1", 1, 5), ("utt-2", 2, 4)], seen
+"""
+
+
+@pytest.mark.nightly
+def test_an_hdf5_file_is_opened_by_its_path_with_the_wheel_of_its_backend(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    made = Environment(tmp_path)
+    made.install(HDF5)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, length in enumerate((3, 5, 4)):
+            sequence = file.create_dataset(f"utt-{number}", data=np.ones((length, 2), np.float32))
+            sequence.attrs["y"] = number
+    made.run("-c", COMMANDS)
+    (tmp_path / "fit.py").write_text(FIT)
+    made.run("fit.py")
+    (run_file,) = (tmp_path / "run").rglob("seqdata-run.yaml")
+    done = made.run("-m", "seqdata", "replay", run_file, "--epoch", 0, "--batch", 0, "--json")
+    assert len(json.loads(done.stdout)["sequences"]) in (1, 2)
+    again = made.run("-m", "seqdata", "replay", run_file, "--epoch", 0, "--batch", 0, "--json",
+                     "--backend", "hdf5")  # fmt: skip
+    assert again.stdout == done.stdout

@@ -23,12 +23,12 @@ _READ = 16  # sequences that are looked at
 _STEPS = 4_096  # timesteps of each, at most
 
 
-def opened(location: str) -> tuple[Store | None, list[Finding]]:
+def opened(location: str, backend: str | None = None) -> tuple[Store | None, list[Finding]]:
     """Open a data set, and say what that tells; None where it cannot be opened."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SeqDataWarning)
         try:
-            store = open_store(location)
+            store = open_store(location, backend=backend)
         except (SeqDataError, OSError) as error:
             return None, [
                 Finding(

@@ -31,7 +31,9 @@ class Replay:
     found: Found
 
 
-def replay_from(path: Path, wanted: Wanted, kind: Kind, name: str | None = None) -> Replay:
+def replay_from(
+    path: Path, wanted: Wanted, kind: Kind, name: str | None = None, *, backend: str | None = None
+) -> Replay:
     """Find a batch of the run that a file describes; its data is opened, not read.
 
     Args:
@@ -39,6 +41,7 @@ def replay_from(path: Path, wanted: Wanted, kind: Kind, name: str | None = None)
         wanted: Which batch.
         kind: ``train``, ``val``, ``test`` or ``predict``.
         name: Of the data set, where there are several of that kind.
+        backend: Name of the backend that opens its data; None: by the location's form.
 
     Raises:
         ConfigError: If the file cannot be replayed from, or there is no such rank.
@@ -47,11 +50,13 @@ def replay_from(path: Path, wanted: Wanted, kind: Kind, name: str | None = None)
         DataError: If it is not whole.
     """
     file = RunFile.read(path)
-    player, course = player_of(file, path, kind, name)
+    player, course = player_of(file, path, kind, name, backend)
     return Replay(player, locate(player, wanted, course))
 
 
-def player_of(file: RunFile, path: Path, kind: Kind, name: str | None) -> tuple[Player, Course]:
+def player_of(
+    file: RunFile, path: Path, kind: Kind, name: str | None, backend: str | None = None
+) -> tuple[Player, Course]:
     """Open a run's data of one kind again, and give how its batches count.
 
     Raises:
@@ -60,7 +65,7 @@ def player_of(file: RunFile, path: Path, kind: Kind, name: str | None) -> tuple[
         FingerprintMismatch: If the data is not what it was.
         DataError: If it is not whole.
     """
-    options, course = file.options(path, kind, name), file.course
+    options, course = file.options(path, kind, name, backend), file.course
     alone = Circumstances(world=World(), seed=course.seed, frozen=course.frozen)
     player = Stock(options).lone(kind, name, alone)
     was, now = file.fingerprint_of(kind, name), player.index.fingerprint

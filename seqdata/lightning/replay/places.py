@@ -113,7 +113,9 @@ def whole_path(location: str) -> str:
     return os.path.abspath(os.path.expanduser(location))
 
 
-def opened(plain: Any, argument: str, folder: Path, objects: Objects) -> Store:
+def opened(
+    plain: Any, argument: str, folder: Path, objects: Objects, backend: str | None = None
+) -> Store:
     """Open a location that was written down.
 
     Args:
@@ -121,6 +123,7 @@ def opened(plain: Any, argument: str, folder: Path, objects: Objects) -> Store:
         argument: What it was passed as.
         folder: Where the run file lies, and what is beside it.
         objects: Makes transforms that views carry.
+        backend: Name of the backend that opens it; None: by the location's form.
 
     Raises:
         ConfigError: If it could not be written down, or what lies beside the run file is gone.
@@ -134,8 +137,8 @@ def opened(plain: Any, argument: str, folder: Path, objects: Objects) -> Store:
     if NOTHING in plain:
         objects.of(plain, argument)
     if PATH in plain:
-        return open_store(plain[PATH])
-    base = opened(plain[VIEW], argument, folder, objects)
+        return open_store(plain[PATH], backend=backend)
+    base = opened(plain[VIEW], argument, folder, objects, backend)
     arrays = _arrays(folder / plain[NUMBERS], argument, objects) if NUMBERS in plain else {}
     numbers = np.arange(*plain[RANGE]) if RANGE in plain else arrays["numbers"]
     view = take(base, numbers)

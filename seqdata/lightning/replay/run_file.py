@@ -171,13 +171,16 @@ class RunFile:
             return []
         return list(plain["named"]) if "named" in plain else [None]
 
-    def options(self, path: Path, kind: Kind, name: str | None) -> DataOptions:
+    def options(
+        self, path: Path, kind: Kind, name: str | None, backend: str | None = None
+    ) -> DataOptions:
         """Make the options again, with one location: that of a kind, or of one of its names.
 
         Args:
             path: Where the file lies.
             kind: ``train``, ``val``, ``test`` or ``predict``.
             name: Of its location, where there are several.
+            backend: Name of the backend that opens it; None: by the location's form.
 
         Raises:
             ConfigError: If something that is needed has no import path, or cannot be imported.
@@ -187,7 +190,7 @@ class RunFile:
         values: dict[str, Any] = dict.fromkeys(_KINDS)
         argument = kind if name is None else f"{kind}.{name}"
         place = _chosen(self.data.get(kind), kind, name, path)
-        store = opened(place, argument, path.parent, objects)
+        store = opened(place, argument, path.parent, objects, backend)
         values[kind] = store if name is None else {name: store}
         for one in dataclasses.fields(DataOptions):
             if one.name in values:

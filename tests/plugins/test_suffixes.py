@@ -1,0 +1,166 @@
+"""Files of a third party's backend are opened by their path: suffixes come from metadata alone."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from seqdata.cli.app import app
+from seqdata.errors import ConfigError, PluginError
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.loader import Loader
+from seqdata.opening import form_of, open_store, write_store
+from seqdata.opening.hosts import default_host
+from seqdata.policies.fixed import Fixed
+
+MODULE = """
+from pathlib import Path
+import numpy as np
+from seqdata import hookimpl
+
+def open_lines(location, *, verify=None):
+    from seqdata.storage.memory import MemoryStore
+
+    lines = Path(location).read_text("utf-8").splitlines()
+    store = MemoryStore.of([np.array(line.split(), dtype=np.float32) for line in lines])
+    store.location = str(location)
+    return store
+
+@hookimpl
+def seqdata_register_backends():
+    return {"BACKEND": open_lines}
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a distribution with a backend and suffixes into a folder that is on the path."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+
+    def make(name, backend, *suffixes, broken=False):
+        module = f"a_plugin_{backend}"
+        text = "raise OSError('imported')\n" if broken else MODULE.replace("BACKEND", backend)
+        (site / f"{module}.py").write_text(text)
+        info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        claims = "".join(f"{suffix} = {backend}\n" for suffix in suffixes)
+        (info / "entry_points.txt").write_text(
+            f"[seqdata]\n{backend} = {module}\n[seqdata.suffixes]\n{claims}"
+        )
+
+    default_host.cache_clear()
+    yield make
+    default_host.cache_clear()
+    for module in [name for name in sys.modules if name.startswith("a_plugin_")]:
+        del sys.modules[module]
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    path = tmp_path / "a.nums"
+    path.write_text("1 2 3\n4\n")
+    return path
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output if code == 0 else done.stderr
+
+
+def test_a_file_is_opened_by_its_path_everywhere(install, numbers):
+    install("seqdata-nums", "nums", ".nums")
+    assert open_store(numbers).lengths.tolist() == [3, 1]
+    assert [batch["x"].tolist() for batch in Loader(str(numbers), Fixed(2, shuffle=False))] == [
+        [[1, 2, 3], [4, 0, 0]]
+    ]
+    data = SequenceDataModule(train=str(numbers), batching=Fixed(2, shuffle=False))
+    assert [batch.lengths.tolist() for batch in data.train_dataloader()] == [[3, 1]]
+
+
+def test_every_command_opens_it_by_its_path(install, numbers):
+    install("seqdata-nums", "nums", ".nums")
+    assert json.loads(run("stats", numbers, "--json"))["sequences"] == 2
+    assert json.loads(run("plan", numbers, "--max-tokens", 8, "--json"))["timesteps"] == 4
+    assert "all could be read" in run("verify", numbers)
+    assert json.loads(run("doctor", numbers, "--json"))["bad"] == 0
+    assert "fields: x float32 [T]" in run("write", numbers, "store")
+    assert open_store("store").lengths.tolist() == [3, 1]
+    assert "other data needs no index" in run("index", numbers, code=2)
+    assert "suffix .nums: backend nums of seqdata-nums 1.0" in run("plugins")
+
+
+def test_every_command_takes_the_backends_name(install, numbers):
+    install("seqdata-nums", "nums")
+    other = numbers.rename(numbers.with_name("data"))
+    assert json.loads(run("stats", other, "--backend", "nums", "--json"))["sequences"] == 2
+    assert "2 batches" in run("plan", other, "--backend", "nums", "--batching", "fixed",
+                              "--batch-size", 1)  # fmt: skip
+    assert "all could be read" in run("verify", other, "--backend", "nums")
+    assert "2 sequences" in run("doctor", other, "--backend", "nums")
+    assert "fields: x float32 [T]" in run("write", other, "store", "--backend", "nums")
+    assert "other data needs no index" in run("index", other, "--backend", "nums", code=2)
+    said = run("write", other, "again", "--backend", "nums", "--field", "x", code=2)
+    assert "`--backend` opens a store" in said
+    assert "unknown backend 'numb'; did you mean 'nums'" in run(
+        "stats", other, "--backend", "numb", code=1
+    )
+
+
+def test_looking_for_a_suffix_imports_nothing(install, numbers):
+    install("seqdata-nums", "nums", ".nums")
+    install("seqdata-other", "other", ".other", broken=True)
+    assert form_of(numbers) == "nums"
+    assert form_of("nowhere/x.other") == "other"
+    assert not {"a_plugin_nums", "a_plugin_other"} & set(sys.modules)
+    assert len(open_store(numbers)) == 2
+    assert "a_plugin_other" not in sys.modules
+
+
+def test_two_that_claim_one_suffix_are_both_named(install, numbers):
+    install("seqdata-nums", "nums", ".nums")
+    install("seqdata-digits", "digits", ".nums", ".s.nums")
+    with pytest.raises(PluginError) as caught:
+        open_store(numbers)
+    for part in ("seqdata-nums 1.0 (backend 'nums')", "seqdata-digits 1.0 (backend 'digits')",
+                 "'.nums' is claimed by", "Pass backend=", "backend='digits'"):  # fmt: skip
+        assert part in str(caught.value)
+    assert len(open_store(numbers, backend="digits")) == 2
+    assert form_of("x.s.nums") == "digits"  # the longer one
+
+
+def test_a_kept_out_plugin_claims_nothing(install, numbers, monkeypatch):
+    install("seqdata-nums", "nums", ".nums")
+    install("seqdata-digits", "digits", ".nums")
+    monkeypatch.setenv("SEQDATA_PLUGINS", "digits")
+    default_host.cache_clear()
+    assert form_of(numbers) == "digits"
+
+
+def test_the_cores_own_forms_cannot_be_taken(install, tmp_path):
+    install("seqdata-nums", "nums", ".arrow", ".parquet", ".tar", ".tgz", ".feather", ".nums")
+    for name in ("x.arrow", "x.parquet", "x.feather"):
+        assert form_of(name) == "foreign"
+    for name in ("x.tar", "x.tgz", "x.tar.gz", "{a,b}.nums"):
+        assert form_of(name) == "webdataset"
+    write_store(tmp_path / "store.nums", [np.arange(3)])
+    assert form_of(tmp_path / "store.nums") == "arrow"
+    assert open_store(tmp_path / "store.nums").lengths.tolist() == [3]
+
+
+def test_a_suffix_is_known_in_any_case_and_of_folders_and_urls(install):
+    install("seqdata-nums", "nums", ".Nums")
+    assert [form_of(name) for name in ("A.NUMS", "a.nums/", "s3://bucket/a.nums")] == ["nums"] * 3
+    assert [form_of(name) for name in ("nums", ".nums", "a.nums/b")] == ["arrow"] * 3
+
+
+def test_a_known_file_that_nothing_opens_says_what_reads_it(tmp_path):
+    for name, reads in (("a.h5", "h5py.File"), ("a.wav", "soundfile"), ("a.json", "jsonl")):
+        (tmp_path / name).write_bytes(b"x")
+        with pytest.raises(ConfigError, match=rf"no installed backend opens .*{reads}"):
+            open_store(tmp_path / name)
