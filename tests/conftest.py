@@ -7,9 +7,13 @@ passed, or what the test itself tells, ``record_property("cases", 12)``, or else
 
 import functools
 import os
+import time
+import types
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from seqdata.testing.waiting import patient
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # as many test processes as cores: one thread each
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -28,6 +32,43 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def _folder_of_its_own(tmp_path, monkeypatch):
     """What a test writes without saying where (a Trainer's checkpoints) lands in no one's way."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Let a test take longer where the machine is busy."""
+    mark = item.get_closest_marker("timeout")
+    seconds = mark.args[0] if mark else float(item.config.getoption("timeout") or 0)
+    item.add_marker(pytest.mark.timeout(patient(seconds)), append=False)
+    return (yield)
+
+
+class Clock:
+    """Seconds that pass only where a test lets them.
+
+    Attributes:
+        seconds: That have passed.
+    """
+
+    def __init__(self, monkeypatch):
+        self.seconds = 0.0
+        self._monkeypatch = monkeypatch
+
+    def now(self):
+        return self.seconds
+
+    def rule(self, *modules, now=None):
+        """Let modules that ask ``time`` be told of this clock."""
+        now = now or self.now
+        told = {**vars(time), "monotonic": now, "perf_counter": now}
+        for module in modules:
+            self._monkeypatch.setattr(f"{module}.time", types.SimpleNamespace(**told))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock for what is measured: whoever is kept from running is not taken to be slow."""
+    return Clock(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from seqdata.testing.waiting import patient
+
 ROOT = Path(__file__).resolve().parents[1]
 LINT = """
 from importlinter.cli import lint_imports_command
@@ -18,7 +20,7 @@ def test_the_layer_contracts_are_kept():
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patient(120),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

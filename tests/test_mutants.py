@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from seqdata.testing.waiting import patient
+
 ROOT = Path(__file__).resolve().parents[1]
 PATCHES = sorted((ROOT / "tests" / "mutants").glob("*.patch"))
 
@@ -20,7 +22,7 @@ def test_a_planted_bug_applies_and_names_its_tests(patch):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(),
         check=False,
     )
     assert done.returncode == 0, done.stderr

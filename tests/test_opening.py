@@ -23,6 +23,7 @@ from seqdata.opening import (
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
+from seqdata.testing.waiting import patient
 
 ROWS = [{"x": np.arange(3)}, {"x": np.arange(5)}]
 
@@ -278,6 +279,6 @@ assert column[0].tolist() == [1, 2, 3]
 print(*[name for name in ("torch", "lightning", "pyarrow", "rich") if name in sys.modules])
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(), check=True
     )
     assert done.stdout.strip() == ""

@@ -10,6 +10,7 @@ import pytest
 
 import seqdata
 from seqdata import errors
+from seqdata.testing.waiting import patient
 
 FRONT = Path(seqdata.__file__)
 ERRORS = [
@@ -67,7 +68,7 @@ def modules_after(code):
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(),
         check=True,
     )
     return set(done.stdout.split())

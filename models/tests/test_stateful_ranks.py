@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from seqdata.testing.waiting import patient
+
 SCRIPT = Path(__file__).parent / "on_ranks_stateful.py"
 LANES = {"stream": 6, "lanes": 3, "segments": 6}
 
@@ -19,7 +21,7 @@ def run(ranks: int, folder: Path) -> dict[str, Any]:
     out = folder / f"{ranks}.json"
     command = [sys.executable, str(SCRIPT), str(ranks), str(out)]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, check=False, cwd=folder
+        command, capture_output=True, text=True, timeout=patient(280), check=False, cwd=folder
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads(out.read_text())

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from seqdata.cli.app import app
 from seqdata.opening import open_store, write_store
 from seqdata.storage.checking.auditing import KEPT
+from seqdata.testing.waiting import patient
 from tests.storage.checked import flip, place_of, rewrite
 
 
@@ -216,7 +217,7 @@ def test_on_a_terminal_a_bar_is_shown_and_the_report_goes_where_it_should(store,
         command = [sys.executable, "-m", "seqdata", "verify", str(store)]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
         done = subprocess.run(
-            command, stdout=report, stderr=theirs, env=environment, timeout=60, check=False
+            command, stdout=report, stderr=theirs, env=environment, timeout=patient(), check=False
         )
     os.close(theirs)
     shown = os.read(ours, 1 << 16).decode()

@@ -13,6 +13,7 @@ from pyarrow import feather
 
 from seqdata.cli.app import app
 from seqdata.opening import open_store
+from seqdata.testing.waiting import patient
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ def test_the_command_runs_as_a_program(folder):
         [sys.executable, "-m", "seqdata", "write", "a.txt", "store"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(),
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -212,7 +213,7 @@ def test_the_command_runs_as_a_program(folder):
         [sys.executable, "-m", "seqdata", "stats", "nowhere"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(),
         check=False,
     )
     assert failed.returncode == 2

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from seqdata.testing.waiting import patient
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -85,10 +87,10 @@ class Ranks:
         """End the process."""
         self._server.stdin.close()
         try:
-            self._server.wait(timeout=10)
+            self._server.wait(timeout=patient())
         except subprocess.TimeoutExpired:
             self._server.kill()
-            self._server.wait(timeout=10)
+            self._server.wait(timeout=patient())
         self._server.stdout.close()
 
 

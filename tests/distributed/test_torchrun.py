@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from seqdata.testing.waiting import patient
+
 pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +22,7 @@ def run(folder: Path, how: str, other: str, *, preemption: bool) -> subprocess.C
     given = [str(folder), how, other, str(preemption)]
     return subprocess.run(
         [*TORCHRUN, "-m", "tests.distributed.under_torchrun", *given],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=patient(120), check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 

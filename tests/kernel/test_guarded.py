@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from seqdata.testing.waiting import patient
+
 GUARDED = """
 import ctypes, mmap, zlib
 import numpy as np
@@ -78,7 +80,11 @@ print(filled)
 def test_fill_stays_inside_of_buffers_that_end_where_memory_ends():
     pytest.importorskip("seqdata.kernel._fill")
     done = subprocess.run(
-        [sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", GUARDED],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=patient(),
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 50  # the good ones were really filled

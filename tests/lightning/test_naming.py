@@ -18,6 +18,7 @@ from seqdata.lightning.replay.places import Locations
 from seqdata.opening import write_store
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
+from seqdata.testing.waiting import patient
 from tests.lightning.crashing import noisy
 
 
@@ -158,7 +159,7 @@ def script(folder: Path, guard: str, *how: str) -> list[Any]:
     (folder / "train.py").write_text(SCRIPT.format(guard=guard))
     done = subprocess.run(
         [sys.executable, *(how or ("train.py",))],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=True,
+        cwd=folder, capture_output=True, text=True, timeout=patient(), check=True,
     )  # fmt: skip
     return yaml.safe_load(done.stdout)
 

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 
 from seqdata.errors import ConfigError, Preempted
 from seqdata.lightning.callbacks.preemption import Preemption
+from seqdata.testing.waiting import patient
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly
 
 
@@ -103,6 +104,6 @@ def test_it_needs_the_main_thread():
 
     thread = threading.Thread(target=inside)
     thread.start()
-    thread.join(timeout=30)
+    thread.join(timeout=patient())
     (text,) = caught
     assert text.startswith("preemption: `fit` runs in a thread, must be in the main one, which")

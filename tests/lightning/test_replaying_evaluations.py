@@ -16,6 +16,7 @@ from seqdata.opening import open_store, write_store
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.views import take
+from seqdata.testing.waiting import patient
 from tests.lightning.crashing import noisy, told
 from tests.lightning.harness import Recorder, fit, quietly, sequences
 from tests.lightning.test_run_file import again
@@ -50,7 +51,7 @@ def replayed(note: str) -> dict:
     words = shlex.split(re.search(r"See it: (seqdata replay .*)$", note)[1])
     done = subprocess.run(
         [sys.executable, "-m", *words, "--save", "batch.pt"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patient(), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return torch.load("batch.pt", weights_only=True)

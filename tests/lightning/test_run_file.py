@@ -23,6 +23,7 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.splitting import split
 from seqdata.storage.views import take
+from seqdata.testing.waiting import patient
 from tests.lightning.crashing import Crashing, noisy, poor, told
 from tests.lightning.harness import Recorder, fit, quietly, sequences
 
@@ -55,7 +56,7 @@ def test_the_batch_that_crashed_a_run_is_made_again_in_another_process(store):
     command = shlex.split(found[3])[1:]
     done = subprocess.run(
         [sys.executable, "-m", "seqdata", *command, "--save", "batch.pt"],
-        capture_output=True, text=True, timeout=150, check=False,
+        capture_output=True, text=True, timeout=patient(150), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "epoch 1, batch 6 (step 6, rank 0 of 1): 4 rows" in done.stdout

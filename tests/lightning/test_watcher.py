@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,16 +16,17 @@ from seqdata.errors import DecodeError, PeerFailedError
 from seqdata.lightning.channel import _again, _told
 from seqdata.lightning.peers import Fallen, fallen_of, myself
 from seqdata.lightning.watcher import Bounds, Watcher
+from seqdata.testing.waiting import patient, until, within
 
 
 @pytest.fixture
 def sleeper():
     """A process that does nothing, as a peer of rank 1."""
-    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     stat = Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()
     yield replace(myself(1), pid=started.pid, started=int(stat[19])), started
     started.kill()
-    started.wait(timeout=10)
+    started.wait(timeout=patient())
 
 
 def watcher(*peers):
@@ -41,13 +41,11 @@ def test_a_peer_that_runs_has_not_fallen(sleeper):
 def test_a_peer_that_is_stopped_or_has_ended_is_told(sleeper):
     peer, process = sleeper
     process.send_signal(signal.SIGSTOP)
-    limit = time.monotonic() + 10
-    while not fallen_of([myself(0), peer], 0) and time.monotonic() < limit:
-        time.sleep(0.01)
+    assert until(lambda: fallen_of([myself(0), peer], 0))
     stopped = Fallen(1, f"its process {peer.pid} is stopped")
     assert fallen_of([myself(0), peer], 0) == [stopped]
     process.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=patient())
     assert fallen_of([myself(0), peer], 0) == [Fallen(1, f"its process {peer.pid} has ended")]
 
 
@@ -60,7 +58,7 @@ def test_a_process_that_took_the_number_of_a_peer_is_not_the_peer(sleeper):
 def test_a_peer_of_another_machine_cannot_be_looked_at(sleeper):
     peer, process = sleeper
     process.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=patient())
     assert fallen_of([myself(0), replace(peer, host="elsewhere")], 0) == []
 
 
@@ -82,7 +80,7 @@ GLOO = "[/a/gloo/transport/tcp/pair.cc:12] Connection closed by peer [10.0.0.7]:
 def test_an_exception_of_ones_own_is_told_once_which_rank_is_gone(sleeper):
     peer, process = sleeper
     process.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=patient())
     watching, error = watcher(myself(0), peer), RuntimeError("shapes differ")
     assert watching.meant(error) is None
     watching.part(error)
@@ -92,13 +90,16 @@ def test_an_exception_of_ones_own_is_told_once_which_rank_is_gone(sleeper):
 
 
 @pytest.mark.parametrize("error", [RuntimeError(GLOO), DistNetworkError("no connection")])
-def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(sleeper, error):
+def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(
+    sleeper, error, monkeypatch
+):
+    monkeypatch.setattr("seqdata.lightning.watcher._TO_FALL", patient())
     peer, process = sleeper
     watching = watcher(myself(0), peer)
     ending = threading.Timer(0.2, process.kill)
     ending.start()
     meant = watching.meant(error)
-    ending.join(timeout=10)
+    ending.join(timeout=patient())
     assert str(meant).startswith(
         f"ranks: rank 0 has lost rank 1 (its process {peer.pid} has ended): {type(error).__name__}"
     )
@@ -106,16 +107,14 @@ def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(sl
 
 
 def test_a_collectives_error_with_all_ranks_there_is_what_it_says(sleeper):
-    began = time.monotonic()
-    assert watcher(myself(0), sleeper[0]).meant(RuntimeError(GLOO)) is None
-    assert time.monotonic() - began < 5
+    with within(5):
+        assert watcher(myself(0), sleeper[0]).meant(RuntimeError(GLOO)) is None
 
 
 @pytest.mark.parametrize("error", [ValueError("gloo"), RuntimeError("shapes differ")])
 def test_an_error_of_ones_own_is_not_held_up(sleeper, error):
-    began = time.monotonic()
-    assert watcher(myself(0), sleeper[0]).meant(error) is None
-    assert time.monotonic() - began < 0.5
+    with within(0.5):
+        assert watcher(myself(0), sleeper[0]).meant(error) is None
     assert not hasattr(error, "__notes__")
 
 

@@ -4,8 +4,9 @@ import pytest
 from lightning.pytorch.callbacks import Callback
 
 from seqdata import Bucketed
+from seqdata.testing.waiting import until
 from tests.lightning.harness import data_of, fit
-from tests.loading.workers.parts import descriptors, lives, until
+from tests.loading.workers.parts import descriptors, lives
 
 
 def jitter(sequence, rng):

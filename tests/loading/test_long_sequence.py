@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from seqdata import write_store
+from seqdata.testing.waiting import patient
 
 RUN = Path(__file__).with_name("sparse_run.py")
 MOST = 64 << 20  # bytes that playing takes above a process that has imported torch
@@ -85,7 +86,7 @@ def test_a_long_sequence_streams_in_memory_that_does_not_grow(tmp_path, length):
     assert path.stat().st_blocks * 512 < 1 << 20  # a hole takes no room
     done = subprocess.run(
         [sys.executable, str(RUN), str(path), str(LANES), str(CHUNK)],
-        capture_output=True, text=True, timeout=1500, check=False,
+        capture_output=True, text=True, timeout=patient(1500), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

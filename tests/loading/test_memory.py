@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from seqdata import write_store
+from seqdata.testing.waiting import patient
 
 RUN = Path(__file__).with_name("memory_run.py")
 GROWTH = 1.05  # private memory after a later epoch, over that after the first
@@ -33,7 +34,7 @@ def play(store, method, transform, epochs=3):
     """Give [epoch][process] -> (private bytes, open files); the training process is the last."""
     done = subprocess.run(
         [sys.executable, str(RUN), str(store), method, transform, str(epochs)],
-        capture_output=True, text=True, timeout=150, check=False,
+        capture_output=True, text=True, timeout=patient(150), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -16,6 +16,7 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
+from seqdata.testing.waiting import until
 from seqdata.world import World
 
 LENGTHS = np.random.default_rng(0).integers(1, 30, size=103)
@@ -59,9 +60,7 @@ def workers():
 
 
 def ends():
-    for thread in workers():
-        thread.join(timeout=5.0)
-    return not workers()
+    return until(lambda: not workers())
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from seqdata.loading.pool import BlockPool
+from seqdata.testing.waiting import patient
 
 SMALL = 1 << 10
 SHAPE = (40, 100)  # float32: 16,000 bytes, in a block of 16 KiB
@@ -180,6 +181,6 @@ def test_blocks_may_come_back_in_any_thread():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=patient())
     assert not wrong
     assert pool.held <= 4 << 14

@@ -4,11 +4,11 @@ import gc
 import threading
 import time
 import traceback
-from itertools import pairwise
 
 import pytest
 
-from seqdata.loading.prefetch import GROUP_BATCHES, GROUP_BYTES, Ahead, Recipe
+from seqdata.loading.prefetch import _PATIENCE, GROUP_BATCHES, GROUP_BYTES, Ahead, Recipe
+from seqdata.testing.waiting import patient, until
 
 
 def recipe(make=lambda number: (number, 1), numbers=range(100), idle=lambda number: None):
@@ -19,18 +19,9 @@ def workers():
     return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
 
 
-def ends(seconds=5.0):
+def ends():
     """Say whether all threads end by themselves."""
-    for thread in workers():
-        thread.join(timeout=seconds)
-    return not workers()
-
-
-def wait_for(condition, seconds=5.0):
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.001)
-    return condition()
+    return until(lambda: not workers())
 
 
 def test_items_come_in_order_and_the_thread_ends():
@@ -47,12 +38,19 @@ def test_no_thread_begins_before_the_first_item_is_asked_for():
 
 
 def test_it_makes_no_more_than_is_asked_ahead():
-    made = []
-    items = iter(Ahead(recipe(lambda number: made.append(number) or (number, GROUP_BYTES)), 3))
-    assert next(items) == 0
-    assert wait_for(lambda: len(made) == 5)  # one taken, three waiting, one in its hand
-    time.sleep(0.02)
-    assert len(made) == 5
+    made, taken, ahead = [], [0], []
+
+    def make(number):
+        made.append(number)
+        ahead.append(len(made) - taken[0])
+        return number, GROUP_BYTES
+
+    items = iter(Ahead(recipe(make), 3))
+    for number in range(GROUP_BATCHES - 1):
+        taken[0] += 1
+        assert next(items) == number
+        assert until(lambda: len(made) == taken[0] + 4)  # three waiting, one in its hand
+    assert max(ahead) == 4
     items.close()
 
 
@@ -60,13 +58,28 @@ def test_it_makes_no_more_than_is_asked_ahead():
     ("size", "expected"), [(1, GROUP_BATCHES), (GROUP_BYTES // 4, 4), (GROUP_BYTES, 1)]
 )
 def test_a_group_is_full_by_bytes_or_by_number(size, expected):
-    handed = []
-    items = recipe(lambda number: (number, size), range(64), handed.append)
-    consumer = iter(Ahead(items, 100))
+    handed, taken = [], threading.Event()
+
+    def make(number):
+        if number == 0:
+            hold_up(ahead)
+        if number == 1:
+            taken.wait(timeout=patient())
+        return number, size
+
+    ahead = Ahead(recipe(make, range(65), handed.append), 100)
+    consumer = iter(ahead)
     assert next(consumer) == 0
-    assert wait_for(lambda: len(handed) >= 64 // expected - 1)
-    assert {later - earlier for earlier, later in pairwise(handed[1:])} <= {expected}
+    taken.set()
+    assert until(lambda: len(handed) == 1 + 64 // expected)
+    assert handed == [*range(1, 66, expected)]
     consumer.close()
+
+
+def hold_up(ahead):
+    """Keep a consumer waiting for longer than it is kept for the sake of a full group."""
+    assert until(lambda: ahead._channel.hungry)
+    time.sleep(2 * _PATIENCE)
 
 
 def test_a_consumer_that_waits_gets_what_is_there():
@@ -74,12 +87,13 @@ def test_a_consumer_that_waits_gets_what_is_there():
 
     def make(number):
         if number == 3:
-            time.sleep(0.01)
+            hold_up(ahead)
         if number == 4:
-            release.wait(timeout=5.0)
+            release.wait(timeout=patient())
         return number, 1
 
-    items = iter(Ahead(recipe(make), 2))
+    ahead = Ahead(recipe(make), 2)
+    items = iter(ahead)
     assert [next(items) for _ in range(4)] == [0, 1, 2, 3]
     release.set()
     items.close()
@@ -131,7 +145,7 @@ def test_closing_ends_an_iteration_that_waits():
     assert next(items) == 0
     ahead.close()
     assert len(list(items)) < GROUP_BATCHES
-    assert ahead.join(timeout=5.0)
+    assert ahead.join(timeout=patient())
 
 
 def test_an_ahead_that_never_began_is_joined_at_once():
@@ -150,7 +164,7 @@ def test_what_the_consumer_let_go_is_kept_by_nobody():
 
     items = iter(Ahead(recipe(lambda number: (Item(), GROUP_BYTES), range(3)), 5))
     first = next(items)
-    assert wait_for(lambda: Item.alive == 3)
+    assert until(lambda: Item.alive == 3)
     del first
     assert Item.alive == 2
     assert len(list(items)) == 2
@@ -163,8 +177,9 @@ def test_idle_is_called_between_hand_overs():
     assert all(6 <= number <= 40 for number in seen)
 
 
-def makers(count=400, pause=lambda number: None):
-    """Give the items, and which of them the consumer's own thread made."""
+def makers(clock, count=400, seconds=lambda number: 0):
+    """Return the items, and which of them the consumer's own thread made."""
+    clock.rule("seqdata.loading.prefetch")
     own = threading.get_ident()
     made = {}
 
@@ -175,29 +190,29 @@ def makers(count=400, pause=lambda number: None):
     given = []
     for item in Ahead(recipe(make, range(count)), 2):
         given.append(item)
-        pause(item)
+        clock.seconds += seconds(item)
     return given, [made[number] for number in range(count)]
 
 
-def test_a_consumer_that_only_draws_makes_the_items_itself_after_a_few_groups():
-    given, by_consumer = makers(20_000)
-    assert given == list(range(20_000))
+def test_a_consumer_that_only_draws_makes_the_items_itself_after_a_few_groups(clock):
+    given, by_consumer = makers(clock, 1000)
+    assert given == list(range(1000))
     assert not any(by_consumer[:GROUP_BATCHES])
-    assert sum(by_consumer) > 10_000  # whoever is kept from running for a while seems to compute
+    assert sum(by_consumer) > 900
     assert ends()
 
 
-def test_a_consumer_that_computes_is_given_items_of_the_thread():
-    given, by_consumer = makers(pause=lambda number: time.sleep(0.0005))
+def test_a_consumer_that_computes_is_given_items_of_the_thread(clock):
+    given, by_consumer = makers(clock, seconds=lambda number: 0.0005)
     assert given == list(range(400))
     assert not any(by_consumer)
 
 
-def test_a_consumer_that_computes_after_drawing_is_given_items_of_the_thread_again():
-    given, by_consumer = makers(9000, lambda number: number < 8900 or time.sleep(0.002))
-    assert given == list(range(9000))
+def test_a_consumer_that_computes_after_drawing_is_given_items_of_the_thread_again(clock):
+    given, by_consumer = makers(clock, 1000, lambda number: 0 if number < 900 else 0.002)
+    assert given == list(range(1000))
     assert any(by_consumer)
-    assert not any(by_consumer[8910:])
+    assert not any(by_consumer[910:])
     assert ends()
 
 
@@ -228,4 +243,4 @@ def test_closing_ends_an_iteration_whose_consumer_makes_the_items():
         next(items)
     ahead.close()
     assert list(items) == []
-    assert ahead.join(timeout=5.0)
+    assert ahead.join(timeout=patient())

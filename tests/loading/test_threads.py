@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from seqdata.loading.threads import start
+from seqdata.testing.waiting import patient
 
 LIMITED = """
 import sys, threading
@@ -16,7 +17,7 @@ held = limits.few_mappings(int(sys.argv[1]))
 try:
     thread = threading.Thread(target=print, args=("ran",))
     start(thread)
-    thread.join(timeout=10)
+    thread.join(timeout=patient())
 except ConfigError as error:
     sys.stdout.write(str(error))
 """
@@ -26,7 +27,7 @@ except ConfigError as error:
 def test_without_memory_a_thread_is_an_error_and_no_wait(more):
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(more)],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=patient(), check=False,
     )  # fmt: skip
     if more == 64:
         assert done.stdout == "ran\n", done.stderr
@@ -48,6 +49,6 @@ def test_more_threads_than_may_be_are_an_error():
 def test_a_thread_that_runs_cannot_be_started_again():
     thread = threading.Thread(target=int)
     start(thread)
-    thread.join(timeout=10)
+    thread.join(timeout=patient())
     with pytest.raises(RuntimeError, match="only be started once"):
         start(thread)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from seqdata.testing.waiting import patient
 from tests.nightly import figures, oldest, reports, run
 
 ABOUT = {
@@ -224,7 +225,7 @@ def play(folder, *more, **environment):
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *("--report-log=long.jsonl", *more),
         ],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=60,
+        cwd=folder, capture_output=True, text=True, check=False, timeout=patient(),
         env={**os.environ, "PYTHONPATH": str(run.ROOT), **environment},
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import seqdata
+from seqdata.testing.waiting import patient
 
 SOURCE = Path(__file__).parent / "third_party" / "seqdata-tiny"
 HDF5 = SOURCE.with_name("seqdata-hdf5")
@@ -50,7 +51,7 @@ def run(*command, cwd, check=True, **environment):
         env=clean | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patient(120),
         check=check,
     )
 

@@ -33,6 +33,7 @@ from seqdata.testing.loaders import (
     check_worlds,
 )
 from seqdata.testing.recording import LoaderOf, play_rank
+from seqdata.testing.waiting import patient
 from seqdata.world import World
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
@@ -115,7 +116,8 @@ def pool(request):
     with ProcessPoolExecutor(2, multiprocessing.get_context(request.param)) as made:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads, on purpose
-            list(made.map(abs, range(8), timeout=60))  # both children are there before any test
+            # both children are there before any test
+            list(made.map(abs, range(8), timeout=patient()))
         yield made
 
 
@@ -137,7 +139,7 @@ def test_other_processes_deliver_the_same_rows(pool, stored, policy, record_prop
         make = LoaderOf(stored, policy, seed=seed)
         rank = World(1, 2)
         told = [pool.submit(play_rank, make, World(0, 2)), pool.submit(play_rank, make, rank)]
-        rows = [one.result(timeout=60) for one in told]
+        rows = [one.result(timeout=patient()) for one in told]
         assert rows == [play_rank(make, World(0, 2)), play_rank(make, rank)]
         assert rows[0] != rows[1]
     record_property("cases", seed + 1)
@@ -153,7 +155,7 @@ def gone_on(pool, stored, policy, *, seed, cut, before, after):
     state = json.loads(json.dumps(loader.state_dict()))
     worlds = [World(rank, after) for rank in range(after)]
     told = [pool.submit(play_rank, make, world, state) for world in worlds]
-    rest = [row for one in told for row in one.result(timeout=60)]
+    rest = [row for one in told for row in one.result(timeout=patient())]
     done = cut if isinstance(policy, FewLanes) else cut * before
     assert sorted(rest) == sorted(row for row in whole if row.number >= done)
 

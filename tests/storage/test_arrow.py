@@ -21,6 +21,7 @@ from seqdata.protocols import Store
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.writing.writer import write_arrow
+from seqdata.testing.waiting import patient
 
 
 def rows(count=6):
@@ -95,7 +96,7 @@ def test_opening_and_reading_import_neither_pyarrow_nor_torch(root):
         "print(columns['id'], sorted({'pyarrow', 'torch', 'lightning', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(), check=False
     )
     assert done.stdout.strip() == "['u3'] []", done.stderr
 
@@ -123,7 +124,7 @@ def test_a_store_is_read_in_another_process(store, method):
     theirs.close()
     assert ours.poll(60)
     assert ours.recv() == [5] * 5
-    process.join(timeout=60)
+    process.join(timeout=patient())
     assert process.exitcode == 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from seqdata import ConfigError, open_store, write_store
 from seqdata.storage import locking
 from seqdata.storage.writing.claim import TakenError, let_go, new_folder, take_over, unfinished
+from seqdata.testing.waiting import patient
 
 HOST = socket.gethostname()
 
@@ -32,7 +33,7 @@ def ended():
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     yield process
     process.stdout.close()
-    process.wait(timeout=30)
+    process.wait(timeout=patient())
 
 
 def check_taken_over(root, folder):
@@ -74,7 +75,7 @@ def test_another_process_of_the_same_number_is_not_the_owner(tmp_path, held):
 
 
 def test_a_number_that_no_process_has_is_a_dead_owner(tmp_path, held, ended):
-    ended.wait(timeout=30)
+    ended.wait(timeout=patient())
     (held / "lock").write_text(f"{HOST} {ended.pid} 1")
     check_taken_over(tmp_path, held)
 

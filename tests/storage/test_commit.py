@@ -11,6 +11,7 @@ from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.writing.writer import write_arrow
+from seqdata.testing.waiting import patient
 
 
 def numbers(*lengths):
@@ -89,7 +90,7 @@ write_arrow(sys.argv[1], rows(), shard_bytes=100)
 
 def test_what_a_killed_writer_left_is_removed_where_nobody_goes_on_with_it(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), "10"], timeout=60, check=False
+        [sys.executable, "-c", KILLED, str(tmp_path), "10"], timeout=patient(), check=False
     )
     assert done.returncode == -9
     assert list(tmp_path.glob(".seqdata-tmp-*/*.arrow"))

@@ -17,6 +17,7 @@ from seqdata.errors import (
 )
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.writing.writer import write_arrow
+from seqdata.testing.waiting import patient
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_too_few_descriptors_are_an_error_that_says_so(tmp_path):
     write_arrow(tmp_path, [[i] for i in range(40)], shard_bytes=1)
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path), "24"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patient(), check=False,
         env={**os.environ, "SEQDATA_KERNEL": "numpy"},
     )  # fmt: skip
     assert "raise `ulimit -n` (now 24)" in done.stdout, done
@@ -177,7 +178,7 @@ def test_no_memory_to_map_is_an_error_that_says_so(root):
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(root)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patient(), check=False,
     )  # fmt: skip
     text = r"cannot be mapped \(Cannot allocate memory\), must be; raise `sysctl vm.max_map_count`"
     more = r" \(now \d+\), or `ulimit -v` \(now \d+\), or write the store again"

@@ -11,6 +11,7 @@ from seqdata.errors import IncompleteDatasetError
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.writing.whole import room_for
 from seqdata.storage.writing.writer import write_arrow
+from seqdata.testing.waiting import patient
 
 LIMITED = """
 import json, resource, sys
@@ -32,7 +33,7 @@ def test_a_full_disk_is_an_error_that_says_what_is_needed_and_writing_goes_on(tm
     """A limit of the size of files stands for the disk: the system call fails likewise."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path / "store")],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=patient(), check=True,
     )  # fmt: skip
     text, facts, notes = json.loads(done.stdout)
     assert "00000-00002.arrow: cannot be written (File too large), needs about 72008 bytes" in text

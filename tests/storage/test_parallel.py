@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +14,7 @@ import pytest
 from seqdata.errors import ConfigError, DecodeError, WorkerDiedError
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.writing.writer import write_arrow
+from seqdata.testing.waiting import patient, until, within
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -36,7 +36,7 @@ def due(tmp_path_factory):
 
 
 class Backwards(Executor):
-    """Runs what it was given in the opposite order, so many together or when time is up."""
+    """Runs what it was given in the opposite order: so many together, or what is waited for."""
 
     def __init__(self, together=2):
         self.together = together
@@ -49,11 +49,17 @@ class Backwards(Executor):
         with self.lock:
             self.waiting.append((future, function, arguments))
             self.most = max(self.most, len(self.waiting))
-            if len(self.waiting) in (1, self.together):
-                threading.Timer(0.1 if len(self.waiting) == 1 else 0, self.run).start()
+            if len(self.waiting) == 1:
+                threading.Thread(target=self.run).start()
         return future
 
+    def due(self):
+        with self.lock:
+            waited_for = any(future._waiters for future, _, _ in self.waiting)
+            return waited_for or len(self.waiting) >= self.together
+
     def run(self):
+        until(self.due)
         with self.lock:
             while self.waiting:
                 future, function, arguments = self.waiting.pop()
@@ -208,21 +214,19 @@ class Silent(Executor):
 
 
 def test_parts_that_were_cancelled_are_not_waited_for(tmp_path):
-    began, executor = time.monotonic(), Silent()
-    with pytest.raises(OSError, match="source is gone"):
+    executor = Silent()
+    with within(20), pytest.raises(OSError, match="source is gone"):
         write_arrow(tmp_path / "store", PARTS, executor=executor)
-    assert time.monotonic() - began < 20
     assert [future.cancelled() for future in executor.given] == [False, True, True, True]
 
 
-def dies(seconds):
+def dies():
     yield from rows(5)
-    time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_executor_that_breaks_is_an_error_that_says_what_is_kept(tmp_path):
-    parts = [functools.partial(dies, 0)]
+    parts = [dies]
     text = "`executor`: broke while shards were written .*, must live until all are; look for what"
     with (
         ProcessPoolExecutor(1, SPAWN) as pool,
@@ -236,5 +240,5 @@ def test_an_executor_that_breaks_is_an_error_that_says_what_is_kept(tmp_path):
 
 def pool_that_broke():
     pool = ProcessPoolExecutor(1, SPAWN)
-    pool.submit(os._exit, 1).exception(timeout=60)
+    pool.submit(os._exit, 1).exception(timeout=patient())
     return pool

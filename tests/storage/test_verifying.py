@@ -14,6 +14,7 @@ from seqdata.errors import (
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.parsing import load_manifest
 from seqdata.storage.writing.writer import write_arrow
+from seqdata.testing.waiting import patient
 from tests.storage.checked import everything, marked, rewrite, spans_of, write
 
 
@@ -104,5 +105,5 @@ def test_a_ranks_processes_share_what_was_found_right(root, method):
     theirs.close()
     assert ours.poll(60)
     assert ours.recv() == 4
-    process.join(timeout=60)
+    process.join(timeout=patient())
     assert marked(store) == 4

@@ -13,6 +13,7 @@ import torch
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.writing.writer import write_arrow
+from seqdata.testing.waiting import patient
 
 
 def numbers(*lengths):
@@ -348,6 +349,6 @@ def test_writing_imports_neither_torch_nor_pandas(tmp_path):
         "print(sorted({'torch', 'pandas', 'lightning'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(), check=False
     )
     assert done.stdout.strip() == "[]", done.stderr

@@ -8,13 +8,14 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from seqdata.testing.generators import MOST_SEQUENCES, cases, counts, indexes, lengths, policies
+from seqdata.testing.waiting import patient
 
 BLOCKED = "import sys; sys.modules['hypothesis'] = None; "
 
 
 def in_python(code):
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(), check=False
     )
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from seqdata.testing.waiting import patient
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 SCRIPT = Path(__file__).parent / "fuzzing.py"
 CAP = 1 << 30  # bytes over those of a process that has read well shards
@@ -43,9 +45,9 @@ def run(scratch, first, last):
                 outcomes.append(line)
                 first = line["case"] + 1
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=5.0)
+                child.wait(timeout=patient())
             child.kill()
-            said = child.communicate(timeout=10.0)[1].decode(errors="replace")[-500:]
+            said = child.communicate(timeout=patient())[1].decode(errors="replace")[-500:]
         if first < last:
             failures.append(f"case {first}: the process ended, {child.returncode}: {said}")
             first += 1

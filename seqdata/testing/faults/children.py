@@ -22,6 +22,7 @@ from typing import Any
 from seqdata.testing.faults import outcome as outcomes
 from seqdata.testing.faults.leftovers import left_behind, look, processes_of
 from seqdata.testing.faults.outcome import Outcome
+from seqdata.testing.waiting import patient
 
 GRACE = 5.0  # seconds that what was started may take to go away
 _PRELOADED = ["seqdata.testing.faults.reading"]
@@ -38,8 +39,8 @@ def in_child(
     Args:
         work: A function of a module, which gives outcomes.
         arguments: Its arguments.
-        bound: Seconds that it may take; then it is stuck, and ended.
-        grace: Seconds after which nothing of it may be left.
+        bound: Seconds of an idle machine that it may take; then it is stuck, and ended.
+        grace: Seconds of an idle machine after which nothing of it may be left.
 
     Returns:
         Its outcomes; one that ``died`` or is ``stuck`` where it gave none. The last says what was
@@ -58,15 +59,15 @@ def in_child(
         began = time.monotonic()
         child.start()
         its.close()
-        found = _answer(mine, bound)
-        child.join(timeout=_SOON if found or mine.closed else 0)
+        found = _answer(mine, patient(bound))
+        child.join(timeout=patient(_SOON) if found or mine.closed else 0)
         if found is None or child.is_alive():
             found = [_unanswered(child.exitcode, child.is_alive(), time.monotonic() - began)]
             child.kill()
-            child.join(timeout=_SOON)
+            child.join(timeout=patient(_SOON))
         mine.close()
         session = child.pid or 0
-        left = left_behind(before, session, within=grace)
+        left = left_behind(before, session, within=patient(grace))
         end_session(session)
         return (*found[:-1], replace(found[-1], left=(*found[-1].left, *left)))
 

@@ -7,16 +7,19 @@ per rank that can say something.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from seqdata.loading.options import OnError
 from seqdata.testing.faults import outcome as outcomes
 from seqdata.testing.faults.outcome import Outcome
 from seqdata.testing.faults.subject import Subject
+from seqdata.testing.waiting import patient
 
 NOTE = Path("struck")
 """Holds when a rank was struck, of ``time.monotonic``."""
@@ -31,6 +35,7 @@ NOTE = Path("struck")
 _LOST = re.compile(r"^PeerFailedError: .*\brank (\d+) (?:\(|has left )", re.MULTILINE)
 _TIMEOUT = timedelta(minutes=30)  # as torch has it: so long a collective waits that nobody answers
 _SOON = 10.0  # seconds for a killed process to end
+_BEGUN = 60.0  # seconds for all ranks to begin
 _SHOWN = 2_000
 
 Play = Callable[[int], Outcome]
@@ -48,7 +53,8 @@ class Ranks:
         struck: The rank that comes to harm.
         policy: Their loaders' ``on_error``.
         patience: Seconds after which a rank that gives no sign is given up; None: as it is.
-        bound: Seconds after which those that still run are stuck, and ended.
+        bound: Seconds of an idle machine, once all have begun, after which those that still run
+            are stuck, and ended.
     """
 
     subject: Subject
@@ -73,17 +79,19 @@ def play_ranks(play: Play, setting: Ranks, *, silent: int | None = None) -> list
         else from the beginning, to the end of the process.
     """
     context, world = multiprocessing.get_context("fork"), setting.world
-    began = time.monotonic()
     pipes = [context.Pipe(duplex=False) for _ in range(world)]
+    gate = context.Barrier(world + 1)  # a rank may end as soon as all are in their group
     ranks = [
-        context.Process(target=_rank, args=(play, rank, world, pipes[rank][1]))
+        context.Process(target=_rank, args=(play, rank, world, pipes[rank][1], gate))
         for rank in range(world)
     ]
     for process in ranks:
         process.start()
+    _pass(gate)
+    began = time.monotonic()
     ends: dict[int, float] = {}
     due: dict[Any, int] = {one.sentinel: rank for rank, one in enumerate(ranks) if rank != silent}
-    while due and time.monotonic() < began + setting.bound:
+    while due and time.monotonic() < began + patient(setting.bound):
         for sentinel in wait(list(due), timeout=1.0):
             ends[due.pop(sentinel)] = time.monotonic()
     for process in ranks:
@@ -122,11 +130,22 @@ def alike(found: Sequence[Outcome], struck: int) -> list[Outcome]:
     ]
 
 
-def _rank(play: Play, rank: int, world: int, told: Connection) -> None:
+def _pass(gate: Barrier) -> None:
+    """Wait until all ranks have begun, or one of them cannot."""
+    with contextlib.suppress(threading.BrokenBarrierError):
+        gate.wait(timeout=patient(_BEGUN))
+
+
+def _rank(play: Play, rank: int, world: int, told: Connection, gate: Barrier) -> None:
     log = os.open(_log(rank), os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    _enter(rank, world)
+    try:
+        _enter(rank, world)
+    except BaseException:
+        gate.abort()
+        raise
+    _pass(gate)
     found = play(rank)
     told.send(found)
     told.close()

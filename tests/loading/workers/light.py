@@ -1,8 +1,10 @@
 """What worker processes of tests need, without torch: importing it takes longer than the tests."""
 
 import ctypes
+import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,16 @@ def slowly(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]
 def stuck(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Stay in the sequence of tens."""
     if sequence["x"][0] == 10:
-        time.sleep(60)
+        Path(f"stuck-{os.getpid()}").touch()
+        time.sleep(600)
     return sequence
 
 
 def stuck_in_c(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Stay there in a library that keeps Python's lock."""
     if sequence["x"][0] == 10:
-        ctypes.PyDLL(None).sleep(60)
+        Path(f"stuck-{os.getpid()}").touch()
+        ctypes.PyDLL(None).sleep(600)
     return sequence
 
 

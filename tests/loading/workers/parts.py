@@ -20,6 +20,7 @@ from seqdata.storage.memory import MemoryStore
 from tests.table.test_table import alike
 
 ITEMS = 60
+ACTS = "acts"  # a file in the folder of a test, which is there as soon as an ``At`` acts
 STORE = MemoryStore.of(
     [
         {"id": f"s{number}", "x": np.arange(number % 7 + 1, dtype=np.float32) + 100 * number}
@@ -49,14 +50,6 @@ def same(one: Any, other: Any) -> bool:
     """Tell whether two iterables give the same batches, bit by bit."""
     pairs = zip(one, other, strict=True)
     return all(alike(left.__getstate__(), right.__getstate__()) for left, right in pairs)
-
-
-def until(true: Callable[[], bool], seconds: float = 5.0) -> bool:
-    """Wait until something is true; say whether it is."""
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.01)
-    return true()
 
 
 def lives(pid: int) -> bool:
@@ -93,6 +86,7 @@ class At:
 
     def __call__(self, sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         if sequence["id"] == f"s{self.number}":
+            Path(ACTS).touch()
             self.act()
         return sequence
 

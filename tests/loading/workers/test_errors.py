@@ -13,6 +13,7 @@ import resource
 import signal
 import time
 import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,8 +31,9 @@ from seqdata.errors import (
 from seqdata.loading.workers import ends
 from seqdata.loading.workers.worker import Failure
 from seqdata.storage.memory import MemoryStore
+from seqdata.testing.waiting import patient, until, within
 from tests.loading.workers import parts
-from tests.loading.workers.parts import At, Heard, lives, loader, playing, until
+from tests.loading.workers.parts import At, Heard, lives, loader, playing
 
 BEFORE = 8  # batches of four before the one with sequence 33
 
@@ -180,9 +182,8 @@ DEATHS = [
 
 @pytest.mark.parametrize(("act", "message", "facts"), DEATHS)
 def test_the_death_of_a_worker_is_an_error_within_two_seconds(act, message, facts):
-    began = time.monotonic()
-    came, error = played(At(act), WorkerDiedError, match=message)
-    assert time.monotonic() - began < 2.0
+    with within(2.0):
+        came, error = played(At(act), WorkerDiedError, match=message)
     assert len(came) == BEFORE
     known = {"worker": 0, "sequence": 33, "batch": BEFORE, "epoch": 0, "rank": 0} | facts
     assert known.items() <= error.facts.items()
@@ -199,15 +200,24 @@ def test_a_crash_shows_the_stack_down_to_the_transform():
     assert "_answer" not in str(error)
 
 
+def held_up(sequence, rng):
+    """Wait before sequence 20 and all after it until the test lets them go."""
+    if int(sequence["id"][1:]) >= 20:
+        until(Path("go").exists)
+    return sequence
+
+
 def test_a_worker_killed_from_outside_says_what_it_had():
-    with playing(parts.Slowly(), num_workers=2) as mine:
+    with playing(held_up, num_workers=2) as mine:
         batches = iter(mine)
         next(batches)
+        members = mine._player._crews._busy[0]._members
         os.kill(mine.worker_pids[1], signal.SIGTERM)  # ignored: the training process decides
-        os.kill(mine.worker_pids[1], signal.SIGUSR1)  # writes its stack, and goes on
-        os.kill(mine.worker_pids[0], signal.SIGUSR1)
-        time.sleep(0.05)
+        for member in members:
+            os.kill(member.pid, signal.SIGUSR1)  # writes its stack, and goes on
+        assert until(lambda: all(ends.read_stack(member.stacks) for member in members))
         os.kill(mine.worker_pids[0], signal.SIGKILL)
+        Path("go").touch()
         with pytest.raises(WorkerDiedError, match="was killed by SIGKILL") as caught:
             list(batches)
         assert "  | " not in str(caught.value)
@@ -225,11 +235,24 @@ def test_a_worker_that_is_gone_between_epochs_is_replaced():
         assert mine.worker_pids != [old]
 
 
-def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning():
+@pytest.fixture
+def stalls(clock):
+    """Return a limit for workers that do not go on; no time passes before an ``At`` acts."""
+
+    def now():
+        clock.seconds += 0.3 * Path(parts.ACTS).exists()
+        return clock.seconds
+
+    clock.rule("seqdata.loading.workers.crew", now=now)
+    return 0.6
+
+
+def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monkeypatch):
+    monkeypatch.setattr(ends, "_DUMP", patient())
     heard = Heard()
     logging.getLogger("seqdata").addHandler(heard)
     try:
-        came, error = played(At(parts.hangs), StallError, stall_timeout=0.6)
+        came, error = played(At(parts.hangs), StallError, stall_timeout=stalls)
     finally:
         logging.getLogger("seqdata").removeHandler(heard)
     assert len(came) == BEFORE
@@ -243,21 +266,21 @@ def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning():
     assert "has made no progress for 0 s at memory, sequence 33" in line
 
 
-def test_a_stopped_worker_gives_no_stack(monkeypatch):
+def test_a_stopped_worker_gives_no_stack(monkeypatch, stalls):
     monkeypatch.setattr(ends, "_DUMP", 0.1)
     _, error = played(
-        At(parts.is_stopped), StallError, match="its process gave no stack", stall_timeout=0.5
+        At(parts.is_stopped), StallError, match="its process gave no stack", stall_timeout=stalls
     )
     assert not lives(error.facts["pid"])
 
 
-@pytest.mark.timeout(30)
-def test_a_stuck_worker_whose_task_nobody_wants_any_more_is_found_out_too():
-    with playing(At(parts.hangs, 0), stall_timeout=0.6, prefetch=0, num_workers=1) as mine:
+def test_a_stuck_worker_whose_task_nobody_wants_any_more_is_found_out_too(stalls):
+    with playing(At(parts.hangs, 0), stall_timeout=stalls, prefetch=0, num_workers=1) as mine:
         run = iter(mine)
         with pytest.raises(StallError):
             next(run)
-    with playing(At(parts.hangs, 4), stall_timeout=0.6, num_workers=1) as mine:
+    Path(parts.ACTS).unlink()
+    with playing(At(parts.hangs, 4), stall_timeout=stalls, num_workers=1) as mine:
         run = iter(mine)
         next(run)
         run.close()  # the worker hangs in the second batch
@@ -269,7 +292,7 @@ def test_a_training_process_that_was_stopped_itself_does_not_give_up_its_workers
     ours, waited = time.monotonic, [0.0]
     monkeypatch.setattr("seqdata.loading.workers.crew.time.monotonic", lambda: ours() + waited[0])
 
-    with playing(parts.Slowly(0.1), stall_timeout=3.0, prefetch=0) as mine:
+    with playing(parts.Slowly(0.1), stall_timeout=patient(3.0), prefetch=0) as mine:
         for number, _ in enumerate(mine):
             waited[0] += 600.0  # as between Ctrl-Z and fg
             if number == 2:
@@ -327,7 +350,6 @@ def test_a_batch_that_needs_a_descriptor_and_gets_none_says_so(monkeypatch, free
     with playing(store=store, prefetch=0) as mine:
         batches = iter(mine)
         next(batches)
-        time.sleep(0.2)
         message = "bytes, which need memory of their own; it cannot be had"
         with no_descriptors(free), pytest.raises(LimitError, match=message) as one:
             list(batches)

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from seqdata.testing.waiting import patient
+
 JOB = """
 import os, signal, sys, time
 import numpy as np
@@ -48,7 +50,7 @@ def test_a_signal_to_all_processes_leaves_the_workers_at_work(tmp_path, method, 
     script.write_text(JOB)
     done = subprocess.run(
         [sys.executable, str(script), method, str(int(number))],
-        capture_output=True, text=True, timeout=60, check=False, start_new_session=True,
+        capture_output=True, text=True, timeout=patient(), check=False, start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.stdout.strip() == f"True ['{number.name}']", done.stderr
@@ -61,10 +63,10 @@ from seqdata import Fixed, Loader
 if __name__ == "__main__":
     loader = Loader([[1], [2]], Fixed(1), num_workers=1)
     assert len(list(loader)) == 2
-    other = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(60,))
+    other = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(600,))
     other.start()
     other.terminate()
-    other.join(timeout=10)
+    other.join(timeout=600)
     print(other.exitcode == -signal.SIGTERM, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     loader.shutdown()
 """
@@ -74,6 +76,10 @@ def test_processes_of_others_end_by_sigterm_as_ever(tmp_path):
     script = tmp_path / "others.py"
     script.write_text(OTHERS)
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=patient(),
+        check=False,
     )
     assert done.stdout.strip() == "True set()", done.stderr

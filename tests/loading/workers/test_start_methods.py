@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,9 @@ import pytest
 import torch
 
 from seqdata import Fixed, Loader
+from seqdata.testing.waiting import patient, until, within
 from tests.loading.workers import light
-from tests.loading.workers.parts import lives, loader, playing, same, until
+from tests.loading.workers.parts import lives, loader, playing, same
 
 ROOT = Path(__file__).parents[3]
 
@@ -128,7 +128,7 @@ def test_a_script_without_a_guard_works_where_nothing_of_it_is_needed_else_says_
     method, tmp_path
 ):
     done = run_script(tmp_path / "script.py", UNGUARDED, method)
-    out, err = done.communicate(timeout=60)
+    out, err = done.communicate(timeout=patient())
     lines = out.splitlines()
     assert lines[:2] == ["the script runs", "2 batches"], err
     assert "the script runs" in lines[2:]  # the second time
@@ -144,6 +144,7 @@ GUARDED = """
     import os
     import sys
     import time
+    from pathlib import Path
     import numpy as np
     from seqdata import Fixed, Loader
     from seqdata.storage.memory import MemoryStore
@@ -166,20 +167,21 @@ GUARDED = """
             if not child:
                 os.close(1)
                 os.close(2)
-                time.sleep(60)
+                time.sleep(600)
                 os._exit(0)
             print(child, *pids, flush=True)
-            time.sleep(60)
+            time.sleep(600)
         print(*pids, flush=True)
         if sys.argv[1] == "die":
-            time.sleep(1)  # all are stuck by now
+            while len(list(Path.cwd().glob("stuck-*"))) < 3:
+                time.sleep(0.01)
             os.kill(os.getpid(), 9)
 """
 
 
 def test_a_process_that_ends_while_epochs_are_played_leaves_no_worker(tmp_path):
     done = run_script(tmp_path / "script.py", GUARDED, "end", "stuck_in_c")
-    out, err = done.communicate(timeout=60)
+    out, err = done.communicate(timeout=patient())
     pids = [int(pid) for pid in out.split()]
     assert (done.returncode, err, len(pids)) == (0, "", 12)
     assert not any(map(lives, pids))
@@ -192,18 +194,18 @@ def test_a_process_that_is_killed_leaves_no_worker_whoever_holds_its_pipes(tmp_p
         assert len(pids) == 12
         assert all(map(lives, pids))
         os.kill(done.pid, signal.SIGKILL)
-        began = time.monotonic()
-        assert until(lambda: not any(map(lives, pids)), 5.0)
-        assert time.monotonic() - began < 2.0
+        with within(2.0):
+            assert until(lambda: not any(map(lives, pids)))
         assert lives(child)
     finally:
         os.killpg(done.pid, signal.SIGKILL)
-        done.communicate(timeout=10)
+        done.communicate(timeout=patient())
 
 
 def test_a_worker_that_is_stuck_in_c_ends_with_its_killed_parent(tmp_path):
     done = run_script(tmp_path / "script.py", GUARDED, "die", "stuck_in_c")
-    out, _ = done.communicate(timeout=60)
+    out, _ = done.communicate(timeout=patient())
     pids = [int(pid) for pid in out.split()]
     assert (done.returncode, len(pids)) == (-signal.SIGKILL, 12)
-    assert until(lambda: not any(map(lives, pids)), 2.0)
+    with within(2.0):
+        assert until(lambda: not any(map(lives, pids)))

@@ -13,6 +13,7 @@ from seqdata.storage.remote.filling import joined
 from seqdata.storage.remote.kept import Kept, SparseFile
 from seqdata.testing.faults import network
 from seqdata.testing.faults.network import folder_of, served
+from seqdata.testing.waiting import patient
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6)
 LONG = 60_000  # timesteps of int64: 8 blocks of 64 KiB, not whole
@@ -121,7 +122,7 @@ def test_two_readers_of_one_store_get_what_lies_here(far, tmp_path):
     for one in threads:
         one.start()
     for one in threads:
-        one.join(timeout=60)
+        one.join(timeout=patient())
     assert wrong == []
 
 

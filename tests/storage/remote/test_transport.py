@@ -21,6 +21,7 @@ from seqdata.storage.remote.trying import tried
 from seqdata.storage.remote.urls import joined, parted, shown, without_secrets
 from seqdata.testing.faults import network
 from seqdata.testing.faults.network import folder_of, served
+from seqdata.testing.waiting import patient
 
 CONTENT = bytes(range(256)) * 64  # 16 KiB
 EMPTY = {".lock", "CACHEDIR.TAG"}  # what a cache without files holds
@@ -188,7 +189,7 @@ def read_in_child(location, how):
 
     child = multiprocessing.get_context("fork").Process(target=read)
     child.start()
-    child.join(30)
+    child.join(patient())
     return child.exitcode
 
 
@@ -224,7 +225,7 @@ def test_a_forked_process_does_not_close_what_its_parent_uses(
 
     child = multiprocessing.get_context("fork").Process(target=read)
     child.start()
-    child.join(30)
+    child.join(patient())
     assert child.exitcode == 0
 
 

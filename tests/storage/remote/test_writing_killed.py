@@ -11,6 +11,7 @@ import pytest
 
 from seqdata import ConfigError, IncompleteDatasetError, MissingShardError, open_store
 from seqdata.testing.faults.network import Answer, before, served
+from seqdata.testing.waiting import patient
 from tests.storage.remote.samples import read_all, write
 
 CHILD = """
@@ -51,7 +52,7 @@ def test_a_writer_that_is_killed_while_it_sends_leaves_no_half_store_and_is_gone
         command = [sys.executable, "-c", CHILD, location, server.url, str(tmp_path / "cache")]
         with subprocess.Popen(command, cwd=ROOT) as child:
             pids.append(child.pid)
-            assert child.wait(timeout=60) == -signal.SIGKILL
+            assert child.wait(timeout=patient()) == -signal.SIGKILL
         sent = {path for method, path in server.asked if method == "PUT"}
     local = write(tmp_path / "local")
     if name == LAST and stored:  # it was the last thing to do
