@@ -1,9 +1,9 @@
 """How long tests wait: for events, with bounds that stretch where the machine is busy.
 
 A test that waits for a clock fails where others compute beside it. So a test waits for an event
-(``until``), which takes as long as it takes; what is bounded, a program or a promise ("within 2 s"),
-is bounded in seconds of an idle machine (``patient``, ``within``). Place in the flow: tests and the
-faults. Reads: how much runs on this machine.
+(``until``), which takes as long as it takes; a bound, of a program or a promise ("within 2 s"), is
+in seconds of an idle machine (``patient``, ``within``). Place in the flow: tests and the faults.
+Reads: how much runs on this machine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from seqdata.testing.verdict import ConformanceError
 
 PATIENCE = 30.0  # seconds of an idle machine: far more than any event of a test takes
 _OFTEN = 0.005
@@ -53,7 +55,7 @@ def until(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise an ``AssertionError`` if the block takes longer.
+    """Raise a ``ConformanceError`` if the block takes longer.
 
     Args:
         seconds: Of an idle machine.
@@ -62,7 +64,7 @@ def within(seconds: float) -> Iterator[None]:
     yield
     took, most = time.monotonic() - began, seconds * max(before, slowness())
     if took > most:
-        raise AssertionError(f"took {took:.1f} s, must take at most {most:.1f} s on this machine")
+        raise ConformanceError(f"took {took:.1f} s, must take at most {most:.1f} s on this machine")
 
 
 def _processors() -> int:

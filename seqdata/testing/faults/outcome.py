@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from seqdata.errors import Fact, SeqDataError
+from seqdata.testing.waiting import patient
 
 WHOLE = "whole"
 MENDED = "mended"
@@ -73,7 +74,7 @@ class Expectation:
         values: Facts that it must have, with their values.
         least: Facts that it must have, with the least that they must be.
         texts: What the message must say.
-        seconds: Within which it must come.
+        seconds: Within which it must come, on an idle machine.
         delivered: Batches that must have come before; None: any number.
         happened: Events that show that the fault happened, with how often each must have been seen
             at least, in all outcomes of a cell together. A cell that lacks one was not run.
@@ -149,8 +150,8 @@ def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
         lacks += [repr(text) for text in must.texts if text not in outcome.text]
         if lacks:
             wrong.append(f"{outcome.name} lacks {', '.join(lacks)}: {outcome.text}")
-    if outcome.seconds > must.seconds:
-        wrong.append(f"came after {outcome.seconds:.1f} s, must within {must.seconds:.1f} s")
+    if outcome.seconds > must.seconds and outcome.seconds > (most := patient(must.seconds)):
+        wrong.append(f"came after {outcome.seconds:.1f} s, must within {most:.1f} s")
     if must.delivered is not None and outcome.delivered != must.delivered:
         wrong.append(f"came after {outcome.delivered} batches, must after {must.delivered}")
     wrong += [f"left behind: {one}" for one in outcome.left]

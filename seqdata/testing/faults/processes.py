@@ -8,6 +8,7 @@ process.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 import signal
@@ -19,11 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from seqdata.testing.waiting import until
+
 _AT_ONCE = 1 << 24  # bytes that are taken at once
 _LONG = 3600  # seconds
 _MOMENT = 1.0
-_OFTEN = 0.02
-_PATIENCE = 30.0  # seconds for the other processes to begin
+_PASSED = itertools.count()  # sequences that this process has seen
+_FREE = 8  # of them, before it is held
 _SEEN = "seen-by-"  # a file of each process that has begun
 
 
@@ -36,7 +39,8 @@ class Trap:
         field: The field that the sequence is known by.
         value: Its value there.
         note: A file to write the time of the act into, of ``time.monotonic``.
-        slow: Seconds that it takes over every sequence.
+        held: A file: from its ninth sequence on, a process waits until it is there. So work is left
+            when the fault happens.
         among: Processes that must have seen a sequence before it acts.
     """
 
@@ -44,13 +48,13 @@ class Trap:
     field: str = ""
     value: Any = None
     note: Path | None = None
-    slow: float = 0.0
+    held: Path | None = None
     among: int = 1
 
     def __call__(self, sequence: Mapping[str, Any], _: Any) -> dict[str, Any]:
         """Give the same sequence."""
-        if self.slow:
-            time.sleep(self.slow)
+        if self.held is not None and next(_PASSED) >= _FREE:
+            until(self.held.exists)
         if self.among > 1:
             Path(f"{_SEEN}{os.getpid()}").touch()
         if self.act is not None and np.array_equal(sequence[self.field], self.value):
@@ -58,14 +62,13 @@ class Trap:
             if self.note is not None:
                 self.note.write_text(repr(time.monotonic()))
             self.act()
+            if self.held is not None:
+                self.held.touch()
         return dict(sequence)
 
     def _wait(self) -> None:
-        until = time.monotonic() + _PATIENCE
-        while self.among > 1 and time.monotonic() < until:
-            if len(list(Path.cwd().glob(f"{_SEEN}*"))) >= self.among:
-                return
-            time.sleep(_OFTEN)
+        if self.among > 1:
+            until(lambda: len(list(Path.cwd().glob(f"{_SEEN}*"))) >= self.among)
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

@@ -27,12 +27,13 @@ from seqdata.testing.faults.outcome import Outcome
 from seqdata.testing.faults.processes import Trap
 from seqdata.testing.faults.reading import play_through
 from seqdata.testing.faults.subject import Subject
+from seqdata.testing.waiting import patient
 
 BATCH = 4
 AT = 41  # the sequence at which it happens
 BEFORE = 10  # batches of 4 before the one that holds it: sequence 3 is empty, and left out
 _NOTE = Path("note")  # of when it happened
-_SLOW = 0.01  # seconds over every sequence, where it matters that there is work left
+_HELD = Path("held")  # is there as soon as workers may finish what is left
 _CALM = 120.0  # seconds that a worker may be silent where it does not matter
 _LATE = 3.0  # times as long as the first batch took, a process may take to start
 _KEPT = 2  # descriptors more or less
@@ -76,7 +77,7 @@ def cut_while_read(setting: Setting) -> list[Outcome]:
     root, given = _written(setting.subject)
     act = processes.Cutting(root / setting.subject.shards(root)[-1])
     trap = Trap(  # the last shard is read later; who opens it later finds it damaged
-        act, "y", given[BATCH]["y"], _NOTE, _SLOW, among=max(1, setting.workers)
+        act, "y", given[BATCH]["y"], _NOTE, _HELD.resolve(), among=max(1, setting.workers)
     )
     return [_played(setting, root, given, trap)]
 
@@ -95,7 +96,7 @@ def signalled(setting: Setting, number: int, whom: str) -> list[Outcome]:
     names: set[str] = set()
 
     def open_it() -> Loader:
-        loaders.append(setting.loader(root, Trap(None, slow=_SLOW)))
+        loaders.append(setting.loader(root, Trap(None, held=_HELD.resolve())))
         return loaders[-1]
 
     def each(_: int) -> None:
@@ -103,6 +104,7 @@ def signalled(setting: Setting, number: int, whom: str) -> list[Outcome]:
             names.update(shared_by_name(os.getsid(0)))
             sent.append(time.monotonic())
             _send(number, whom, loaders[-1])
+            _HELD.touch()
 
     if whom == "group":
         signal.signal(number, lambda *_: None)  # the training process decides: it goes on
@@ -120,18 +122,21 @@ def asked_to_end(setting: Setting, number: int) -> list[Outcome]:
     root, given = _written(setting.subject)
     asked: list[float] = []
     signal.signal(number, lambda *_: asked.append(time.monotonic()))
-    loader = setting.loader(root, Trap(None, slow=_SLOW))
+    loader = setting.loader(root, Trap(None, held=_HELD.resolve()))
     ids: list[int] = []
     for batch in loader:
         ids += batch.ids.tolist()
         if len(ids) == BATCH:
             os.killpg(os.getpgrp(), number)
+            _HELD.touch()
         if asked:
             break
     state = loader.state_dict()
     loader.shutdown()
     ended = time.monotonic() - asked[0]
-    left = leftovers.until_empty(lambda: tuple(map(str, multiprocessing.active_children())), 1.0)
+    left = leftovers.until_empty(
+        lambda: tuple(map(str, multiprocessing.active_children())), patient(1.0)
+    )
     rest = setting.loader(root, Trap(None))
     rest.load_state_dict(state)
     ids += [number for batch in rest for number in batch.ids.tolist()]
@@ -177,8 +182,8 @@ def _played(setting: Setting, root: Path, given: list[dict[str, Any]], trap: Tra
     told = _Told()
     logging.getLogger("seqdata").addHandler(told)
     busy = max(0.0, _LATE * ready[0] - setting.stall_timeout)  # where processes start slowly
-    patient = replace(setting, stall_timeout=setting.stall_timeout + busy)
-    found = play_through(partial(patient.loader, root, trap), given, since=_noted)
+    later = replace(setting, stall_timeout=setting.stall_timeout + busy)
+    found = play_through(partial(later.loader, root, trap), given, since=_noted)
     gc.collect()
     more = len(open_descriptors()) - before
     left = [f"{more} descriptors more"] if setting.counted and abs(more) > _KEPT else []

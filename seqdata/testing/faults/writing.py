@@ -19,6 +19,7 @@ from seqdata.testing.faults import outcome as outcomes
 from seqdata.testing.faults.outcome import Outcome, of_error
 from seqdata.testing.faults.reading import read_through
 from seqdata.testing.faults.subject import Subject
+from seqdata.testing.waiting import patient
 
 _PATIENCE = 30.0  # seconds that a writer may take
 _LITTLE = 100_000  # bytes: less than the largest shard
@@ -46,7 +47,7 @@ def stopped(subject: Subject, number: int, instants: int) -> list[Outcome]:
         writer.start()
         time.sleep(random.random() * seconds)
         processes.kill(writer.pid or 0, number)
-        writer.join(timeout=_PATIENCE)
+        writer.join(timeout=patient(_PATIENCE))
         found += _gone_on(subject, root, given, due)
     return found
 
