@@ -21,7 +21,9 @@ def test_two_ranks_give_the_parameters_and_metrics_of_one(tmp_path):
     for ranks in (1, 2):
         out = tmp_path / f"{ranks}.json"
         command = [sys.executable, str(SCRIPT), str(ranks), str(out)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(150), check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=patient(150), check=False
+        )
         assert ended.returncode == 0, ended.stderr[-3000:]
         found.append(json.loads(out.read_text()))
     one, two = found
