@@ -78,7 +78,7 @@ class Ranks:
         }
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
-        readable, _, _ = select.select([self._server.stdout], [], [], seconds + 60)
+        readable, _, _ = select.select([self._server.stdout], [], [], patient(seconds + 60))
         answer = self._server.stdout.readline() if readable else "{}"
         logs = "\n".join(path.read_text() for path in sorted(folder.glob("log-*.txt")))
         return json.loads(answer or "{}"), folder, logs

@@ -85,7 +85,7 @@ class Hurt(Callback):
         if how == "raise":
             raise KeyError("told to fail")
         if how == "hang":
-            time.sleep(200)  # as in a collective that nobody answers
+            time.sleep(3600)  # as in a collective that nobody answers
         if how == "end":
             trainer.should_stop = True
         elif how:

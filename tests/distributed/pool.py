@@ -14,6 +14,8 @@ import time
 import traceback
 from pathlib import Path
 
+from seqdata.testing.waiting import patient
+
 
 def serve() -> None:
     """Answer jobs until stdin ends."""
@@ -31,14 +33,16 @@ def play(task, job: dict) -> dict:
     ranks = {fork(task, job, rank): rank for rank in range(job["world"])}
     ends: dict[int, int] = {}
     times: dict[int, float] = {}
-    limit = time.monotonic() + job["seconds"]
-    while set(ranks.values()) - set(job.get("stopped", ())) and time.monotonic() < limit:
+    began = time.monotonic()
+    while set(ranks.values()) - set(job.get("stopped", ())) and (
+        time.monotonic() < began + patient(job["seconds"])
+    ):
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
             rank = ranks.pop(pid)
             ends[rank], times[rank] = os.waitstatus_to_exitcode(status), time.time()
         else:
-            time.sleep(0.002)
+            time.sleep(0.005)
     for pid in ranks:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -83,7 +87,7 @@ def enter(rank: int, world: int, folder: Path) -> None:
         init_method=f"file://{folder}/store",
         rank=rank,
         world_size=world,
-        timeout=datetime.timedelta(seconds=20),
+        timeout=datetime.timedelta(seconds=patient(30)),
     )
 
 

@@ -49,12 +49,20 @@ def batches_behind(path: Path) -> int:
 
 
 @pytest.mark.shows("I5", by="processes")
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 2)])
-def test_every_step_is_a_place_to_go_on_with_other_ranks(ranks, tmp_path, before, after):
+@pytest.mark.parametrize(
+    ("before", "after", "each"),
+    [
+        (2, 1, 3),
+        (1, 2, 4),
+        pytest.param(2, 2, 5),
+        *(pytest.param(*both, 1, marks=pytest.mark.nightly) for both in ((2, 1), (1, 2), (2, 2))),
+    ],
+)
+def test_every_step_is_a_place_to_go_on_with_other_ranks(ranks, tmp_path, before, after, each):
     whole = alone()
     spec = {"data": {"count": COUNT}, "trainer": {"max_epochs": EPOCHS}}
     ranks.play("fit", before, {**spec, "folder": str(tmp_path), "every": 1})
-    for path in saved(tmp_path)[:-1]:
+    for path in saved(tmp_path)[:-1][::each]:
         done = batches_behind(path)
         told = ranks.play("fit", after, {**spec, "ckpt": str(path)})
         assert dealt(told) == whole.log.train[done:]
@@ -100,13 +108,19 @@ def same_run(
 @pytest.mark.parametrize(
     ("worlds", "cuts"),
     [
-        ((1, 1, 1), (2, 6)),
         ((2, 1, 2), (2, 6)),  # in mid-epoch, twice
-        ((2, 1, 2), (4, 8)),  # on the last batch, twice
-        ((1, 2, 1), (4, 6)),
-        ((2, 2, 2), (3, 8)),
-        ((1, 2), (1,)),
-        ((2, 1), (5,)),
+        ((1, 2, 1), (4, 8)),  # on the last batch, twice
+        *(
+            pytest.param(*chain, marks=pytest.mark.nightly)
+            for chain in (
+                ((1, 1, 1), (2, 6)),
+                ((2, 1, 2), (4, 8)),
+                ((1, 2, 1), (4, 6)),
+                ((2, 2, 2), (3, 8)),
+                ((1, 2), (1,)),
+                ((2, 1), (5,)),
+            )
+        ),
     ],
 )
 def test_batches_per_update_makes_any_chain_of_worlds_one_run(ranks, tmp_path, worlds, cuts):
@@ -123,11 +137,18 @@ def test_longer_chains_of_up_to_four_ranks_are_one_run(ranks, tmp_path, worlds, 
     same_run(ranks, tmp_path, worlds, cuts, group=4)
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_a_failed_step_is_trained_again_by_other_ranks(ranks, tmp_path, before, after):
+@pytest.mark.parametrize(
+    ("before", "after", "steps"),
+    [
+        (2, 1, (3,)),
+        (1, 2, (5,)),
+        *(pytest.param(*both, (1, 3, 5), marks=pytest.mark.nightly) for both in ((2, 1), (1, 2))),
+    ],
+)
+def test_a_failed_step_is_trained_again_by_other_ranks(ranks, tmp_path, before, after, steps):
     whole = alone()
     spec = {"data": {"count": COUNT}, "trainer": {"max_epochs": EPOCHS}}
-    for failing in (1, 3, 5):
+    for failing in steps:
         folder = tmp_path / str(failing)
         cut = {**spec, "model": {"fail_at": failing}, "folder": str(folder), "every": 100}
         assert {one["error"] for one in ranks.play("fit", before, cut)} == {"told to fail"}
@@ -171,7 +192,7 @@ def test_lanes_go_on_with_other_ranks(ranks, tmp_path, before, after):
     spec = {"data": data, "trainer": trainer}
     whole = ranks.play("fit", 1, spec)[0]
     ranks.play("fit", before, {**spec, "folder": str(tmp_path), "every": 1})
-    for path in saved(tmp_path)[:-1]:
+    for path in saved(tmp_path)[:-1][before - 1 :: 2]:  # one of them even, one odd
         told = ranks.play("fit", after, {**spec, "ckpt": str(path)})
         rest = whole["train"][-len(told[0]["train"]) :]
         joined = [
@@ -216,7 +237,7 @@ def placed(path: Path) -> int:
 HALVES = {"val_check_interval": 0.5}
 
 
-@pytest.mark.parametrize("worlds", [(4, 2, 1), (1, 2, 4)])
+@pytest.mark.parametrize("worlds", [(4, 2, 1), pytest.param((1, 2, 4), marks=pytest.mark.nightly)])
 def test_worlds_that_change_twice_in_one_epoch_end_as_one_process_does(ranks, tmp_path, worlds):
     """16 batches, 4 of them in an update; validated after the second and the fourth."""
     spec = {"count": 32, "group": 4, "trainer": HALVES}

@@ -4,9 +4,11 @@ import pickle
 
 import pytest
 
+from seqdata.testing.waiting import patient
+
 pytestmark = pytest.mark.distributed
 
-SHORT = {"beat": 0.5, "patience": 3.0, "grace": 1.0, "parting": 1.0}
+SHORT = {"beat": 0.5, "patience": patient(3), "grace": 1.0, "parting": 1.0}
 
 
 def seconds_until_all_ended(answer, folder, hurt):
@@ -21,7 +23,7 @@ def test_a_killed_rank_ends_ranks_that_wait_for_it_for_ever(ranks, world):
     killed = {1: {"hurt": {"how": "SIGKILL", "at": 2}}}
     answer, folder, logs = ranks.ends("fail", world, hang, ranks=killed, seconds=40)
     assert answer["exits"] == {str(rank): -9 if rank == 1 else 1 for rank in range(world)}, logs
-    assert seconds_until_all_ended(answer, folder, 1) < 15
+    assert seconds_until_all_ended(answer, folder, 1) < patient(15)
     assert logs.count("PeerFailedError: ranks: rank 0 has lost rank 1 (its process ") == 1
     assert logs.count("has lost rank 1 (its process ") == world - 1
     assert " has ended): RuntimeError: Connection closed by peer" in logs
@@ -35,7 +37,7 @@ LOST = "seqdata.errors.PeerFailedError: ranks: rank {} has lost rank 1 (its proc
 def test_a_collective_that_fails_because_a_rank_was_killed_says_so(ranks, world):
     answer, folder, logs = ranks.ends("fail", world, {"raises": True}, ranks={1: KILLED})
     assert answer["exits"] == {str(rank): -9 if rank == 1 else 1 for rank in range(world)}, logs
-    assert seconds_until_all_ended(answer, folder, 1) < 15
+    assert seconds_until_all_ended(answer, folder, 1) < patient(15)
     for rank in {*range(world)} - {1}:
         log = (folder / f"log-{rank}.txt").read_text()
         raised = log[log.rindex("\n\n") :]  # the last of the chain: what the fit raises
@@ -76,7 +78,7 @@ def test_a_stopped_rank_ends_the_others(ranks):
     stopped = {1: {"hurt": {"how": "SIGSTOP", "at": 2}}}
     answer, folder, logs = ranks.ends("fail", world, hang, ranks=stopped, seconds=30, stopped=(1,))
     assert answer["exits"] == {str(rank): 1 for rank in range(world) if rank != 1}, logs
-    assert seconds_until_all_ended(answer, folder, 1) < 10
+    assert seconds_until_all_ended(answer, folder, 1) < patient(10)
     assert " is stopped): RuntimeError: " in logs
     assert logs.count("has lost rank 1 (its process ") == world - 1
 
@@ -87,7 +89,7 @@ def test_a_stopped_rank_ends_the_others_within_a_minute(ranks):
     stopped = {1: {"hurt": {"how": "SIGSTOP", "at": 2}}}
     answer, folder, logs = ranks.ends("fail", 2, hang, ranks=stopped, seconds=90, stopped=(1,))
     assert answer["exits"] == {"0": 1}, logs
-    assert seconds_until_all_ended(answer, folder, 1) < 60
+    assert seconds_until_all_ended(answer, folder, 1) < patient(60)
 
 
 def test_a_rank_that_fails_by_itself_ends_the_others(ranks):
@@ -114,4 +116,4 @@ def test_a_rank_that_ends_alone_is_named_to_those_that_go_on(ranks):
             f"PeerFailedError: ranks: rank 1 has ended its part while rank {rank} asks for another "
             "batch, must end at the same batch; decide on all ranks together when to stop"
         )
-        assert told[rank]["seconds"] < 5
+        assert told[rank]["seconds"] < patient(5)

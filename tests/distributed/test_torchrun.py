@@ -41,7 +41,7 @@ def test_a_killed_rank_ends_the_job(tmp_path, other, preemption):
     done = run(tmp_path, "SIGKILL", other, preemption=preemption)
     took = time.time() - float((tmp_path / "hurt").read_text())
     assert done.returncode != 0
-    assert took < 15 + 5, done.stderr  # and the launcher's own end
+    assert took < patient(15 + 5), done.stderr  # and the launcher's own end
     assert not list(tmp_path.glob("ended-*"))
     for path in tmp_path.glob("pid-*"):
         assert is_gone(path.read_text())
@@ -53,7 +53,7 @@ def test_a_signal_to_one_rank_stops_both_and_is_saved(tmp_path):
     done = run(tmp_path, "SIGTERM", "train", preemption=True)
     took = time.time() - float((tmp_path / "hurt").read_text())
     assert done.returncode != 0
-    assert took < 10 + 5
+    assert took < patient(10 + 5)
     assert done.stderr.count("Preempted: preempted: rank 1 was told to stop by SIGTERM") >= 1
     assert (tmp_path / "saved.ckpt").exists()
     assert all(is_gone(path.read_text()) for path in tmp_path.glob("pid-*"))

@@ -32,7 +32,7 @@ class Hurt(Callback):
             (self.folder / "hurt").write_text(str(time.time()))
             os.kill(os.getpid(), getattr(signal, self.how))
         elif self.other == "hang":
-            time.sleep(200)
+            time.sleep(3600)
 
 
 def main(folder: Path, how: str, other: str, preemption: bool) -> None:

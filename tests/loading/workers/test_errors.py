@@ -5,13 +5,11 @@
 
 import copyreg
 import gc
-import logging
 import multiprocessing
 import os
 import pickle
 import resource
 import signal
-import time
 import traceback
 from pathlib import Path
 
@@ -25,15 +23,14 @@ from seqdata.errors import (
     IncompleteEpochError,
     LimitError,
     RemoteReadError,
-    StallError,
     WorkerDiedError,
 )
 from seqdata.loading.workers import ends
 from seqdata.loading.workers.worker import Failure
 from seqdata.storage.memory import MemoryStore
-from seqdata.testing.waiting import patient, until, within
+from seqdata.testing.waiting import until, within
 from tests.loading.workers import parts
-from tests.loading.workers.parts import At, Heard, lives, loader, playing
+from tests.loading.workers.parts import At, loader, playing
 
 BEFORE = 8  # batches of four before the one with sequence 33
 
@@ -233,70 +230,6 @@ def test_a_worker_that_is_gone_between_epochs_is_replaced():
         os.waitid(os.P_PID, old, os.WEXITED | os.WNOWAIT)
         assert len(list(mine)) == 15
         assert mine.worker_pids != [old]
-
-
-@pytest.fixture
-def stalls(clock):
-    """Return a limit for workers that do not go on; no time passes before an ``At`` acts."""
-
-    def now():
-        clock.seconds += 0.3 * Path(parts.ACTS).exists()
-        return clock.seconds
-
-    clock.rule("seqdata.loading.workers.crew", now=now)
-    return 0.6
-
-
-def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monkeypatch):
-    monkeypatch.setattr(ends, "_DUMP", patient())
-    heard = Heard()
-    logging.getLogger("seqdata").addHandler(heard)
-    try:
-        came, error = played(At(parts.hangs), StallError, stall_timeout=stalls)
-    finally:
-        logging.getLogger("seqdata").removeHandler(heard)
-    assert len(came) == BEFORE
-    assert error.facts["sequence"] == 33
-    head, _, stack = str(error).partition("\n")
-    assert 'made no progress for 1 s at memory, sequence 33 ("s33"), must go on; look at' in head
-    assert head.endswith("or raise `stall_timeout`")
-    assert " in hangs" in stack
-    (line,) = heard.lines
-    assert line.startswith("loader: worker 0 (pid ")
-    assert "has made no progress for 0 s at memory, sequence 33" in line
-
-
-def test_a_stopped_worker_gives_no_stack(monkeypatch, stalls):
-    monkeypatch.setattr(ends, "_DUMP", 0.1)
-    _, error = played(
-        At(parts.is_stopped), StallError, match="its process gave no stack", stall_timeout=stalls
-    )
-    assert not lives(error.facts["pid"])
-
-
-def test_a_stuck_worker_whose_task_nobody_wants_any_more_is_found_out_too(stalls):
-    with playing(At(parts.hangs, 0), stall_timeout=stalls, prefetch=0, num_workers=1) as mine:
-        run = iter(mine)
-        with pytest.raises(StallError):
-            next(run)
-    Path(parts.ACTS).unlink()
-    with playing(At(parts.hangs, 4), stall_timeout=stalls, num_workers=1) as mine:
-        run = iter(mine)
-        next(run)
-        run.close()  # the worker hangs in the second batch
-        with pytest.raises(StallError):
-            list(mine)
-
-
-def test_a_training_process_that_was_stopped_itself_does_not_give_up_its_workers(monkeypatch):
-    ours, waited = time.monotonic, [0.0]
-    monkeypatch.setattr("seqdata.loading.workers.crew.time.monotonic", lambda: ours() + waited[0])
-
-    with playing(parts.Slowly(0.1), stall_timeout=patient(3.0), prefetch=0) as mine:
-        for number, _ in enumerate(mine):
-            waited[0] += 600.0  # as between Ctrl-Z and fg
-            if number == 2:
-                break
 
 
 def last(**known):
