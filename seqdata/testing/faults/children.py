@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -70,6 +70,22 @@ def in_child(
         left = left_behind(before, session, within=patient(grace))
         end_session(session)
         return (*found[:-1], replace(found[-1], left=(*found[-1].left, *left)))
+
+
+@contextlib.contextmanager
+def printed(into: Path) -> Iterator[Path]:
+    """Let what this process and those that it starts print as errors go into a file.
+
+    That is where warnings of the log are found, whichever process gave them.
+    """
+    kept = os.dup(2)
+    with into.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield into
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def end_session(session: int) -> None:

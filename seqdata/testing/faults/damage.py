@@ -48,6 +48,18 @@ def empty(path: Path) -> None:
     cut(path, 0)
 
 
+def invert(path: Path, at: int, size: int) -> None:
+    """Invert all bits of some bytes.
+
+    Must come of it: as of ``flip_bit``.
+    """
+    with path.open("r+b") as file:
+        file.seek(at)
+        content = bytes(255 - byte for byte in file.read(size))
+        file.seek(at)
+        file.write(content)
+
+
 def zero_page(path: Path, page: int) -> None:
     """Overwrite one page of 4 KiB with zeros, as file systems do after a crash.
 

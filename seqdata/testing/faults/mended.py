@@ -61,7 +61,7 @@ def mend_through(open_it: Callable[[], Loader], sequences: Sequences) -> Outcome
         return Outcome(what=outcomes.WRONG, text=f"sequences {sorted(untold)} are masked untold")
     what = outcomes.MENDED if told else outcomes.WHOLE
     facts = {name: fact for name, fact in told[0].items() if name != "message"} if told else {}
-    text = f"{len(told)} sequences" if told else ""
+    text = f"{len(told)} sequences; the first: {told[0]['message']}" if told else ""
     return Outcome(
         what=what, text=text, facts=facts, delivered=delivered, planned=planned, seconds=seconds
     )

@@ -27,7 +27,6 @@ from urllib.parse import unquote, urlsplit
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
 _HOP = ("connection", "keep-alive", "transfer-encoding", "content-length", "server", "date")
 _PATIENCE = 30.0  # seconds
-_PADDING = bytes(1 << 18)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +151,25 @@ def before(host: str, port: int) -> Source:
     return answer
 
 
-def unavailable(times: int | None = None) -> Fault:
+def unavailable(times: int | None = None, *, bodies: bool = False) -> Fault:
     """Answer 503 so many times, or always.
 
     Must come of it: the read is tried again, and ends well; or a ``RemoteReadError`` with file,
     bytes and attempts, in time.
+
+    Args:
+        times: How often; None: always.
+        bodies: Whether only answers with a body are withheld: a transport may ask for the size in
+            another way, without another try.
     """
-    return _first(times, lambda _: Answer(503, (("Retry-After", "0"),), b"slow down"))
+    left = _Counter(times)
+
+    def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+        if (answer.body or not bodies) and left.hit():
+            answer = Answer(503, (("Retry-After", "0"),), b"slow down")
+        send(answer, handler)
+
+    return fault
 
 
 def refused() -> Fault:
@@ -176,18 +187,18 @@ def reset(times: int | None = None) -> Fault:
     """
     left = _Counter(times)
 
-    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+    def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
         if not answer.body or not left.hit():
-            _send(answer, handler)
+            send(answer, handler)
             return
         half = replace(answer, body=answer.body[: len(answer.body) // 2])
-        _send(half, handler, said=len(answer.body))
+        send(half, handler, said=len(answer.body))
         handler.wfile.flush()
         linger = struct.pack("ii", 1, 0)  # close sends RST
         handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         handler.close_connection = True
 
-    return send
+    return fault
 
 
 def short(times: int | None = None) -> Fault:
@@ -197,14 +208,14 @@ def short(times: int | None = None) -> Fault:
     """
     left = _Counter(times)
 
-    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+    def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
         if not answer.body or not left.hit():
-            _send(answer, handler)
+            send(answer, handler)
             return
-        _send(replace(answer, body=answer.body[:-1]), handler, said=None)
+        send(replace(answer, body=answer.body[:-1]), handler, said=None)
         handler.close_connection = True
 
-    return send
+    return fault
 
 
 def slow(rate: int = 1000) -> Fault:
@@ -213,54 +224,53 @@ def slow(rate: int = 1000) -> Fault:
     Must come of it: as of ``unavailable``.
     """
 
-    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+    def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
         if not answer.body:
-            _send(answer, handler)
+            send(answer, handler)
             return
-        _send(replace(answer, body=b""), handler, said=len(answer.body))
+        send(replace(answer, body=b""), handler, said=len(answer.body))
         step = max(1, rate // 10)
         for at in range(0, len(answer.body), step):
             handler.wfile.write(answer.body[at : at + step])
             time.sleep(step / rate)
 
-    return send
+    return fault
 
 
-class Endless:
-    """Send bodies that do not end: the client must stop reading. A ``Fault``.
+class Replaced:
+    """Serve a file's other version, with a tag of its own, after each body: a ``Fault``.
 
-    Must come of it: an error that says how many bytes were asked for, and no more than some
-    buffers of the network taken.
+    Whoever asks for the tag, then for bytes, then for the tag again, sees that the file is another
+    by then, whichever other process reads it meanwhile.
+
+    Must come of it: a ``FingerprintMismatch``, or the whole of either; never a mixture.
 
     Args:
-        most: Bytes of a body after which it does end, for the sake of a client that reads it all.
+        other: Serves the other version, of the same size.
 
     Attributes:
-        bodies: How many were begun.
-        taken: Bytes of the longest one that the client, or the network, has taken.
+        changed: Bodies that were sent with other bytes than the first version's.
     """
 
-    def __init__(self, most: int = 64 << 20) -> None:
-        self._most = most
-        self.bodies = 0
-        self.taken = 0
+    def __init__(self, other: Source) -> None:
+        self._other = other
+        self._version: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self.changed = 0
 
     def __call__(self, answer: Answer, handler: BaseHTTPRequestHandler) -> None:
-        """Send the answer, and go on."""
-        if not answer.body:
-            _send(answer, handler)
-            return
-        self.bodies += 1
-        handler.close_connection = True
-        _send(replace(answer, size=None), handler, said=None)
-        taken = len(answer.body)
-        while taken < self._most:
-            try:
-                handler.wfile.write(_PADDING)
-            except OSError:  # the client has gone
-                break
-            taken += len(_PADDING)
-        self.taken = max(self.taken, taken)
+        """Send the version whose turn it is."""
+        with self._lock:
+            self._version[handler.path] = self._version.get(handler.path, 0) + bool(answer.body)
+            version = self._version[handler.path]
+        if version:
+            asked = Asked(handler.command, handler.path, tuple(handler.headers.items()))
+            first, answer = answer, self._other(asked)
+            tags = ("etag", "content-md5", "last-modified")
+            kept = [one for one in answer.headers if one[0].lower() not in tags]
+            answer = replace(answer, headers=(*kept, ("ETag", f'"{version}"')))
+            self.changed += answer.body != first.body
+        send(answer, handler)
 
 
 def retagged(after: int) -> Fault:
@@ -273,22 +283,22 @@ def retagged(after: int) -> Fault:
     """
     left = _Counter(after)
 
-    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+    def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
         if not left.hit():
             kept = [one for one in answer.headers if one[0].lower() not in ("etag", "content-md5")]
             answer = replace(answer, headers=(*kept, ("ETag", '"another"')))
-        _send(answer, handler)
+        send(answer, handler)
 
-    return send
+    return fault
 
 
 def _first(times: int | None, other: Callable[[Answer], Answer]) -> Fault:
     left = _Counter(times)
 
-    def send(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
-        _send(other(answer) if left.hit() else answer, handler)
+    def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
+        send(other(answer) if left.hit() else answer, handler)
 
-    return send
+    return fault
 
 
 class _Counter:
@@ -308,8 +318,14 @@ class _Counter:
             return self._left >= 0
 
 
-def _send(answer: Answer, handler: BaseHTTPRequestHandler, said: int | None = -1) -> None:
-    """Send an answer; ``said`` is the number of bytes that it tells, None: it tells none."""
+def send(answer: Answer, handler: BaseHTTPRequestHandler, said: int | None = -1) -> None:
+    """Send an answer as it is.
+
+    Args:
+        answer: What is sent.
+        handler: To whom.
+        said: The number of bytes that it tells; None: it tells none; negative: the true one.
+    """
     handler.send_response(answer.status)
     for name, value in answer.headers:
         handler.send_header(name, value)
@@ -350,7 +366,7 @@ class _Handler(BaseHTTPRequestHandler):
         if made.fault is not None and made.hits in self.path:
             made.fault(answer, self)
         else:
-            _send(answer, self)
+            send(answer, self)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
 

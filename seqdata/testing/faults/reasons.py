@@ -33,7 +33,7 @@ _MENDING = {
     "D10": _PROCESS,
     **dict.fromkeys(("W1", "W2", "W3", "W4", "W5"), _PROCESS),
     **dict.fromkeys(("R2", "R3"), _RANKS),
-    **dict.fromkeys(("S1", "S2", "S3", "S4"), _NETWORK),
+    **dict.fromkeys(("S1", "S2", "S3", "S4", "S6", "S7", "S8"), _NETWORK),
     **dict.fromkeys(("C1", "C2", "C3"), _CACHE),
     **dict.fromkeys(("V1", "V2", "V3"), _WRITER),
     **dict.fromkeys(("X1", "X2"), _SYSTEM),

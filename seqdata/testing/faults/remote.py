@@ -8,11 +8,13 @@ the present folder. Makes: outcomes.
 from __future__ import annotations
 
 import multiprocessing
+import re
+import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,16 +25,20 @@ from seqdata.errors import ConfigError
 from seqdata.loading.options import OnError
 from seqdata.protocols import Store
 from seqdata.storage.remote.options import Remote
-from seqdata.testing.faults import limits, network, processes
+from seqdata.testing.faults import damage, limits, network, processes
 from seqdata.testing.faults import outcome as outcomes
+from seqdata.testing.faults.children import printed
 from seqdata.testing.faults.damaged import loader_of
 from seqdata.testing.faults.mended import mend_through
 from seqdata.testing.faults.outcome import Outcome
 from seqdata.testing.faults.reading import play_through, read_through
 from seqdata.testing.faults.subject import Subject
 
-RETRY = 2.0  # seconds that a read is tried
+TRIED = 2.0  # seconds that a read is tried
 STALL = 1.5  # seconds of one try
+RETRY, CHANGED = "logged retry", "body of other bytes"
+"""Events that show that a fault happened."""
+_AGAIN = re.compile(rb"attempt \d+ failed, again in")
 _PATIENCE = 60.0  # seconds that a process may take
 _LITTLE = 20_000  # bytes: less than the largest shard
 _ENOUGH = 64 << 20
@@ -66,12 +72,7 @@ def _remote(how: str, cache: Path, most: int = _ENOUGH) -> Remote:
 
 
 def failing(
-    subject: Subject,
-    how: str,
-    workers: int,
-    fault: Callable[[], network.Fault],
-    passes: bool,
-    policy: OnError = "raise",
+    subject: Subject, how: str, workers: int, fault: Callable[[], network.Fault], passes: bool
 ) -> list[Outcome]:
     """Play a remote store whose shards meet a fault of the network after it was opened.
 
@@ -81,18 +82,53 @@ def failing(
         workers: Processes of the loader.
         fault: Makes the fault.
         passes: Whether it passes if one waits; else reads are given up soon.
+    """
+    with opened(subject, how, passes=passes) as (given, _, made, store):
+        made.fault, made.hits = fault(), subject.hits
+        with printed(Path("printed")) as file:
+            found = play_through(partial(loader_of, lambda: store, workers), given)
+        retries = len(_AGAIN.findall(file.read_bytes()))
+        return [replace(found, happened={RETRY: retries})]
+
+
+def replaced(subject: Subject, how: str, workers: int, policy: OnError) -> list[Outcome]:
+    """Play a remote store whose shards are replaced by others of their sizes whenever one is read.
+
+    Args:
+        subject: What is played.
+        how: ``cache`` or ``ranges``.
+        workers: Processes of the loader.
         policy: The loader's ``on_error``.
+    """
+    with opened(subject, how) as (given, root, made, store):
+        other = shutil.copytree(root, "other")
+        for name, at, size in subject.values(root):
+            damage.invert(Path(other, name), at, size)
+        fault = network.Replaced(network.folder_of(Path(other).resolve()))
+        made.fault, made.hits = fault, subject.hits
+        play = play_through if policy == "raise" else mend_through
+        found = play(partial(loader_of, lambda: store, workers, policy), given)
+        return [replace(found, happened={CHANGED: fault.changed})]
+
+
+@contextmanager
+def opened(
+    subject: Subject, how: str, *, passes: bool = True
+) -> Iterator[tuple[list[dict[str, Any]], Path, network.Served, Store]]:
+    """Write a data set into the present folder, serve it and open it: what is small is here then.
+
+    Args:
+        subject: What is written.
+        how: ``cache`` or ``ranges``.
+        passes: Whether reads are tried for long.
     """
     given, root = _written(subject)
     with network.served(network.folder_of(root)) as made:
         remote = _remote(how, Path("cache").resolve())
-        _open(subject, made.url, remote)  # what is small is in the cache from here on
+        _open(subject, made.url, remote)
         if not passes:
-            remote = replace(remote, retry_seconds=RETRY, stall_seconds=STALL)
-        store = _open(subject, made.url, remote)
-        made.fault, made.hits = fault(), subject.hits
-        make = partial(loader_of, lambda: store, workers, policy)
-        return [(play_through if policy == "raise" else mend_through)(make, given)]
+            remote = replace(remote, retry_seconds=TRIED, stall_seconds=STALL)
+        yield given, root, made, _open(subject, made.url, remote)
 
 
 def _written(subject: Subject) -> tuple[list[dict[str, Any]], Path]:

@@ -1,4 +1,4 @@
-"""Rows S1 to S5 and C1 to C3: networks that fail and caches; and D1 to D9 of remote data.
+"""Rows S1 to S8 and C1 to C3: networks that fail and caches; and D1 to D9 of remote data.
 
 Place in the flow: cells for the matrix. Makes: cells.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from seqdata.testing.faults import damaged, network, remote
+from seqdata.testing.faults import damaged, hostile, network, remote
 from seqdata.testing.faults.damaged import How
 from seqdata.testing.faults.outcome import MENDED, WHOLE, Expectation
 from seqdata.testing.faults.rows_d import FILE_FACTS, OWN_ROWS, mended_cells
@@ -20,7 +20,11 @@ _HOW = ("cache", "ranges")
 _FACTS = ("dataset", "shard", "file", "attempts")
 _UNREADABLE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=15.0)
 _NO_HARM = Expectation(kinds=(WHOLE,), seconds=30.0)
-_ANOTHER = Expectation(kinds=("FingerprintMismatch",), facts=("dataset", "shard", "file"))
+_TRIED_AGAIN = replace(_NO_HARM, happened={remote.RETRY: 1})
+_ANOTHER = Expectation(
+    kinds=("FingerprintMismatch",), facts=("dataset", "shard", "file"), seconds=30.0,
+    texts=("was replaced while it was read",), happened={remote.CHANGED: 1},
+)  # fmt: skip
 _NO_ROOM = Expectation(kinds=("CacheError", WHOLE), facts=("file", "free"))
 _DAMAGES = 6  # of each kind
 _FLIPS = 100  # of bits of values, each way
@@ -32,10 +36,25 @@ _REACHES = tuple(
     if row.part == "shards" and row.fault in ("D1", "D3", "D4", "D5", "D6", "D7", "D8")
 )
 _FAULTS: tuple[tuple[str, Callable[[int | None], network.Fault]], ...] = (
-    ("S1", network.unavailable),
+    ("S1", partial(network.unavailable, bodies=True)),
     ("S2", network.reset),
     ("S3", network.short),
 )
+_MORE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=30.0)
+_HOSTILE = (
+    (
+        "S6", hostile.endless,
+        replace(_MORE, texts=("were asked for, more came",), happened={hostile.BODY: 1}),
+    ),
+    (
+        "S7", hostile.bomb,
+        replace(_MORE, texts=("they came as 'deflate'",), happened={hostile.BOMB: 1}),
+    ),
+    (
+        "S8", hostile.sent_on,
+        replace(_NO_HARM, happened={hostile.SENT_ON: 1, hostile.SECRET: 1}),
+    ),
+)  # fmt: skip
 
 
 def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
@@ -49,6 +68,13 @@ def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
     for how in _HOW:
         for workers in (0, 2):
             found += _network(subject, how, workers)
+        for fault, tried, must in _HOSTILE:
+            found.append(
+                Cell(
+                    fault=fault, way=f"{subject.name} remote, {how}", quick=how == "ranges",
+                    tries=partial(tried, subject, how), must=must,
+                )
+            )  # fmt: skip
     runs = _QUICK_RUNS if quick else _RUNS
     found += [
         Cell(
@@ -83,19 +109,16 @@ def _network(subject: Subject, how: str, workers: int) -> list[Cell]:
         )
         tries = partial(remote.failing, subject, how, workers, partial(made, 1), True)
         once = quick and fault == "S1"
-        found.append(Cell(fault=fault, way=f"{way}, once", tries=tries, must=_NO_HARM, quick=once))
+        found.append(
+            Cell(fault=fault, way=f"{way}, once", tries=tries, must=_TRIED_AGAIN, quick=once)
+        )
     tries = partial(remote.failing, subject, how, workers, partial(network.slow, 1000), False)
     found.append(Cell(fault="S4", way=way, tries=tries, must=_UNREADABLE, quick=quick))
-    another = partial(network.retagged, 3)
-    tries = partial(remote.failing, subject, how, workers, another, True)
-    told_or_whole = ("FingerprintMismatch", WHOLE)  # a worker may have read all that it needs
-    alone = how == "ranges" and not workers
-    must = _ANOTHER if alone else replace(_ANOTHER, kinds=told_or_whole)
-    found.append(Cell(fault="S5", way=way, tries=tries, must=must, quick=workers == 0))
+    tries = partial(remote.replaced, subject, how, workers, "raise")
+    found.append(Cell(fault="S5", way=way, tries=tries, must=_ANOTHER, quick=workers == 0))
     for policy in ("replace", "mask"):
-        tries = partial(remote.failing, subject, how, workers, another, True, policy)
-        kinds = (MENDED, WHOLE) if not workers else (MENDED, *told_or_whole)  # no sequence's error
-        must = Expectation(kinds=kinds, facts=FILE_FACTS, seconds=30.0)
+        tries = partial(remote.replaced, subject, how, workers, policy)
+        must = replace(_ANOTHER, kinds=(MENDED, *_ANOTHER.kinds))
         told = f"{way}, on_error {policy}"
         found.append(Cell(fault="S5", way=told, tries=tries, must=must, policy=policy))
     return found
