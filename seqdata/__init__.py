@@ -178,7 +178,8 @@ _DEFINED_IN = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'seqdata' has no attribute {name!r}")
+        hint = importlib.import_module("seqdata.errors").did_you_mean(name, __all__)
+        raise AttributeError(f"module 'seqdata' has no attribute {name!r}{hint and '; ' + hint}")
     if name == "__version__":
         return importlib.import_module("seqdata.host").core_version()
     module = importlib.import_module(f"seqdata.{_DEFINED_IN.get(name, 'errors')}")

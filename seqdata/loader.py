@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.loading.options import (
@@ -28,6 +28,7 @@ from seqdata.loading.tally import MAX_ERRORS, Tally
 from seqdata.opening.data import store_of
 from seqdata.opening.hosts import default_host
 from seqdata.opening.naming import CollatorLike, resolve_collator, resolve_policy
+from seqdata.opening.options import check_arguments
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.sharing import RankPlan, Tail
@@ -94,6 +95,7 @@ class Loader:
         [(2, 3), (1, 1)]
     """
 
+    @check_arguments
     def __init__(
         self,
         store: Any,
@@ -156,6 +158,17 @@ class Loader:
         """Steps of the epoch that the next iteration plays; of all, but where a policy says so."""
         self._refuse_other_ranks()
         return self._player.steps_of(self.epoch)
+
+    def __getitem__(self, number: object) -> NoReturn:
+        """Raise: batches come in their order.
+
+        Raises:
+            TypeError: Always; it names what to write.
+        """
+        raise TypeError(
+            "a Loader makes batches itself and cannot be indexed: iterate it, without a torch "
+            "DataLoader around it. One batch is next(iter(loader)), one sequence loader.store[7]"
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """Give the batches of one epoch, or of what is left of a loaded one.
@@ -302,7 +315,7 @@ def _batching(batching: Policy | str | None, policy: Policy | str | None) -> Pol
         told = "`policy` is deprecated: write `batching`, or pass the policy by position"
         if batching is not None:
             raise ConfigError(f"loader: `batching` and `policy` are both given. {told}.")
-        warnings.warn(f"loader: {told}", DeprecationWarning, stacklevel=3)
+        warnings.warn(f"loader: {told}", DeprecationWarning, stacklevel=4)
         return policy
     if batching is None:
         raise ConfigError(

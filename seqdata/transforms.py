@@ -7,6 +7,7 @@ attributes. Makes: checked values.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -73,6 +74,27 @@ def name_of(transform: object) -> str:
     named: Any = transform if isinstance(transform, type) else getattr(transform, "__func__", None)
     named = named or (transform if "__qualname__" in dir(transform) else type(transform))
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def check_transform(transform: object) -> None:
+    """Raise if a transform cannot be called with two arguments.
+
+    Raises:
+        ConfigError: If it is not a function of a sequence and a random generator.
+    """
+    if not callable(transform):
+        raise ConfigError(f"loader: `transform` is {transform!r}, must be a function")
+    try:
+        inspect.signature(transform).bind(None, None)
+    except TypeError as error:
+        takes = "(columns, seeds)" if is_columnar(transform) else "(sequence, rng)"
+        raise ConfigError(
+            f"loader: `transform` must be a function of {takes}, but {name_of(transform)} cannot "
+            f"be called so ({error}). Add the second argument; a transform that draws nothing "
+            "ignores it"
+        ) from error
+    except ValueError:  # compiled functions may have no signature
+        return
 
 
 def axes_of(transform: object) -> dict[str, str | None]:

@@ -215,7 +215,7 @@ def test_a_policy_of_a_plugin_may_be_named():
 def test_options_that_a_policy_does_not_take_are_refused():
     with pytest.raises(
         ConfigError,
-        match="policy 'token-budget': missing a required argument: 'max_tokens', must have what "
+        match="policy 'token-budget': missing a required argument: `max_tokens`, must have what "
         "it needs and no more; it takes max_tokens, max_rows, ",
     ):
         resolve_policy("token-budget")
@@ -260,7 +260,7 @@ def test_a_factory_that_makes_no_collator_is_refused():
 
 
 def test_a_collator_that_needs_arguments_cannot_be_named():
-    with pytest.raises(ConfigError, match="collator 'mine': missing a required argument: 'size'"):
+    with pytest.raises(ConfigError, match="collator 'mine': missing a required argument: `size`"):
         resolve_collator("mine", host=host_of(lambda size: size))
 
 

@@ -6,6 +6,7 @@ Place in the flow: used by the commands.
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TextIO
@@ -40,10 +41,26 @@ def reporting(command: Callable[Parameters, None]) -> Callable[Parameters, None]
                 warnings.showwarning = _show
                 command(*args, **options)
         except (SeqDataError, OSError) as error:
-            console(stderr=True).print(f"error: {error}", style="red")
+            console(stderr=True).print(f"error: {_in_options(str(error))}", style="red")
             raise SystemExit(USAGE if isinstance(error, ConfigError) else DATA) from error
 
     return run
+
+
+def _in_options(text: str) -> str:
+    """Return a message with arguments of Python as the options of the command that runs."""
+    context = click.get_current_context(silent=True)
+    parameters = context.command.params if context else []
+    options = {one.name: one for one in parameters if isinstance(one, click.Option)}
+
+    def worded(found: re.Match[str]) -> str:
+        option = options.get(found["name"])
+        if option is None:
+            return found[0]
+        given = "" if option.is_flag or not found["value"] else f" {found['value']}"
+        return f"{option.opts[0]}{given}"
+
+    return re.sub(r"`(?P<name>\w+)`(?:='?(?P<value>[\w.-]+)'?)?", worded, text)
 
 
 def size(count: float) -> str:

@@ -37,6 +37,17 @@ _TAR = ".tar"
 _BUDGET = 16_384  # timesteps, in the suggestion at the end
 
 
+def _one_source(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -> str:
+    """Return the one source; several are what a shell makes of a glob without quotes."""
+    if len(given) > 1:
+        raise click.BadArgumentUsage(
+            f"{len(given)} sources are given, and there must be one. Put a glob in quotes, so that "
+            f"the shell leaves it alone: seqdata write '*{Path(given[0]).suffix}' OUT",
+            context,
+        )
+    return given[0]
+
+
 @click.command(
     epilog=examples(
         "seqdata write 'logs/**/*.txt' store/            a sequence of bytes per file",
@@ -48,7 +59,7 @@ _BUDGET = 16_384  # timesteps, in the suggestion at the end
         "seqdata write s3://bucket/shards store/          a store, in another form or place",
     )
 )
-@click.argument("source")
+@click.argument("source", nargs=-1, required=True, metavar="SOURCE", callback=_one_source)
 @click.argument("out", type=click.Path(file_okay=False))
 @backend_option
 @click.option(

@@ -38,6 +38,7 @@ from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError
 from seqdata.loading.player import Player
 from seqdata.loading.tally import MAX_ERRORS
 from seqdata.opening.naming import CollatorLike
+from seqdata.opening.options import check_arguments
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.sharing import Tail
@@ -96,6 +97,7 @@ class SequenceDataModule(LightningDataModule):
         ConfigError: If an argument cannot be meant.
     """
 
+    @check_arguments
     def __init__(
         self,
         *,

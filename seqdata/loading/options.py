@@ -80,6 +80,11 @@ class PlayOptions:
     name: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.world, World):
+            raise ConfigError(
+                f"loader: `world` must be a World, but is {self.world!r}. Pass World(rank, size), "
+                "or leave it out for the process group's"
+            )
         if isinstance(self.fields, str) or (self.fields is not None and not self.fields):
             raise ConfigError(
                 f"loader: `fields` is {self.fields!r}, must be a tuple of names or None for all"

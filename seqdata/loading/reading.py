@@ -23,7 +23,7 @@ from seqdata.loading.options import PlayOptions
 from seqdata.protocols import Store
 from seqdata.storage.schema import TEXTS, default_axis
 from seqdata.storage.views import carried_of, stored_of
-from seqdata.transforms import axes_of, lengths_of, name_of
+from seqdata.transforms import axes_of, check_transform, lengths_of, name_of
 
 _MOST_NAME, _DIGITS = 120, 16  # of a transform in a state
 
@@ -88,7 +88,9 @@ class Reading:
         """What to do where a length is not the planned one."""
         if self.measured is not None:
             return "; measure again (cache=False) if the transform was changed, else"
-        return " that `.lengths` says" if self.change is not None else ""
+        if self.change is not None:
+            return " that `.lengths` says"
+        return ", or say with `.lengths` how it changes them"
 
     @property
     def made_axes(self) -> dict[str, str | None]:
@@ -229,8 +231,7 @@ def _plain_reading(store: Store, axis: str, options: PlayOptions, output: Output
             raise ConfigError(f"loader: `fields` names {unknown_name(name, store.fields)}")
     axis_of = {name: store.fields[name].axis for name in wanted}
     if transform is not None:
-        if not callable(transform):
-            raise ConfigError(f"loader: `transform` is {transform!r}, must be a function")
+        check_transform(transform)
         named, by = _shift_of(options.shift)
         return Reading(
             store, axis, wanted, named, by, Axes(axis, axis_of), transform, lengths_of(transform)

@@ -21,6 +21,7 @@ from seqdata.storage.memory import MemoryStore
 from seqdata.storage.tables import is_frame
 
 _TORCH_DATASET = "torch.utils.data.dataset"
+_TORCH_LOADER = "torch.utils.data.dataloader"
 
 
 def store_of(
@@ -43,6 +44,11 @@ def store_of(
     Raises:
         ConfigError: If it is none of these, or ``lengths`` do not go with it.
     """
+    if _is_loader(data):
+        raise ConfigError(
+            f"dataset: a {type(data).__name__} makes batches itself, but sequences are needed. "
+            "Pass its dataset: loader.dataset, with `lengths`"
+        )
     if is_map_style(data) and (lengths is not None or _needs_lengths(data)):
         if lengths is None:
             raise ConfigError(
@@ -67,6 +73,11 @@ def is_map_style(data: Any) -> bool:
     if missing(data, ("__getitem__", "__len__")) or not missing(data, STORE_MEMBERS):
         return False
     return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_frame(data))
+
+
+def _is_loader(data: Any) -> bool:
+    """Return whether data is a torch DataLoader, without importing torch."""
+    return any(one.__module__ == _TORCH_LOADER for one in type(data).__mro__)
 
 
 def _needs_lengths(data: Any) -> bool:

@@ -7,6 +7,7 @@ collators.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -103,8 +104,9 @@ def _make(kind: str, name: str, factory: Callable[..., Any], options: Mapping[st
     try:
         takes.bind(**options)
     except TypeError as error:
+        told = re.sub(r"required argument: '(\w+)'", r"required argument: `\1`", str(error))
         raise ConfigError(
-            f"{kind} {name!r}: {error}, must have what it needs and no more; it takes "
+            f"{kind} {name!r}: {told}, must have what it needs and no more; it takes "
             f"{', '.join(takes.parameters) or 'nothing'}"
         ) from error
     return factory(**options)

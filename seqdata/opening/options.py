@@ -1,15 +1,57 @@
-"""Options that some backends take and others do not.
+"""Keyword arguments that not everything takes: options of backends, and names from elsewhere.
 
-Place in the flow: opening and writing hand on what was given. Reads: signatures. Makes: arguments.
+Place in the flow: opening and writing hand on what was given; constructors that users call say what
+an unknown argument is called here. Reads: signatures. Makes: arguments.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ParamSpec
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, did_you_mean
+
+_P = ParamSpec("_P")
+_HERE_CALLED = {  # what torch's DataLoader and other people's DataModules call it
+    "batch_size": "pass the policy that makes batches, such as batching=Bucketed(32)",
+    "batch_sampler": "pass the policy that makes batches, such as batching=Bucketed(32)",
+    "sampler": "pass the policy that draws sequences, such as batching=Bucketed(32)",
+    "shuffle": "policies shuffle by themselves; batching=Bucketed(32, shuffle=True) says so",
+    "collate_fn": "pass it as collator=",
+    "drop_last": "pass tail='drop'",
+    "dataset": "pass it as the first argument of Loader, or as train= of SequenceDataModule",
+    "data_dir": "pass the location as train=, val=, test= or predict=",
+    "train_dataset": "pass it as train=",
+    "val_dataset": "pass it as val=",
+    "prefetch_factor": "pass prefetch=",
+    "rank": "pass world=World(rank, size)",
+    "world_size": "pass world=World(rank, size)",
+}
+
+
+def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
+    """Return a constructor that names the argument that an unknown one may stand for.
+
+    Raises:
+        TypeError: As Python does, if an argument is unknown.
+    """
+    known = inspect.signature(constructor).parameters
+
+    @functools.wraps(constructor)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        for name in kwargs:
+            if name not in known:
+                advice = _HERE_CALLED.get(name) or did_you_mean(name, known)
+                where = f"{type(args[0]).__name__}()"
+                raise TypeError(
+                    f"{where} got an unexpected keyword argument {name!r}; "
+                    f"{advice or 'it takes ' + ', '.join(list(known)[1:])}"
+                )
+        constructor(*args, **kwargs)
+
+    return checked
 
 
 def taken(

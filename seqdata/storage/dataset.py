@@ -111,7 +111,7 @@ class DatasetStore(SequenceStore):
                 "dataset: has no items, must have at least one; check where it comes from"
             )
         made = _lengths(dataset, lengths, progress)
-        item = dataset[0]
+        item = _item_of(dataset, 0)
         fields = infer_item_fields(as_mapping(item, names), int(made[0]), axes)
         has_key = key in fields and fields[key].dtype == "str"
         form = ItemForm.of(item, names)
@@ -207,11 +207,7 @@ class DatasetStore(SequenceStore):
         return DatasetStore(told, lengths, self._fields, self._names, self._key, self.item_form)
 
     def _item(self, number: int) -> Mapping[str, Any]:
-        try:
-            item = self._dataset[number]
-        except Exception as error:
-            error.add_note(f"in item {number} of the dataset")
-            raise
+        item = _item_of(self._dataset, number)
         given = as_mapping(item, self._names)
         if given.keys() != self._fields.keys():
             raise DecodeError.at(
@@ -250,6 +246,14 @@ class _Told:
         return self._dataset[number]
 
 
+def _item_of(dataset: MapStyle, number: int) -> Any:
+    try:
+        return dataset[number]
+    except Exception as error:
+        error.add_note(f"in item {number} of the dataset")
+        raise
+
+
 def _lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> NDArray[Any]:
     count = len(dataset)
     found = np.asarray(_counted(dataset, lengths, progress) if callable(lengths) else lengths)
@@ -279,7 +283,7 @@ def _counted(dataset: MapStyle, length_of: LengthOf, progress: bool | None) -> l
 
 
 def _length(dataset: MapStyle, length_of: LengthOf, number: int) -> int:
-    length = length_of(dataset[number])
+    length = length_of(_item_of(dataset, number))
     if isinstance(length, bool) or not isinstance(length, int | np.integer):
         raise ConfigError(
             f"dataset: `lengths` gave {length!r} for item {number}, must give an integer; "

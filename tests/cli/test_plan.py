@@ -100,9 +100,9 @@ def test_a_picture_without_matplotlib_names_the_extra(store, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "policy 'token-budget': missing a required argument: 'max_tokens'"),
-        (["--max-tokens", 0], 2, "policy 'token-budget': `max_tokens` is 0, must be"),
-        (["--max-tokens", 10], 1, "longer than `max_tokens`=10"),
+        ([], 2, "policy 'token-budget': missing a required argument: --max-tokens"),
+        (["--max-tokens", 0], 2, "policy 'token-budget': --max-tokens is 0, must be"),
+        (["--max-tokens", 10], 1, "longer than --max-tokens 10"),
         (["--batching", "bucketd", "--batch-size", 2], 1, "did you mean 'bucketed'?"),
         (["--max-tokens", 99, "--axis", "text"], 1, "no axis 'text', must be one of time"),
         (
@@ -111,7 +111,7 @@ def test_a_picture_without_matplotlib_names_the_extra(store, tmp_path, monkeypat
             "is '1,0', must be numbers of ranks like 1,2,8",
         ),
         (["--max-tokens", 99, "--world", "two"], 2, "must be numbers of ranks"),
-        (["--max-tokens", 99, "--seed", -1], 2, "`seed`"),
+        (["--max-tokens", 99, "--seed", -1], 2, "--seed"),
     ],
 )
 def test_bad_arguments_are_a_message_and_an_exit_code(store, arguments, code, message):
