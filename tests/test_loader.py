@@ -313,7 +313,7 @@ def test_the_store_may_be_a_location_a_store_or_sequences(tmp_path):
 
 
 def test_policy_and_collator_may_be_given_by_name():
-    with pytest.raises(ConfigError, match=r"policy 'bucketed': missing .* 'batch_size'"):
+    with pytest.raises(ConfigError, match=r"policy 'bucketed': missing .* `batch_size`"):
         loader("bucketed")
     with pytest.raises(PluginError, match="unknown policy 'bucketd'; did you mean 'bucketed'"):
         loader("bucketd")

@@ -81,8 +81,7 @@ class SequenceDataModule(LightningDataModule):
         on_error: What a sequence that cannot be read or transformed does: ``raise``; ``mask``: its
             row has weight 0; ``replace``: its row is the longest other row of the batch, cropped.
             Steps and rows stay as many; ids go to ``seqdata-errors-rank0.jsonl`` in the log folder.
-        max_errors: How many of those a run may have, over all ranks and resumes; one that is met
-            again counts once.
+        max_errors: How many of those a run may have, over all ranks and resumes, each counted once.
         on_changed: What happens when the training data is not what it was when a state was saved:
             ``error``, or ``next_epoch`` to begin the next epoch over it.
         seed: Of order and transforms; None: that of ``seed_everything``, else 0.
