@@ -209,8 +209,6 @@ class SequenceDataModule(LightningDataModule):
             ConfigError: If there is no training data.
         """
         players = self._players("train")
-        if not players:
-            raise _missing("train")
         run = self._run
         if run is not None:
             return TrainerLoader(players[0], run.begin, agreed=self._agreed, epoch=run.epoch)
@@ -324,8 +322,6 @@ class SequenceDataModule(LightningDataModule):
 
     def _prepare_fit(self, circumstances: Circumstances) -> None:
         trainer, players = self.trainer, self._players("train")
-        if not players:
-            raise _missing("train")
         if trainer is None:
             return
         run = self._run
@@ -367,15 +363,16 @@ class SequenceDataModule(LightningDataModule):
         return Circumstances(world=world, seed=seed, frozen=frozen, folder=folder, cuda=cuda)
 
     def _players(self, kind: Kind) -> list[Player]:
-        return self._stock.kept(kind) or self._stock.make(kind, self._circumstances())
+        players = self._stock.kept(kind) or self._stock.make(kind, self._circumstances())
+        if not players:
+            raise ConfigError(f"datamodule: `{kind}` is None, must be a location; pass it")
+        return players
 
     def _evaluation(self, kind: Kind) -> TrainerLoader | list[TrainerLoader]:
         loaders = [
             TrainerLoader(player, first_epoch, name, agreed=self._agreed)
             for player, name in zip(self._players(kind), self._options.names(kind), strict=True)
         ]
-        if not loaders:
-            raise _missing(kind)
         return loaders if self._options.is_named(kind) else loaders[0]
 
     def _agreed(self, iteration: Iteration, drawn: Iterator[Drawn]) -> Iterator[Drawn]:
@@ -394,7 +391,3 @@ class SequenceDataModule(LightningDataModule):
         if self._run is not None:
             adapter.detach(self._run.trainer, self._run.callback)
         adapter.detach(self.trainer, self._notice)
-
-
-def _missing(kind: Kind) -> ConfigError:
-    return ConfigError(f"datamodule: `{kind}` is None, must be a location; pass it")
