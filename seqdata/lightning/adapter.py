@@ -214,7 +214,11 @@ def settings_of(trainer: Trainer) -> dict[str, Any]:
         "processes": trainer.world_size,
         "nodes": trainer.num_nodes,
     }
-    return {**launched, **{name: getattr(trainer, name) for name in _SETTINGS}}
+    settings = {name: getattr(trainer, name, None) for name in _SETTINGS}
+    seconds = validates_by_clock(trainer)
+    if seconds is not None:
+        settings["val_check_interval"] = f"{seconds:g} seconds"
+    return {**launched, **settings}
 
 
 def is_in_step(trainer: Trainer) -> bool:
@@ -260,6 +264,15 @@ def validates_every(trainer: Trainer) -> int | None:
     return every if isinstance(every, int) and trainer.enable_validation else None
 
 
+def validates_by_clock(trainer: Trainer) -> float | None:
+    """Return the seconds between two validations; None: they do not go by the clock.
+
+    Such a Trainer has no ``val_check_interval``.
+    """
+    seconds: float | None = getattr(trainer, "_val_check_time_interval", None)
+    return seconds if trainer.enable_validation else None
+
+
 def writes_logs(trainer: Trainer) -> bool:
     """Tell whether Lightning hands to the loggers what is logged at the end of this step."""
     gathers = divides_loss(trainer) and trainer.fit_loop._should_accumulate()
@@ -270,6 +283,17 @@ def log_now(trainer: Trainer, metrics: dict[str, float]) -> None:
     """Hand metrics to the loggers at the step that Lightning's own have; on rank 0."""
     for logger in trainer.loggers:
         logger.log_metrics(metrics, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+
+def take_back_failed_step(trainer: Trainer) -> None:
+    """Count a step that failed, and is trained again, as never begun.
+
+    A resumed Trainer takes it out of the epoch's counters only. With one begun too many in all,
+    checkpoints that are saved later cannot be resumed, and validation comes a step early where its
+    interval is counted over epochs.
+    """
+    total = trainer.fit_loop.epoch_loop.batch_progress.total
+    total.ready = total.started = total.processed  # type: ignore[attr-defined]
 
 
 def align_logged_steps(trainer: Trainer) -> None:

@@ -15,18 +15,13 @@ from typing import Any
 from lightning.pytorch import Trainer
 from torch import nn
 
-from seqdata.errors import PeerFailedError, SeqDataWarning
+from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning
 from seqdata.lightning.cursor import Place
 from seqdata.lightning.together import Together
 from seqdata.recurrent.states import LaneStates
 
 KEY = "lanes"
 _TABLE = "train"
-_WITHOUT = (
-    "datamodule: the checkpoint at batch {place.position} of epoch {place.epoch} holds no lane "
-    "states"
-)
-_EXACT = "whoever goes on from it begins its sequences anew in mid-lane, so go on from another one"
 
 
 def lane_states_of(module: nn.Module) -> dict[str, LaneStates]:
@@ -44,7 +39,7 @@ def lane_states_of(module: nn.Module) -> dict[str, LaneStates]:
 def saved(trainer: Trainer, place: Place, together: Together) -> dict[str, Any]:
     """Give the part of a state that holds lanes; empty where there are none.
 
-    All ranks must save together; where they do not, no lanes are saved, with a warning.
+    All ranks must save together; where they do not, the reason is saved, with a warning.
 
     Args:
         trainer: Whose module.
@@ -58,41 +53,54 @@ def saved(trainer: Trainer, place: Place, together: Together) -> dict[str, Any]:
     try:
         every = together.gathered(mine, trainer.world_size, (place.epoch, place.position))
     except PeerFailedError as cause:
-        _warn(f"{_WITHOUT.format(place=place)}: {cause}; {_EXACT}")
-        return {KEY: None}
+        return _without(place, str(cause))
     tables = {path: [rank[path] for rank in every] for path in states}
     if any(one is None for ranks in tables.values() for one in ranks):
-        _warn(
-            f"{_WITHOUT.format(place=place)}: what was put back last is of another batch; call "
-            f"`put` once in each training step. {_EXACT.capitalize()}"
-        )
-        return {KEY: None}
+        why = "what was put back last is of another batch; call `put` once in each training step"
+        return _without(place, why)
     used = {path: [one for one in ranks if one] for path, ranks in tables.items()}
     return {KEY: {path: states[path].joined(ranks) for path, ranks in used.items() if ranks}}
 
 
 def restore(trainer: Trainer, place: Place, state: Mapping[str, Any]) -> None:
-    """Give each LaneStates the lanes that a state holds for it.
+    """Hand each LaneStates the lanes that a state holds for it.
 
     Args:
         trainer: Whose module.
         place: Where the run goes on.
         state: The DataModule's.
+
+    Raises:
+        ResumeError: If the lanes are damaged, or of another batch.
     """
     if not place.position or KEY not in state:
         return
-    for path, one in lane_states_of(trainer.lightning_module).items():
-        kept = state[KEY]
-        if kept is None:
+    found, kept = lane_states_of(trainer.lightning_module), state[KEY]
+    if isinstance(kept, str):
+        for one in found.values():
             one.forgive(_TABLE, place.epoch, place.position)
-        elif path in kept:
-            one.restore(_TABLE, kept[path])
-    if state[KEY] is None:
         _warn(
-            "resume: the checkpoint holds no lane states, since not all ranks took part in saving "
-            "it: sequences begin anew in mid-lane; resume from an earlier one to be exact"
+            f"resume: the checkpoint holds no lane states: {kept}. Sequences begin again in "
+            "mid-lane; resume from an earlier one to be exact"
         )
+        return
+    if not isinstance(kept, Mapping):
+        raise ResumeError(
+            f"resume: `{KEY}` of the state is {kept!r:.60}, must be tables by name; it is damaged"
+        )
+    for path in found.keys() & kept.keys():
+        found[path].restore(_TABLE, kept[path], place.epoch, place.position)
+
+
+def _without(place: Place, why: str) -> dict[str, Any]:
+    """Return the part of a state that says why it holds no lanes."""
+    _warn(
+        f"datamodule: the checkpoint at batch {place.position} of epoch {place.epoch} holds no "
+        f"lane states: {why}; a run that goes on from it begins its sequences again in mid-lane, "
+        "so go on from another one"
+    )
+    return {KEY: why}
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, SeqDataWarning, stacklevel=3)
+    warnings.warn(message, SeqDataWarning, stacklevel=4)

@@ -21,6 +21,7 @@ from seqdata.lightning.adapter import (
     Tracker,
     cuts_validation,
     loop_states,
+    take_back_failed_step,
 )
 from seqdata.lightning.cursor import Place
 
@@ -72,14 +73,16 @@ class CounterRepair(Callback):
             reopen_validation(loop_states(checkpoint))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the DataModule that training begins."""
-        del trainer, pl_module
+        """Take back a step that failed, and tell the DataModule that training begins."""
+        del pl_module
+        take_back_failed_step(trainer)
         self._started()
 
 
 def repair(states: LoopStates, resume: Resume) -> None:
     """Make a checkpoint's counters tell the place where the data goes on."""
     only_validation = _lacks_only_validation(states)
+    align_totals(states)
     states.validation["current"] = _tracker(0)  # one that was cut off is run again as a whole
     if resume.place.position == 0:
         if only_validation:
@@ -100,6 +103,18 @@ def reopen_validation(states: LoopStates) -> None:
     total: Tracker = states.validation["total"]
     done = total["completed"]
     states.validation["total"] = {**_tracker(done), "ready": done + 1, "started": done + 1}
+
+
+def align_totals(states: LoopStates) -> None:
+    """Make the totals of batches differ from those of the epoch by one number.
+
+    They do not where a hook ended an epoch early (``on_train_batch_start`` returned -1), or where
+    an earlier resume went on from a step that failed. Lightning would then not see at which hook
+    the checkpoint was saved.
+    """
+    current, total = states.batches["current"], states.batches["total"]
+    before = total["processed"] - current["processed"]
+    states.batches["total"] = {key: current[key] + before for key in TRACKER_KEYS}
 
 
 def finish_epoch(states: LoopStates) -> None:

@@ -275,6 +275,16 @@ class TrainRun:
             error = failure
         agree(self._world, facts, error)
         self._record(self.here())
+        self._warn_of_validations(steps)
+
+    def _warn_of_validations(self, steps: int) -> None:
+        seconds = adapter.validates_by_clock(self.trainer)
+        if seconds is not None:
+            _warn(
+                f"datamodule: `val_check_interval` is a time of {seconds:g} seconds: validation "
+                "falls on other batches in every run and after every resume, and ranks whose "
+                "clocks differ may not validate together. Pass steps or a fraction of the epoch"
+            )
         every, accumulate = adapter.validates_every(self.trainer), self._accumulate()
         if every and every < steps and every % accumulate:
             _warn(
@@ -285,7 +295,7 @@ class TrainRun:
 
     def _refuse_limits(self, world_size: int) -> None:
         for name in ("limit_train_batches", "val_check_interval"):
-            value: Any = getattr(self.trainer, name)
+            value: Any = getattr(self.trainer, name, None)  # absent where the clock decides
             if isinstance(value, int):
                 raise ResumeError(
                     f"resume: `{name}` is {value!r} steps, which hold other batches on "

@@ -99,26 +99,31 @@ class Together:
             place: What it is said of: epoch, and position in it.
 
         Raises:
-            PeerFailedError: If a rank is gone, or this one ends by an exception of its own, where
-                others cannot be waited for.
+            PeerFailedError: If a rank is gone, or not all ranks end by an exception of their own
+                where this one does, or they stand at other places.
         """
         try:
-            told = self._gathered(mine, ranks)
+            both = self._gathered((place, mine), ranks)
         except PeerFailedError:
             if self._told is None or self._told[0] != place:
                 raise
-            told = self._told[1]
-        self._told = place, told
-        return told
+            return self._told[1]
+        places = {one for one, _ in both}
+        if len(places) > 1:
+            raise PeerFailedError.at(
+                f"ranks: they stand at {sorted(places)} (epoch, position), must be at the same"
+            )
+        self._told = place, [one for _, one in both]
+        return self._told[1]
 
     def _gathered(self, mine: Told, ranks: int) -> list[Told]:
         joined = self._joined
-        if joined is not None and self._ends_alone:
+        if joined is not None and not self._ends_alone:
+            return joined.channel.gather(mine)
+        if joined is not None and not joined.watcher.all_fail():
             raise PeerFailedError.at(
                 "ranks: an exception of this rank alone ends it, the others do not come"
             )
-        if joined is not None:
-            return joined.channel.gather(mine)
         try:
             patience = timedelta(seconds=self._bounds.patience)
             return gather(World(0, ranks), mine, patience=patience)

@@ -25,7 +25,7 @@ from seqdata.errors import PeerFailedError
 from seqdata.lightning.peers import Fallen, Peer, fallen_of
 
 _LOG = logging.getLogger(__name__)
-_STAYS, _LEFT, _FAILED = range(3)
+_STAYS, _LEFT, _FAILED, _GIVES_UP = range(4)
 _EXIT = 1
 _WHERE = re.compile(r"^\[[^\]]*\] *")  # gloo's own source line
 _SHOWN = 160
@@ -41,7 +41,8 @@ class Bounds:
     Attributes:
         beat: Between two exchanges; who was killed is noticed within it.
         patience: For a rank that gives no sign: it is stopped, or holds Python's lock.
-        grace: For the training thread to end by itself once a rank is known to have failed.
+        grace: For the training thread to end by itself once a rank is known to have failed; and
+            for all other ranks to fail, too, where one of them has.
         parting: For the training thread to follow a rank that left because of an exception.
     """
 
@@ -78,6 +79,8 @@ class Watcher:
         self._parting = threading.Event()
         self._over = threading.Event()
         self._known = threading.Event()
+        self._all_fail = False
+        self._settled = threading.Event()  # whether all ranks fail
         self._thread = threading.Thread(target=self._watch, name="seqdata-watcher", daemon=True)
 
     def start(self) -> None:
@@ -111,6 +114,17 @@ class Watcher:
             self._sign = _LEFT if exception is None else _FAILED
         self._parting.set()
         self._wake.set()
+
+    def all_fail(self) -> bool:
+        """Return whether every rank is ending by an exception of its own.
+
+        Waits a while for those that are not. Every rank that asks is told the same, so that all of
+        them may go through a collective, or none.
+        """
+        bounds = self._bounds
+        self._wake.set()
+        self._settled.wait(timeout=bounds.beat + bounds.grace + bounds.patience)
+        return self._all_fail
 
     def leave(self) -> bool:
         """End the watch once the others know; gives whether the thread has ended."""
@@ -151,6 +165,7 @@ class Watcher:
                 signs = self._exchange()
                 whys = self._tell() if _FAILED in signs else []
             except RuntimeError as cause:
+                self._settled.set()
                 self._lost(cause)
                 return
             if any(signs):
@@ -159,9 +174,10 @@ class Watcher:
             self._wake.wait(timeout=self._bounds.beat)
             self._wake.clear()
 
-    def _exchange(self) -> list[int]:
-        """Give every rank's sign; each rank hears each, so that all notice a dead one at once."""
-        mine = torch.full((len(self._peers),), self._sign, dtype=torch.int64, device="cpu")
+    def _exchange(self, *, gives_up: bool = False) -> list[int]:
+        """Return every rank's sign; each rank hears each, so that all notice a dead one at once."""
+        sign = _GIVES_UP if gives_up else self._sign
+        mine = torch.full((len(self._peers),), sign, dtype=torch.int64, device="cpu")
         signs = torch.empty_like(mine)
         torch.distributed.all_to_all_single(signs, mine, group=self._group)
         return [int(sign) for sign in signs.tolist()]
@@ -187,24 +203,41 @@ class Watcher:
     def _follow(self, signs: Sequence[int], whys: Sequence[str]) -> None:
         """Leave after a rank that failed by itself; one that ended in good order is only noted."""
         failed = [rank for rank, sign in enumerate(signs) if sign == _FAILED]
-        if not failed or len(failed) == len(signs):
-            gone = [rank for rank, sign in enumerate(signs) if sign and rank != self._me]
-            self.parted = self._alone(gone[0]) if gone else None
+        until = time.monotonic() + self._bounds.parting
+        if failed and len(failed) < len(signs):
+            self.failure = PeerFailedError.at(
+                f"ranks: rank {failed[0]} has left because of {whys[failed[0]]}. All ranks must "
+                "run; look at its own traceback, and begin again from the latest checkpoint",
+                rank=failed[0],
+                cause=whys[failed[0]],
+            )
             self._known.set()
-            return
-        self.failure = PeerFailedError.at(
-            f"ranks: rank {failed[0]} has left because of {whys[failed[0]]}. All ranks must run; "
-            f"look at its own traceback, and begin again from the latest checkpoint",
-            rank=failed[0],
-            cause=whys[failed[0]],
-        )
+        self._all_fail = self._settle(signs)
+        if self._all_fail or not failed:
+            gone = [rank for rank, sign in enumerate(signs) if sign and rank != self._me]
+            self.failure, self.parted = None, self._alone(gone[0]) if gone else None
         self._known.set()
-        if not self._parting.wait(timeout=self._bounds.parting):
+        self._settled.set()
+        if self.failure is None:
+            return
+        if not self._parting.wait(timeout=max(0.0, until - time.monotonic())):
             self._say(self.failure)
             _end()
         if not self._over.wait(timeout=self._bounds.patience):  # saving, where others no longer do
             self._say(self.failure)
             _end()
+
+    def _settle(self, signs: Sequence[int]) -> bool:
+        """Return whether all ranks fail, the same on every rank; in the time of ``grace``."""
+        until = time.monotonic() + self._bounds.grace
+        while _FAILED in signs and not {_LEFT, _GIVES_UP} & {*signs} and _STAYS in signs:
+            time.sleep(_OFTEN)
+            gives_up = self._over.is_set() or time.monotonic() > until
+            try:
+                signs = self._exchange(gives_up=gives_up)
+            except RuntimeError:  # a rank is gone
+                return False
+        return {*signs} == {_FAILED}
 
     def _alone(self, rank: int) -> PeerFailedError:
         return PeerFailedError.at(

@@ -86,7 +86,10 @@ def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) ->
         step = _replaced(step, request, made, errors, donor, axes)
     else:
         step = _masked(step, errors)
-    like = made[donor] if donor is not None else _like(fetching, request)
+    if donor is not None:
+        like = made[donor]
+    else:
+        like, axes = _like(fetching, request)
     for number in errors:
         if not made[number]:
             made[number] = _zeros(fetching, request, number, like, axes)
@@ -159,8 +162,8 @@ def _masked(step: Step, errors: Mapping[int, Exception]) -> Step:
     return step._replace(weights=weights)
 
 
-def _like(fetching: Fetching, request: Request) -> dict[str, Any]:
-    """Give pieces that show what there is, where no span of the batch can.
+def _like(fetching: Fetching, request: Request) -> tuple[dict[str, Any], Axes]:
+    """Return pieces that show what there is, and their axes, where no span of the batch can.
 
     Raises:
         DataError: If a transform makes fields that nobody has seen.
@@ -173,15 +176,16 @@ def _like(fetching: Fetching, request: Request) -> dict[str, Any]:
     if reading.shifted is not None and not request.streamed and not request.together:
         known[TARGETS] = fields[reading.shifted]
     empty: dict[str, Any] = {"str": "", "bytes": b""}
-    return {
+    pieces = {
         name: empty[field.dtype]
         if field.dtype in TEXTS
         else np.empty((0, *field.shape), dtype=field.dtype)
         for name, field in known.items()
     }
+    return pieces, reading.axes
 
 
-def _transformed_elsewhere(fetching: Fetching, request: Request) -> dict[str, Any]:
+def _transformed_elsewhere(fetching: Fetching, request: Request) -> tuple[dict[str, Any], Axes]:
     """Transform other sequences of the store until one shows what is made of them."""
     reading = fetching.reading
     numbers = np.linspace(0, len(reading.store) - 1, _TRIES).astype(np.int64)
@@ -191,7 +195,7 @@ def _transformed_elsewhere(fetching: Fetching, request: Request) -> dict[str, An
         spans[:, 2] = np.maximum(0, reading.planned(spans[:, 0]) - beyond)
         ids = reading.store.base_numbers(spans[:, 0])
         try:
-            return _one(fetching, replace(request, spans=spans, ids=ids, occurrences=None), 0)[0]
+            return _one(fetching, replace(request, spans=spans, ids=ids, occurrences=None), 0)
         except Exception as error:
             if not is_about_data(error):
                 raise

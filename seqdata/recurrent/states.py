@@ -19,10 +19,10 @@ from seqdata.errors import ConfigError, ResumeError
 from seqdata.recurrent.cells import Recurrent, cell_of, features_of
 from seqdata.recurrent.guarding import after, begun_within, check_next
 from seqdata.recurrent.running import run
-from seqdata.recurrent.tables import Table, joined, kept
+from seqdata.recurrent.tables import NEVER, Table, joined, kept
 from seqdata.recurrent.trees import Tree, mapped, placed, where
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class LaneStates:
@@ -77,8 +77,8 @@ class LaneStates:
         start = self._start(batch)
         if held is None:
             return start
-        state, known = held.rows(lanes, batch.weight.device)
-        return self._begun(batch, state, known, start)
+        state, put = held.rows(lanes, batch.weight.device)
+        return self._begun(batch, state, put, start)
 
     def run(
         self, rnn: Recurrent, batch: SequenceBatch, x: str | Tensor, state: Tree | None
@@ -124,12 +124,12 @@ class LaneStates:
         held = self._held(name, batch, lanes)
         state = kept(state, len(batch), self._dim)
         active = (batch.on_cpu("weight") > 0) & (batch.lengths > 0)
-        known = (True,) * len(lanes)
+        put = (batch.number,) * len(lanes)
         if not bool(active.all()):
-            state, known = self._merged(batch, held, state, active)
+            state, put = self._merged(batch, held, state, active)
         seen = after(batch, lanes, None if held is None else held.seen)
         self._before[name] = held
-        self._tables[name] = Table(seen, known, state, self._dim)
+        self._tables[name] = Table(seen, put, state, self._dim)
 
     def state_dict(self) -> dict[str, Any]:
         """Give the states of this rank's lanes in all tables, by lane: ints and tensors on the CPU.
@@ -197,13 +197,27 @@ class LaneStates:
         """
         return joined([one for one in saved if one], self._dim)
 
-    def restore(self, table: str, saved: Mapping[str, Any]) -> None:
-        """Go on with a table that was saved.
+    def restore(self, table: str, saved: Mapping[str, Any], epoch: int, number: int) -> None:
+        """Go on with a table that was saved before a batch.
+
+        Args:
+            table: Its name.
+            saved: What ``saved`` gave, of all ranks (``joined``).
+            epoch: Of the batch.
+            number: Of the batch, from 1.
 
         Raises:
-            ResumeError: If it is damaged.
+            ResumeError: If it is damaged, or of another batch.
         """
-        self._tables[table] = Table.of_dict(saved, self._dim, table)
+        made = Table.of_dict(saved, self._dim, table)
+        seen = made.seen
+        if (seen.epoch, seen.number) != (epoch, number - 1):
+            raise ResumeError(
+                f"lanes: the saved table {table!r} is of batch {seen.number} of epoch "
+                f"{seen.epoch}, must be of batch {number - 1} of epoch {epoch}; resume from a "
+                "checkpoint as a Trainer saved it"
+            )
+        self._tables[table] = made
         self._before.pop(table, None)
 
     def forgive(self, table: str, epoch: int, number: int) -> None:
@@ -240,13 +254,13 @@ class LaneStates:
         return mapped(expanded, initial)
 
     def _begun(
-        self, batch: SequenceBatch, state: Tree, known: tuple[bool, ...], start: Tree | None
+        self, batch: SequenceBatch, state: Tree, put: tuple[int, ...], start: Tree | None
     ) -> Tree:
-        """Give the states of rows, begun anew where a sequence begins or a lane is unknown."""
+        """Return the states of rows; a row begins where its sequence does, or without a state."""
         resets = batch.on_cpu("reset")
         mask = resets if batch.reset is None else batch.reset
-        if not all(known):
-            lost = ~torch.tensor(known) & (batch.lengths > 0) & ~resets
+        if min(put) == NEVER:
+            lost = (torch.tensor(put) == NEVER) & (batch.lengths > 0) & ~resets
             if bool(lost.any()):
                 resets = resets | lost
                 mask = placed(resets, batch.weight.device)
@@ -258,22 +272,22 @@ class LaneStates:
 
     def _merged(
         self, batch: SequenceBatch, held: Table | None, state: Tree, active: Tensor
-    ) -> tuple[Tree, tuple[bool, ...]]:
-        """Give the states of active rows, and of others what they had; and which are known."""
+    ) -> tuple[Tree, tuple[int, ...]]:
+        """Return the states of active rows, of others what they had; and the batch of each."""
         start = self._start(batch)
         old = mapped(torch.zeros_like, state) if start is None else start
-        known: tuple[bool, ...] = (False,) * len(batch)
+        put: tuple[int, ...] = (NEVER,) * len(batch)
         device = batch.weight.device
         if held is not None:
-            had, known = held.rows(_lanes_of(batch), device)
-            begun = self._begun(batch, had, known, start)
+            had, put = held.rows(_lanes_of(batch), device)
+            begun = self._begun(batch, had, put, start)
             lost = begun_within(batch) & ~active  # masked, and its lane goes on in another sequence
             anew = bool(lost.any()) and not batch.carry
             old = where(placed(lost, device), old, begun, self._dim) if anew else begun
         old = mapped(Tensor.detach, old)
         merged = where(placed(active, device), state, old, self._dim)
-        both = zip(active.tolist(), known, strict=True)
-        return merged, tuple(now or before for now, before in both)
+        both = zip(active.tolist(), put, strict=True)
+        return merged, tuple(batch.number if now else before for now, before in both)
 
 
 def _lanes_of(batch: SequenceBatch) -> tuple[int, ...]:

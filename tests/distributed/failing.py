@@ -59,7 +59,8 @@ class Hurt(Callback):
     """Does something to this process in a training or validation batch.
 
     Args:
-        how: ``raise``, ``hang``, ``end`` (the fit, of this rank alone), or the name of a signal.
+        how: ``raise``, ``late`` (raise once another rank is known to have failed), ``hang``,
+            ``end`` (the fit, of this rank alone), or the name of a signal.
         at: Global step, or number of validation batches, before which it does.
     """
 
@@ -82,7 +83,10 @@ class Hurt(Callback):
 
     def _do(self, trainer):
         how, self.how = self.how, ""
-        if how == "raise":
+        if how == "late":
+            while trainer.datamodule._together._joined.watcher.failure is None:
+                time.sleep(0.01)
+        if how in ("raise", "late"):
             raise KeyError("told to fail")
         if how == "hang":
             time.sleep(3600)  # as in a collective that nobody answers

@@ -107,7 +107,7 @@ def fit_lanes(spec: dict[str, Any]) -> dict[str, Any]:
         "error": "" if error is None else f"{type(error).__name__}: {error}",
         "seconds": time.monotonic() - began,
         "warnings": [str(one.message) for one in said if "seqdata" in str(one.category)],
-        "table": None if table is None else table["lanes"].tolist(),
+        "table": None if table is None else table["lanes"][table["put"] >= 0].tolist(),
         "states": [] if table is None else [one.tolist() for one in table["state"]],
     }
 

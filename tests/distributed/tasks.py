@@ -21,7 +21,7 @@ from seqdata.lightning.metrics import ExactMean
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
-from tests.distributed import chains, determined, failing, lanes, returned, watching
+from tests.distributed import chains, crashes, determined, failing, lanes, returned, watching
 from tests.distributed.ddp import under_ddp
 from tests.lightning import predicting
 from tests.lightning.crashing import Crashing
@@ -263,6 +263,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "crash": crash,
     "read_damage": read_damage,
     **chains.TASKS,
+    **crashes.TASKS,
     **failing.TASKS,
     **determined.TASKS,
     **lanes.TASKS,

@@ -72,6 +72,22 @@ def test_every_step_is_a_place_to_go_on_with_other_ranks(ranks, tmp_path, before
         assert all(ids == [0, 1, 2, 3, 4] for ids in validated(told).values())
 
 
+@pytest.mark.parametrize(("before", "after"), [("fill", "drop"), ("drop", "fill")])
+def test_a_run_goes_on_with_another_tail(ranks, tmp_path, before, after):
+    """Seven batches on two ranks are four steps, or three."""
+    spec = {"trainer": {"max_epochs": 2}, "folder": str(tmp_path), "every": 2}
+    ranks.play("fit", 2, {**spec, "data": {"count": COUNT, "tail": before}})
+    path = str(tmp_path / "step=2.ckpt")
+    again = {"trainer": {"max_epochs": 2}, "ckpt": path}
+    told = ranks.play("fit", 2, {**again, "data": {"count": COUNT, "tail": after}})
+    left_out = BATCHES - 1 if after == "drop" else BATCHES
+    wanted = [one for one in alone().log.train[4 : 2 * BATCHES] if one[1] != left_out]
+    assert dealt(told) == wanted
+    assert [one["epochs"] for one in told] == [[1], [1]]
+    steps = [1, 4] if after == "drop" else [2, 6]
+    assert sorted(validated(told)) == [2 + step for step in steps]
+
+
 def same_run(
     ranks, folder: Path, worlds: tuple[int, ...], cuts: tuple[int, ...], group: int
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 
+from seqdata.errors import SeqDataWarning
 from seqdata.lightning import adapter
 from seqdata.lightning.adapter import Counters, Tracker
 from seqdata.world import World
@@ -169,6 +170,21 @@ def test_limits_are_counted_as_lightning_counts_them():
     for limit in (1.0, 0.7, 0.34, 3, 99):
         run = fit(data_of(), max_epochs=1, limit_train_batches=limit)
         assert adapter.trained_steps(run.trainer, 6) == run.trainer.num_training_batches
+
+
+def test_validation_by_the_clock_is_told_to_the_user_and_to_the_run_file(tmp_path):
+    import yaml
+
+    options = {"max_epochs": 1, "val_check_interval": "00:00:30:00", "log_every_n_steps": 1}
+    with pytest.warns(SeqDataWarning, match=r"is a time of 1800 seconds: validation falls on oth"):
+        run = fit(data_of(), logger=CSVLogger(tmp_path), **options)
+    assert run.log.train
+    assert adapter.validates_by_clock(run.trainer) == 1800
+    (path,) = tmp_path.rglob("seqdata-run.yaml")
+    told = yaml.safe_load(path.read_text())["trainer"]["val_check_interval"]
+    assert told == "1800 seconds"
+    run = fit(data_of(val=None), **options)  # nothing is validated: no warning
+    assert adapter.validates_by_clock(run.trainer) is None
 
 
 def test_our_callback_is_attached_once_and_taken_off():

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.errors import ResumeError, SeqDataWarning
+from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning
 from seqdata.lightning import lane_states
+from seqdata.lightning.together import Together
 from seqdata.loader import Loader
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.states import LaneStates
+from seqdata.recurrent.tables import NEVER
 from tests.lightning.carrying import Carrying, lanes_of, series
 from tests.lightning.harness import fit
 
@@ -75,6 +77,30 @@ def test_e9_holds_for_every_kind_of_lanes(policy, tmp_path):
 def test_e9_holds_whatever_else_the_trainer_does(options, tmp_path):
     given = {name: value for name, value in options.items() if name != "trainer"}
     check_every_resume(tmp_path, places=5, **given, **options.get("trainer", {}))
+
+
+class Bad:
+    """A transform that cannot do sequences that begin or go on with one of these values."""
+
+    def __init__(self, sequences: list[np.ndarray]) -> None:
+        self.values = {value for one in sequences for value in one[:, 0].tolist()}
+
+    def __call__(self, sequence, rng):
+        if not self.values.isdisjoint(sequence["x"][:, 0].tolist()):
+            raise ValueError("told to be bad")
+        return sequence
+
+
+@pytest.mark.parametrize("policy", ["rows", "segments"])
+def test_e9_holds_where_a_lane_reads_a_sequence_that_is_masked(policy, tmp_path):
+    data = {
+        "batching": POLICIES[policy], "transform": Bad(series(17)[::3]), "on_error": "mask",
+        "max_errors": 1000,
+    }  # fmt: skip
+    options = {"max_epochs": 1, "default_root_dir": tmp_path / "logs"}
+    _, paths = check_every_resume(tmp_path, data=data, places=3, **options)
+    never = [state_of(path)["lanes"]["lanes"]["put"] == NEVER for path in paths[:1]]
+    assert any(one.any() for one in never)  # a lane that has read nothing else so far
 
 
 @pytest.mark.parametrize("hook", ["after put", "in backward"])
@@ -175,6 +201,13 @@ def test_what_a_checkpoint_holds_of_lanes_is_by_lane_and_the_rest_is_small(tmp_p
     assert all(isinstance(value, int | str) for value in state.values())
 
 
+def test_lanes_of_ranks_that_stand_at_different_places_are_not_mixed(monkeypatch):
+    together, places = Together(), [(0, 5), (0, 6)]
+    monkeypatch.setattr(together, "_gathered", lambda mine, ranks: [(one, 0) for one in places])
+    with pytest.raises(PeerFailedError, match=r"ranks: they stand at \[\(0, 5\), \(0, 6\)\] \(ep"):
+        together.gathered(0, 2, (0, 5))
+
+
 def test_between_epochs_a_checkpoint_holds_no_lanes(tmp_path):
     fit(lanes_of(), model=Carrying(), folder=tmp_path, max_epochs=1)
     assert lane_states.KEY not in state_of(saved_in(tmp_path)[0])
@@ -215,8 +248,10 @@ def test_a_step_that_puts_nothing_back_is_told_of_where_states_are_saved(tmp_pat
     with pytest.warns(SeqDataWarning, match=text):
         fit(lanes_of(), model=Forgetful(), folder=tmp_path, every=6, max_steps=7)
     path = saved_in(tmp_path)[0]
-    assert state_of(path)[lane_states.KEY] is None
-    with pytest.warns(SeqDataWarning, match="resume: the checkpoint holds no lane states, since"):
+    assert "`put` once" in state_of(path)[lane_states.KEY]
+    with pytest.warns(
+        SeqDataWarning, match="resume: the checkpoint holds no lane states: what was put back last"
+    ):
         again = fit(lanes_of(), model=Carrying(), ckpt=path, max_epochs=1).model
     assert again.did.losses[0][:2] == (0, state_of(path)["position"])
 

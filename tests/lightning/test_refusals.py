@@ -58,6 +58,14 @@ def test_changed_data_may_begin_the_next_epoch(checkpoint):
     assert rest.log.epochs == [2]
 
 
+def test_changed_data_begins_the_epoch_that_comes_after_the_last_one(tmp_path):
+    fit(data_of(), folder=tmp_path, every=6, max_epochs=2)
+    grown = {"count": 30, "on_changed": "next_epoch"}
+    rest = fit(data_of(**grown), ckpt=tmp_path / "step=6.ckpt", max_epochs=3)
+    assert rest.log.train == fit(data_of(**grown), max_epochs=3).log.train[-16:]
+    assert rest.log.epochs == [1, 2]
+
+
 def test_a_plan_that_another_release_made_is_refused(checkpoint, tmp_path):
     def forge(saved):
         saved["SequenceDataModule"]["fingerprint"] = "0" * 32

@@ -39,10 +39,11 @@ def states(*, epochs: tuple, current: tuple, total: tuple, last: bool = False) -
     ],
 )
 def test_another_world_moves_all_counters_by_one_amount(current, moved):
-    saved = states(epochs=(2, 2, 1, 1), current=current, total=(10, 10, 10, 9), last=True)
+    total = tuple(count + 6 for count in current)
+    saved = states(epochs=(2, 2, 1, 1), current=current, total=total, last=True)
     repair(saved, Resume(Place(1, 8), step=8, shifted=True, steps=12))
     assert saved.batches["current"] == tracker(*moved)
-    assert saved.batches["total"] == tracker(10, 10, 10, 9)
+    assert saved.batches["total"] == tracker(*total)
     assert saved.batches["is_last_batch"] is False
     assert saved.epochs["current"] == tracker(2, 2, 1, 1)
 
@@ -98,6 +99,20 @@ def test_an_epoch_that_a_limit_closed_in_the_middle_is_open_again(epochs):
     repair(saved, Resume(Place(1, 2), step=2, shifted=False, steps=12))
     assert saved.epochs == {"current": tracker(2, 2, 1, 1), "total": tracker(2, 2, 1, 1)}
     assert saved.batches["current"] == tracker(2, 2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        (11, 11, 10, 9),  # an earlier resume went on from a step that failed
+        (11, 10, 10, 9),  # from a hook before it
+        (10, 9, 10, 9),  # on_train_batch_start ended an epoch before
+    ],
+)
+def test_totals_that_lightning_leaves_behind_are_those_of_the_epoch_again(total):
+    saved = states(epochs=(2, 2, 1, 1), current=(4, 4, 4, 3), total=total)
+    repair(saved, Resume(Place(1, 4), step=4, shifted=False, steps=12))
+    assert saved.batches["total"] == tracker(10, 10, 10, 9)
 
 
 def test_a_validation_that_was_cut_off_begins_again():

@@ -155,6 +155,37 @@ def test_a_batch_whose_step_failed_is_trained_again(way, tmp_path):
         assert_goes_on(whole, rest, failing, per_epoch=per_epoch)
 
 
+@pytest.mark.parametrize("way", ["max_epochs", "val_steps"])
+def test_a_run_whose_step_failed_goes_on_from_every_later_checkpoint(way, tmp_path):
+    options = WAYS[way]
+    whole = fit(data_of(), **options)
+    model = Recorder(fail_at=3)
+    fit(data_of(), model=model, folder=tmp_path / "0", every=100, **options)
+    (path,) = (tmp_path / "0").glob("*.ckpt")
+    fit(data_of(), ckpt=path, folder=tmp_path / "1", every=1, **options)
+    for again in checkpoints(tmp_path / "1")[:-1:3]:
+        rest = fit(data_of(), ckpt=again, **options)
+        rest.first_step = int(again.stem.split("=")[1])
+        assert_goes_on(whole, rest, saved_after(again), per_epoch=STEPS)
+
+
+class Skipping(Recorder):
+    """Ends its first epoch at the fourth batch."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if (batch.epoch, batch_idx) == (0, 3) else None
+
+
+def test_a_run_that_ended_an_epoch_early_goes_on_from_every_later_checkpoint(tmp_path):
+    whole = fit(data_of(), model=Skipping(), folder=tmp_path, every=1, max_epochs=2)
+    saved = checkpoints(tmp_path)[4:-1:2]
+    assert saved
+    for path in saved:
+        rest = fit(data_of(), model=Skipping(), ckpt=path, max_epochs=2)
+        assert rest.log.train == whole.log.train[int(path.stem.split("=")[1]) :]
+        assert rest.model.parameters_of() == whole.model.parameters_of()
+
+
 @pytest.mark.parametrize("every", [2, 1.0])
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_validation_that_failed_is_run_again_as_a_whole(every, failing, tmp_path):

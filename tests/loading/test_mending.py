@@ -245,3 +245,14 @@ def test_a_lane_reads_no_other_sequence_instead(store):
         Loader(store, TBPTT(2, 4), on_error="replace")
     weights = [batch.weight for batch in play(store, "mask", TBPTT(2, 4))[1]]
     assert any((weight == 0).any() for weight in weights)
+
+
+@pytest.mark.parametrize("policy", [Bucketed(1), TBPTT(1, 4), TBPTT(1, 4, segments=True)], ids=str)
+def test_a_batch_of_which_all_is_bad_has_targets_too(store, policy):
+    options = {"fields": ("x", "y"), "shift": 1, "max_errors": 1000, "transform": fails}
+    loader = Loader(store, policy, on_error="mask", prefetch=0, **options)
+    masked = 0
+    for batch in loader:
+        assert batch["targets"].shape == batch["x"].shape
+        masked += not bool(batch.weight.any())
+    assert masked

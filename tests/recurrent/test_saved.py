@@ -8,7 +8,7 @@ import torch
 from seqdata.errors import ResumeError
 from seqdata.loader import Loader
 from seqdata.policies.tbptt import TBPTT
-from seqdata.recurrent.states import LaneStates
+from seqdata.recurrent.states import STATE_VERSION, LaneStates
 from seqdata.world import World
 from tests.recurrent.harness import module_of, series, states_for
 
@@ -84,7 +84,7 @@ def test_e10_states_of_one_world_go_on_in_another(policy, before, after):
     joined = begun[0].states.joined(tables)
     saved = {
         "loader": begun[0].loader.state_dict(),
-        "lanes": {"version": 1, "tables": {"": joined}},
+        "lanes": {"version": STATE_VERSION, "tables": {"": joined}},
     }
     gone_on = [Run(policy, world=World(rank, after)).load(saved).play() for rank in range(after)]
     outs = {key: one for run in gone_on for key, one in run.outs.items()}
@@ -128,13 +128,13 @@ def test_states_of_ranks_at_different_batches_are_refused():
         one.joined([each.state_dict()["tables"][""] for each in (one, two)])
 
 
-@pytest.mark.parametrize("state", [{"version": 2, "tables": {}}, None, {}])
+@pytest.mark.parametrize("state", [{"version": 1, "tables": {}}, None, {}])
 def test_states_of_another_version_are_refused(state):
-    with pytest.raises(ResumeError, match=r"lanes: the saved states have version .*, must be 1"):
+    with pytest.raises(ResumeError, match=r"lanes: the saved states have version .*, must be 2"):
         LaneStates().load_state_dict(state)
 
 
 @pytest.mark.parametrize("table", [None, {}, {"epoch": 1}])
 def test_a_damaged_table_is_refused(table):
     with pytest.raises(ResumeError, match=r"lanes: the saved table 'train' is .* must have epoch"):
-        LaneStates().load_state_dict({"version": 1, "tables": {"train": table}})
+        LaneStates().load_state_dict({"version": STATE_VERSION, "tables": {"train": table}})
