@@ -11,9 +11,8 @@ import hashlib
 import io
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,9 @@ from seqdata.opening.data import store_of
 from seqdata.protocols import Columns, Store, Transform
 from seqdata.storage.arrow import ArrowStore
 from seqdata.storage.pieces import PieceColumn
+from seqdata.storage.sealing import keep_sealed, read_sealed
 from seqdata.storage.selecting import Carried
 from seqdata.storage.views import View, carried_of, carrying
-from seqdata.storage.writing.commit import write_synced
 from seqdata.storage.writing.lengths import narrow
 from seqdata.transforms import lengths_of, name_of
 
@@ -218,26 +217,23 @@ def _kept(store: Store, transform: Any, axis: str) -> Path | None:
 
 
 def _load(path: Path, count: int) -> NDArray[Any] | None:
-    """Give kept lengths; None where there are none, or not these."""
+    """Return kept lengths; None if there are none, or they are not these."""
+    content = read_sealed(path)
+    if content is None:
+        return None
     try:
-        lengths: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # not there, or cut off: they are measured again
+        lengths: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError):  # of another version: they are measured again
         return None
     right = isinstance(lengths, np.ndarray) and lengths.shape == (count,)
     return lengths if right and lengths.dtype.kind == "u" else None
 
 
 def _keep(path: Path, lengths: NDArray[Any]) -> None:
-    """Write lengths aside and rename them into place; a folder that cannot be written has none."""
+    """Keep lengths, named by what they were made from; not in a folder that cannot be written."""
     content = io.BytesIO()
     np.save(content, lengths, allow_pickle=False)
-    aside = path.with_suffix(f".{uuid.uuid4().hex}.new")
-    with suppress(OSError):
-        try:
-            write_synced(aside, content.getvalue())
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
+    keep_sealed(path, content.getvalue())
 
 
 @contextmanager

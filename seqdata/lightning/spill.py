@@ -6,6 +6,7 @@ store that rank 0 writes. Reads: rows. Makes: files, and views of them.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,8 +14,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, CorruptShardError
 from seqdata.lightning.outputs import Predicted, Rows, check_same
+from seqdata.storage.writing.shards import digest_of_file
 
 PLACES = np.dtype("<i8")
 
@@ -28,12 +30,14 @@ class Spilled:
         fields: Name -> what it is; empty where the rank had filler only.
         rows: Rows written.
         files: Name -> size in bytes; the first holds the places, the others fields in order.
+        digests: Name -> sha256 of what was written.
     """
 
     rank: int
     fields: dict[str, Predicted]
     rows: int
     files: dict[str, int]
+    digests: dict[str, str]
 
 
 class Spill:
@@ -51,6 +55,7 @@ class Spill:
         self._rank = rank
         self._rows = 0
         self._files: dict[str, BinaryIO] = {}
+        self._digests: dict[str, Any] = {}
         self.fields: dict[str, Predicted] = {}
 
     def add(self, rows: Rows, where: str) -> None:
@@ -67,10 +72,13 @@ class Spill:
             self.fields = rows.fields
             for name in (f"{self._stem}.places", *self._names()):
                 self._files[name] = open(self._folder / name, "wb")  # noqa: SIM115, until close()
+                self._digests[name] = hashlib.sha256()
         check_same(self.fields, rows.fields, where)
         arrays = [rows.places.astype(PLACES, copy=False), *rows.values.values()]
-        for file, array in zip(self._files.values(), arrays, strict=True):
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        for (name, file), array in zip(self._files.items(), arrays, strict=True):
+            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            file.write(content)
+            self._digests[name].update(content)
         self._rows += len(rows.places)
 
     def close(self) -> Spilled:
@@ -79,7 +87,8 @@ class Spill:
         for name, file in self._files.items():
             sizes[name] = file.tell()
             file.close()
-        return Spilled(self._rank, self.fields, self._rows, sizes)
+        digests = {name: one.hexdigest() for name, one in self._digests.items()}
+        return Spilled(self._rank, self.fields, self._rows, sizes, digests)
 
     def remove(self) -> None:
         """Close the files and delete them."""
@@ -136,6 +145,7 @@ def pool_of(folder: Path, spilled: list[Spilled]) -> Pool:
 
     Raises:
         ConfigError: If a rank's files cannot be seen here, or ranks predicted different things.
+        CorruptShardError: If a file is not what was written.
     """
     told = [one for one in spilled if one.fields]
     if not told:
@@ -185,3 +195,11 @@ def _check_seen(folder: Path, spilled: Spilled) -> None:
                 f"0 cannot see in {folder} ({state}); give a location that all ranks share",
                 rank=spilled.rank,
             )
+        digest = digest_of_file(path)
+        if digest != spilled.digests[name]:
+            raise CorruptShardError.at(
+                f"PredictionWriter: {path}: must be what rank {spilled.rank} wrote (sha256 "
+                f"{spilled.digests[name][:16]}), but is not ({digest[:16]}): disk or memory fail, "
+                "or another program wrote to it. Check them, and predict again",
+                file=str(path), rank=spilled.rank, expected=spilled.digests[name], found=digest,
+            )  # fmt: skip

@@ -22,7 +22,7 @@ from seqdata.protocols import Field, Store
 from seqdata.storage.checking.bits import SharedBits
 from seqdata.storage.checking.verifying import mode_of
 from seqdata.storage.columns import Layout, Source
-from seqdata.storage.location import local_path
+from seqdata.storage.location import check_same, local_path
 from seqdata.storage.manifest import MANIFEST, Manifest
 from seqdata.storage.mapped import Mapped, checks_of, count_checksums, map_files, source_over
 from seqdata.storage.parsing import load_manifest
@@ -90,9 +90,11 @@ def _open(root: Path, manifest: Manifest, verify: str, bits: SharedBits | None) 
     return ArrowStore(root, manifest, mapped, verify, bits if verify == "first_read" else None)
 
 
-def _reopen(location: str, verify: str, bits: SharedBits | None) -> ArrowStore:
+def _reopen(location: str, verify: str, bits: SharedBits | None, fingerprint: str) -> ArrowStore:
     root = Path(location)
-    return _open(root, load_manifest(root), verify, bits)
+    manifest = load_manifest(root)
+    check_same(Place(dataset=location), manifest.fingerprint, fingerprint)
+    return _open(root, manifest, verify, bits)
 
 
 class ArrowStore(SequenceStore):
@@ -135,7 +137,7 @@ class ArrowStore(SequenceStore):
         self._sources = Sources(layout, sources, manifest.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self._root), self._verify, self._bits)
+        return _reopen, (str(self._root), self._verify, self._bits, self.fingerprint)
 
     def __len__(self) -> int:
         return self._manifest.sequences

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from seqdata.errors import ConfigError, DataError, MissingShardError
+from seqdata.errors import ConfigError, DataError, FingerprintMismatch, MissingShardError
 from seqdata.storage.places import Place
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
@@ -22,7 +22,9 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's w
 
 
 def local_path(location: str | os.PathLike[str]) -> Path:
-    """Give the path of a local location: a path, or a ``file://`` URL.
+    """Return the absolute path of a local location: a path, or a ``file://`` URL.
+
+    It means the same after ``chdir``, and in a worker process.
 
     Raises:
         ConfigError: If the location is of another machine.
@@ -36,7 +38,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
         raise ConfigError(f"store: location is {text!r}, must be a path; give a folder")
     scheme, separator, _ = text.partition("://")
     if not separator:
-        return Path(text).expanduser()
+        return Path(text).expanduser().absolute()
     url = urlsplit(text)
     if scheme != "file" or url.netloc not in ("", "localhost"):
         raise ConfigError(
@@ -44,6 +46,27 @@ def local_path(location: str | os.PathLike[str]) -> Path:
             "URL; copy it to a local folder first"
         )
     return Path(unquote(url.path))
+
+
+def check_same(place: Place, found: str, opened: str) -> None:
+    """Raise if a data set that is opened again is not the one that was opened first.
+
+    Args:
+        place: Of the data set.
+        found: Its fingerprint now.
+        opened: The one that it had.
+
+    Raises:
+        FingerprintMismatch: If they differ.
+    """
+    if found != opened:
+        raise place.error(
+            FingerprintMismatch,
+            f"must be the data that was opened (fingerprint {opened[:16]}), but is other data "
+            f"({found[:16]}): it was changed or written again since then. Open it again, or "
+            "restore it",
+            expected=opened, found=found,
+        )  # fmt: skip
 
 
 def is_plain_name(name: str) -> bool:

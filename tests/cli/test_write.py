@@ -217,7 +217,7 @@ def test_the_command_runs_as_a_program(folder):
         check=False,
     )
     assert failed.returncode == 2
-    assert failed.stderr.startswith("error: nowhere: is not there")
+    assert failed.stderr.startswith(f"error: {folder / 'nowhere'}: is not there")
 
 
 def test_a_store_is_written_again_and_what_is_none_is_said(folder):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
+from seqdata.errors import ConfigError, CorruptShardError, IncompleteEpochError, PlanError
 from seqdata.lightning.merging import Target, write_pool
 from seqdata.lightning.outputs import Predicted, Rows
 from seqdata.lightning.spill import Spill, pool_of
@@ -91,6 +91,21 @@ def test_a_rank_whose_files_cannot_be_seen_is_named(tmp_path):
     values.unlink()
     with pytest.raises(ConfigError, match=r"\(is not there\); give a location that all ranks sha"):
         pool_of(tmp_path, told)
+
+
+@pytest.mark.parametrize("name", ["0-1.places", "0-1-0.values"])
+def test_a_bit_that_flips_in_what_a_rank_wrote_is_told(tmp_path, name):
+    told = spilled(tmp_path, [rows_at((0, 0, 4))], [rows_at((1, 0, 4))])
+    path, raw = tmp_path / name, (tmp_path / name).read_bytes()
+    for bit in range(0, 8 * len(raw), 7):
+        flipped = bytearray(raw)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(CorruptShardError, match="must be what rank 1 wrote") as caught:
+            pool_of(tmp_path, told)
+        assert (caught.value.facts["file"], caught.value.facts["rank"]) == (str(path), 1)
+    path.write_bytes(raw)
+    pool_of(tmp_path, told)
 
 
 def test_ranks_that_guessed_differently_are_named(tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -172,7 +173,16 @@ def test_a_view_keeps_its_numbers_beside_the_file(store):
     assert wrote()["data"]["train"] == {
         "view": {"path": store}, "numbers": "seqdata-run-train.npz",
     }  # fmt: skip
-    Path("seqdata-run-train.npz").unlink()
+    numbers = Path("seqdata-run-train.npz")
+    raw = numbers.read_bytes()
+    unsealed = np.load(numbers)["numbers"]
+    for content in (raw[:-2] + (b"0\n" if raw[-2:] != b"0\n" else b"1\n"), raw[::-1]):
+        numbers.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"numbers must lie in .* and cannot be read \("):
+            again(2)
+    np.savez(numbers, numbers=unsealed)  # of an older release: the archive has checksums
+    assert told(again(2)) == run.model.kept
+    numbers.unlink()
     with pytest.raises(ConfigError, match=r"numbers must lie in 'seqdata-run-train\.npz' beside"):
         again(2)
 
@@ -304,6 +314,21 @@ def test_what_is_no_run_file_is_refused(content, message):
         Path("run.yaml").write_text(content)
     with pytest.raises(ConfigError, match=message):
         RunFile.read(Path("run.yaml"))
+
+
+def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(caplog):
+    path, elsewhere = Path(NAME), Path("copy.yaml")
+    described({"train": {"path": "/data"}}).write(path)
+    assert RunFile.read(path).data == {"train": {"path": "/data"}}
+    path.rename(elsewhere)  # it may be named and lie as one likes
+    assert RunFile.read(elsewhere).data == {"train": {"path": "/data"}}
+    changed = elsewhere.read_bytes().replace(b"/data", b"/date")
+    elsewhere.write_bytes(changed)
+    with pytest.raises(ConfigError, match=r"must be as a fit wrote it, but its seal .* remove the"):
+        RunFile.read(elsewhere)
+    elsewhere.write_bytes(b"".join(changed.splitlines(keepends=True)[:-1]))
+    assert RunFile.read(elsewhere).data == {"train": {"path": "/date"}}
+    assert "copy.yaml: has no seal: it is believed, as an older or edited file" in caplog.text
 
 
 @pytest.mark.parametrize(

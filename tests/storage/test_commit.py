@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,10 @@ import pytest
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.sealing import sealed
+from seqdata.storage.writing import commit
+from seqdata.storage.writing.parts import write_part
+from seqdata.storage.writing.scheme import Scheme, agree
 from seqdata.storage.writing.writer import write_arrow
 from seqdata.testing.waiting import patient
 
@@ -105,3 +110,37 @@ def test_two_writers_of_one_folder_are_refused(tmp_path):
 
     with pytest.raises(ConfigError, match="another process is writing here, must be one at a time"):
         write_arrow(tmp_path, rows())
+
+
+@pytest.mark.parametrize("name", ["scheme.json", "moves.json", "00000.done"])
+def test_notes_of_a_writer_are_believed_sealed_only(tmp_path, name):
+    """A flipped bit in them loses work, never data: what they are about is done again."""
+    folder = tmp_path / "aside"
+    folder.mkdir()
+    scheme = Scheme(axes=None, shard_bytes=1, key="id", algorithm="crc32c", parts=None)
+    part = partial(list, [{"x": [1, 2]}, {"x": [3]}])
+    if name == "scheme.json":
+        agree(tmp_path, folder, scheme)
+    elif name == "moves.json":
+        (folder / name).write_bytes(sealed(b'{"a": "part-00000.arrow"}', name))
+        (tmp_path / "part-00000.arrow").touch()
+    else:
+        due = write_part(folder, 0, part, scheme)
+    raw = (folder / name).read_bytes()
+    for bit in range(0, 8 * len(raw), 5):
+        flipped = bytearray(raw)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (folder / name).write_bytes(flipped)
+        if name == "scheme.json":
+            with pytest.raises(ConfigError, match=r"must be as the writer left it, but is damaged"):
+                agree(tmp_path, folder, scheme)
+        elif name == "moves.json":
+            commit._undo_moves(tmp_path, folder)
+            assert (tmp_path / "part-00000.arrow").exists()
+        else:
+            assert write_part(folder, 0, part, scheme).shards == due.shards
+            assert (folder / name).read_bytes() == raw
+    if name == "moves.json":
+        (folder / name).write_bytes(raw)
+        commit._undo_moves(tmp_path, folder)
+        assert [path.name for path in folder.iterdir()] == ["a"]

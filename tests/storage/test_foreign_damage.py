@@ -1,5 +1,7 @@
 """Files that others wrote, and what is wrong with them."""
 
+import io
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -16,6 +18,7 @@ from seqdata.opening import open_store
 from seqdata.storage.foreign import decoded
 from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.pieces import PieceColumn
+from seqdata.storage.sealing import sealed
 
 LENGTHS = [3, 0, 5, 1]
 
@@ -83,8 +86,9 @@ def test_lengths_that_cannot_be_true_are_counted_again(tmp_path, damage):
     if damage is None:
         with np.load(kept) as content:
             changed = dict(content) | {"lengths/x": np.arange(2, dtype=np.uint32)}
-        with open(kept, "wb") as file:
-            np.savez(file, **changed)
+        file = io.BytesIO()
+        np.savez(file, **changed)
+        kept.write_bytes(sealed(file.getvalue(), kept.name))
     else:
         kept.write_bytes(damage)
     assert open_store(tmp_path / "a.parquet").lengths.tolist() == LENGTHS
@@ -100,16 +104,19 @@ def test_lengths_that_cannot_be_kept_are_counted_all_the_same(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [kept.name]
 
 
-def test_a_file_that_shrank_after_it_was_opened_is_an_error(tmp_path):
+@pytest.mark.parametrize("length", [1, 5])
+def test_a_file_that_shrank_or_grew_after_it_was_counted_is_an_error(tmp_path, length):
     path = tmp_path / "a.parquet"
     pa.parquet.write_table(pa.table({"x": [[1, 2, 3], [4]]}), path)
     store = open_store(path)
     object.__setattr__(
         store._sources.by_name["x"], "decode",
-        lambda unit: decoded.Decoded(np.array([1, 4]), np.array([0, 1, 2])),
+        lambda unit: decoded.Decoded(np.arange(6), np.array([0, length, 6])),
     )  # fmt: skip
-    with pytest.raises(CorruptSampleError, match="has 1 timesteps, must have at least 3; the file"):
-        store.read(np.array([[0, 0, 3]]), ["x"])
+    with pytest.raises(
+        CorruptSampleError, match=f"must have 3 timesteps as were counted, but has {length}: the"
+    ):
+        store.read(np.array([[0, 0, 1]]), ["x"])
 
 
 def test_files_of_other_columns_are_refused(tmp_path):

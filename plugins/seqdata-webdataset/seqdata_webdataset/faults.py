@@ -6,6 +6,9 @@ flow: beside the backend; nothing of the plugin imports it. Makes: data sets in 
 
 from __future__ import annotations
 
+import io
+import json
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seqdata.storage.remote.options import Remote
-from seqdata.testing.faults.subject import VERIFY, Extent, Subject
+from seqdata.testing.faults.subject import VERIFY, Extent, Kept, Subject
 from seqdata_webdataset.finding import SUFFIX
 from seqdata_webdataset.keeping import FOLDER, find_index, read_index
 from seqdata_webdataset.opening import open_webdataset
@@ -46,9 +49,8 @@ def _values(folder: Path) -> list[Extent]:
         if file is not None:
             index = read_index(str(folder), number, file)
             for one in index.members.values():
-                if one.numbers is None:  # numbers are read from the index
-                    both = np.stack([one.begins, one.sizes], axis=1).tolist()
-                    found += [(name, begin, size) for begin, size in both if size > 0]
+                both = np.stack([one.begins, one.sizes], axis=1).tolist()
+                found += [(name, begin, size) for begin, size in both if size > 0]
     return sorted(found)
 
 
@@ -56,8 +58,26 @@ def _others(folder: Path) -> list[str]:
     return sorted(f"{FOLDER}/{path.name}" for path in (folder / FOLDER).iterdir())
 
 
+def _write_counted(root: Path) -> Path:
+    with tarfile.open(root / "x.tar", "w") as shard:
+        for number in range(40):
+            content = json.dumps(list(range(number))).encode()
+            member = tarfile.TarInfo(f"u{number}.json")
+            member.size = len(content)
+            shard.addfile(member, io.BytesIO(content))
+    _read_counted(root)
+    (path,) = (root / FOLDER).glob("lengths-*")
+    return path
+
+
+def _read_counted(root: Path) -> Any:
+    store = open_webdataset(root, schema={"json": "int64"}, index="build", progress=False)
+    return store.lengths.tolist()
+
+
 TAR = Subject(
     name="tar", verify=VERIFY, write=_write, open=_open, served=_open_served, hits=SUFFIX,
     shards=_shards, values=_values, others=_others,
+    kept=(Kept(name="counted lengths", write=_write_counted, read=_read_counted),),
 )  # fmt: skip
 """Tar shards of ours, with their indexes."""

@@ -17,12 +17,13 @@ from seqdata.errors import DataError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.checking.bits import SharedBits
 from seqdata.storage.checking.verifying import Checks
-from seqdata.storage.columns import Layout, Source
+from seqdata.storage.columns import Layout
 from seqdata.storage.places import quoted
 from seqdata.storage.schema import field_width
 from seqdata.storage.texts import TextSource
 from seqdata.storage.writing.lengths import narrow
 from seqdata_webdataset.heads import Head
+from seqdata_webdataset.kept_numbers import NumberSource
 from seqdata_webdataset.lengths import Opened, axes_of_fields, place_of, steps_of
 from seqdata_webdataset.placed import PlacedSource, PlacedTexts, Runs, doubled
 from seqdata_webdataset.schema import Extension, Wanted
@@ -31,7 +32,7 @@ from seqdata_webdataset.whole import WholeSource
 
 Survey = Callable[[Wanted, Callable[[int], WholeSource], list[int]], NDArray[np.int64]]
 """Gives the timesteps of a field that must be decoded for it, of shards with so many sequences."""
-FieldSource = Source | PlacedSource | PlacedTexts | WholeSource
+FieldSource = NumberSource | PlacedSource | PlacedTexts | WholeSource
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -250,20 +251,15 @@ def _checks(
 def _source(
     opened: Opened, layout: Layout, one: Wanted, runs: Runs, checks: Mapping[str, Checks]
 ) -> FieldSource:
-    if one.how == "number":
-        dtype = np.dtype(one.field.dtype)
-        values = [
-            index.members[one.extension].numbers
-            if one.extension in index.members
-            else np.empty(0, dtype=np.int64)
-            for index in opened.indexes
-        ]
-        there = [value.astype(dtype) for value in values if value is not None]
-        return Source.of(one.name, one.field, layout, there)
     found = checks.get(one.extension)
-    if one.how == "text":
+    if one.how in ("number", "text"):
         raw = PlacedSource.of(one.name, _BYTES, layout, opened.content or (), runs, found)
-        return PlacedTexts(raw, one.field)
+        if one.how == "text":
+            return PlacedTexts(raw, one.field)
+        having = [index.members.get(one.extension) for index in opened.indexes]
+        numbers = [_NONE if members is None else members.numbers for members in having]
+        there = [each for each in numbers if each is not None]
+        return NumberSource.of(one.name, one.field, layout, there, raw)
     aligned = one.how == "place" and not (
         runs.unit(field_width(one.field)) % np.dtype(one.field.dtype).itemsize
     )

@@ -41,19 +41,32 @@ _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
 def text_of(location: Location) -> str:
-    """Give a location as one text, which means the same again.
+    """Return a location as one text, which means the same again, from any folder.
 
     Raises:
         ConfigError: If it is no path and no list of them.
     """
     if isinstance(location, str | os.PathLike):
-        return os.fspath(location)
+        return JOINED.join(map(_from_root, os.fspath(location).split(JOINED)))
     parts = list(location) if isinstance(location, Sequence) else []
     if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
         raise ConfigError(
             f"webdataset: location is {location!r}, must be a path or a list of paths of tar files"
         )
-    return JOINED.join(os.fspath(part) for part in parts)
+    return JOINED.join(_from_root(os.fspath(part)) for part in parts)
+
+
+def _from_root(part: str) -> str:
+    """Return a path with the folder that it is relative to; a URL or program as it is."""
+    if not part or "://" in part or _is_program(part):
+        return part
+    if part.startswith("{"):  # the folder may be in the braces
+        return JOINED.join(str(local_path(one)) for one in _expanded(part, part))
+    return str(local_path(part))
+
+
+def _is_program(part: str) -> bool:
+    return part.startswith(("pipe:", "|")) or part.endswith("|")
 
 
 def find_shards(location: str, remote: Remote | None = None) -> list[Shard]:
@@ -73,7 +86,7 @@ def find_shards(location: str, remote: Remote | None = None) -> list[Shard]:
     """
     found: list[Shard] = []
     for part in location.split(JOINED):
-        if part.startswith(("pipe:", "|")) or part.endswith("|"):
+        if _is_program(part):
             raise UnsafeContentError(
                 f"webdataset: {part!r} would run a program, must be a path; run it yourself and "
                 "open the file that it makes"

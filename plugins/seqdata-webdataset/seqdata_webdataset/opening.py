@@ -27,6 +27,7 @@ from seqdata.storage.checking.bits import SharedBits
 from seqdata.storage.checking.verifying import check_mode, mode_of
 from seqdata.storage.hashing import hash_texts
 from seqdata.storage.ids import check_ids
+from seqdata.storage.location import check_same
 from seqdata.storage.manifest import Checking
 from seqdata.storage.places import Place
 from seqdata.storage.remote.cache import NoRoomError
@@ -35,6 +36,7 @@ from seqdata.storage.remote.kept import Kept
 from seqdata.storage.remote.options import Remote, remote_of
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.remote.urls import shown
+from seqdata.storage.sealing import read_sealed
 from seqdata.storage.texts import TextSource
 from seqdata.storage.writing.progress import told
 from seqdata_webdataset.bringing import Bringing
@@ -129,8 +131,11 @@ def _check(where: str, verify: str | None, index: str | None, keys: str) -> None
         )
 
 
-def _reopen(options: Options, bits: SharedBits | None) -> WebDatasetStore:
-    return open_shards(options, bits, find_shards(options.location, options.remote), False)
+def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> WebDatasetStore:
+    shards = find_shards(options.location, options.remote)
+    store = open_shards(options, bits, shards, False)
+    check_same(Place(dataset=store.location), store.fingerprint, fingerprint)
+    return store
 
 
 def open_shards(
@@ -311,9 +316,9 @@ def _count(
     """Give the timesteps of members that must be decoded for it, counted once and kept."""
     name = hashlib.sha256(f"{digest}\n{one.name}".encode()).hexdigest()[:32]
     places, count = shard.kept(f"lengths-{name}.npy"), sum(counts)
-    for path in places:
-        with suppress(OSError, ValueError, EOFError):
-            kept: NDArray[np.int64] = np.load(path, allow_pickle=False)
+    for content in filter(None, map(read_sealed, places)):
+        with suppress(ValueError, EOFError):
+            kept: NDArray[np.int64] = np.load(io.BytesIO(content), allow_pickle=False)
             if kept.shape == (count,) and kept.dtype == np.int64 and int(kept.min(initial=0)) >= 0:
                 return kept
     made: list[int] = []
@@ -325,7 +330,7 @@ def _count(
                 if bar is not None and at % 256 == 0:
                     bar.tell(len(made), 0)
     lengths = np.array(made, dtype=np.int64)
-    content = io.BytesIO()
-    np.save(content, lengths, allow_pickle=False)
-    keep(places, content.getvalue())
+    file = io.BytesIO()
+    np.save(file, lengths, allow_pickle=False)
+    keep(places, file.getvalue())
     return lengths

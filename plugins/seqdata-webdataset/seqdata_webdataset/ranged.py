@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.columns import Source
 from seqdata.storage.places import Place
 from seqdata.storage.remote.files import RemoteFiles, Stat
 from seqdata.storage.remote.filling import Filling, empty
@@ -23,6 +22,7 @@ from seqdata_webdataset.bringing import Asked, OneShard
 from seqdata_webdataset.checked import check_headers, check_size
 from seqdata_webdataset.fields import FieldSource, Made
 from seqdata_webdataset.headers import BLOCK
+from seqdata_webdataset.kept_numbers import NumberSource
 from seqdata_webdataset.placed import PlacedSource, Runs
 from seqdata_webdataset.shard_index import ShardIndex
 
@@ -160,12 +160,12 @@ def ranges_of(sources: Mapping[str, FieldSource], asked: Asked) -> Iterable[NDAr
     """Give the ranges of a shard, int64 (n, 2) each, that a batch needs of its fields."""
     for name in asked.names:
         source = sources[name]
-        if isinstance(source, Source):  # its values are in the index
-            continue
+        if isinstance(source, NumberSource) and source.source is None:
+            continue  # its values are in the index, and nothing is verified
         if isinstance(source, PlacedSource):
             cut = source.field.axis == asked.axis
             yield _ranges(source, asked.spans, cut=cut)
-        else:  # texts, and what is decoded
+        elif source.source is not None:  # numbers, texts, and what is decoded
             yield _ranges(source.source, asked.spans, cut=False)
 
 

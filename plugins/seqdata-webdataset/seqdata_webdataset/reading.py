@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field
-from seqdata.storage.columns import Source, SpanColumn
 from seqdata.storage.schema import no_such
 from seqdata_webdataset.fields import FieldSource
 from seqdata_webdataset.placed import PlacedTexts
@@ -80,10 +79,7 @@ def read_sources(
         along = fields[name].axis
         if along not in whole:
             whole[along] = _whole(spans[:, 0], along, lengths_of)
-        if isinstance(source, Source):
-            columns[name] = SpanColumn(source, whole[along])
-        else:
-            columns[name] = source.take(whole[along])
+        columns[name] = source.take(whole[along])
     return columns
 
 

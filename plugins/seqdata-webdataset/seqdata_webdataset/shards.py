@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.storage.places import Place
+from seqdata.storage.sealing import keep_sealed
 from seqdata_webdataset.files import content_of, map_shard
 from seqdata_webdataset.keeping import (
     FOLDER,
     find_index,
     index_files,
-    put_file,
     read_index,
     write_index,
 )
@@ -195,8 +195,9 @@ def with_told(index: ShardIndex, listed: Listed | None) -> ShardIndex:
 
 
 def keep(places: list[Path], content: bytes) -> None:
-    """Keep a file in the first place that can be written."""
+    """Keep a sealed file in the first place that can be written."""
     for path in places:
         with suppress(OSError):
-            put_file(path, content)
-            return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if keep_sealed(path, content):
+                return

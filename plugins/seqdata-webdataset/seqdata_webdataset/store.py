@@ -79,7 +79,7 @@ class WebDatasetStore(SequenceStore):
         self._fingerprint: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopen, (self._options, self._made.bits)
+        return self._reopen, (self._options, self._made.bits, self.fingerprint)
 
     def __len__(self) -> int:
         return len(self._made.layout)

@@ -46,21 +46,25 @@ class WholeSource:
 
         Raises:
             ConfigError: If a span is not there.
-            CorruptSampleError: If a checksum is wrong, or a member holds less than was counted.
+            CorruptSampleError: If a checksum is wrong, or a member holds more or less than was
+                counted.
             DecodeError: If a member is not what the schema says.
         """
         about = self.wanted.field
-        check_spans(self.source.layout, self.wanted.name, about.axis, spans)
-        pieces = []
+        layout, pieces = self.source.layout, []
+        check_spans(layout, self.wanted.name, about.axis, spans)
+        lengths = None if about.axis is None else layout.lengths_of[about.axis]
         for number, start, stop in spans.tolist():
             whole = self._whole(number)
-            if len(whole) < stop:
+            length = 1 if lengths is None else int(lengths[number])
+            if len(whole) != length:
                 _, begin, size = self.source.find(number)
-                raise self.source.layout.place(number, self.wanted.name, begin, size).error(
+                raise layout.place(number, self.wanted.name, begin, size).error(
                     CorruptSampleError,
-                    f"has {len(whole)} timesteps, must have at least {stop}; the shard is not the "
-                    "one that was counted, make the index anew",
-                    expected=stop, found=len(whole),
+                    f"must have {length} timesteps as were counted, but has {len(whole)}: the "
+                    "shard is not the one that was counted. Restore it, or rebuild its index with "
+                    "`seqdata index --anew`",
+                    expected=length, found=len(whole),
                 )  # fmt: skip
             pieces.append(whole[start:stop])
         return PieceColumn(np.dtype(about.dtype), about.shape, pieces)

@@ -25,6 +25,7 @@ from seqdata.storage.ids import check_ids
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.places import Place
 from seqdata.storage.schema import infer_fields
+from seqdata.storage.sealing import read_sealed, sealed
 from seqdata.storage.tables import as_rows
 from seqdata.storage.writing.commit import (
     FACTS,
@@ -253,7 +254,8 @@ def write_shard(folder: Path, load: Load, scheme: str, about: Told) -> Whole:
             load.number, load.samples, len(content), index.sha256, load.first, load.last, scheme,
             load.full,
         )  # fmt: skip
-        write_whole(path.with_suffix(FACTS), json.dumps(asdict(whole)).encode())
+        facts = path.with_suffix(FACTS)
+        write_whole(facts, sealed(json.dumps(asdict(whole)).encode(), facts.name))
     return whole
 
 
@@ -276,7 +278,7 @@ def _kept(folder: Path, scheme: str, root: Path) -> dict[int, Whole]:
     found: dict[int, Whole] = {}
     for path in sorted(folder.glob(f"*{FACTS}")):
         try:
-            one = Whole(**json.loads(path.read_bytes()))
+            one = Whole(**json.loads(read_sealed(path) or b"null"))
         except (ValueError, TypeError):  # damaged: the shard is written again
             continue
         if one.scheme != scheme:

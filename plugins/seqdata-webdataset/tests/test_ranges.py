@@ -130,9 +130,20 @@ def test_neighbours_are_one_request_and_fields_that_were_not_asked_for_stay(web,
     assert [method for method, _ in server.asked] == ["GET"] * len(filled) + ["HEAD"]
     assert source.bytes == 12 * sum(filled)
     server.asked.clear()
-    store.read(spans, ["cls"])["cls"][0]  # it is in the index
     apart.read(spans, ["mel.npy"])  # they have come
     assert server.asked == []
+
+
+def test_the_bytes_of_labels_come_where_they_are_verified(web, ranges):
+    server, source = web
+    spans = np.array([[n, 0, 1] for n in (11, 12, 13)])
+    for verify, asked in (("off", []), (None, ["GET", "HEAD"])):
+        store = open_store(location_of(server), remote=ranges(gap=1 << 20), verify=verify)
+        read(store, 12, 0, 0)  # the shard is known
+        server.asked.clear()
+        source.bytes = 0
+        assert store.read(spans, ["cls"])["cls"][0].tolist() == [11 % 5]
+        assert [method for method, _ in server.asked] == asked
 
 
 def test_keys_ask_for_nothing(web, ranges):

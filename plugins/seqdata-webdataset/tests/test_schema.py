@@ -13,6 +13,7 @@ from seqdata_webdataset.decoding import MAX_MEMBER
 
 from seqdata.errors import ConfigError, CorruptSampleError, DecodeError, LimitError
 from seqdata.protocols import Field
+from seqdata.storage.sealing import sealed
 from seqdata.testing.stores import check_store
 
 X = np.arange(6, dtype=np.float32)
@@ -138,10 +139,12 @@ def test_lengths_that_must_be_decoded_are_counted_once(npy, opened, folder, monk
     open_webdataset(path, index="build", schema={"json": "int64"}, progress=False)
     (kept,) = (path.parent / "seqdata-index").glob("lengths-*.npy")
     assert np.load(kept).tolist() == [0, 1, 2]
-    np.save(kept, np.array([0, 1, 5]))  # believed: it is not counted again
+    forged = io.BytesIO()
+    np.save(forged, np.array([0, 1, 5]))
+    kept.write_bytes(sealed(forged.getvalue(), kept.name))  # believed: it is not counted again
     store = open_webdataset(path, schema={"json": "int64"})
     with pytest.raises(
-        CorruptSampleError, match="has 2 timesteps, must have at least 5; the shard"
+        CorruptSampleError, match="must have 5 timesteps as were counted, but has 2: the shard"
     ):
         store.read(np.array([[2, 0, 5]]), ["json"])
     kept.write_bytes(b"x")

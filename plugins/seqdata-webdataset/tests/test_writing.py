@@ -114,7 +114,9 @@ def test_damaged_leftovers_are_written_again(tmp_path, whole):
     failed(tmp_path / "s")
     (aside,) = (tmp_path / "s").glob(".seqdata-tmp-*")
     (aside / "shard-000000.tar").write_bytes(b"damaged")
-    (aside / "shard-000001.facts").write_bytes(b"{")
+    facts = bytearray((aside / "shard-000001.facts").read_bytes())
+    facts[facts.index(b'"samples": ') + len(b'"samples": ')] ^= 1  # one more, or one less
+    (aside / "shard-000001.facts").write_bytes(facts)
     (aside / "shard-000002.facts").write_text(json.dumps({"number": 2}))
     write_webdataset(tmp_path / "s", rows(), shard_bytes=SHARD)
     assert files(tmp_path / "s") == whole

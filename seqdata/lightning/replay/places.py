@@ -25,6 +25,7 @@ from seqdata.opening.members import STORE_MEMBERS
 from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
 from seqdata.storage.remote.urls import without_secrets
+from seqdata.storage.sealing import has_seal, unsealed
 from seqdata.storage.selecting import Carried
 from seqdata.storage.views import View, carrying, take
 
@@ -149,8 +150,12 @@ def opened(
 
 
 def _arrays(path: Path, argument: str, objects: Objects) -> dict[str, NDArray[Any]]:
+    """Return the arrays in a file beside a run file; an archive without a seal has checksums."""
     try:
-        with np.load(path, allow_pickle=False) as found:
+        raw = path.read_bytes()
+        if has_seal(raw) and unsealed(raw, path.name) is None:
+            raise ValueError("its seal is that of another content")
+        with np.load(io.BytesIO(raw), allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(

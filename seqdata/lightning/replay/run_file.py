@@ -9,6 +9,7 @@ it. Reads: options, a file. Makes: a file, options.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,10 @@ from seqdata.lightning.replay.course import Course
 from seqdata.lightning.replay.naming import IMPORT, NOTHING, OBJECT, Names, Objects
 from seqdata.lightning.replay.places import PATH, VIEW, Arrays, Locations, content_of, opened
 from seqdata.opening.naming import resolve_policy
+from seqdata.storage.sealing import has_seal, sealed, unsealed
 from seqdata.storage.writing.commit import write_whole
 
+_logger = logging.getLogger("seqdata.replay")
 NAME = "seqdata-run.yaml"
 VERSION = 1
 _MOST = 1 << 20  # bytes of a run file
@@ -101,7 +104,7 @@ class RunFile:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         for name, arrays in self.beside.items():
-            write_whole(path.parent / name, content_of(arrays))
+            write_whole(path.parent / name, sealed(content_of(arrays), name))
         plain = {
             "seqdata_run": VERSION,
             "versions": dict(self.versions),
@@ -113,7 +116,7 @@ class RunFile:
             "import_from": list(self.roots),
         }
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
-        write_whole(path, (_HEAD.format(name=path.name) + text).encode())
+        write_whole(path, sealed((_HEAD.format(name=path.name) + text).encode(), NAME))
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -276,6 +279,13 @@ def _loaded(path: Path) -> Mapping[str, Any]:
         ) from error
     if len(content) > _MOST:
         raise ConfigError(f"{path}: has more than {_MOST} bytes, must be a run file; pass {NAME}")
+    if not has_seal(content):
+        _logger.warning("%s: has no seal: it is believed, as an older or edited file", path)
+    elif unsealed(content, NAME) is None:
+        raise ConfigError(
+            f"{path}: must be as a fit wrote it, but its seal (the last line) is that of another "
+            "content: it was damaged or edited. Restore it; if you edited it, remove the last line"
+        )
     try:
         plain = yaml.safe_load(content)
     except (yaml.YAMLError, UnicodeDecodeError) as error:

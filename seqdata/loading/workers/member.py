@@ -28,7 +28,7 @@ from seqdata.loading.options import PlayOptions
 from seqdata.loading.request import Request
 from seqdata.loading.workers.arena import Arena
 from seqdata.loading.workers.server import context_of, undisturbed
-from seqdata.loading.workers.worker import Desk, Sealed, work
+from seqdata.loading.workers.worker import Desk, Sealed, data_of, work
 from seqdata.storage.anonymous import Anonymous
 from seqdata.transforms import name_of
 
@@ -98,7 +98,9 @@ def started(
     state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
     by_main = threading.current_thread() is threading.main_thread()
     by_main |= context.get_start_method() == "forkserver"  # which has no other thread
-    desk = Desk(number, theirs, arena, stacks, int(state[0]), by_main, Sealed(fetching))
+    desk = Desk(
+        number, theirs, arena, stacks, int(state[0]), by_main, Sealed(fetching), data_of(fetching)
+    )
     process = context.Process(
         target=work, args=(desk,), name=f"seqdata-worker-{number}", daemon=True
     )

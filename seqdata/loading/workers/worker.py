@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import parent_process, reduction
 from multiprocessing.connection import Connection, wait
@@ -37,8 +37,14 @@ from seqdata.loading.workers.arena import Arena
 from seqdata.loading.workers.objects import ObjectParcel, reduced_tensor
 from seqdata.loading.workers.server import end_with_parent, leave_to_parent
 from seqdata.loading.workers.wire import Parcel, Tell, get_requests
-from seqdata.protocols import Watched
+from seqdata.protocols import Store, Watched
 from seqdata.storage.anonymous import Anonymous
+from seqdata.storage.dataset import DatasetStore
+from seqdata.storage.joining import JoinedStore
+from seqdata.storage.location import check_same
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.places import Place, Placing
+from seqdata.storage.views import View, title_of
 
 MESSAGE = struct.Struct("<qqq")
 DONE, OWN = 0, 1  # kinds of messages: a task is done, memory of an answer that is too large
@@ -98,6 +104,7 @@ class Desk:
         seed: Of the global generators of random numbers, which a Dataset may use.
         by_main: Whether the main thread of the training process starts it, or a fork server.
         fetching: Makes the columns.
+        data: Fingerprints of the stores that it opens again.
     """
 
     number: int
@@ -107,6 +114,7 @@ class Desk:
     seed: int
     by_main: bool
     fetching: Sealed
+    data: list[str]
 
 
 class Failure(Exception):
@@ -131,7 +139,7 @@ def work(desk: Desk) -> None:
 
     fetching: Work | Exception
     try:
-        fetching = _watched(desk.fetching.open(), tell)
+        fetching = _watched(_same(desk.fetching.open(), desk.data), tell)
     except Exception as error:  # told in place of every answer
         fetching = _unmakeable(error)
     _seed(desk)
@@ -142,6 +150,35 @@ def work(desk: Desk) -> None:
         status[slots.SEQUENCE] = -1
         with contextlib.suppress(OSError):  # the crew has closed the connection
             desk.connection.send_bytes(answered)
+
+
+def data_of(fetching: Work) -> list[str]:
+    """Return the fingerprints of the stores that a worker opens again."""
+    return [one.fingerprint for one in _opened_again(fetching.reading.store)]
+
+
+def _opened_again(store: Store) -> Iterator[Store]:
+    """Return the stores that are not sent as they are, but by where they lie."""
+    if isinstance(store, View):
+        yield from _opened_again(store.base)
+    elif isinstance(store, JoinedStore):
+        for part in store.parts:
+            yield from _opened_again(part)
+    elif not isinstance(store, DatasetStore | MemoryStore):
+        yield store
+
+
+def _same(fetching: Work, data: list[str]) -> Work:
+    """Return what was sent, if the stores that were opened again hold the same data.
+
+    Raises:
+        FingerprintMismatch: If one does not, whatever backend it is of.
+    """
+    stores = _opened_again(fetching.reading.store)
+    for store, fingerprint in zip(stores, data, strict=True):
+        place = store.place(-1) if isinstance(store, Placing) else Place(dataset=title_of(store))
+        check_same(place, store.fingerprint, fingerprint)
+    return fetching
 
 
 def _unmakeable(error: Exception) -> SeqDataError:

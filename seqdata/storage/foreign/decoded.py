@@ -81,7 +81,7 @@ class DecodedSource:
 
         Raises:
             ConfigError: If a span is not there.
-            CorruptSampleError: If a unit holds less than its length says.
+            CorruptSampleError: If a unit holds more or less than its length says.
             DecodeError: If a value is missing, or bytes are no text.
         """
         check_spans(self.layout, self.name, self.field.axis, spans)
@@ -104,15 +104,16 @@ class DecodedSource:
             first, last = decoded.offsets[first : first + 2].tolist()
         if self.field.dtype in TEXTS:
             return self._text(decoded.values[first:last].tobytes(), number)
-        piece = decoded.values[first:last][start:stop]
-        if len(piece) != stop - start:
+        axis = self.field.axis
+        length = 1 if axis is None else int(self.layout.lengths_of[axis][number])
+        if last - first != length:
             raise self.layout.place(number, self.name).error(
                 CorruptSampleError,
-                f"has {last - first} timesteps, must have at least {stop}; the file changed after "
-                "it was opened, open it again",
-                expected=stop, found=int(last - first),
+                f"must have {length} timesteps as were counted, but has {last - first}: the file "
+                "changed since then. Open it again",
+                expected=length, found=int(last - first),
             )  # fmt: skip
-        return np.array(piece)
+        return np.array(decoded.values[first:last][start:stop])
 
     def _text(self, raw: bytes, number: int) -> str | bytes:
         if self.field.dtype == "bytes":

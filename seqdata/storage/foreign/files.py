@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from seqdata.errors import ConfigError, DataError
+from seqdata.errors import (
+    ConfigError,
+    CorruptShardError,
+    DataError,
+    MissingShardError,
+)
 from seqdata.storage.location import is_plain_name
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.places import Place
 from seqdata.storage.writing.commit import OWN_FILES, unfinished
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
-_STATE = "state.json"  # what the datasets library writes beside its files, naming those that count
-_MOST_STATE = 1 << 24  # bytes
+STATE = "state.json"  # what the datasets library writes beside its files, naming those that count
+_INFO = "dataset_info.json"  # lies beside it
+MOST_STATE = 1 << 24  # bytes
+_OF = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 
 
 def is_foreign(location: str | os.PathLike[str]) -> bool:
@@ -41,6 +49,8 @@ def files_of(root: Path) -> tuple[Path, list[str]]:
 
     Raises:
         ConfigError: If nothing is there.
+        MissingShardError: If a file that is named is not there.
+        CorruptShardError: If the state of a saved dataset is damaged.
         DataError: If there is no such file, or files of Arrow and of Parquet lie together.
     """
     if not root.exists():
@@ -51,7 +61,10 @@ def files_of(root: Path) -> tuple[Path, list[str]]:
     if not root.is_dir():
         return root.parent, [root.name]
     there = [one.name for one in root.iterdir()]
-    return root, chosen_of(str(root), there, _named_by_datasets(root / _STATE))
+    state, named = root / STATE, []
+    if state.is_file() and state.stat().st_size <= MOST_STATE:
+        named = named_by_datasets(str(root), state.read_bytes(), there)
+    return root, chosen_of(str(root), there, named)
 
 
 def chosen_of(location: str, there: Iterable[str], named: Sequence[str]) -> list[str]:
@@ -62,9 +75,16 @@ def chosen_of(location: str, there: Iterable[str], named: Sequence[str]) -> list
         there: All names in it.
         named: Those that count, where something says so.
     """
-    names = sorted(name for name in there if _is_data(name))
-    if named and set(named) <= set(names):
-        names = list(named)
+    there = set(there)
+    for number, name in enumerate(named):
+        if name not in there:
+            raise Place(dataset=location, shard=number, file=name).error(
+                MissingShardError,
+                f"must be in the folder, for {STATE!r} names it ({len(named)} files; "
+                f"{len(there & set(named))} are there), but is not. Restore it, or save the "
+                "dataset again",
+            )
+    names = list(named) or sorted(name for name in there if _is_data(name))
     if not names:
         raise Place(dataset=location).error(
             DataError,
@@ -82,17 +102,53 @@ def chosen_of(location: str, there: Iterable[str], named: Sequence[str]) -> list
     return names
 
 
+def gaps_in(names: Sequence[str]) -> str:
+    """Return what is missing where names say how many files there are (``x-00000-of-00003``).
+
+    Returns:
+        In words; empty if nothing is.
+    """
+    runs: dict[tuple[str, str, str], set[int]] = {}
+    for found in filter(None, map(_OF.fullmatch, names)):
+        runs.setdefault((found[1], found[3], found[4]), set()).add(int(found[2]))
+    for (begin, count, end), numbers in runs.items():
+        lacking = sorted(set(range(int(count))) - numbers) if int(count) < 1 << 20 else []
+        if lacking:
+            return (
+                f"must hold {int(count)} files by their names, but holds {len(numbers)}; the first "
+                f"that is not there is '{begin}-{lacking[0]:05}-of-{count}{end}'"
+            )
+    return ""
+
+
 def _is_data(name: str) -> bool:
     return name.endswith(SUFFIXES) and not name.startswith((".", "_"))
 
 
-def _named_by_datasets(state: Path) -> list[str]:
-    """Give the names in the state of a saved dataset; none where it is not that."""
-    if not state.is_file() or state.stat().st_size > _MOST_STATE:
-        return []
+def named_by_datasets(location: str, state: bytes, there: Iterable[str]) -> list[str]:
+    """Return the names in the state of a saved dataset; none if there is no saved dataset.
+
+    Args:
+        location: Of the folder, for messages.
+        state: Its ``state.json``, which may be somebody else's.
+        there: All names in it.
+
+    Raises:
+        CorruptShardError: If there is one, and its state does not name plain files.
+    """
     try:
-        told = json.loads(state.read_text("utf-8"))
+        told = json.loads(state.decode("utf-8"))
         names = [one["filename"] for one in told["_data_files"]]
-    except (ValueError, KeyError, TypeError, RecursionError):  # somebody else's state.json
-        return []
-    return [name for name in names if isinstance(name, str) and is_plain_name(name)]
+        plain = all(isinstance(name, str) and is_plain_name(name) for name in names)
+        if plain and len(set(names)) == len(names):
+            return names
+        what = "names a file twice" if plain else "names files outside of the folder"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if _INFO not in there:  # somebody else's state.json
+            return []
+        what = f"cannot be read ({type(error).__name__})"
+    raise Place(dataset=location, file=STATE).error(
+        CorruptShardError,
+        f"must name the files of a saved dataset, but {what}. Restore it, or save the dataset "
+        "again; to open files without it, pass them by name",
+    )

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from seqdata.errors import SeqDataWarning
 from seqdata.protocols import Field
 from seqdata.storage.checking.verifying import check_mode, unverified
-from seqdata.storage.foreign.table_files import digest_of
+from seqdata.storage.foreign.files import gaps_in
+from seqdata.storage.foreign.table_files import digest_of, mark_of
 from seqdata.storage.foreign.tables import Tables, open_tables, sources_of, tables_of
-from seqdata.storage.location import local_path
+from seqdata.storage.location import check_same, local_path
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
 from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
@@ -71,13 +72,14 @@ def open_foreign(
 def _open(location: str, remote: Remote | None, *, warn: bool) -> ForeignStore:
     held: tuple[object, ...] = ()
     if remote is None:
-        root = str(local_path(location))
+        root = location = str(local_path(location))
         tables, left_out = open_tables(Path(root))
     else:
         from seqdata.storage.remote.foreign import held_files  # local files do without
 
         root, paths, held = held_files(location, remote)
-        tables, left_out = tables_of(root, remote.folder, paths)
+        versions = {one.path: one.version for one in held}
+        tables, left_out = tables_of(root, remote.folder, paths, versions.__getitem__)
     if left_out and warn:
         what = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
         warnings.warn(
@@ -85,6 +87,9 @@ def _open(location: str, remote: Remote | None, *, warn: bool) -> ForeignStore:
             SeqDataWarning,
             stacklevel=3,
         )
+    gaps = gaps_in([file.name for file in tables.files]) if warn else ""
+    if gaps:
+        warnings.warn(f"{root}: {gaps}. Only what is there is read", SeqDataWarning, stacklevel=3)
     return ForeignStore(root, tables, Origin(location, remote, held))
 
 
@@ -93,7 +98,7 @@ class Origin:
     """Where foreign files come from.
 
     Attributes:
-        location: As it was given.
+        location: A URL as it was given, or an absolute path.
         remote: How it is read; None: it is local.
         held: What is held in the cache for as long as the store lives.
     """
@@ -119,6 +124,7 @@ class ForeignStore(SequenceStore):
         self._lengths_of = dict(tables.lengths_of)
         self._files = [file.name for file in tables.files]
         self._digest = digest_of(tables.files, self._fields)
+        self._mark = mark_of(tables.files, self._digest)
         self._fingerprint: str | None = None
         has_key = KEY in self._fields and self._fields[KEY].dtype == "str"
         key = KEY if has_key else None
@@ -126,7 +132,7 @@ class ForeignStore(SequenceStore):
         self._sources = Sources(layout, sources, key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._origin.location, self._origin.remote)
+        return _reopen, (self._origin.location, self._origin.remote, self._mark)
 
     def __len__(self) -> int:
         return len(self._sources.layout)
@@ -135,6 +141,11 @@ class ForeignStore(SequenceStore):
     def location(self) -> str:
         """The file or folder."""
         return self._root
+
+    @property
+    def mark(self) -> str:
+        """Digest by which the same files are known when they are opened again (32 hex digits)."""
+        return self._mark
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -190,5 +201,7 @@ class ForeignStore(SequenceStore):
         return self._sources.read(spans, fields, axis)
 
 
-def _reopen(location: str, remote: Remote | None) -> ForeignStore:
-    return _open(location, remote, warn=False)  # said once, where it was opened first
+def _reopen(location: str, remote: Remote | None, mark: str) -> ForeignStore:
+    store = _open(location, remote, warn=False)  # said once, where it was opened first
+    check_same(store.place(-1), store.mark, mark)
+    return store

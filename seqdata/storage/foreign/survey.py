@@ -7,9 +7,7 @@ lengths.
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 from seqdata.storage.foreign.arrow_types import Kind, row_lengths
 from seqdata.storage.foreign.table_files import TableFile
 from seqdata.storage.limits import check_size
+from seqdata.storage.sealing import keep_sealed, read_sealed
 from seqdata.storage.writing.lengths import narrow
 
 CACHE = ".seqdata-lengths-"
@@ -59,9 +58,10 @@ def survey(
         CorruptShardError: If a file is damaged.
         LimitError: If there are very many rows for the bytes of a file.
     """
-    cache = folder / f"{CACHE}{digest[:16]}.npz"
+    cache = folder / f"{CACHE}{digest}.npz"
     decodes = not all(file.mapped for file in files)
-    if decodes and (known := _load(cache, kinds, sum(file.units for file in files))) is not None:
+    units = sum(file.units for file in files)
+    if decodes and (known := _load(cache, kinds, units)) is not None:
         return known
     found = _count(files, kinds)
     if decodes:
@@ -107,29 +107,27 @@ def _range(widths: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _save(cache: Path, found: Survey) -> None:
-    aside = cache.with_name(f"{cache.name}.{os.getpid()}")
     content: dict[str, Any] = {"rows": found.rows}
     content |= {f"lengths/{name}": lengths for name, lengths in found.lengths.items()}
     content |= {f"widths/{name}": np.array(widths) for name, widths in found.widths.items()}
-    try:
-        with open(aside, "wb") as file:
-            np.savez(file, **content)
-        os.replace(aside, cache)
-    except OSError:  # a folder that is not ours to write to, or full: counted again next time
-        with contextlib.suppress(OSError):
-            aside.unlink()
+    file = io.BytesIO()
+    np.savez(file, **content)
+    keep_sealed(cache, file.getvalue())  # counted again next time where it cannot be kept
 
 
 def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> Survey | None:
-    """Give the count that was kept; None where there is none, or it cannot be true."""
+    """Return the count that was kept; None if there is none, or it cannot be true."""
+    content = read_sealed(cache)
+    if content is None:
+        return None
+    size = len(content)
     try:
-        size = cache.stat().st_size
-        with zipfile.ZipFile(cache) as kept:
+        with zipfile.ZipFile(io.BytesIO(content)) as kept:
             rows = _array(kept, "rows", size)
             lengths = {name: _array(kept, f"lengths/{name}", size) for name in kinds}
             nested = [name for name, kind in kinds.items() if kind.nested]
             widths = {name: _array(kept, f"widths/{name}", size) for name in nested}
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
+    except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None
     if rows.shape != (units,) or rows.dtype != np.int64 or (rows < 0).any():
         return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seqdata.errors import CorruptShardError, DataError, LimitError
+from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch, LimitError
 from seqdata.storage.foreign.messages import Blocks, batches_of, check_message, check_stream
 from seqdata.storage.foreign.pages import Group, check_column, groups_of
 from seqdata.storage.limits import MAX_FOOTER, check_size, refuse
@@ -41,6 +41,7 @@ class TableFile:
         column: Gives one column of a unit.
         digest: Of name, size and footer.
         size: Its bytes.
+        stamp: What it has in common with no later version of the file.
     """
 
     place: Place
@@ -51,6 +52,7 @@ class TableFile:
     column: Callable[[int, str], pa.Array]
     digest: bytes
     size: int
+    stamp: str
 
     @property
     def name(self) -> str:
@@ -87,17 +89,63 @@ def format_of(path: Path, place: Place) -> str | None:
     return "stream" if head.startswith(_STREAM) else None
 
 
-def open_file(path: Path, place: Place) -> TableFile:
+@dataclass(frozen=True, slots=True)
+class SameFile:
+    """A file that is opened, and opened again for each unit that is decoded.
+
+    Attributes:
+        path: Where it lies.
+        place: The same, for messages.
+        stamp_of: Gives the stamp of the file that lies at a path now.
+        stamp: The one that it had when it was opened.
+    """
+
+    path: Path
+    place: Place
+    stamp_of: Callable[[Path], str]
+    stamp: str
+
+    def mapped(self) -> pa.Buffer:
+        """Return its bytes, mapped.
+
+        Raises:
+            FingerprintMismatch: If it was replaced or changed since it was opened.
+        """
+        import pyarrow as pa
+
+        source = pa.memory_map(str(self.path))
+        found = self.stamp_of(self.path)
+        if found != self.stamp:
+            raise self.place.error(
+                FingerprintMismatch,
+                f"must be the file that was opened ({self.stamp}), but is another or was changed "
+                f"({found}). Open the data again, or restore the file",
+                expected=self.stamp, found=found,
+            )  # fmt: skip
+        return source.read_buffer(source.size())
+
+
+def stamp_of_local(path: Path) -> str:
+    """Return the size of a file and the time of its last change."""
+    status = path.stat()
+    return f"{status.st_size} bytes, mtime_ns {status.st_mtime_ns}"
+
+
+def open_file(
+    path: Path, place: Place, stamp_of: Callable[[Path], str] = stamp_of_local
+) -> TableFile:
     """Open a file, decoding nothing that is compressed beyond the first unit.
 
     Args:
         path: The file.
         place: The same, for messages.
+        stamp_of: Gives what a version of the file has for its own.
 
     Raises:
         DataError: If it is of no format that we read.
         CorruptShardError: If it is damaged.
     """
+    source = SameFile(path, place, stamp_of, stamp_of(path))
     format = format_of(path, place)
     if format is None:
         raise place.error(
@@ -108,7 +156,7 @@ def open_file(path: Path, place: Place) -> TableFile:
     with guarded(place):
         digest = _digest(path, format, place)
         opener = {"parquet": _open_parquet, "stream": _open_stream, "arrow": _open_ipc}[format]
-        made = opener(path, place, digest)
+        made = opener(source, digest)
         made.schema.names  # noqa: B018 - decoded now, while damage still has a path
         return made
 
@@ -139,17 +187,10 @@ def guarded(place: Place) -> Iterator[None]:
         ) from error
 
 
-def _mapped(path: Path) -> pa.Buffer:
+def _open_ipc(source: SameFile, digest: bytes) -> TableFile:
     import pyarrow as pa
 
-    source = pa.memory_map(str(path))
-    return source.read_buffer(source.size())
-
-
-def _open_ipc(path: Path, place: Place, digest: bytes) -> TableFile:
-    import pyarrow as pa
-
-    whole = _mapped(path)
+    whole, place = source.mapped(), source.place
     blocks = batches_of(place, memoryview(whole))
     reader = pa.ipc.open_file(whole, options=pa.ipc.IpcReadOptions(use_threads=False))
     count, schema = len(blocks), reader.schema
@@ -159,24 +200,26 @@ def _open_ipc(path: Path, place: Place, digest: bytes) -> TableFile:
         check_message(replace(place, unit=unit), memoryview(whole), *blocks[unit])
         batch = reader.get_batch(unit)
         if not _lies_in(batch, whole.address, whole.address + whole.size):
-            column = _Ipc(path, schema, place, blocks)
-            return TableFile(place, "arrow", schema, False, count, column, digest, whole.size)
+            column = _Ipc(source, schema, blocks)
+            return TableFile(
+                place, "arrow", schema, False, count, column, digest, whole.size, source.stamp
+            )
         batches.append(batch)
-    return _kept(place, "arrow", schema, batches, digest, whole.size)
+    return _kept(source, "arrow", schema, batches, digest, whole.size)
 
 
-def _open_stream(path: Path, place: Place, digest: bytes) -> TableFile:
+def _open_stream(source: SameFile, digest: bytes) -> TableFile:
     import pyarrow as pa
 
     options = pa.ipc.IpcReadOptions(use_threads=False)
-    whole = _mapped(path)
-    check_stream(place, memoryview(whole))
+    whole = source.mapped()
+    check_stream(source.place, memoryview(whole))
     reader = pa.ipc.open_stream(whole, options=options)
-    return _kept(place, "stream", reader.schema, list(reader), digest, whole.size)
+    return _kept(source, "stream", reader.schema, list(reader), digest, whole.size)
 
 
 def _kept(
-    place: Place,
+    source: SameFile,
     format: str,
     schema: pa.Schema,
     batches: list[pa.RecordBatch],
@@ -189,7 +232,9 @@ def _kept(
     def column(unit: int, name: str) -> pa.Array:
         return batches[unit].column(schema.get_field_index(name))
 
-    return TableFile(place, format, schema, True, len(batches), column, digest, size)
+    return TableFile(
+        source.place, format, schema, True, len(batches), column, digest, size, source.stamp
+    )
 
 
 def _lies_in(batch: pa.RecordBatch, begin: int, end: int) -> bool:
@@ -205,17 +250,17 @@ def _lies_in(batch: pa.RecordBatch, begin: int, end: int) -> bool:
 class _Ipc:
     """Reads one column of a compressed record batch, decompressing no other."""
 
-    path: Path
+    source: SameFile
     schema: pa.Schema
-    place: Place
     blocks: Blocks
 
     def __call__(self, unit: int, name: str) -> pa.Array:
         import pyarrow as pa
 
-        with guarded(replace(self.place, unit=unit, field=name)):
-            whole = _mapped(self.path)
-            check_message(replace(self.place, unit=unit), memoryview(whole), *self.blocks[unit])
+        place = replace(self.source.place, unit=unit)
+        with guarded(replace(place, field=name)):
+            whole = self.source.mapped()
+            check_message(place, memoryview(whole), *self.blocks[unit])
             options = pa.ipc.IpcReadOptions(
                 use_threads=False, included_fields=[self.schema.get_field_index(name)]
             )
@@ -225,50 +270,52 @@ class _Ipc:
             return batch.column(0)
 
 
-def _open_parquet(path: Path, place: Place, digest: bytes) -> TableFile:
+def _open_parquet(source: SameFile, digest: bytes) -> TableFile:
     import pyarrow as pa
     from pyarrow import parquet
 
-    whole = _mapped(path)
-    groups = groups_of(place, memoryview(whole).cast("B"))
+    whole = source.mapped()
+    groups = groups_of(source.place, memoryview(whole).cast("B"))
     opened = parquet.ParquetFile(pa.BufferReader(whole))
-    column = _Parquet(path, opened.metadata, groups, place)
-    schema = opened.schema_arrow
-    return TableFile(place, "parquet", schema, False, len(groups), column, digest, whole.size)
+    column = _Parquet(source, opened.metadata, groups)
+    return TableFile(
+        source.place, "parquet", opened.schema_arrow, False, len(groups), column, digest,
+        whole.size, source.stamp,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parquet:
     """Reads one column of a row group; opened anew each time, so that threads and forks may."""
 
-    path: Path
+    source: SameFile
     about: Any
     groups: Sequence[Group]
-    place: Place
 
     def __call__(self, unit: int, name: str) -> pa.Array:
         import pyarrow as pa
         from pyarrow import parquet
 
-        place = replace(self.place, unit=unit, field=name)
+        place = replace(self.source.place, unit=unit, field=name)
         with guarded(place):
-            whole, group = _mapped(self.path), self.groups[unit]
+            whole, group = self.source.mapped(), self.groups[unit]
             rows = check_column(place, memoryview(whole).cast("B"), group, name)
             file = parquet.ParquetFile(pa.BufferReader(whole), metadata=self.about)
             if rows >= group.rows:
                 table = file.read_row_group(unit, columns=[name], use_threads=False)
                 return table.column(name).combine_chunks()
-            return self._by_pieces(place, file, unit, name, rows)
+            return self._by_pieces(place, file, rows, whole.size)
 
-    def _by_pieces(self, place: Place, file: Any, unit: int, name: str, rows: int) -> pa.Array:
+    def _by_pieces(self, place: Place, file: Any, rows: int, size: int) -> pa.Array:
         """Read texts that may be very much longer than the file, and count their bytes."""
         import pyarrow as pa
 
         pieces, needed = [], 0
-        for batch in file.iter_batches(rows, row_groups=[unit], columns=[name], use_threads=False):
+        chosen = {"row_groups": [place.unit or 0], "columns": [place.field]}
+        for batch in file.iter_batches(rows, **chosen, use_threads=False):
             pieces.append(batch.column(0))
             needed += batch.nbytes
-            check_size(place, self.path.stat().st_size, needed)
+            check_size(place, size, needed)
         return pa.chunked_array(pieces).combine_chunks()
 
 
@@ -301,4 +348,17 @@ def digest_of(files: Sequence[TableFile], about: Mapping[str, Any]) -> str:
     made = hashlib.sha256(repr(sorted(about.items())).encode())
     for file in files:
         made.update(file.digest)
+    return made.hexdigest()[:32]
+
+
+def mark_of(files: Sequence[TableFile], digest: str) -> str:
+    """Digest what files have in common with no later version of them, 32 hex digits.
+
+    Files that others wrote have no digest of their content, and two of equal size may have equal
+    footers. So the time of the last change counts where the same files must be found again; a copy
+    of them elsewhere has another mark, and the same digest.
+    """
+    made = hashlib.sha256(digest.encode())
+    for file in files:
+        made.update(f"{file.stamp}\n".encode())
     return made.hexdigest()[:32]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,14 @@ from seqdata.storage.foreign.arrow_types import Decoded, Kind, decode, depth_of,
 from seqdata.storage.foreign.decoded import DecodedSource, UnitCache
 from seqdata.storage.foreign.files import files_of
 from seqdata.storage.foreign.survey import survey
-from seqdata.storage.foreign.table_files import TableFile, digest_of, guarded, open_file
+from seqdata.storage.foreign.table_files import (
+    TableFile,
+    digest_of,
+    guarded,
+    mark_of,
+    open_file,
+    stamp_of_local,
+)
 from seqdata.storage.limits import check_depth, refuse
 from seqdata.storage.places import Place
 from seqdata.storage.schema import MAX_WIDTH, TEXTS, field_width
@@ -100,7 +107,10 @@ def open_tables(root: Path) -> tuple[Tables, dict[str, str]]:
 
 
 def tables_of(
-    location: str, folder: Path, paths: Mapping[str, Path]
+    location: str,
+    folder: Path,
+    paths: Mapping[str, Path],
+    stamp_of: Callable[[Path], str] = stamp_of_local,
 ) -> tuple[Tables, dict[str, str]]:
     """Open files, wherever they lie; as ``open_tables``.
 
@@ -108,16 +118,17 @@ def tables_of(
         location: Of the data set, for messages.
         folder: Where a count of lengths is kept.
         paths: Name of a file -> where it lies here, in the order of their sequences.
+        stamp_of: Gives what a version of a file has for its own.
     """
     files = [
-        open_file(path, Place(dataset=location, shard=i, file=name))
+        open_file(path, Place(dataset=location, shard=i, file=name), stamp_of)
         for i, (name, path) in enumerate(paths.items())
     ]
     kinds, left_out = _kinds(files)
     ragged = {name: kind for name, kind in kinds.items() if kind.ragged}
     if not ragged:
         raise _nothing_ragged(location, left_out)
-    found = survey(folder, files, ragged, digest_of(files, ragged))
+    found = survey(folder, files, ragged, mark_of(files, digest_of(files, ragged)))
     for name, (low, high) in found.widths.items():
         if low == high:
             kinds[name] = replace(kinds[name], shape=(max(1, low), *kinds[name].shape))

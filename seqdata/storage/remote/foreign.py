@@ -10,7 +10,13 @@ import os
 from pathlib import Path
 
 from seqdata.errors import CacheError, DataError
-from seqdata.storage.foreign.files import SUFFIXES, chosen_of
+from seqdata.storage.foreign.files import (
+    MOST_STATE,
+    STATE,
+    SUFFIXES,
+    chosen_of,
+    named_by_datasets,
+)
 from seqdata.storage.location import is_plain_name
 from seqdata.storage.places import Place
 from seqdata.storage.remote.cache import Cache, Held, Wanted, cache_of
@@ -42,6 +48,11 @@ class OpenFile:
         """Leads to it for as long as this lives."""
         return Path(f"/dev/fd/{self._descriptor}")
 
+    @property
+    def version(self) -> str:
+        """Name in the cache: another version of the remote file has another one."""
+        return self._held.path.name
+
     def __del__(self) -> None:
         os.close(self._descriptor)
 
@@ -55,6 +66,7 @@ def held_files(location: str, remote: Remote) -> tuple[str, dict[str, Path], tup
 
     Raises:
         ConfigError: If the URL cannot be meant.
+        MissingShardError: If a file that a saved dataset names is not there.
         DataError: If there is no such file, or they do not go together.
         RemoteReadError: If they cannot be read.
         CacheError: If the cache has no room for all of them.
@@ -65,7 +77,11 @@ def held_files(location: str, remote: Remote) -> tuple[str, dict[str, Path], tup
         names = [name]
     else:
         files = remote_files(location, remote)
-        names = chosen_of(where, files.names(), ())
+        there = list(files.names())
+        named = []
+        if STATE in there and (size := files.stat(STATE).size) <= MOST_STATE:
+            named = named_by_datasets(where, files.read(STATE, 0, size), there)
+        names = chosen_of(where, there, named)
     for name in names:
         if not is_plain_name(name):
             raise Place(dataset=where, file=name).error(

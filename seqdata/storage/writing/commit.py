@@ -18,6 +18,7 @@ from pathlib import Path
 
 from seqdata.errors import ConfigError
 from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.sealing import read_sealed, sealed
 from seqdata.storage.writing.claim import TakenError, let_go, new_folder, take_over
 from seqdata.storage.writing.claim import unfinished as unfinished
 
@@ -82,7 +83,7 @@ def commit(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
         folder: The folder aside, with the manifest.
         moves: Name of a file there -> its name in the store.
     """
-    write_whole(folder / _MOVES, json.dumps(dict(moves)).encode())
+    write_whole(folder / _MOVES, sealed(json.dumps(dict(moves)).encode(), _MOVES))
     old = [path.name for path in root.iterdir() if OWN_FILES.fullmatch(path.name)]
     (root / MANIFEST).unlink(missing_ok=True)
     sync_file(root)
@@ -172,7 +173,8 @@ def _undo_moves(root: Path, folder: Path) -> None:
     """Take files back that a writer had renamed into place when it ended."""
     if not (folder / _MOVES).exists():
         return
-    for name, target in json.loads((folder / _MOVES).read_bytes()).items():
+    noted = read_sealed(folder / _MOVES)  # damaged: what was renamed is written again
+    for name, target in json.loads(noted or b"{}").items():
         moved = not (folder / name).exists() and (root / target).exists()
         if moved and OWN_FILES.fullmatch(target):
             os.replace(root / target, folder / name)

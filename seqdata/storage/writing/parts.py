@@ -14,6 +14,7 @@ from typing import Any
 from seqdata.errors import SeqDataError
 from seqdata.protocols import Field
 from seqdata.storage.schema import infer_fields
+from seqdata.storage.sealing import read_sealed, sealed
 from seqdata.storage.tables import Axes, as_rows, is_frame
 from seqdata.storage.writing.commit import write_whole
 from seqdata.storage.writing.cutting import compare_first, cut
@@ -71,17 +72,17 @@ def _write(folder: Path, number: int, part: Part, scheme: Scheme) -> Written:
     rows, axes = _rows(part(), scheme.axes)
     first = next(rows, None)
     if first is None:
-        write_whole(done, b"0")
+        write_whole(done, sealed(b"0", done.name))
         return Written(part=number, fields=None, shards=())
     fields = infer_fields(first, axes)
     shards = dict(kept)
-    if done.exists() and int(done.read_bytes()) == len(kept):
+    if int(read_sealed(done) or -1) == len(kept):
         compare_first(first, fields, scheme.key, kept[0])
     else:
         everything = itertools.chain([first], rows)
         for load in cut(everything, fields, scheme, kept, number, _nobody):
             shards[load.number] = write_load(folder, fields, load, scheme.algorithm)
-        write_whole(done, str(len(shards)).encode())
+        write_whole(done, sealed(str(len(shards)).encode(), done.name))
     ordered = tuple(shards[i] for i in sorted(shards))
     return Written(part=number, fields=fields, shards=ordered)
 

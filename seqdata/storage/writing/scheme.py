@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from seqdata.errors import ConfigError
+from seqdata.storage.sealing import read_sealed, sealed
 from seqdata.storage.writing.commit import write_whole
 
 AGAIN = "pass `resume`=False to begin anew"  # ends errors of what cannot be gone on with
@@ -42,14 +43,20 @@ def agree(root: Path, folder: Path, scheme: Scheme) -> None:
     """Note a scheme in a folder aside, or compare it with the one that is noted there.
 
     Raises:
-        ConfigError: If it is another one.
+        ConfigError: If it is another one, or the note of it is damaged.
     """
     must = json.loads(json.dumps({"version": _VERSION, **asdict(scheme)}))
     path = folder / _FILE
     if not path.exists():
-        write_whole(path, json.dumps(must).encode())
+        write_whole(path, sealed(json.dumps(must).encode(), _FILE))
         return
-    found = json.loads(path.read_bytes())
+    noted = read_sealed(path)
+    if noted is None:
+        raise ConfigError(
+            f"{path}: must be as the writer left it, but is damaged: nobody knows how its shards "
+            f"were made. Restore it, or {AGAIN}"
+        )
+    found = json.loads(noted)
     for name, value in found.items():
         if name in must and must[name] != value:
             raise ConfigError(

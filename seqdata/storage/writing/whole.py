@@ -24,6 +24,7 @@ import numpy as np
 from seqdata.errors import IncompleteDatasetError
 from seqdata.protocols import Field
 from seqdata.storage.manifest import ChecksumFile, Shard
+from seqdata.storage.sealing import read_sealed, sealed
 from seqdata.storage.writing.commit import FACTS, unfinished, write_whole
 from seqdata.storage.writing.packing import Packed
 from seqdata.storage.writing.shards import digest_of_file, write_shard
@@ -97,9 +98,8 @@ def write_load(folder: Path, fields: Mapping[str, Field], load: Load, algorithm:
             last=digest_of(fields, load.packed, shard.sequences - 1),
             shard=shard,
         )
-        facts = json.dumps(asdict(whole))
-        sealed = {"facts": facts, "sha256": hashlib.sha256(facts.encode()).hexdigest()}
-        write_whole(path.with_suffix(FACTS), json.dumps(sealed).encode())
+        facts = path.with_suffix(FACTS)
+        write_whole(facts, sealed(json.dumps(asdict(whole)).encode(), facts.name))
     return whole
 
 
@@ -186,12 +186,9 @@ def _is_file(path: Path, size: int, digest: str) -> bool:
 def _read_facts(path: Path) -> Whole | None:
     """Give facts; None where their file is damaged or gone: then the shard is written again."""
     try:
-        sealed = json.loads(path.read_bytes())
-        text = sealed["facts"]
-        if hashlib.sha256(text.encode()).hexdigest() != sealed["sha256"]:
-            return None
-        return _whole(json.loads(text))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        facts = read_sealed(path)
+        return None if facts is None else _whole(json.loads(facts))
+    except (ValueError, KeyError, TypeError, AttributeError):  # of another release
         return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from seqdata.errors import ConfigError
-from seqdata.testing.faults import reasons, remote, rows_d, rows_r, rows_s, rows_v, rows_w
+from seqdata.testing.faults import reasons, remote, rows_d, rows_k, rows_r, rows_s, rows_v, rows_w
 from seqdata.testing.faults.subject import FOREIGN, OWN, Subject
 from seqdata.testing.faults.table import FAULTS, Cell
 
@@ -26,7 +26,12 @@ def all_cells(others: Sequence[Subject] = (), *, quick: bool = False) -> list[Ce
         quick: Whether each tries little, for the cells that run at every change.
     """
     found = cells_of(OWN, quick=quick)
-    found += [replace(cell, form=FOREIGN.name) for cell in rows_d.cells(FOREIGN, quick=quick)]
+    foreign = [
+        *rows_d.cells(FOREIGN, quick=quick),
+        *rows_k.cells(FOREIGN, quick=quick),
+        *rows_k.saved_cells(quick=quick),
+    ]
+    found += [replace(cell, form=FOREIGN.name) for cell in foreign]
     for subject in others:
         found += [
             replace(cell, quick=cell.quick and cell.fault in _QUICK_OF_OTHERS)
@@ -46,6 +51,7 @@ def cells_of(subject: Subject, *, quick: bool = False) -> list[Cell]:
     local = [
         *rows_d.cells(subject, quick=quick),
         *rows_d.mended_cells(subject, rows_d.REACHES, quick=quick),
+        *rows_k.cells(subject, quick=quick),
         *rows_w.cells(subject),
         *rows_r.cells(subject),
         *rows_v.cells(subject, quick=quick),

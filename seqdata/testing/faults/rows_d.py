@@ -106,9 +106,9 @@ _CANNOT = {
     "D1": "such files have no checksums: opening says that they are unverified",
     "D2": "as D1; that no byte ends the process is shown by tests/fuzz",
     "D6": "as D1",
-    "D7": "such a folder has no manifest: nobody knows which files belong to it",
+    "D7": "such a folder has no manifest: nobody knows which files belong to it (a saved dataset "
+    "has one)",
     "D8": "as D7; a state of other data is refused by its fingerprint",
-    "D9": "such a folder has no index, and kept lengths carry a digest of the files",
 }
 
 
@@ -130,6 +130,12 @@ def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
                 continue
             found += [_cell(subject, row, verify, how, quick=quick) for how in _WAYS]
     return found
+
+
+def cells_of_row(subject: Subject, row: Row, *, quick: bool = False) -> list[Cell]:
+    """Return the cells of one kind of damage, for every way to open and to read."""
+    verify = subject.verify[-1]
+    return [_cell(subject, row, verify, how, quick=quick) for how in _WAYS]
 
 
 def mended_cells(subject: Subject, rows: Sequence[Row], *, quick: bool = False) -> list[Cell]:

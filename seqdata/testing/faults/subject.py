@@ -22,11 +22,29 @@ from seqdata.protocols import Store
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.parsing import load_manifest
 from seqdata.storage.remote.options import Remote
+from seqdata.testing.faults.outcome import WHOLE
 
 Extent = tuple[str, int, int]
 """A file, a position in it and a number of bytes."""
 
 VERIFY = ("off", "first_read", "always")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A kind of file that is kept beside data and believed later.
+
+    Attributes:
+        name: For the matrix.
+        write: Makes data in a folder, and what is kept of it; gives the kept file.
+        read: Gives what is had from the kept file, or made again, as something to compare.
+        kinds: What may come of damage.
+    """
+
+    name: str
+    write: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    kinds: tuple[str, ...] = (WHOLE,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +62,7 @@ class Subject:
         values: Gives where the values of sequences lie.
         others: Gives the names of what else it needs: manifest, lengths, index.
         dataset: The sequences.
+        kept: What is kept beside such data.
     """
 
     name: str
@@ -56,6 +75,7 @@ class Subject:
     dataset: Callable[[], list[dict[str, Any]]] = field(default_factory=lambda: sequences)
     served: Callable[[str, str, Remote], Store] | None = None
     hits: str = ""
+    kept: tuple[Kept, ...] = ()
 
     @property
     def verified(self) -> tuple[str, ...]:

@@ -14,14 +14,14 @@ Try = Callable[[], Sequence[Outcome]]
 
 FAULTS = {
     "D1": "a bit of a value flips",
-    "D2": "a bit of metadata, lengths or manifest flips",
+    "D2": "a bit of metadata, lengths, a manifest or a kept file flips",
     "D3": "a file is cut off",
     "D4": "a file is cut off at a multiple of 512 bytes",
     "D5": "a file has no bytes",
     "D6": "a page of 4 KiB is zeroed",
     "D7": "a file is gone",
     "D8": "two shards are in each other's place",
-    "D9": "a manifest or index is of an older write",
+    "D9": "a manifest or index is of an older write, or other data lies under the old path",
     "D10": "a file is cut off while it is read",
     "W1": "a worker is killed",
     "W2": "a worker crashes",

@@ -1,5 +1,6 @@
 """Stores at S3, at web addresses and in memory give what the local one gives."""
 
+import json
 import shutil
 import threading
 from pathlib import Path
@@ -322,3 +323,10 @@ def test_files_that_others_wrote_are_read_from_s3(s3, bucket, remote, tmp_path):
     batches = list(Loader(far, Bucketed(4), seed=0, num_workers=1))
     must = list(Loader(near, Bucketed(4), seed=0))
     assert [one["x"].tolist() for one in batches] == [one["x"].tolist() for one in must]
+    state = {"_data_files": [{"filename": "1.parquet"}, {"filename": "2.parquet"}]}
+    s3.pipe_file(f"{bucket}/files/state.json", json.dumps(state).encode())
+    with pytest.raises(MissingShardError, match=r'shard 1 \("2.parquet"\): must be in the folder'):
+        open_store(f"s3://{bucket}/files", verify="off", remote=remote())
+    state["_data_files"].pop()
+    s3.pipe_file(f"{bucket}/files/state.json", json.dumps(state).encode())
+    assert len(open_store(f"s3://{bucket}/files", verify="off", remote=remote())) == 4
