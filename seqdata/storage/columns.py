@@ -10,18 +10,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from functools import partial
+from itertools import chain
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, CorruptSampleError
+from seqdata.errors import ConfigError, CorruptSampleError, DataError
 from seqdata.kernel.choose import Kernel, kernel
 from seqdata.kernel.choose import Source as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.checking.verifying import Checks, Suspect, mismatch
 from seqdata.storage.places import Place
 from seqdata.storage.schema import field_width
+
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +40,8 @@ class Layout:
         file_of: Shard -> its place; None: they are no files.
         key_of: Sequence -> its id, None where it cannot be read; None: it has none.
         first: Number of its first sequence in the data set, where it is a part of one.
+        mend: Looks whether a copy that an error is about is as its source, and mends it; whether it
+            is worth another try. None: the files are no copies.
     """
 
     location: str
@@ -45,9 +51,23 @@ class Layout:
     file_of: Callable[[int], Place] | None = None
     key_of: Callable[[int], str | None] | None = None
     first: int = 0
+    mend: Callable[[DataError], bool] | None = None
 
     def __len__(self) -> int:
         return self.starts[-1]
+
+    def mended(self, call: Callable[[], Given]) -> Given:
+        """Return what a function gives, called again where it found a copy damaged that is mended.
+
+        Raises:
+            DataError: If it raises one that is no copy's fault.
+        """
+        while True:  # ends: a copy that is as its source is mended no more
+            try:
+                return call()
+            except DataError as error:
+                if self.mend is None or not self.mend(error):
+                    raise
 
     def shard_of(self, number: int) -> int:
         """Give the shard that holds a sequence.
@@ -172,7 +192,7 @@ class Source:
             CorruptSampleError: If a recorded place or a checksum is wrong.
         """
         if self.checks is not None:
-            self.settle(self.engine.verify(self.handle, spans), spans)
+            self.layout.mended(lambda: self.settle(self.engine.verify(self.handle, spans), spans))
 
     def settle(self, result: int, spans: NDArray[np.int64]) -> None:
         """Raise what a result of the kernel means, if it means an error."""
@@ -318,4 +338,13 @@ class SpanColumn:
             )
         result = source.engine.fill(source.handle, self._spans, bounds, out, padding)
         if result != -1:
-            source.settle(result, self._spans)
+            self._settle(result, out, bounds, padding)
+
+    def _settle(
+        self, result: int, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None
+    ) -> None:
+        """Raise what a result of the kernel means; or copy again, once a copy is mended."""
+        source = self._source
+        fill = partial(source.engine.fill, source.handle, self._spans, bounds, out, padding)
+        results = chain((result,), iter(fill, None))
+        source.layout.mended(lambda: source.settle(next(results), self._spans))

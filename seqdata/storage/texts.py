@@ -129,6 +129,9 @@ class TextSource:
             CorruptSampleError: If a recorded place or a checksum is wrong.
             CorruptShardError: If texts lie on one another.
         """
+        return self.layout.mended(lambda: self._raw(numbers))
+
+    def _raw(self, numbers: NDArray[np.int64]) -> Raw:
         offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
         np.cumsum(self._sizes(numbers), out=offsets[1:])
         spans = np.zeros((len(numbers), 3), dtype=np.int64)

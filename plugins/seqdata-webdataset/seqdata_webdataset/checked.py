@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import CorruptShardError, FingerprintMismatch
+from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch
 from seqdata.storage.places import Place
 from seqdata_webdataset.headers import BLOCK, sum_is_right
 from seqdata_webdataset.shard_index import ShardIndex, ends_of
@@ -37,9 +37,18 @@ def checked(
     whole = replace(place, offset=0, length=index.bytes)
     content = shard.content(whole, index, release=release)
     check_size(len(content), index, place)
+    try:
+        _check(content, index, place)
+    except DataError:
+        if not shard.mend(content, index, place):
+            raise
+        _check(content, index, place)
+    return content
+
+
+def _check(content: NDArray[np.uint8], index: ShardIndex, place: Place) -> None:
     first, last = (bytes(content[at : at + BLOCK]) for at in (0, index.last))
     check_headers(first, last, index, place)
-    return content
 
 
 def check_size(size: int, index: ShardIndex, place: Place) -> None:

@@ -98,6 +98,9 @@ class _Once:
     ) -> NDArray[np.uint8]:
         return self.shard.content(place, index, ahead=ahead, release=release)
 
+    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
+        return self.shard.mend(content, index, place)
+
     def size(self) -> int:
         return self.shard.size()
 

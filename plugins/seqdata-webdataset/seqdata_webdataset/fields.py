@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from seqdata.storage.checking.bits import SharedBits
 from seqdata.storage.checking.verifying import Checks
 from seqdata.storage.columns import Layout
 from seqdata.storage.places import quoted
+from seqdata.storage.remote.mending import Look, Mending
 from seqdata.storage.schema import field_width
 from seqdata.storage.texts import TextSource
 from seqdata.storage.writing.lengths import narrow
@@ -45,7 +47,8 @@ class Made:
         layout: Where sequences lie, with lengths.
         sources: Field -> its source; empty where shards are asked for one by one.
         part: Gives field -> its source of one shard: of its number, its bytes, the fields that
-            are wanted (None: all), and whether the bytes were found right by nobody yet.
+            are wanted (None: all), and what brings the bytes again that came by ranges (None: they
+            came otherwise), which were found right by nobody yet.
         ids: The keys.
         indexes: Of the shards.
         verify: When checksums are looked at.
@@ -55,7 +58,9 @@ class Made:
     fields: Mapping[str, Field]
     layout: Layout
     sources: Mapping[str, FieldSource]
-    part: Callable[[int, NDArray[np.uint8], Iterable[str] | None, bool], Mapping[str, FieldSource]]
+    part: Callable[
+        [int, NDArray[np.uint8], Iterable[str] | None, Look | None], Mapping[str, FieldSource]
+    ]
     ids: TextSource
     indexes: Sequence[ShardIndex]
     verify: str
@@ -127,11 +132,11 @@ def make(
         }
 
     def part(
-        shard: int, content: NDArray[np.uint8], names: Iterable[str] | None, fresh: bool
+        shard: int, content: NDArray[np.uint8], names: Iterable[str] | None, again: Look | None
     ) -> Mapping[str, FieldSource]:
-        few, where = _alone(opened, layout, shard, content)
+        few, where = _alone(opened, layout, shard, content, again)
         mine = _checks_of(checks, shard)
-        if fresh:  # whatever the bits say
+        if again is not None:  # whatever the bits say
             mine = {extension: replace(one, bits=None) for extension, one in mine.items()}
         asked = settled if names is None else [by_name[name] for name in names]
         return {
@@ -145,9 +150,10 @@ def make(
 
 
 def _alone(
-    opened: Opened, layout: Layout, shard: int, content: NDArray[np.uint8]
+    opened: Opened, layout: Layout, shard: int, content: NDArray[np.uint8], look: Look | None = None
 ) -> tuple[Opened, Layout]:
     """Give one shard as if it were all; errors count as before."""
+    look = look or partial(opened.mend, shard, content)
     first, stop = opened.starts[shard : shard + 2]
     place, key_of = opened.file_of(shard), layout.key_of
     few = replace(
@@ -157,7 +163,7 @@ def _alone(
     lengths_of = {axis: one[first:stop] for axis, one in layout.lengths_of.items()}
     where = replace(
         layout, shards=few.names, starts=few.starts, lengths_of=lengths_of, first=first,
-        file_of=few.file_of,
+        file_of=few.file_of, mend=Mending([look]),
         key_of=None if key_of is None else lambda number: key_of(first + number),
     )  # fmt: skip
     return few, where

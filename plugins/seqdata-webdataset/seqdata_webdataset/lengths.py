@@ -41,6 +41,7 @@ class Opened:
         ids: The keys of all samples.
         starts: Shard -> its first sequence; one more than shards.
         file_of: Shard -> its place.
+        mend: Looks whether the bytes of a shard are a copy that is damaged, and mends it.
     """
 
     location: str
@@ -52,6 +53,7 @@ class Opened:
     ids: TextSource
     starts: list[int]
     file_of: Callable[[int], Place]
+    mend: Callable[[int, NDArray[np.uint8]], bool]
 
 
 def place_of(opened: Opened, shard: int, one: Members, name: str, at: int | None) -> Place:

@@ -167,6 +167,9 @@ def open_shards(
                 return hold(shard, lambda: None)
         return distant.some(shard, runs)
 
+    def mend(shard: int, content: NDArray[np.uint8]) -> bool:
+        return shards[shard].mend(content, indexes[shard], file_of(shard))
+
     local = all(one.here for one in shards)
     content = tuple(hold(shard) for shard in range(len(shards))) if local else None
     remote = options.remote or Remote()
@@ -176,7 +179,7 @@ def open_shards(
     opened = Opened(
         location=location, names=names, indexes=indexes, hold=hold_some, content=content,
         verify=mode_of(options.verify, how, location), ids=ids, starts=starts_of(indexes),
-        file_of=file_of,
+        file_of=file_of, mend=mend,
     )  # fmt: skip
     wanted = fields_of(extensions_of(opened), options.schema, location, options.unsafe)
     digest = _digest(indexes, wanted)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import Any, NoReturn
 
 import numpy as np
@@ -240,8 +242,9 @@ class PlacedColumn:
         """
         source = self._source
         if not self._verified:
-            source.settle(
-                source.engine.verify(source.handle, source.scaled(self._spans)), self._spans
+            scaled = source.scaled(self._spans)
+            source.layout.mended(
+                lambda: source.settle(source.engine.verify(source.handle, scaled), self._spans)
             )
             self._verified = True
         return source.piece(*self._spans[number].tolist())
@@ -263,7 +266,17 @@ class PlacedColumn:
         scaled = bounds if source.steps == 1 else bounds * source.steps
         result = source.engine.fill(source.handle, source.scaled(self._spans), scaled, out, padding)
         if result != -1:
-            source.settle(result, self._spans)
+            self._settle(result, out, scaled, padding)
+
+    def _settle(
+        self, result: int, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None
+    ) -> None:
+        """Raise what a result of the kernel means; or copy again, once a copy is mended."""
+        source = self._source
+        spans = source.scaled(self._spans)
+        fill = partial(source.engine.fill, source.handle, spans, bounds, out, padding)
+        results = chain((result,), iter(fill, None))
+        source.layout.mended(lambda: source.settle(next(results), self._spans))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from seqdata.storage.places import Place
 from seqdata.storage.remote.files import RemoteFiles, Stat
 from seqdata.storage.remote.filling import Filling, empty
 from seqdata.storage.remote.kept import Kept, SparseFile, bring
+from seqdata.storage.remote.mending import Look, brought_again
 from seqdata.storage.remote.pools import Fetchers
 from seqdata_webdataset.bringing import Asked, OneShard
 from seqdata_webdataset.checked import check_headers, check_size
@@ -69,6 +71,12 @@ class Distant:
             FingerprintMismatch: If one was replaced.
         """
         bring(held, ranges, self._filling, self._same, self.fetchers)
+
+    def again(self, number: int, held: SparseFile) -> bool:
+        """Bring again what is there of a shard; whether it was another."""
+        changed = brought_again(held, self._filling(number, held, held.there), self.fetchers)
+        self._same(number)
+        return changed
 
     def some(self, number: int, runs: Runs) -> NDArray[np.uint8]:
         """Give a shard of which the values of one field are there."""
@@ -125,7 +133,7 @@ class RangedShards:
         far = [number for number in asked if number in self.distant.files]
         self.distant.look(far)
         parts = {
-            number: self._sources(number, self.hold(number), one)
+            number: self._sources(number, self.hold(number), one, lambda: False)
             for number, one in asked.items()
             if number not in self.distant.files
         }
@@ -146,14 +154,15 @@ class RangedShards:
         names = tuple(one.names)
         if names not in held.made:
             content = self.distant.settled(number, held)
-            held.made[names] = self._sources(number, content, one)
+            again = partial(self.distant.again, number, held)
+            held.made[names] = self._sources(number, content, one, again)
         made: Mapping[str, FieldSource] = held.made[names]
         return made
 
     def _sources(
-        self, number: int, content: NDArray[np.uint8], one: Asked
+        self, number: int, content: NDArray[np.uint8], one: Asked, again: Look
     ) -> Mapping[str, FieldSource]:
-        return self.made.part(number, content, one.names, True)
+        return self.made.part(number, content, one.names, again)
 
 
 def ranges_of(sources: Mapping[str, FieldSource], asked: Asked) -> Iterable[NDArray[np.int64]]:

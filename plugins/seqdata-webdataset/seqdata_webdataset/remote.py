@@ -76,6 +76,11 @@ class RemoteShard:
         held = hold(wanted, place, release)
         return np.frombuffer(held.mapping, dtype=np.uint8)
 
+    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
+        """Look whether its copy in the cache is what was indexed, and mend it; see ``Shard``."""
+        cache = cache_of(remote_files(self.url, self.remote))
+        return cache.mend(Wanted(self.name, index.bytes, index.sha256), content, place)
+
     def size(self) -> int:
         """Give its bytes; 0 where it cannot be asked for."""
         with suppress(DataError, RemoteReadError):

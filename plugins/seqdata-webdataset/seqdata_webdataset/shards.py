@@ -75,6 +75,16 @@ class Shard(Protocol):
         """
         ...
 
+    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
+        """Look whether a copy of it is what was indexed, and mend it; see ``Cache.mend``.
+
+        Args:
+            content: Its bytes, as ``content`` gave them.
+            index: What it must be.
+            place: Its place, for errors.
+        """
+        ...
+
     def size(self) -> int:
         """Give its bytes; 0 where it cannot be asked for."""
         ...
@@ -154,6 +164,11 @@ class LocalShard:
         """Map it; see ``Shard``."""
         del index, release
         return map_shard(self.path, place, ahead=ahead)
+
+    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
+        """Return False: it is no copy; see ``Shard``."""
+        del content, index, place
+        return False
 
     def size(self) -> int:
         """Give its bytes; 0 where it is not there."""

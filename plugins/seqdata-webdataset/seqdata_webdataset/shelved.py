@@ -38,7 +38,7 @@ class ShelvedShards:
         sizes = [index.bytes for index in made.indexes]
 
         def opened(number: int, release: Callable[[], None]) -> Part:
-            sources = made.part(number, hold(number, release), None, False)
+            sources = made.part(number, hold(number, release), None, None)
             return cast(Part, OneShard(number, sources))
 
         def fetch(number: int) -> None:

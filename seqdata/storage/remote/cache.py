@@ -13,12 +13,13 @@ files.
 
 from __future__ import annotations
 
-import errno
 import hashlib
+import logging
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from seqdata.storage.remote.files import RemoteFiles, Stat
 from seqdata.storage.remote.folder import (
     ASIDE,
     NAP,
+    allocate,
     entries,
     evict,
     is_at,
@@ -40,12 +42,14 @@ from seqdata.storage.remote.folder import (
     one_at_a_time,
     opened,
     own_folder,
+    room_on_disk,
+    write_over,
 )
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import identity
 
+_LOG = logging.getLogger("seqdata.remote")
 Release = Callable[[], None] | None
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,42 @@ class Cache:
             if held is not None:
                 return held
 
+    def mend(self, wanted: Wanted, content: Any, place: Place) -> bool:
+        """Look whether a file that is held is what it must be, and mend it where it is not.
+
+        It is fetched again, and what is wrong is written over where it lies: whoever has it mapped,
+        in this process or another, sees the right bytes from then on.
+
+        Args:
+            wanted: What it must be.
+            content: Its bytes as they are held.
+            place: The same, for errors and the log.
+
+        Returns:
+            Whether it was damaged, and is right now.
+
+        Raises:
+            SeqDataError: As ``hold``: of a source that is another, too.
+        """
+        if wanted.sha256 is None or wanted.size is None or _is(content, wanted.sha256):
+            return False
+        folder = own_folder(self.remote.folder)
+        path, size = folder / wanted.sha256, wanted.size
+        fetch = Fetch(self._files, wanted.name, size, wanted.sha256, None, place, wanted.error)
+        descriptor = opened(path)
+        if descriptor is None:  # the folder was removed: there is nothing left to mend
+            return False
+        _LOG.warning("%s: its copy (%s) is damaged, and is fetched again", place, path)
+        try:
+            with tempfile.TemporaryFile(dir=folder, prefix=".seqdata-") as right:
+                with room_on_disk(folder, descriptor):
+                    allocate(right.fileno(), size)
+                    fetched(fetch, right.fileno())
+                write_over(descriptor, right.fileno(), size)
+        finally:
+            os.close(descriptor)
+        return _is(content, wanted.sha256)
+
     def has(self, wanted: Wanted) -> bool:
         """Tell whether a file of a known digest is there."""
         if wanted.sha256 is None or wanted.size is None:
@@ -204,7 +244,7 @@ class Cache:
         try:
             if path.exists():
                 return None
-            with _room(folder, descriptor):
+            with room_on_disk(folder, descriptor):
                 self._make_room(aside, descriptor, fetch.size, release, patience)
                 fetched(fetch, descriptor)
             held = _mapped(path, descriptor, fetch.size)
@@ -227,9 +267,7 @@ class Cache:
                 if free < size:
                     free += evict(folder, size - free, aside)
                 if free >= size:
-                    os.ftruncate(descriptor, size)
-                    if size:
-                        _allocate(descriptor, size)
+                    allocate(descriptor, size)
                     return
             if size > most or (released and time.monotonic() >= deadline):
                 raise NoRoomError(size, max(0, free))
@@ -257,6 +295,10 @@ class NoRoomError(Exception):
         super().__init__(needed, free)
         self.needed = needed
         self.free = free
+
+
+def _is(content: Any, sha256: str) -> bool:
+    return hashlib.sha256(content).hexdigest() == sha256
 
 
 def _held(path: Path, size: int) -> Held | None:
@@ -337,30 +379,3 @@ def _locked_aside(aside: Path, path: Path, patience: float) -> int | None:
         if time.monotonic() - since > patience:
             return None
         time.sleep(NAP)
-
-
-@contextmanager
-def _room(folder: Path, descriptor: int) -> Iterator[None]:
-    """Turn the error of a full disk into one that says what is needed."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        facts = os.fstatvfs(descriptor)  # the folder may be gone
-        free = facts.f_bavail * facts.f_frsize
-        raise CacheError.at(
-            f"{folder}: cannot be written to ({os.strerror(error.errno)}), {free} bytes are free, "
-            "must have room for a shard; make room, pass Remote(cache_dir=...), or read by ranges: "
-            "remote='ranges'",
-            file=str(folder), free=free,
-        ) from error  # fmt: skip
-
-
-def _allocate(descriptor: int, size: int) -> None:
-    """Take the room from the disk now, where the file system can."""
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
-        if error.errno in _FULL:
-            raise

@@ -33,6 +33,8 @@ _TOLD = (
 _LOCK = ".lock"
 _FILES = re.compile(r"(u?[0-9a-f]{64}(\.[0-9]+-[0-9]+)?(\.part)?|\.seqdata-.+)")
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PIECE = 1 << 16  # bytes
 _TRIES = 100  # times that the folder may be removed while it is made
 _LOG = logging.getLogger("seqdata.remote")
 
@@ -171,6 +173,44 @@ def one_at_a_time(folder: Path, patience: float) -> Iterator[None]:
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+@contextmanager
+def room_on_disk(folder: Path, descriptor: int) -> Iterator[None]:
+    """Turn the error of a full disk into one that says what is needed."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        facts = os.fstatvfs(descriptor)  # the folder may be gone
+        free = facts.f_bavail * facts.f_frsize
+        raise CacheError.at(
+            f"{folder}: cannot be written to ({os.strerror(error.errno)}), {free} bytes are free, "
+            "must have room for a shard; make room, pass Remote(cache_dir=...), or read by ranges: "
+            "remote='ranges'",
+            file=str(folder), free=free,
+        ) from error  # fmt: skip
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Give a file its size, and take the room from the disk now, where the file system can."""
+    os.ftruncate(descriptor, size)
+    if not size:
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
+
+
+def write_over(descriptor: int, right: int, size: int) -> None:
+    """Make a file the same as another one of its size; what is the same is not written."""
+    for at in range(0, size, _PIECE):
+        piece = os.pread(right, min(_PIECE, size - at), at)
+        if os.pread(descriptor, len(piece), at) != piece:
+            os.pwrite(descriptor, piece, at)
 
 
 def _mark(folder: Path) -> None:

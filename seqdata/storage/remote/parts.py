@@ -7,18 +7,21 @@ Makes: columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.errors import DataError
 from seqdata.storage.checking.bits import SharedBits
 from seqdata.storage.columns import Layout, Source
 from seqdata.storage.joined import join_columns, owners_of
 from seqdata.storage.manifest import Manifest
 from seqdata.storage.mapped import Mapped, checks_of, shard_place, source_over
+from seqdata.storage.remote.mending import Look, Mending
 from seqdata.storage.sources import Sources, keyed
 
 
@@ -31,12 +34,14 @@ class Part:
         sources: Its fields; sequences are counted from its first one.
         content: Its bytes.
         sums: Those of its checksums; None: they are not looked at.
+        mend: What is done about an error of it; see ``Layout``.
     """
 
     number: int
     sources: Sources
     content: Any
     sums: Any | None
+    mend: Callable[[DataError], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +56,7 @@ class Parting:
         bits: Memory with one bit per checksum that is set for what was found right; None: there
             are none.
         begins: Field -> per shard, the bit of its first checksum.
+        mend_sums: Looks whether the checksums of a shard are as at their source, and mends them.
     """
 
     location: str
@@ -59,14 +65,18 @@ class Parting:
     starts: NDArray[np.int64]
     bits: Any | None
     begins: Mapping[str, Sequence[int]]
+    mend_sums: Callable[[int], bool]
 
-    def part(self, number: int, content: Any, sums: Any | None, *, fresh: bool = False) -> Part:
+    def part(
+        self, number: int, content: Any, sums: Any | None, look: Look, *, fresh: bool = False
+    ) -> Part:
         """Lay the fields of a shard over its bytes.
 
         Args:
             number: The shard.
             content: Its bytes.
             sums: Those of its checksums; None: they are not looked at.
+            look: Looks whether its bytes are as at their source, and mends them.
             fresh: Whether the bytes were found right by nobody yet, whatever the bits say.
         """
         shard = self.manifest.shards[number]
@@ -74,9 +84,10 @@ class Parting:
         alone = replace(self.manifest, shards=(shard,), sequences=shard.sequences)
         lengths_of = {axis: lengths[first:stop] for axis, lengths in self.lengths_of.items()}
         place = shard_place(self.location, number, shard)
+        mend = Mending([look, partial(self.mend_sums, number)])
         layout = Layout(
             self.location, (shard.file,), [0, shard.sequences], lengths_of, lambda _: place,
-            first=first,
+            first=first, mend=mend,
         )  # fmt: skip
         checks = {}
         if sums is not None:
@@ -88,12 +99,12 @@ class Parting:
             }
         key = self.manifest.key
         if key is not None:
-            ids = source_over(key, alone, layout, [content], checks)
+            ids = source_over(key, alone, replace(layout, mend=None), [content], checks)
             layout = layout if isinstance(ids, Source) else keyed(layout, ids)
         sources = {
             name: source_over(name, alone, layout, [content], checks) for name in alone.fields
         }
-        return Part(number, Sources(layout, sources, key), content, sums)
+        return Part(number, Sources(layout, sources, key), content, sums, mend)
 
     def whole(self, parts: Sequence[Part], bits: SharedBits | None) -> Sources:
         """Lay the fields over all shards at once: what is read then is not put together.
@@ -109,9 +120,16 @@ class Parting:
         mapped = Mapped(contents, self.lengths_of, sums if len(sums) == len(parts) else None)
         checks = checks_of(manifest, mapped, bits) or {}
         starts = self.starts.tolist()
-        layout = Layout(self.location, names, starts, self.lengths_of, places.__getitem__)
+
+        def mend(error: DataError) -> bool:
+            return parts[int(error.facts["shard"] or 0)].mend(error)
+
+        layout = Layout(
+            self.location, names, starts, self.lengths_of, places.__getitem__, mend=mend
+        )
         if manifest.key is not None:
-            ids = source_over(manifest.key, manifest, layout, contents, checks)
+            bare = replace(layout, mend=None)  # ids for messages: an error is being made already
+            ids = source_over(manifest.key, manifest, bare, contents, checks)
             layout = layout if isinstance(ids, Source) else keyed(layout, ids)
         sources = {
             name: source_over(name, manifest, layout, contents, checks)

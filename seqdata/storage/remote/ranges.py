@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from seqdata.storage.places import Place
 from seqdata.storage.remote.files import RemoteFiles, Stat
 from seqdata.storage.remote.filling import Filling
 from seqdata.storage.remote.kept import Kept, SparseFile, bring
+from seqdata.storage.remote.mending import brought_again
 from seqdata.storage.remote.parts import Part, Parting
 from seqdata.storage.remote.pools import Fetchers
 from seqdata.storage.schema import TEXTS, field_width
@@ -79,7 +81,8 @@ class Ranges:
 
     def _part(self, number: int, held: SparseFile, sums: Mapping[int, Any]) -> Part:
         if held.made is None:
-            held.made = self.parting.part(number, held.content, sums.get(number), fresh=True)
+            look = partial(self._again, number, held)
+            held.made = self.parting.part(number, held.content, sums.get(number), look, fresh=True)
         part: Part = held.made
         return part
 
@@ -95,9 +98,13 @@ class Ranges:
         stat = self.files.stat(shard.file, place)
         check_stat(stat, shard, place)
         begin = shard.bytes - shard.footer_bytes
-        footer = self.files.read(shard.file, begin, shard.bytes, place)
-        found = hashlib.sha256(footer).hexdigest()
-        if found != shard.footer_sha256:
+        found = ""
+        for _ in range(2):  # it may have come wrong
+            footer = self.files.read(shard.file, begin, shard.bytes, place)
+            found = hashlib.sha256(footer).hexdigest()
+            if found == shard.footer_sha256:
+                break
+        else:
             raise replace(place, offset=begin, length=shard.footer_bytes).error(
                 CorruptShardError,
                 f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
@@ -159,6 +166,12 @@ class Ranges:
         self, held: Mapping[int, SparseFile], ranges: Mapping[int, Sequence[NDArray[np.int64]]]
     ) -> None:
         bring(held, ranges, self._filling, self._same, self.fetchers)
+
+    def _again(self, number: int, held: SparseFile) -> bool:
+        """Bring again what is there of a shard; whether it was another."""
+        changed = brought_again(held, self._filling(number, held, held.there), self.fetchers)
+        self._same(number)
+        return changed
 
     def _filling(self, number: int, held: SparseFile, ranges: NDArray[np.int64]) -> Filling:
         name = self._shard(number).file

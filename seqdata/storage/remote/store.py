@@ -7,15 +7,16 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Field
 from seqdata.storage.checking.bits import SharedBits
-from seqdata.storage.manifest import Manifest
+from seqdata.storage.manifest import ChecksumFile, Manifest
 from seqdata.storage.mapped import shard_place, sums_place
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw, decimals, in_order
@@ -63,8 +64,9 @@ class RemoteStore(SequenceStore):
         self._starts = np.append(0, np.cumsum(counts)).astype(np.int64)
         buffer = None if bits is None else bits.buffer
         parting = Parting(
-            files.location, manifest, lengths_of, self._starts, buffer, begins_of(manifest)
-        )
+            files.location, manifest, lengths_of, self._starts, buffer, begins_of(manifest),
+            self._mend_sums,
+        )  # fmt: skip
         self._parting = parting
         self._fetchers = Fetchers(files.remote.connections)
         kept = Kept(files.remote.memory_bytes)
@@ -152,18 +154,25 @@ class RemoteStore(SequenceStore):
         shards = self._shards_of(spans[:, 0])
         touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
         spans[:, 0] -= self._starts[shards]
-        if self._files.remote.how == "ranges":
-            parts = self._by_ranges(touched, shards, spans, names, axis)
-        else:
+        parts: list[Part] = []
+        if self._files.remote.how == "cache":
             parts = self._shelf.get(touched.tolist())
-            if len(parts) < len(touched):
-                away = np.setdiff1d(touched, [part.number for part in parts])
-                parts += self._by_ranges(away, shards, spans, names, axis)
-                parts.sort(key=lambda part: part.number)
             everything = self._shelf.everything()
             if everything is not None:
                 self._whole = self._parting.whole(everything, self._bits)
-        return read_parts(parts, shards, spans, names, axis)
+        if len(parts) == len(touched):
+            return read_parts(parts, shards, spans, names, axis)
+        away = np.setdiff1d(touched, [part.number for part in parts])
+        left = len(away)
+        while True:
+            far = self._by_ranges(away, shards, spans, names, axis)
+            both = sorted([*parts, *far], key=lambda part: part.number)
+            try:
+                return read_parts(both, shards, spans, names, axis)
+            except CorruptSampleError:  # where texts lie came wrong, so other bytes came for them
+                left -= 1
+                if left < 0:
+                    raise
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need, in their order; see ``protocols.Expecting``."""
@@ -300,7 +309,8 @@ class RemoteStore(SequenceStore):
         place = shard_place(self.location, number, shard)
         held = self._cache.hold_if_room(self._wanted(number), place, release)
         sums = self._sums_of(number) if self._verify != "off" else None
-        return self._parting.part(number, held.mapping, sums)
+        look = partial(self._cache.mend, self._wanted(number), held.mapping, place)
+        return self._parting.part(number, held.mapping, sums, look)
 
     def _fetch(self, number: int) -> None:
         place = shard_place(self.location, number, self._manifest.shards[number])
@@ -314,10 +324,20 @@ class RemoteStore(SequenceStore):
             return None
         found = self._sums.get(number)
         if found is None:
-            place = sums_place(self.location, number, file)
-            found = self._cache.bytes_of(Wanted(file.file, file.bytes, file.sha256), place)
+            found = self._cache.bytes_of(*self._wanted_sums(number, file))
             self._sums[number] = found
         return found
+
+    def _mend_sums(self, number: int) -> bool:
+        file, found = self._manifest.shards[number].checksums, self._sums.get(number)
+        if file is None or found is None:
+            return False
+        wanted, place = self._wanted_sums(number, file)
+        return self._cache.mend(wanted, found, place)
+
+    def _wanted_sums(self, number: int, file: ChecksumFile) -> tuple[Wanted, Place]:
+        wanted = Wanted(file.file, file.bytes, file.sha256)
+        return wanted, sums_place(self.location, number, file)
 
 
 def _reopen(
