@@ -77,24 +77,28 @@ def open_local(location: str | os.PathLike[str], *, verify: str | None = None) -
     if not (root / MANIFEST).exists():
         raise _no_store(root)
     manifest = load_manifest(root)
-    return _open(root, manifest, mode_of(verify, manifest.checksums, str(root)), None)
+    mode = mode_of(verify, manifest.checksums, str(root))
+    return _open(root, manifest, mode, None, manifest.fingerprint)
 
 
-def _open(root: Path, manifest: Manifest, verify: str, bits: SharedBits | None) -> ArrowStore:
+def _open(
+    root: Path, manifest: Manifest, verify: str, bits: SharedBits | None, fingerprint: str
+) -> ArrowStore:
     """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
     mapped = map_files(root, manifest, kernel(), verified=verify != "off")
     if verify == "first_read":
-        count, of = count_checksums(manifest), manifest.fingerprint
-        if bits is None or (bits.count, bits.of) != (count, of):
-            bits = SharedBits(count, of)
-    return ArrowStore(root, manifest, mapped, verify, bits if verify == "first_read" else None)
+        count = count_checksums(manifest)
+        if bits is None or (bits.count, bits.of) != (count, fingerprint):
+            bits = SharedBits(count, fingerprint)
+    kept = bits if verify == "first_read" else None
+    return ArrowStore(root, manifest, mapped, verify, kept, fingerprint)
 
 
 def _reopen(location: str, verify: str, bits: SharedBits | None, fingerprint: str) -> ArrowStore:
     root = Path(location)
     manifest = load_manifest(root)
     check_same(Place(dataset=location), manifest.fingerprint, fingerprint)
-    return _open(root, manifest, verify, bits)
+    return _open(root, manifest, verify, bits, fingerprint)
 
 
 class ArrowStore(SequenceStore):
@@ -106,6 +110,7 @@ class ArrowStore(SequenceStore):
         mapped: Its files.
         verify: When checksums are looked at: off, first_read or always.
         bits: Those that say which were found right, for first_read.
+        fingerprint: Of the manifest.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class ArrowStore(SequenceStore):
         mapped: Mapped,
         verify: str,
         bits: SharedBits | None,
+        fingerprint: str,
     ) -> None:
         self._root = root
         self._manifest = manifest
@@ -123,7 +129,7 @@ class ArrowStore(SequenceStore):
         self._verify = verify
         self._bits = bits
         checks = checks_of(manifest, mapped, bits) or {}
-        self._fingerprint: str | None = None
+        self._fingerprint = fingerprint
         counts = [shard.sequences for shard in manifest.shards]
         starts = [0, *itertools.accumulate(counts)]
         self._names = [shard.file for shard in manifest.shards]
@@ -180,8 +186,6 @@ class ArrowStore(SequenceStore):
     @property
     def fingerprint(self) -> str:
         """Digest of lengths, ids, schema and content (32 hex digits), from the manifest."""
-        if self._fingerprint is None:
-            self._fingerprint = self._manifest.fingerprint
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
