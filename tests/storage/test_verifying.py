@@ -82,10 +82,10 @@ def test_a_pickled_store_keeps_its_mode_and_has_bits_of_its_own(root):
 def test_bits_of_another_store_are_not_taken(root):
     store = open_arrow(root)
     everything(store)
-    reopen, (location, verify, bits) = store.__reduce__()
-    assert marked(reopen(location, verify, bits)) == bits.count
-    write_arrow(root, [{"x": [1]}], overwrite=True)
-    assert marked(reopen(location, verify, bits)) == 0
+    reopen, (location, verify, bits, fingerprint) = store.__reduce__()
+    assert marked(reopen(location, verify, bits, fingerprint)) == bits.count
+    other = write_arrow(root, [{"x": [1]}], overwrite=True)
+    assert marked(reopen(location, verify, bits, other.fingerprint)) == 0
 
 
 def read_some(store, numbers, pipe):
