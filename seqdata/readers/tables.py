@@ -7,6 +7,7 @@ ragged, strings must not change. Place in the flow: files -> sequences of ``seqd
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.readers.columns import Lists, column_of, leave_out, refuse_missing
 from seqdata.readers.source import ReadOptions, SourceFile
+from seqdata.storage.schema import no_such
+from seqdata.storage.tables import is_pandas_index
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,18 +101,17 @@ def _sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str, Any]
         )
     for name in (options.group, options.id):
         if name is not None and name not in table.column_names:
-            raise ConfigError(
-                f"table: no column {name!r}, must be one of {', '.join(table.column_names)}"
-            )
+            raise no_such("table", "column", name, table.column_names)
     if options.group is None:
         return _by_row(table, options.id)
     if options.id is not None:
         raise ConfigError("table: `id` and `group` are both given; a group names its sequence")
-    return _by_group(table, options.group)
+    return by_group(table, options.group)
 
 
 def _by_row(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
-    columns = {name: column_of(table, name) for name in table.column_names}
+    names = [name for name in table.column_names if not is_pandas_index(name)]
+    columns = {name: column_of(table, name) for name in names}
     named = columns.pop(key, None) if key is not None else None
     kept = {name: column for name, column in columns.items() if column is not None}
     if not any(isinstance(column, Lists) for column in kept.values()):
@@ -124,29 +126,66 @@ def _by_row(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
         yield sequence
 
 
-def _by_group(table: pa.Table, group: str) -> Iterator[dict[str, Any]]:
+def by_group(
+    table: pa.Table, group: str, per_sequence: Iterable[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Give a sequence for the rows of each value of a column, in the order of the rows.
+
+    Args:
+        table: A row per timestep.
+        group: The column; its values become ids.
+        per_sequence: Columns of numbers that must not change within a group: one value each.
+
+    Raises:
+        ConfigError: If there is no such column, or none of numbers beside it.
+        DecodeError: If a value is missing, or changes where it must not.
+    """
     import pyarrow.compute as pc
 
+    if group not in table.column_names:
+        raise no_such("table", "column", group, table.column_names)
     refuse_missing(group, table.column(group))
     codes = pc.dictionary_encode(table.column(group).combine_chunks())
     names = codes.dictionary.to_pylist()
     numbers = codes.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(numbers, kind="stable")  # groups in order of appearance, rows in file order
     edges = np.searchsorted(numbers[order], np.arange(len(names) + 1))
-    columns = {name: column_of(table, name) for name in table.column_names if name != group}
+    others = [name for name in table.column_names if name != group and not is_pandas_index(name)]
+    columns = {name: column_of(table, name) for name in others}
+    for name, column in columns.items():
+        if isinstance(column, Lists):
+            leave_out(name, "lists, of which a row of a group has one each")
     ragged = {name: c[order] for name, c in columns.items() if isinstance(c, np.ndarray)}
     texts = {name: column for name, column in columns.items() if isinstance(column, list)}
     steady = {name: c for name, c in texts.items() if _same_within(name, c, order, edges)}
-    if not ragged:
+    if not ragged.keys() - set(per_sequence):
         raise ConfigError(
             f"table: no column beside {group!r} holds numbers, so that a group has no timesteps"
         )
+    single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
+    for name, values in single.items():
+        _refuse_changes(name, values, names, edges)
     for number, name in enumerate(names):
         first, stop = int(edges[number]), int(edges[number + 1])
         sequence: dict[str, Any] = {"id": str(name)}
         sequence.update({field: values[first:stop] for field, values in ragged.items()})
+        sequence.update({field: values[first] for field, values in single.items()})
         sequence.update({field: values[order[first]] for field, values in steady.items()})
         yield sequence
+
+
+def _refuse_changes(
+    name: str, values: NDArray[Any], names: list[Any], edges: NDArray[np.int64]
+) -> None:
+    for number, (first, stop) in enumerate(itertools.pairwise(edges.tolist())):
+        here = values[first:stop]
+        if (here != here[0]).any():
+            raise DecodeError.at(
+                f"table: column {name!r} must have one value per sequence, but in the rows of "
+                f"{names[number]!r} it has {here[0]} and {here[here != here[0]][0]}. Leave it out "
+                "of `axes`, so that it has a value per timestep",
+                field=name, sequence=number,
+            )  # fmt: skip
 
 
 def _same_within(

@@ -6,6 +6,7 @@ people's files ask here. Reads: declared sizes. Makes: errors.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NoReturn
 
 from seqdata.errors import LimitError
@@ -76,3 +77,30 @@ def refuse(place: Place, found: str, must: str, asked: int, most: int) -> NoRetu
         f"{found}, must {must}; where you trust the file, write it again in smaller units",
         found=asked, expected=most,
     )  # fmt: skip
+
+
+def free_memory() -> int | None:
+    """Return the bytes that this process may still take; None: that is not known."""
+    found = [_available()]
+    most, used = map(read_number, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"))
+    if most is not None:
+        found.append(max(0, most - (used or 0)))
+    known = [one for one in found if one is not None]
+    return min(known) if known else None
+
+
+def read_number(path: str) -> int | None:
+    """Read a number of the system; None where there is none, or it is ``max``."""
+    try:
+        return int(Path(path).read_text("ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(found.split()[1]) << 10
+    except (OSError, ValueError, StopIteration):
+        return None

@@ -7,14 +7,17 @@ store.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.errors import LimitError
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout, Source
+from seqdata.storage.limits import free_memory
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw
 from seqdata.storage.schema import TEXTS, default_axis, infer_fields
@@ -83,6 +86,7 @@ class MemoryStore(SequenceStore):
         Raises:
             ConfigError: If there is no sequence, or ``axes`` does not fit.
             DataError: If a sequence is not like the first one; naming it.
+            LimitError: If they come from an iterator and do not fit into memory.
 
         Examples:
             >>> store = MemoryStore.of([[1, 2, 3], [4]])
@@ -92,13 +96,21 @@ class MemoryStore(SequenceStore):
         fields: dict[str, Field] = {}
         packers: dict[str, Packer] = {}
         rows, axes = as_rows(sequences, axes)
+        taken, room = 0, math.inf if isinstance(sequences, Sized) else _room()
         for number, sequence in enumerate(rows):
             if not packers:
                 fields = infer_fields(sequence, axes)
                 packers = {
                     name: make_packer(field, is_key=name == key) for name, field in fields.items()
                 }
-            pack_one(packers, sequence, number, key)
+            taken += pack_one(packers, sequence, number, key)
+            if taken > room:
+                raise LimitError(
+                    f"memory: sequences of unknown number must fit into {int(room):,} bytes, a "
+                    f"quarter of the free memory, but the first {number + 1:,} take {taken:,} and "
+                    "more follow. Write them once with write_store(location, sequences) and open "
+                    "that, or pass a list; if they never end, cut them with itertools.islice"
+                )
         packed = {name: packer.take() for name, packer in packers.items()}
         found = check_axes(fields, packed, 0, key)
         lengths_of = {axis: narrow(lengths) for axis, lengths in found.items()}
@@ -165,6 +177,12 @@ class MemoryStore(SequenceStore):
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
         return self._sources.read(spans, fields, axis)
+
+
+def _room() -> float:
+    """Return the bytes that sequences of an iterator may take: buffers are copied as they grow."""
+    free = free_memory()
+    return math.inf if free is None else free // 4
 
 
 def _sources(

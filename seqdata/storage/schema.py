@@ -64,6 +64,8 @@ def as_array(value: Any) -> NDArray[Any]:
     Raises:
         Deviation: If they are not numbers of one kind that can be stored.
     """
+    if value is None:
+        raise Deviation("is None, which cannot be stored; fill it, or leave the sequence out")
     if isinstance(value, list | tuple) and not len(value):
         raise Deviation("is an empty list, whose dtype nobody knows; give np.empty(0, dtype)")
     if isinstance(value, np.ma.MaskedArray):
@@ -118,10 +120,16 @@ def infer_fields(
             ) from deviation
     if not axes_of(fields):
         raise ConfigError(
-            f"schema: no field of {', '.join(fields) or 'none'} runs along an axis, at least one "
-            "must; give an array per sequence, or `axes` for bytes"
+            "schema: no field runs along an axis: at least one must be an array with an entry per "
+            f"timestep, but there are {_listed(fields)}. Encode text as numbers, e.g. "
+            "np.frombuffer(text.encode(), np.uint8); for bytes pass `axes`={'name': 'time'}"
         )
     return fields
+
+
+def _listed(fields: Mapping[str, Field]) -> str:
+    each = (f"{name!r} ({field.dtype}, one per sequence)" for name, field in fields.items())
+    return ", ".join(each) or "no fields"
 
 
 def _infer(name: str, value: Any, axes: Mapping[str, str | None]) -> Field:

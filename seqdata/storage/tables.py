@@ -8,13 +8,16 @@ sequence.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 
-from seqdata.errors import ConfigError, DecodeError
+from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.storage.items import as_mapping
 
 PLAIN_FIELD = "x"  # of sequences that are plain arrays
 
@@ -40,11 +43,12 @@ def as_rows(sequences: Iterable[Any], axes: Axes | None) -> tuple[Iterator[Any],
     """
     library = _library_of_frame(sequences)
     if library == "pandas":
-        return _frame_rows(sequences), axes
+        return _of_sequences(_frame_rows(sequences), axes), axes
     if library == "polars":
         sequences = cast(Any, sequences).to_arrow()
     if _is_table(sequences):
-        return _table_rows([sequences]), _with_vectors(sequences, axes)
+        axes = _with_vectors(sequences, axes)
+        return _of_sequences(_table_rows([sequences]), axes), axes
     if isinstance(sequences, Mapping | str | bytes) or not isinstance(sequences, Iterable):
         raise ConfigError(
             f"`sequences` is a {type(sequences).__name__}, must be an iterable of dicts, arrays or "
@@ -60,10 +64,54 @@ def as_rows(sequences: Iterable[Any], axes: Axes | None) -> tuple[Iterator[Any],
         ) from None
     everything = itertools.chain([first], iterator)
     if _is_table(first):
-        return _table_rows(everything), _with_vectors(first, axes)
+        axes = _with_vectors(first, axes)
+        return _of_sequences(_table_rows(everything), axes), axes
     if isinstance(first, Mapping):
         return everything, axes
+    _refuse_items(first)
+    if isinstance(first, tuple) and any(np.ndim(part) or isinstance(part, str) for part in first):
+        return (as_mapping(one, None) for one in everything), axes
     return ({PLAIN_FIELD: one} for one in everything), axes
+
+
+def _refuse_items(first: Any) -> None:
+    """Refuse an iterable whose first item cannot be a sequence.
+
+    Raises:
+        ConfigError: If it is a number or text.
+    """
+    if isinstance(first, str | os.PathLike):
+        raise ConfigError(
+            f"`sequences` must hold arrays or dicts, but holds a {type(first).__name__}: "
+            f"{str(first)!r:.60}. Encode text as numbers, e.g. np.frombuffer(text.encode(), "
+            "np.uint8); pass paths as a list of them"
+        )
+    if isinstance(first, int | float | np.number) or getattr(first, "ndim", None) == 0:
+        raise ConfigError(
+            f"`sequences` must hold arrays or dicts, but holds numbers, the first is {first!r:.40}."
+            " One sequence of numbers is passed in a list: [[1, 2, 3]]"
+        )
+
+
+def _of_sequences(rows: Iterator[dict[str, Any]], axes: Axes | None) -> Iterator[dict[str, Any]]:
+    """Return the rows of a table, if a row is a sequence and not a timestep.
+
+    Raises:
+        ConfigError: If no column holds arrays.
+    """
+    first = next(rows)
+    if all(axis is None for axis in (axes or {}).values()) and not any(
+        map(np.ndim, first.values())
+    ):
+        texts = [str(name) for name, value in first.items() if isinstance(value, str)]
+        likely = next(iter([*texts, *map(str, first)]))
+        raise ConfigError(
+            f"table: a column must hold lists of numbers, a row per sequence, but "
+            f"{', '.join(map(str, first))} hold one value per row. If a row is a timestep, name "
+            f"the column whose equal values make a sequence: open_store(table, group={likely!r}), "
+            f"or `seqdata write --group {likely}`"
+        )
+    return itertools.chain([first], rows)
 
 
 def _is_table(value: Any) -> bool:
@@ -95,12 +143,8 @@ def _frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
     """Give the rows of a pandas frame: cells of objects as they are, other columns by Arrow."""
     import pyarrow as pa
 
+    frame = with_index(frame)
     names = list(frame.columns)
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            "`sequences` is a table with two columns of one name, must have different ones; rename "
-            "one"
-        )
     if not len(frame):
         raise _no_rows()
     columns: dict[Any, Iterable[Any]] = {}
@@ -113,6 +157,31 @@ def _frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
         chunked = isinstance(column, pa.ChunkedArray)
         columns[name] = _values(name, column.combine_chunks() if chunked else column)
     return (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+
+def with_index(frame: Any) -> Any:
+    """Return a pandas frame whose named index is columns, like the others.
+
+    Raises:
+        ConfigError: If two columns have one name.
+    """
+    index = frame.index
+    named = [name for name in index.names if name is not None]
+    names = [*named, *frame.columns]
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            "`sequences` is a table with two columns of one name, must have different ones; rename "
+            "one (a named index is a column, too)"
+        )
+    if named:
+        return frame.reset_index(level=named)[names]
+    if getattr(index.dtype, "kind", "O") not in "iu":
+        _leave_out("the index", "it has no name; keep it with frame.rename_axis('id')")
+    return frame
+
+
+def _leave_out(what: str, why: str) -> None:
+    warnings.warn(f"table: {what} is left out: {why}", SeqDataWarning, stacklevel=2)
 
 
 def _no_rows() -> ConfigError:
@@ -132,12 +201,18 @@ def _table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
             columns = {
                 name: _values(name, column)
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                if not is_pandas_index(name)
             }
             for row in zip(*columns.values(), strict=True):
                 found = True
                 yield dict(zip(columns, row, strict=True))
     if not found:
         raise _no_rows()
+
+
+def is_pandas_index(name: str) -> bool:
+    """Return whether a column is an index without a name, which pandas wrote to a file."""
+    return name.startswith("__index_level_") and name.endswith("__")
 
 
 def _values(name: str, column: Any) -> Iterable[Any]:

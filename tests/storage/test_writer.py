@@ -254,8 +254,13 @@ def test_an_id_that_two_sequences_have_is_an_error_that_names_both(tmp_path, sha
 @pytest.mark.parametrize(
     ("first", "axes", "kind", "text"),
     [
-        ({"y": 1}, None, ConfigError, "no field of y runs along an axis, at least one must"),
-        ({}, None, ConfigError, "no field of none runs along an axis"),
+        (
+            {"y": 1},
+            None,
+            ConfigError,
+            "no field runs along an axis: at least one must be an array .*there are 'y' ",
+        ),
+        ({}, None, ConfigError, "no field runs along an axis: .* there are no fields"),
         ({"x": []}, None, DecodeError, "field 'x': is an empty list, whose dtype nobody knows"),
         ({"x": 1j}, None, DecodeError, "field 'x': has dtype complex128, must be one of bool"),
         ({"x": np.ones((3, 0))}, None, DecodeError, r"has shape \(3, 0\), must hold at least one"),

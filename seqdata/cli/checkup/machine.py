@@ -16,6 +16,7 @@ from pathlib import Path
 from seqdata.cli.checkup.finding import Finding
 from seqdata.cli.console import size
 from seqdata.kernel.choose import kernel, kernel_name
+from seqdata.storage.limits import free_memory, read_number
 
 _PLACE = "machine"
 _SPARE_FILES, _FILES_OF_A_WORKER = 256, 8
@@ -55,16 +56,14 @@ class Machine:
 
 def this_machine() -> Machine:
     """Look at the machine."""
-    memory = [_number("/sys/fs/cgroup/memory.max"), _available()]
-    known = [one for one in memory if one is not None]
     return Machine(
         cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
         core_limit=_core_limit(),
-        memory=min(known) if known else None,
+        memory=free_memory(),
         shared=_room("/dev/shm"),
         open_files=_limit(resource.RLIMIT_NOFILE),
         processes=_limit(resource.RLIMIT_NPROC),
-        mappings=_number("/proc/sys/vm/max_map_count"),
+        mappings=read_number("/proc/sys/vm/max_map_count"),
         methods=tuple(multiprocessing.get_all_start_methods()),
         kernel=kernel_name(),
         algorithms=tuple(kernel().algorithms()),
@@ -159,28 +158,11 @@ def _limit(which: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _number(path: str) -> int | None:
-    """Read a number of the system; None where there is none, or it is ``max``."""
-    try:
-        return int(Path(path).read_text("ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def _core_limit() -> float | None:
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
         return int(quota) / int(period)
     except (OSError, ValueError):
-        return None
-
-
-def _available() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        found = next(line for line in lines if line.startswith("MemAvailable:"))
-        return int(found.split()[1]) << 10
-    except (OSError, ValueError, StopIteration):
         return None
 
 

@@ -36,6 +36,7 @@ from seqdata.storage.limits import check_depth, refuse
 from seqdata.storage.places import Place
 from seqdata.storage.schema import MAX_WIDTH, TEXTS, field_width
 from seqdata.storage.sources import keyed
+from seqdata.storage.tables import is_pandas_index
 from seqdata.storage.texts import TextSource
 
 Units = list[tuple[TableFile, int]]
@@ -182,6 +183,9 @@ def _kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]
     left_out: dict[str, str] = {}
     for column in files[0].schema:
         kind = kind_of(column.type)
+        if is_pandas_index(column.name):
+            left_out[column.name] = "an index of pandas without a name"
+            continue
         if kind is None:
             left_out[column.name] = str(column.type)
             continue
