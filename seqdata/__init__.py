@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SeqDataError,
         SeqDataWarning,
         StallError,
+        UnknownNameError,
         UnsafeContentError,
         WorkerDiedError,
     )
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     from seqdata.lightning.prediction import PredictionWriter
     from seqdata.loader import Loader
     from seqdata.measuring import measure_lengths
-    from seqdata.opening.stores import open_store
+    from seqdata.opening.data import open_store
+    from seqdata.opening.dividing import concat, folds, split
     from seqdata.opening.writing import write_store
     from seqdata.plan import Plan
     from seqdata.planning.jitter import Jitter
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     from seqdata.recurrent.states import LaneStates
     from seqdata.sharing import share
     from seqdata.storage.remote.options import Remote
-    from seqdata.storage.splitting import folds, split
+    from seqdata.storage.views import SequenceStore
     from seqdata.streams import RandomStreams
     from seqdata.transforms import Ragged, columnar
     from seqdata.world import World
@@ -115,9 +117,11 @@ __all__ = [
     "SequenceBatch",
     "SequenceDataModule",
     "SequenceIndex",
+    "SequenceStore",
     "Sorted",
     "StallError",
     "TokenBudget",
+    "UnknownNameError",
     "UnsafeContentError",
     "Windows",
     "WorkerDiedError",
@@ -125,6 +129,7 @@ __all__ = [
     "__version__",
     "batch_size_fn",
     "columnar",
+    "concat",
     "folds",
     "hookimpl",
     "length_fn",
@@ -158,6 +163,7 @@ _DEFINED_IN = {
     "SequenceBatch": "batch",
     "SequenceDataModule": "lightning.datamodule",
     "SequenceIndex": "index",
+    "SequenceStore": "storage.views",
     "Sorted": "policies.sorted",
     "TBPTT": "policies.tbptt",
     "TokenBudget": "policies.token_budget",
@@ -165,13 +171,14 @@ _DEFINED_IN = {
     "World": "world",
     "batch_size_fn": "batch",
     "columnar": "transforms",
-    "folds": "storage.splitting",
+    "concat": "opening.dividing",
+    "folds": "opening.dividing",
     "hookimpl": "hookspecs",
     "length_fn": "batch",
     "measure_lengths": "measuring",
-    "open_store": "opening.stores",
+    "open_store": "opening.data",
     "share": "sharing",
-    "split": "storage.splitting",
+    "split": "opening.dividing",
     "write_store": "opening.writing",
 }
 

@@ -6,8 +6,9 @@ Place in the flow: a Loader makes it from a store's fields, batches carry it. Ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from seqdata.errors import did_you_mean
+from seqdata.errors import UnknownNameError, did_you_mean
 from seqdata.index import DEFAULT_AXIS
 
 TARGETS = "targets"
@@ -51,3 +52,10 @@ def unknown_name(name: str, known: Iterable[str]) -> str:
     names = list(known)
     hint = did_you_mean(name, names)
     return f"no field {name!r}; {hint}{' ' if hint else ''}there are: {', '.join(names) or 'none'}"
+
+
+class FieldMap(dict[str, Any]):
+    """Field -> values; a name that is not there is an error with the nearest one that is."""
+
+    def __missing__(self, name: object) -> Any:
+        raise UnknownNameError(f"batch: {unknown_name(str(name), self)}")

@@ -7,7 +7,7 @@ masks are computed when asked. Place in the flow: a Loader makes the head, a Col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from seqdata.axes import Axes, unknown_name
+from seqdata.axes import Axes, FieldMap, unknown_name
 from seqdata.batch_faults import ON_CPU, ON_DEVICE, faults, shape_of
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, UnknownNameError
 from seqdata.ragged import LayoutName, check_layout, edges, flat_of, laid_out, packed
 
 _OF_LANES = ("weight", "lanes", "reset")
@@ -140,17 +140,28 @@ class SequenceBatch:
         return sorted({*super().__dir__(), *_LATE})
 
     def __len__(self) -> int:
-        lengths = self.__dict__.get("lengths")
-        return len(self._rows["lengths"]) if lengths is None else lengths.numel()
+        return len(self.__dict__.get("lengths", self._rows.get("lengths", ())))
 
     def __contains__(self, name: object) -> bool:
         return name in self.data
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of fields, as a dict does; for what is known of rows see above."""
+        return iter(self.data)
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of fields."""
+        return self.data.keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Return the fields: names and values."""
+        return self.data.items()
 
     def __getitem__(self, name: str) -> Any:
         try:
             return self.data[name]
         except KeyError:
-            raise ConfigError(f"batch: {unknown_name(name, self.data)}") from None
+            raise UnknownNameError(f"batch: {unknown_name(name, self.data)}") from None
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {shape_of(value)}" for name, value in self.data.items())
@@ -329,7 +340,7 @@ class SequenceBatch:
         if self.layout != "padded":
             return self.as_layout("padded")._windows(part)
         planned = [name for name in self.data if self.axes.along(name) == self.axes.axis]
-        return {name: self.data[name][:, part] for name in planned}
+        return FieldMap({name: self.data[name][:, part] for name in planned})
 
     def _lying(self, padded: Tensor) -> Tensor:
         """Give what is said of (r, T) beside the values of the layout."""

@@ -9,10 +9,11 @@ import pytest
 import torch
 from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.plugins.precision import HalfPrecision
-from lightning.pytorch.utilities.data import extract_batch_size, warning_cache
+from lightning.pytorch.utilities.data import extract_batch_size
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from seqdata import TBPTT, Loader
+from seqdata import TBPTT, Fixed, Loader, Windows
 from seqdata.axes import Axes, unknown_name
 from seqdata.batch import SequenceBatch, batch_size_fn, length_fn
 from seqdata.errors import ConfigError
@@ -167,10 +168,9 @@ def test_lightning_moves_and_casts_it():
     assert batch["x"].dtype == torch.float32
 
 
-def test_lightning_finds_its_rows_but_wants_to_be_told():
-    warning_cache.clear()
-    with pytest.warns(UserWarning, match="The batch size we found is 3.* use `self.log"):
-        assert extract_batch_size(batch_of()) == 3
+def test_lightning_by_itself_wants_to_be_told_its_rows():
+    with pytest.raises(MisconfigurationException, match=r"provide the batch_size as `self.log"):
+        extract_batch_size(batch_of())  # under a DataModule it is told: test_batch_size
 
 
 def test_it_can_be_copied_and_pickled():
@@ -329,3 +329,23 @@ def test_a_layout_says_what_it_knows():
     axes = Axes("frames", {"y": None}, {"x": 1})
     assert axes.along("x") == "frames"
     assert repr(axes) == "Axes('frames', {'y': None}, shift={'x': 1})"
+
+
+def test_a_batch_is_iterated_like_a_dict():
+    (batch,) = Loader([{"x": [1, 2], "y": 3, "note": "n"}], Fixed(1))
+    assert list(batch) == list(batch.keys()) == ["id", "x", "y", "note"][1:]
+    assert dict(batch.items()).keys() == batch.data.keys()
+    assert {name: batch[name] for name in batch}["note"] == ["n"]
+    assert "x" in batch
+    assert len(batch) == 1  # rows
+
+
+def test_a_name_that_is_not_there_is_told_with_the_nearest():
+    (batch,) = Loader([{"load": [1, 2, 3], "site": 3}], Windows(2, batch_size=1, horizon=1))
+    for part in (batch, batch.context, batch.future):
+        with pytest.raises(ConfigError, match=r"batch: no field 'laod'; did you mean 'load'\?"):
+            part["laod"]
+        with pytest.raises(KeyError):
+            part["z"]
+    with pytest.raises(ConfigError, match="no field 'site'; there are: load"):
+        batch.context["site"]

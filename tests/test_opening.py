@@ -96,8 +96,10 @@ def test_a_store_may_be_written_on_an_executor(tmp_path):
         assert len(write_store(tmp_path / "s", ROWS, executor=pool, resume=False)) == len(ROWS)
 
 
-def test_a_location_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match="open_store: location is a list, must be a path; pass"):
+def test_data_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match=r"data: must be a path, .* but is None\. Pass what"):
+        open_store(None)
+    with pytest.raises(ConfigError, match=r"but holds numbers, the first is 1\. One sequence of"):
         open_store([1, 2])
 
 

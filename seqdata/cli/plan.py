@@ -23,8 +23,8 @@ from seqdata.cli.ledger import STDOUT, ledger, write_ledger
 from seqdata.cli.picture import draw_plan
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
+from seqdata.opening.data import open_store
 from seqdata.opening.naming import resolve_policy
-from seqdata.opening.stores import open_store
 from seqdata.plan import Plan
 from seqdata.planning.making import describe
 from seqdata.report import Measures

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from seqdata.cli.console import backend_option, console, examples, reporting, size
 from seqdata.cli.figures import LengthFigures, length_figures
-from seqdata.opening.stores import open_store
+from seqdata.opening.data import open_store
 from seqdata.protocols import Field, Store
 from seqdata.storage.remote.urls import without_secrets
 

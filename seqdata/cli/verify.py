@@ -25,8 +25,9 @@ from rich.progress import (
 
 from seqdata.cli.console import DATA, backend_option, console, examples, reporting, size
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
+from seqdata.opening.data import open_store
 from seqdata.opening.forms import form_of
-from seqdata.opening.stores import open_store, opener_of
+from seqdata.opening.stores import opener_of
 from seqdata.protocols import Auditing
 from seqdata.storage.checking.auditing import Report, Told, audit, bytes_of, keep_bad
 from seqdata.storage.checking.reading_all import read_all

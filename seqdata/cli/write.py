@@ -18,9 +18,9 @@ from seqdata.cli.console import backend_option, console, examples, reporting, si
 from seqdata.cli.stats import describe_store, field_text
 from seqdata.errors import ConfigError, MissingShardError, SeqDataError
 from seqdata.host import PluginHost
+from seqdata.opening.data import open_store
 from seqdata.opening.forms import form_of
 from seqdata.opening.hosts import default_host
-from seqdata.opening.stores import open_store
 from seqdata.opening.writing import write_store
 from seqdata.protocols import Reader, Store
 from seqdata.readers.binary import refuse_binary
@@ -128,7 +128,7 @@ def write(
     )  # fmt: skip
     try:
         if there is not None:
-            store = write_to(there)
+            store: Store = write_to(there)
         else:
             store = _write_files(source, out, kind, options, write_to, resume=resume)
     except (SeqDataError, OSError):

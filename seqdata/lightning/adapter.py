@@ -17,6 +17,7 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 
+from seqdata.batch import SequenceBatch
 from seqdata.errors import ResumeError
 from seqdata.world import World
 
@@ -271,6 +272,15 @@ def validates_by_clock(trainer: Trainer) -> float | None:
     """
     seconds: float | None = getattr(trainer, "_val_check_time_interval", None)
     return seconds if trainer.enable_validation else None
+
+
+def tell_batch_size(trainer: Trainer, batch: Any) -> None:
+    """Tell Lightning how many rows a batch of ours has, for means that are logged.
+
+    It would look for tensors in what a batch gives when it is iterated: names.
+    """
+    if isinstance(batch, SequenceBatch) and trainer._results is not None:
+        trainer._results.batch_size = len(batch)
 
 
 def writes_logs(trainer: Trainer) -> bool:

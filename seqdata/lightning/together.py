@@ -190,7 +190,9 @@ class _Final(Iterator[Item]):
 
 
 class PartNotice(Callback):
-    """Tells of an exception before any other callback acts on it, and may wait for other ranks.
+    """Comes before all other callbacks: tells of an exception, and how many rows a batch has.
+
+    Of an exception it tells before another callback acts on it, and may wait for other ranks.
 
     Args:
         tell: Called with the exception; gives the error that it means, or None.
@@ -198,6 +200,27 @@ class PartNotice(Callback):
 
     def __init__(self, tell: Callable[[BaseException], PeerFailedError | None]) -> None:
         self._tell = tell
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Tell Lightning the batch size, for means that are logged."""
+        del pl_module, batch_idx
+        adapter.tell_batch_size(trainer, batch)
+
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Tell Lightning the batch size, for means that are logged."""
+        del pl_module, batch_idx, dataloader_idx
+        adapter.tell_batch_size(trainer, batch)
+
+    on_test_batch_start = on_validation_batch_start
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

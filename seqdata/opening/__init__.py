@@ -5,12 +5,12 @@ takes another host as an argument. Place in the flow: the first step of every ru
 and names. Makes: stores, policies, collators.
 """
 
-from seqdata.opening.data import is_map_style, store_of
+from seqdata.opening.data import is_map_style, open_store, store_of
 from seqdata.opening.forms import Location, form_of
 from seqdata.opening.hosts import default_host
 from seqdata.opening.members import POLICY_MEMBERS, STORE_MEMBERS
 from seqdata.opening.naming import CollatorLike, resolve_collator, resolve_policy
-from seqdata.opening.stores import open_store, opener_of
+from seqdata.opening.stores import opener_of
 from seqdata.opening.writing import write_store
 
 __all__ = [

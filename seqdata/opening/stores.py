@@ -1,6 +1,6 @@
 """From a location to an opened store.
 
-Place in the flow: ``open_store``. Reads: locations. Makes: stores.
+Place in the flow: below ``open_store``. Reads: locations. Makes: stores.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from seqdata.opening.forms import Location, form_at
 from seqdata.opening.hosts import default_host
 from seqdata.opening.members import STORE_MEMBERS, missing
 from seqdata.opening.options import taken
-from seqdata.protocols import Opener, Store
+from seqdata.protocols import Opener
 from seqdata.readers.binary import READ_BY
 from seqdata.storage.location import local_path
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import is_remote, shown
+from seqdata.storage.views import SequenceStore, whole
 
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
 
 
-def open_store(
+def open_location(
     location: Location,
     *,
     backend: str | Opener | None = None,
@@ -33,22 +34,19 @@ def open_store(
     index: str | None = None,
     remote: str | Remote | None = None,
     host: PluginHost | None = None,
-) -> Store:
-    """Open what was written, reading no data yet.
+) -> SequenceStore:
+    """Open what lies at a path or URL, reading no data yet; see ``open_store``.
+
+    A store of a backend that has only what the contract asks for is wrapped, so that every store
+    can be looked at and selected from.
 
     Args:
-        location: A folder that ``write_store`` wrote; an Arrow, Feather or Parquet file that others
-            wrote, or a folder of them; or a file whose suffix an installed plugin claims. A path
-            or a URL.
+        location: A path or a URL.
         backend: Name of a backend, or its opener; None: chosen by the location's form.
-        verify: When checksums of the data are looked at: ``"first_read"``: once in a run, shared
-            by its worker processes; ``"always"``: at each read; ``"off"``: never. None is
-            ``first_read`` where the store has checksums. Sizes, footers and the manifest are
-            checked in any case.
-        schema: What fields hold, for backends that must be told; of tar shards: extension -> type.
+        verify: When checksums of the data are looked at.
+        schema: What fields hold, for backends that must be told.
         index: ``"build"``: make the index that a backend reads by, where there is none.
-        remote: How a URL is read: ``"cache"`` (None): shards as a whole, kept on this machine;
-            ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more to say.
+        remote: How a URL is read.
         host: Where names are looked up; None: the installed plugins.
 
     Raises:
@@ -56,11 +54,6 @@ def open_store(
         PluginError: If the backend is not installed or broken.
         DataError: If what lies there is not whole.
     """
-    if not isinstance(location, str | os.PathLike):
-        raise ConfigError(
-            f"open_store: location is a {type(location).__name__}, must be a path; pass stores and "
-            "lists of arrays to Loader or SequenceDataModule as they are"
-        )
     host = host or default_host()
     name = form_at(location, remote, host) if backend is None else backend
     if name == "arrow" and backend is None:
@@ -73,7 +66,7 @@ def open_store(
             f"backend {name!r}: gave a {type(store).__name__} without {', '.join(lacking)}, must "
             "give a Store; tell its author"
         )
-    return store
+    return whole(store)
 
 
 def opener_of(

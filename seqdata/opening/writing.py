@@ -5,17 +5,18 @@ Place in the flow: ``write_store``. Reads: sequences. Makes: stores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from seqdata.errors import ConfigError
+from seqdata.opening.data import are_locations, is_location, is_store, rows_of, store_of
 from seqdata.opening.forms import Location
 from seqdata.opening.hosts import default_host
-from seqdata.opening.members import STORE_MEMBERS, missing
 from seqdata.opening.options import taken
 from seqdata.protocols import Store, Writing
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.rows import StoreRows
+from seqdata.storage.views import SequenceStore, whole
 from seqdata.storage.writing.writer import SHARD_BYTES, write_arrow
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def write_store(
     location: Location,
-    sequences: Iterable[Any] | Store,
+    sequences: Any,
     *,
     format: str = "arrow",
     axes: Mapping[str, str | None] | None = None,
@@ -35,7 +36,8 @@ def write_store(
     progress: bool | Callable[[int, int], None] | None = None,
     overwrite: bool = False,
     remote: Remote | None = None,
-) -> Store:
+    group: str | None = None,
+) -> SequenceStore:
     """Write sequences, whole or not at all, and open what was written.
 
     Args:
@@ -43,9 +45,9 @@ def write_store(
             for which the store is made on this machine first, and sent.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
             plain arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
-            per sequence. Read once, in order. Or a store, or a view of one, to be written in
-            another form or place. Or a list of functions without arguments, *parts*, that give
-            such sequences: each runs on the executor and has shards of its own.
+            per sequence. Read once, in order. Or a store, a view of one, a path or a list of paths,
+            to be written in another form or place; or a torch Dataset. Or a list of functions
+            without arguments, *parts*, that give such sequences, each on the executor.
         format: ``arrow``, or a backend that writes: ``webdataset``.
         axes: Field -> the axis it runs along; None: a vector per sequence. Arrays that are not
             named run on ``time``.
@@ -54,10 +56,10 @@ def write_store(
         executor: Where shards are written; None: threads of our own. Bytes do not depend on it. In
             memory are the open shard and those under way: 1 with our threads, else up to 1 GiB.
         resume: Whether to go on after the whole shards that a writer left; False: remove them.
-        progress: Whether to show a bar; None: where standard error is a terminal. Or a function
-            that is told (sequences, bytes).
+        progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether a store that lies there is replaced, once the new one is whole.
         remote: How a URL is reached; None: as the transport is set up.
+        group: The column whose equal values make a sequence, of a table with a row per timestep.
 
     Raises:
         ConfigError: If an argument cannot be meant, there is no sequence, or something lies there.
@@ -73,14 +75,23 @@ def write_store(
         [3, 1]
     """
     write = _writer(format)
-    if not missing(sequences, STORE_MEMBERS):
-        rows = StoreRows(cast(Store, sequences), key)
-        sequences, axes = rows, {**rows.axes, **(axes or {})}
-    return write(
+    sequences, axes = _prepared(sequences, axes, key, group)
+    store = write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
         resume=resume, progress=progress, overwrite=overwrite,
         **taken("write_store", write, format, {"remote": remote}),
     )  # fmt: skip
+    return whole(store)
+
+
+def _prepared(
+    data: Any, axes: Mapping[str, str | None] | None, key: str, group: str | None
+) -> tuple[Any, Mapping[str, str | None] | None]:
+    """Return what holds sequences as a writer takes it, and the axes of its fields."""
+    if is_store(data) or is_location(data) or are_locations(data):
+        rows = StoreRows(store_of(data), key)
+        data, axes = rows, {**rows.axes, **(axes or {})}
+    return rows_of(data, axes, group)
 
 
 def _writer(format: str) -> Callable[..., Store]:

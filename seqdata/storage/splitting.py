@@ -7,6 +7,7 @@ the flow: between a store and the index that is planned over. Reads: ids or one 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -25,38 +26,33 @@ RUN_BYTES = 64 << 20  # that their texts may have, about
 
 
 def split(
-    store: Store, parts: Mapping[str, float], *, seed: int = 0, by: str | None = None
-) -> dict[str, View]:
-    """Split a store into parts by a hash of each id, or of what it belongs to.
-
-    A sequence stays in its part when data is appended or reordered, and sequences with one value of
-    ``by`` stay together. The hash is one of the text (of a number: of its 8 bytes as int64 or
-    float64), the same on every machine and for every kind of store: ``storage.hashing``.
-
-    Args:
-        store: Any store.
-        parts: Name -> fraction of the sequences, about; they add up to 1.
-        seed: Another seed gives another split.
-        by: A ``str`` field, or one number per sequence, such as ``"speaker"``; None: the id.
-
-    Returns:
-        Name -> view, in the store's order.
+    store: Store,
+    parts: Mapping[str, float],
+    *,
+    seed: int = 0,
+    by: str | None = None,
+    exact: bool = False,
+    stratify: str | None = None,
+) -> Parts:
+    """Split a store into parts by a hash of each id; see ``opening.dividing.split``.
 
     Raises:
-        ConfigError: If fractions do not add up to 1, ``by`` is no such field, or a part is empty.
+        ConfigError: If fractions do not add up to 1, a field is not there or has many values, both
+            ``by`` and ``stratify`` are given, or a part is empty.
     """
-    fractions = list(parts.values())
-    if not fractions or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
-        raise ConfigError(
-            f"split: `parts` are {dict(parts)!r}, must be fractions above 0 that add up to 1; name "
-            "what is left over, too"
-        )
-    edges = np.cumsum(fractions)[:-1].tolist()  # rounding loses nobody: the last part has no edge
-    limits = np.array([min(int(edge * 2.0**64), MASK) for edge in edges], dtype=np.uint64)
+    fractions = _fractions(parts)
+    _refuse_both("split", by, stratify)
     chosen = np.empty(len(store), dtype=np.min_scalar_type(len(parts)))
-    for numbers, hashes in _hashes("split", store, seed, by):
-        chosen[numbers] = np.searchsorted(limits, hashes, side="right")
-    views = {name: where(store, chosen == i) for i, name in enumerate(parts)}
+    if exact or stratify is not None:
+        hashes = _all_hashes("split", store, seed, by)
+        classes = None if stratify is None else _all_hashes("split", store, 0, stratify)
+        chosen[:] = _dealt_exactly(hashes, classes, fractions)
+    else:
+        edges = np.cumsum(fractions)[:-1].tolist()  # rounding loses nobody: the last has no edge
+        limits = np.array([min(int(edge * 2.0**64), MASK) for edge in edges], dtype=np.uint64)
+        for numbers, hashes in _hashes("split", store, seed, by):
+            chosen[numbers] = np.searchsorted(limits, hashes, side="right")
+    views = Parts({name: where(store, chosen == i) for i, name in enumerate(parts)})
     for name, view in views.items():
         if not len(view):
             raise ConfigError(
@@ -66,28 +62,97 @@ def split(
     return views
 
 
-def folds(store: Store, count: int, *, seed: int = 0, by: str | None = None) -> Folds:
-    """Give the pairs (training view, validation view) of a cross-validation.
+def _fractions(parts: Any) -> list[float]:
+    """Return the fraction of each part.
 
-    Every sequence is in exactly one validation view. Ids, or the values of ``by``, are ordered by
-    the hash of ``split`` and dealt out one by one, so that folds differ by at most one of them.
+    Raises:
+        ConfigError: If this is no mapping of fractions above 0 that add up to 1.
+    """
+    if not isinstance(parts, Mapping):
+        raise ConfigError(
+            f"split: `parts` must be names with fractions, but is {parts!r:.80}. Write e.g. "
+            "{'train': 0.8, 'val': 0.2}"
+        )
+    fractions = list(parts.values())
+    numbers = all(isinstance(one, int | float | np.number) for one in fractions)
+    if not numbers or not fractions or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
+        raise ConfigError(
+            f"split: `parts` are {dict(parts)!r}, must be fractions above 0 that add up to 1; name "
+            "what is left over, too"
+        )
+    return fractions
+
+
+def _refuse_both(caller: str, by: str | None, stratify: str | None) -> None:
+    if by is not None and stratify is not None:
+        raise ConfigError(
+            f"{caller}: `by` and `stratify` cannot both be given, but are {by!r} and {stratify!r}: "
+            "groups that stay together cannot be divided by another value. Leave one of them out"
+        )
+
+
+def _dealt_exactly(
+    hashes: NDArray[np.uint64], classes: NDArray[np.uint64] | None, fractions: Sequence[float]
+) -> NDArray[np.int64]:
+    """Return the part of each sequence: those of one hash together, each class by its fractions.
+
+    In each class, hashes are ordered and cut in as many as the fractions say, rounded; what is
+    rounded away is carried to the next class, so that the sums are as near as the classes.
 
     Args:
-        store: Any store.
-        count: Number of folds, at least 2.
-        seed: Another seed gives other folds.
-        by: A ``str`` field, or one number per sequence, whose values stay together; None: the id.
+        hashes: uint64 (n,), of ids or groups.
+        classes: uint64 (n,), of what is divided evenly; None: all are one class.
+        fractions: Of the parts.
+    """
+    keys = (hashes,) if classes is None else (hashes, classes)
+    order = np.lexsort(keys)
+    new = np.ones(len(order), dtype=bool)
+    other = np.ones(len(order), dtype=bool)  # where a class begins
+    if classes is None:
+        other[1:] = False
+    else:
+        other[1:] = np.diff(classes[order]) != 0
+    new[1:] = (np.diff(hashes[order]) != 0) | other[1:]
+    units = np.cumsum(new) - 1
+    begins = [*units[other].tolist(), int(units[-1]) + 1 if len(units) else 0]
+    part_of = np.empty(begins[-1], dtype=np.int64)
+    carry = np.zeros(len(fractions))
+    for first, stop in itertools.pairwise(begins):
+        due = (stop - first) * np.asarray(fractions, dtype=float) + carry
+        counts = _rounded(due, stop - first)
+        carry = due - counts
+        part_of[first:stop] = np.repeat(np.arange(len(fractions)), counts)
+    chosen = np.empty(len(order), dtype=np.int64)
+    chosen[order] = part_of[units]
+    return chosen
 
-    Returns:
-        A sequence of ``count`` pairs; a pair is made when it is asked for.
+
+def _rounded(due: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Return whole numbers from 0 that are near to others and add up to ``total``."""
+    counts = np.floor(np.maximum(due + 1e-9, 0)).astype(np.int64)
+    while counts.sum() < total:
+        counts[np.argmax(due - counts)] += 1
+    while counts.sum() > total:
+        counts[np.argmin(np.where(counts > 0, due - counts, np.inf))] -= 1
+    return counts
+
+
+def folds(
+    store: Store, count: int, *, seed: int = 0, by: str | None = None, stratify: str | None = None
+) -> Folds:
+    """Return the pairs of a cross-validation; see ``opening.dividing.folds``.
 
     Raises:
         ConfigError: If there are fewer sequences, or values of ``by``, than folds.
     """
-    all_hashes = np.empty(len(store), dtype=np.uint64)
-    for numbers, hashes in _hashes("folds", store, seed, by):
-        all_hashes[numbers] = hashes
-    fold, found = _deal(all_hashes, max(2, count))
+    _refuse_both("folds", by, stratify)
+    all_hashes = _all_hashes("folds", store, seed, by)
+    if stratify is None:
+        fold, found = _deal(all_hashes, max(2, count))
+    else:
+        order = np.lexsort((all_hashes, _all_hashes("folds", store, 0, stratify)))
+        fold, found = np.empty(len(store), dtype=np.int64), len(store)
+        fold[order] = np.arange(len(store)) % max(2, count)
     if not 2 <= count <= found:
         what = "sequences" if by is None else f"values of {by!r}"
         raise ConfigError(
@@ -95,6 +160,13 @@ def folds(store: Store, count: int, *, seed: int = 0, by: str | None = None) -> 
             "are; choose fewer folds"
         )
     return Folds(store, fold, count)
+
+
+class Parts(dict[str, View]):
+    """Name -> view; a name that is not there is an error with the nearest one that is."""
+
+    def __missing__(self, name: object) -> View:
+        raise no_such("split", "part", name, self)
 
 
 class Folds(Sequence[tuple[View, View]]):
@@ -148,6 +220,14 @@ def _deal(hashes: NDArray[np.uint64], count: int) -> tuple[NDArray[Any], int]:
     return fold, found
 
 
+def _all_hashes(caller: str, store: Store, seed: int, by: str | None) -> NDArray[np.uint64]:
+    """Return the hashes of all ids or values of a field, uint64 (sequences,)."""
+    found = np.empty(len(store), dtype=np.uint64)
+    for numbers, hashes in _hashes(caller, store, seed, by):
+        found[numbers] = hashes
+    return found
+
+
 def _hashes(
     caller: str, store: Store, seed: int, by: str | None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
@@ -158,8 +238,8 @@ def _hashes(
             raise no_such(caller, "field", by, store.fields)
         if field.axis is not None or field.shape:
             raise ConfigError(
-                f"{caller}: `by` is {by!r}, a field of many numbers, must have one value per "
-                "sequence; choose another, or None for the id"
+                f"{caller}: {by!r} is a field of many numbers, must have one value per sequence; "
+                "choose another, or None for the id"
             )
     key = int.from_bytes(hashlib.sha256(f"split:{seed}".encode()).digest()[:8], "little")
     first, run = 0, min(RUN, 1 << 10)

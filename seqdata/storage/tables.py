@@ -159,6 +159,17 @@ def _frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
     return (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
 
+def arrow_table(frame: Any) -> Any:
+    """Return a pandas, Polars or Arrow table as an Arrow table; a named index is columns of it."""
+    import pyarrow as pa
+
+    if _library_of_frame(frame) == "polars":
+        return frame.to_arrow()
+    if _library_of_frame(frame) == "pandas":
+        return pa.Table.from_pandas(with_index(frame), preserve_index=False)
+    return frame if isinstance(frame, pa.Table) else pa.Table.from_batches([frame])
+
+
 def with_index(frame: Any) -> Any:
     """Return a pandas frame whose named index is columns, like the others.
 

@@ -20,6 +20,7 @@ from seqdata.lightning.replay.from_file import replay_from
 from seqdata.lightning.replay.record import RunRecord
 from seqdata.lightning.replay.run_file import NAME, RunFile
 from seqdata.opening import open_store, write_store
+from seqdata.opening.dividing import concat
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.splitting import split
@@ -192,6 +193,29 @@ def test_a_run_of_a_view_needs_no_file_for_its_numbers(store):
     run = fit(data, model=Crashing(step=2), max_epochs=1)
     assert wrote()["data"]["train"] == {"view": {"path": store}, "range": [5, 30]}
     assert told(again(2)) == run.model.kept
+
+
+def test_fields_that_were_chosen_and_several_paths_are_replayed(store, tmp_path):
+    rows = open_store(store)
+    more = str(tmp_path / "more")
+    write_store(more, rows.take(range(9)))
+    named = rows.rename({"x": "load"}).select("load").rename({"load": "x"})
+    view = {"view": {"path": store}, "names": {"x": "x"}}
+    both = {"concat": [{"path": store}, {"path": more}]}
+    for train, plain in (
+        (named, view),
+        ([store, store], {"concat": [{"path": store}] * 2}),
+        (concat([named, more_of(more)]), {"concat": [view, {**view, "view": {"path": more}}]}),
+        (concat([store, more]).take(range(3, 40)), {"view": both, "range": [3, 40]}),
+    ):
+        data = SequenceDataModule(train=train, batching=Bucketed(4))
+        run = fit(data, model=Crashing(step=2), max_epochs=1)
+        assert wrote()["data"]["train"] == plain
+        assert told(again(2)) == run.model.kept
+
+
+def more_of(path):
+    return open_store(path).select("x")
 
 
 def test_what_lies_in_memory_is_named_and_replayed_where_it_is():

@@ -175,7 +175,7 @@ def test_a_missing_value_of_a_frame_is_an_error_that_names_the_column():
     with pytest.raises(DecodeError, match="table: column 'y' holds 1 nulls, must hold none"):
         store_of(frame)
     frame = pd.DataFrame({"x": [[1], None]})
-    with pytest.raises(DecodeError, match="sequence 1, field 'x': has dtype object, must be"):
+    with pytest.raises(DecodeError, match="sequence 1, field 'x': is None, which cannot be stored"):
         store_of(frame)
     with pytest.raises(DecodeError, match="table: column 'x' holds nulls inside its lists"):
         store_of(pl.DataFrame({"x": [[1, None]]}))

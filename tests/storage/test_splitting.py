@@ -112,9 +112,7 @@ def test_a_field_that_cannot_split_is_an_error():
     parts = {"a": 0.5, "b": 0.5}
     with pytest.raises(ConfigError, match=r"split: no field 'speeker', .*; did you mean 'speaker'"):
         split(made(9), parts, by="speeker")
-    with pytest.raises(
-        ConfigError, match="split: `by` is 'x', a field of many numbers, must have one"
-    ):
+    with pytest.raises(ConfigError, match="split: 'x' is a field of many numbers, must have one"):
         split(made(9), parts, by="x")
 
 
@@ -317,3 +315,72 @@ def test_ids_that_lie_outside_of_their_shard_are_an_error_of_split(tmp_path):
     path.write_bytes(raw)
     with pytest.raises(CorruptSampleError, match=r"sequence 3.*lies at bytes .*, must lie"):
         split(store, {"a": 0.5, "b": 0.5})
+
+
+def shares(parts):
+    return {name: len(view) for name, view in parts.items()}
+
+
+@pytest.mark.parametrize("count", [10, 11, 997])
+@pytest.mark.parametrize("fractions", [(0.8, 0.2), (0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3)])
+def test_exact_parts_have_their_fractions(count, fractions):
+    store = MemoryStore.of(rows_of(count))
+    parts = split(store, {str(i): one for i, one in enumerate(fractions)}, exact=True)
+    assert sorted(np.concatenate([view.numbers for view in parts.values()])) == [*range(count)]
+    for view, fraction in zip(parts.values(), fractions, strict=True):
+        assert abs(len(view) - fraction * count) < 1
+        assert (np.diff(view.numbers) > 0).all()
+    again = split(store, {str(i): one for i, one in enumerate(fractions)}, exact=True, seed=1)
+    assert again["0"].numbers.tolist() != parts["0"].numbers.tolist()
+
+
+def test_exact_parts_of_groups_count_the_groups():
+    store = MemoryStore.of(rows_of(210))
+    parts = split(store, {"a": 5 / 7, "b": 2 / 7}, by="speaker", exact=True)
+    assert shares(parts) == {"a": 150, "b": 60}
+    speakers = [{one["speaker"] for one in view} for view in parts.values()]
+    assert not speakers[0] & speakers[1]
+
+
+def test_few_sequences_change_their_exact_part_when_data_is_appended():
+    before = split(MemoryStore.of(rows_of(1000)), {"a": 0.8, "b": 0.2}, exact=True)
+    after = split(MemoryStore.of(rows_of(1010)), {"a": 0.8, "b": 0.2}, exact=True)
+    moved = set(before["b"].numbers.tolist()) - set(after["b"].numbers.tolist())
+    assert len(moved) <= 10
+
+
+@pytest.mark.parametrize("by", ["level", "raw", "gain"])
+def test_stratified_parts_and_folds_have_every_value_evenly(by):
+    store = MemoryStore.of(rows_of(523))
+    fractions = {"train": 0.7, "val": 0.2, "test": 0.1}
+    values = np.array([hash(one[by]) for one in store])
+    parts = split(store, fractions, stratify=by)
+    for name, view in parts.items():
+        assert abs(len(view) - fractions[name] * 523) < 1
+        for value in np.unique(values):
+            due = fractions[name] * (values == value).sum()
+            assert abs((values[view.numbers] == value).sum() - due) < 2
+    counts = [
+        [(values[val.numbers] == value).sum() for _, val in folds(store, 4, stratify=by)]
+        for value in np.unique(values)
+    ]
+    assert max(max(one) - min(one) for one in counts) <= 1
+    assert shares(split(store, fractions, stratify=by, seed=2)) == shares(parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda s: split(s, [0.8, 0.2]), r"must be names with fractions, but is \[0.8, 0.2\]"),
+        (lambda s: split(s, {"a": "0.8", "b": 0.2}), "must be fractions above 0 that add up to 1"),
+        (lambda s: split(s, {"a": 1}, by="level", stratify="raw"), "cannot both be given, but are"),
+        (lambda s: folds(s, 2, by="level", stratify="raw"), "cannot both be given"),
+        (lambda s: split(s, {"a": 1}, stratify="levl"), "no field 'levl', .*did you mean 'level'"),
+        (lambda s: folds(s, 2, stratify="x"), "folds: 'x' is a field of many numbers, must have"),
+        (lambda s: split(s, {"a": 0.99, "b": 0.01}, exact=True), "part 'b' of 20 sequences is emp"),
+        (lambda s: split(s, {"train": 1})["trian"], "no part 'trian', .*did you mean 'train'"),
+    ],
+)
+def test_divisions_that_cannot_be_are_refused(change, text):
+    with pytest.raises(ConfigError, match=text):
+        change(MemoryStore.of(rows_of(20)))

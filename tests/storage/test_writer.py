@@ -182,7 +182,7 @@ DEVIATIONS = [
     ({"x": np.array([None, 1])}, "x", "has dtype object, must be one of bool, int8"),
     ({"x": ["a", 1]}, "x", "has dtype str.*, must be one of bool"),
     ({"x": [[1], [2, 3]]}, "x", "is a list that is no array .*; give one array of numbers"),
-    ({"x": None}, "x", "has dtype object, must be one of"),
+    ({"x": None}, "x", "is None, which cannot be stored; fill it"),
     ({"x": np.ma.masked_array([1, 2], [0, 1])}, "x", "is a masked array, whose mask would be lost"),
     ({"x": torch.ones(1, requires_grad=True)}, "x", "is a Tensor that is no array .*grad"),
     ({"x": torch.ones(1, dtype=torch.bfloat16)}, "x", "is a Tensor that is no array .*BFloat16"),

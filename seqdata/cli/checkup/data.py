@@ -14,8 +14,8 @@ import numpy as np
 
 from seqdata.cli.checkup.finding import Finding
 from seqdata.errors import SeqDataError, SeqDataWarning
+from seqdata.opening.data import open_store
 from seqdata.opening.forms import form_of
-from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
 from seqdata.storage.remote.urls import without_secrets
 

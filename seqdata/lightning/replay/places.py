@@ -10,7 +10,7 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -20,21 +20,27 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.lightning.replay.naming import NOTHING, Names, Objects
-from seqdata.opening.data import is_map_style
+from seqdata.opening.data import (
+    are_locations,
+    is_location,
+    is_map_style,
+    open_store,
+    store_of,
+)
 from seqdata.opening.members import STORE_MEMBERS
-from seqdata.opening.stores import open_store
 from seqdata.protocols import Store
+from seqdata.storage.joining import JoinedStore, concat_stores
 from seqdata.storage.remote.urls import without_secrets
 from seqdata.storage.sealing import has_seal, unsealed
 from seqdata.storage.selecting import Carried
-from seqdata.storage.views import View, carrying, take
+from seqdata.storage.views import SequenceStore, View, carrying, take, whole
 
 Arrays = Mapping[str, NDArray[Any]]
 MOST_NUMBERS = 1 << 24
 """Sequences of a view whose numbers are kept; of more it is not replayable."""
 
 PATH, VIEW, RANGE, NUMBERS = "path", "view", "range", "numbers"
-TRANSFORM, AXIS = "transform", "axis"
+TRANSFORM, AXIS, CONCAT, NAMES = "transform", "axis", "concat", "names"
 
 
 @dataclass(slots=True, eq=False)
@@ -64,24 +70,39 @@ class Locations:
             return {PATH: whole_path(os.fspath(data))}
         if isinstance(data, View):
             return self._view(data, argument)
+        if are_locations(data):
+            if not all(map(is_location, data)):
+                return self.plain(store_of(data), argument)
+            return self._parts(data, argument)
+        if isinstance(data, JoinedStore):
+            return self._parts(data.parts, argument)
         location = getattr(data, "location", None)
         if isinstance(location, str) and set(STORE_MEMBERS) <= set(dir(data)):
             return {PATH: whole_path(location)}
         return self.names.nothing(argument, f"{_shown(data)} lies at no path")
 
+    def _parts(self, parts: Sequence[Any], argument: str) -> Any:
+        plain = [self.plain(part, argument) for part in parts]
+        unknown = [one for one in plain if NOTHING in one]
+        return unknown[0] if unknown else {CONCAT: plain}
+
     def _view(self, view: View, argument: str) -> Any:
         base = self.plain(view.base, argument)
-        if NOTHING in base:
+        if NOTHING in base or view.is_whole:
             return base
         if len(view) > MOST_NUMBERS:
             return self.names.nothing(
                 argument, f"a view of {len(view)} sequences, more than {MOST_NUMBERS}"
             )
         made: dict[str, Any] = {VIEW: base}
+        if view.names is not None:
+            made[NAMES] = dict(view.names)
         numbers, carried = view.numbers, view.carried
         arrays: dict[str, NDArray[Any]] = {}
         first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
-        if last - first + 1 == len(numbers) and (np.diff(numbers) == 1).all():
+        if view.is_all:
+            pass  # neither a range nor numbers
+        elif last - first + 1 == len(numbers) and (np.diff(numbers) == 1).all():
             made[RANGE] = [first, last + 1]
         else:
             arrays["numbers"] = numbers
@@ -130,7 +151,7 @@ def opened(
         ConfigError: If it could not be written down, or what lies beside the run file is gone.
         DataError: If what lies there is not whole.
     """
-    if not isinstance(plain, Mapping) or not {PATH, VIEW, NOTHING} & plain.keys():
+    if not isinstance(plain, Mapping) or not {PATH, VIEW, CONCAT, NOTHING} & plain.keys():
         raise ConfigError(
             f"{objects.file}: `{argument}` is {plain!r:.200}, must be a location; it was not part "
             "of the run, or the file was changed"
@@ -139,10 +160,18 @@ def opened(
         objects.of(plain, argument)
     if PATH in plain:
         return open_store(plain[PATH], backend=backend)
+    if CONCAT in plain:
+        return concat_stores(
+            [opened(one, argument, folder, objects, backend) for one in plain[CONCAT]]
+        )
     base = opened(plain[VIEW], argument, folder, objects, backend)
     arrays = _arrays(folder / plain[NUMBERS], argument, objects) if NUMBERS in plain else {}
-    numbers = np.arange(*plain[RANGE]) if RANGE in plain else arrays["numbers"]
-    view = take(base, numbers)
+    view: SequenceStore = whole(base)
+    if RANGE in plain or "numbers" in arrays:
+        view = take(base, np.arange(*plain[RANGE]) if RANGE in plain else arrays["numbers"])
+    if NAMES in plain:
+        view = view.select(*plain[NAMES].values())
+        view = view.rename({old: new for new, old in plain[NAMES].items()})
     if TRANSFORM not in plain:
         return view
     transform = objects.of(plain[TRANSFORM], argument)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import SeqDataWarning
-from seqdata.opening.stores import open_store
+from seqdata.opening.data import open_store
 from seqdata.opening.writing import write_store
 from seqdata.protocols import Store
 from seqdata.storage.manifest import MANIFEST

@@ -1,0 +1,242 @@
+"""Whatever holds sequences goes everywhere that a store goes."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from seqdata import (
+    Bucketed,
+    Loader,
+    SequenceDataModule,
+    concat,
+    folds,
+    measure_lengths,
+    open_store,
+    split,
+    write_store,
+)
+from seqdata.errors import ConfigError, DecodeError, LimitError, SeqDataWarning
+from seqdata.storage import memory
+from seqdata.storage.views import View
+from tests.storage.somebodys import Somebodys
+
+ROWS = [{"id": f"u{i}", "x": np.arange(i + 1, dtype=np.int64), "y": i % 2} for i in range(6)]
+
+
+class Items(Dataset):
+    def __len__(self):
+        return len(ROWS)
+
+    def __getitem__(self, number):
+        return {**ROWS[number], "x": torch.from_numpy(ROWS[number]["x"])}
+
+
+def frame():
+    return pd.DataFrame({name: [row[name] for row in ROWS] for name in ROWS[0]})
+
+
+def holders(folder):
+    write_store(folder / "a", ROWS[:2])
+    write_store(folder / "b", ROWS[2:])
+    table = pa.Table.from_pylist([{**row, "x": row["x"].tolist()} for row in ROWS])
+    return {
+        "dicts": (ROWS, None),
+        "pandas": (frame(), None),
+        "polars": (pl.from_arrow(table), None),
+        "arrow": (table, None),
+        "dataset": (Items(), [len(row["x"]) for row in ROWS]),
+        "paths": ([folder / "a", str(folder / "b")], None),
+        "stores": ([open_store(folder / "a"), folder / "b"], None),
+        "somebody's": (Somebodys(open_store(ROWS)), None),
+        "view": (open_store(ROWS).take(range(6)), None),
+    }
+
+
+KINDS = ("dicts", "pandas", "polars", "arrow", "dataset", "paths", "stores", "somebody's", "view")
+
+
+def first_two(sequence, rng):
+    return {"x": sequence["x"][:2]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_everywhere(tmp_path, kind):
+    data, lengths = holders(tmp_path)[kind]
+    store = open_store(data, lengths=lengths)
+    assert [one["id"] for one in store] == [row["id"] for row in ROWS]
+    assert store.lengths.tolist() == [1, 2, 3, 4, 5, 6]
+    assert all(np.array_equal(store[i]["x"], ROWS[i]["x"]) for i in range(6))
+    due = [batch["x"] for batch in Loader(ROWS, Bucketed(2), seed=1)]
+    found = [batch["x"] for batch in Loader(data, Bucketed(2), seed=1, lengths=lengths)]
+    assert all(map(torch.equal, due, found))
+    module = SequenceDataModule(train=data, batching=Bucketed(2), seed=1, lengths=lengths)
+    module.setup("fit")
+    assert all(map(torch.equal, due, (batch["x"] for batch in module.train_dataloader())))
+    module.teardown("fit")
+    parts = split(data, {"a": 0.5, "b": 0.5}, exact=True, lengths=lengths)
+    assert {name: len(view) for name, view in parts.items()} == {"a": 3, "b": 3}
+    assert [len(val) for _, val in folds(data, 3, lengths=lengths)] == [2, 2, 2]
+    if lengths is None:
+        assert len(concat([data, ROWS])) == 12
+        assert measure_lengths(data, first_two).lengths.tolist() == [1, 2, 2, 2, 2, 2]
+    written = write_store(tmp_path / "out", data)
+    assert written.fingerprint == write_store(tmp_path / "due", ROWS).fingerprint
+
+
+def test_a_list_of_tuples_has_the_fields_of_a_dataset():
+    pairs = [(np.ones((2, 3)), 1), (np.ones((4, 3)), 0)]
+    (batch,) = Loader(pairs, Bucketed(2))
+    assert sorted(batch.keys()) == ["x", "y"]
+    assert batch["x"].shape == (2, 4, 3)
+    (batch,) = Loader(pairs, Bucketed(2), fields=("frames", "label"))
+    assert sorted(batch.keys()) == ["frames", "label"]
+    assert open_store([(1, 2, 3), (4, 5)]).lengths.tolist() == [3, 2]  # sequences of numbers
+
+
+STEPS = {
+    "site": ["b", "a", "b", "a", "b"],
+    "load": [0.5, 1.5, 2.5, 3.5, 4.5],
+    "label": [1, 2, 1, 2, 1],
+}
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pd", "pl", "pa"])
+def test_a_table_with_a_row_per_timestep_names_group(make, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        Loader(make(STEPS), Bucketed(2))
+    assert str(caught.value) == (
+        "table: a column must hold lists of numbers, a row per sequence, but site, load, label hold"
+        " one value per row. If a row is a timestep, name the column whose equal values make a "
+        "sequence: open_store(table, group='site'), or `seqdata write --group site`"
+    )
+    store = open_store(make(STEPS), group="site")
+    assert [one["id"] for one in store] == ["b", "a"]
+    assert store[0]["load"].tolist() == [0.5, 2.5, 4.5]
+    assert store[1]["label"].tolist() == [2, 2]
+    single = open_store(make(STEPS), group="site", axes={"label": None})
+    assert single[1]["label"] == 2
+    assert write_store(tmp_path / "s", make(STEPS), group="site").lengths.tolist() == [3, 2]
+    with pytest.raises(ConfigError, match=r"no column 'sight', must be .* did you mean 'site'"):
+        open_store(make(STEPS), group="sight")
+    with pytest.raises(DecodeError, match=r"column 'load' must have one value per sequence, but in "
+                       r"the rows of 'b' it has 0\.5 and 2\.5"):  # fmt: skip
+        open_store(make(STEPS), group="site", axes={"load": None})
+
+
+def test_lists_inside_of_a_group_are_left_out_with_a_warning():
+    table = pa.table({"site": ["a", "a"], "x": [1, 2], "more": [[1], [2]]})
+    with pytest.warns(SeqDataWarning, match="column 'more' is left out: lists"):
+        assert list(open_store(table, group="site").fields) == ["id", "x"]
+
+
+def test_the_index_of_a_frame_is_kept_where_it_has_a_name():
+    named = frame().set_index("id")
+    assert open_store(named).keys([5]) == ["u5"]
+    both = frame().set_index(["id", "y"])
+    assert open_store(both)[1]["y"] == 1
+    assert list(open_store(frame().iloc[[4, 2]]).fields) == [
+        "id",
+        "y",
+        "x",
+    ]  # numbers: nothing lost
+    with pytest.warns(SeqDataWarning, match="the index is left out: it has no name; keep it with"):
+        open_store(frame().set_index(pd.Index(list("abcdef"))))
+    with pytest.raises(ConfigError, match=r"two columns of one name, .*a named index is a column"):
+        open_store(frame().rename_axis("y"))
+    steps = pd.DataFrame(STEPS).set_index("site")
+    assert open_store(steps, group="site").lengths.tolist() == [3, 2]
+
+
+def test_the_index_that_pandas_wrote_to_a_file_is_no_field(tmp_path):
+    rows = pd.DataFrame({"x": [[1.0, 2.0], [3.0]]}, index=["a", "b"])
+    rows.to_parquet(tmp_path / "t.parquet")
+    with pytest.warns(SeqDataWarning, match="'__index_level_0__' .an index of pandas without a na"):
+        assert list(open_store(tmp_path / "t.parquet").fields) == ["x"]
+    assert list(open_store(pa.Table.from_pandas(rows)).fields) == ["x"]
+
+
+def test_an_iterator_that_does_not_fit_into_memory_is_stopped(monkeypatch):
+    def endless():
+        while True:
+            yield np.zeros(1000)
+
+    monkeypatch.setattr(memory, "free_memory", lambda: 4_000_000)
+    with pytest.raises(LimitError, match="sequences of unknown number must fit into 1,000,000 byt"):
+        Loader(endless(), Bucketed(2))
+    assert len(open_store([np.zeros(1000)] * 200)) == 200  # a list is there already
+    monkeypatch.setattr(memory, "free_memory", lambda: None)
+    assert len(open_store(iter([np.zeros(1000)] * 200))) == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (
+            [1, 2, 3],
+            r"but holds numbers, the first is 1\. One sequence of numbers is passed in a l",
+        ),
+        (np.arange(3), "but holds numbers"),
+        (torch.arange(3), "but holds numbers"),
+        (["some text", "more"], r"item 0 of the list: some text: is not there .* A list of texts"),
+        ([ROWS[0], None], "sequence 1: is a NoneType, must be a dict of fields"),
+        (
+            [{"x": None}],
+            "sequence 0, field 'x': is None, which cannot be stored; fill it, or leave",
+        ),
+        ([{"text": "abc", "y": 3}], r"'text' \(str, one per sequence\), 'y' \(int64.* Encode text"),
+        (3, "`sequences` is a int, must be an iterable"),
+        ({"x": [1, 2]}, "`sequences` is a dict, must be an iterable of dicts"),
+        ({"a"}, "but holds a str: 'a'. Encode text as numbers"),
+        ([open_store(ROWS), 3], "must hold nothing else, but item 1 is a int. Open it first"),
+    ],
+)
+def test_what_cannot_be_sequences_is_refused_with_what_to_do(data, text):
+    for use in (open_store, lambda one: Loader(one, Bucketed(2)), lambda one: split(one, {"a": 1})):
+        with pytest.raises((ConfigError, DecodeError), match=text):
+            use(data)
+
+
+def test_lists_of_paths_that_differ_show_both_schemas(tmp_path):
+    write_store(tmp_path / "a", ROWS)
+    write_store(tmp_path / "b", [{"x": np.zeros(2, np.float32)}])
+    with pytest.raises(ConfigError) as caught:
+        Loader([tmp_path / "a", tmp_path / "b"], Bucketed(2))
+    text = str(caught.value)
+    assert "store 1 differs from store 0" in text
+    assert "x int64 (time,), y int64 per sequence" in text
+    assert "x float32 (time,)" in text
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "text"),
+    [
+        (ROWS, {"verify": "always"}, "`verify` goes with a path or URL, but the data is a list"),
+        ("there", {"lengths": [1]}, "`lengths` goes with data in memory, .* Leave it out"),
+        ("there", {"group": "y"}, r"`group` goes with data in memory, .*seqdata write TABLE OUT"),
+        ("there", {"axes": {}}, "`axes` goes with data in memory"),
+        (ROWS, {"group": "y"}, "`group` is 'y', but the data is a list: it goes with a pandas"),
+        (ROWS, {"lengths": [1]}, "`lengths` are given for a list, must go with a Dataset only"),
+    ],
+)
+def test_options_that_do_not_go_with_the_data_are_refused(data, options, text):
+    with pytest.raises(ConfigError, match=text):
+        open_store(data, **options)
+
+
+@pytest.mark.parametrize("wrong", ["there", open_store(ROWS), 3])
+def test_concat_wants_a_list(wrong):
+    with pytest.raises(
+        ConfigError, match=r"must be given as a list, but this is a .* Write concat"
+    ):
+        concat(wrong)
+
+
+def test_a_backend_that_has_only_the_contract_is_wrapped():
+    store = open_store("there", backend=lambda location, *, verify: Somebodys(open_store(ROWS)))
+    assert isinstance(store, View)
+    assert store[2]["id"] == "u2"
+    assert store.where(lambda sequence: sequence["y"] == 1).numbers.tolist() == [1, 3, 5]
