@@ -140,8 +140,8 @@ def test_the_index_of_a_frame_is_kept_where_it_has_a_name():
     assert open_store(both)[1]["y"] == 1
     assert list(open_store(frame().iloc[[4, 2]]).fields) == [
         "id",
-        "y",
         "x",
+        "y",
     ]  # numbers: nothing lost
     with pytest.warns(SeqDataWarning, match="the index is left out: it has no name; keep it with"):
         open_store(frame().set_index(pd.Index(list("abcdef"))))

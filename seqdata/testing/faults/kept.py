@@ -20,7 +20,7 @@ import numpy as np
 
 from seqdata.loader import Loader
 from seqdata.measuring import measure_lengths
-from seqdata.opening.stores import open_store
+from seqdata.opening.data import open_store
 from seqdata.opening.writing import write_store
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.foreign.files import STATE
