@@ -31,6 +31,7 @@ from seqdata.lightning.replay.course import Course, Wanted, locate, made_again
 from seqdata.lightning.replay.record import RunRecord, installed_versions
 from seqdata.lightning.replay.run_file import RunFile
 from seqdata.lightning.run import TrainRun
+from seqdata.lightning.short_names import PolicyName, register
 from seqdata.lightning.state import RunState
 from seqdata.lightning.stock import Circumstances, Stock
 from seqdata.lightning.together import PartNotice, Together
@@ -44,6 +45,7 @@ from seqdata.protocols import Policy, Transform
 from seqdata.sharing import Tail
 from seqdata.world import World
 
+register()
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "fit": ("train", "val"),
     "validate": ("val",),
@@ -104,8 +106,8 @@ class SequenceDataModule(LightningDataModule):
         val: Locations | None = None,
         test: Locations | None = None,
         predict: Locations | None = None,
-        batching: Policy | str | None = None,
-        eval_batching: Policy | str | None = None,
+        batching: Policy | PolicyName | str | None = None,
+        eval_batching: Policy | PolicyName | str | None = None,
         batches_per_update: int | None = None,
         lengths: Any = None,
         fields: Sequence[str] | None = None,
@@ -125,17 +127,11 @@ class SequenceDataModule(LightningDataModule):
         stall_timeout: float = STALL_TIMEOUT,
         pin_memory: bool | None = None,
     ) -> None:
+        given = dict(locals())
         super().__init__()
-        self._options = DataOptions(
-            train=train, val=val, test=test, predict=predict,
-            batching=Bucketed(32) if batching is None else batching,
-            eval_batching=eval_batching, batches_per_update=batches_per_update,
-            lengths=lengths, fields=fields, as_tuple=as_tuple, as_dict=as_dict,
-            transform=transform, collator=collator, shift=shift,
-            tail=tail, on_error=on_error, max_errors=max_errors, on_changed=on_changed,
-            seed=seed, num_workers=num_workers, prefetch=prefetch,
-            start_method=start_method, stall_timeout=stall_timeout, pin_memory=pin_memory,
-        )  # fmt: skip
+        self._options = DataOptions.of(
+            given, batching=Bucketed(32) if batching is None else batching
+        )
         self._record = RunRecord()
         self._stock = Stock(self._options, self._record.command)
         self._run: TrainRun | None = None

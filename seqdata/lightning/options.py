@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from seqdata.errors import ConfigError
 from seqdata.loading.options import OnError, PlayOptions
@@ -65,6 +65,17 @@ class DataOptions:
     start_method: str | None
     stall_timeout: float
     pin_memory: bool | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], **instead: Any) -> Self:
+        """Return the options of a call's arguments.
+
+        Args:
+            given: Name -> argument; names that are no option are left out.
+            instead: Arguments that take the place of those given.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{**{name: given[name] for name in names & given.keys()}, **instead})
 
     def __post_init__(self) -> None:
         self._check_choices()

@@ -1,0 +1,73 @@
+"""Short names of policies for LightningCLI: ``--data.batching token-budget``, ``TokenBudget``.
+
+LightningCLI's parser, jsonargparse, takes import paths. It is told here how to make one of a
+registered name, or of the name of a class of the core's. Place in the flow: before there is a
+DataModule. Reads: names. Makes: import paths.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from seqdata.builtin import POLICIES
+from seqdata.errors import SeqDataError
+from seqdata.opening.hosts import default_host
+
+_PARSER = "jsonargparse"
+_CLASS = "class_path"
+
+
+class PolicyName(str):
+    """A registered name of a policy, or the name of its class, as a type that a parser knows."""
+
+    __slots__ = ()
+
+
+def register() -> None:
+    """Tell jsonargparse, where it is installed, what a ``PolicyName`` becomes."""
+    if importlib.util.find_spec(_PARSER) is not None:
+        typing: Any = importlib.import_module(f"{_PARSER}.typing")
+        typing.register_type(PolicyName, str, specified)
+
+
+def specified(value: object) -> Any:
+    """Return what the parser makes a policy from: its import path, and its options if it has some.
+
+    Args:
+        value: A name, or a mapping of a name under ``class_path`` and options under ``init_args``.
+
+    Raises:
+        ValueError: If it is none of a policy; the parser then tries other types.
+    """
+    namespace: Any = importlib.import_module(_PARSER).Namespace
+    if isinstance(value, str):
+        return namespace(class_path=import_path_of(value))
+    given = vars(value) if isinstance(value, namespace) else value
+    if not isinstance(given, Mapping) or not isinstance(given.get(_CLASS), str):
+        raise ValueError("is not the name of a policy")
+    return namespace({**given, _CLASS: import_path_of(given[_CLASS])})
+
+
+def import_path_of(name: str) -> str:
+    """Return the import path of a policy's class.
+
+    Args:
+        name: Registered, like ``token-budget``; or of a class of the core's, like ``TokenBudget``.
+
+    Raises:
+        ValueError: If there is no such policy, or the name is an import path.
+    """
+    for path in POLICIES.values():
+        if path.rpartition(":")[2] == name:
+            return path.replace(":", ".")
+    try:
+        factory = default_host().find("policy", name) if "." not in name else None
+    except SeqDataError as error:
+        raise ValueError(str(error)) from error
+    if not inspect.isclass(factory):
+        raise ValueError(f"{name!r} is not the name of a policy")
+    return f"{factory.__module__}.{factory.__qualname__}"
