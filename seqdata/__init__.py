@@ -1,12 +1,14 @@
 """Sequences of any length for PyTorch Lightning: the epoch is a plan.
 
-This file hands names on and does nothing else: each is imported from where it is defined when it is
-first used, so that ``import seqdata`` loads neither torch, lightning, pyarrow nor any plugin.
+This file hands names on: each is imported from where it is defined when it is first used, so that
+``import seqdata`` loads neither torch, lightning, pyarrow nor any plugin. It also looks whether
+files of another project of the same import name lie beside it.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -183,6 +185,9 @@ _DEFINED_IN = {
 }
 
 
+_OF_ANOTHER_PROJECT = ("_io", "types.py")  # of the same import name: see `installed`
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         hint = importlib.import_module("seqdata.errors").did_you_mean(name, __all__)
@@ -197,3 +202,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+for _name in _OF_ANOTHER_PROJECT:
+    if os.path.exists(os.path.join(__path__[0], _name)):
+        importlib.import_module("seqdata.installed").warn_of_foreign_files(__path__[0])
+        break

@@ -38,6 +38,10 @@ import json
 from collections.abc import Iterable
 from typing import Any, Self
 
+from seqdata.installed import require_own_front
+
+require_own_front()
+
 _NOTE = "seqdata: "
 REMEDY = "\n  Verify: "  # the last line of a message about data that a command can look at
 SEE = "See it: "  # before what shows the batch that an error happened in

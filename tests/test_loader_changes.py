@@ -34,6 +34,14 @@ def test_another_transform_than_before_is_told_with_both_names(now, name):
     resumed(state)
 
 
+def test_other_code_of_the_same_name_is_another_transform():
+    one, other = ((lambda sequence, rng, k=k: {**sequence, "y": k}) for k in (1, 2))
+    made = loader(transform=one)
+    next(iter(made))
+    with pytest.warns(SeqDataWarning, match=r"was .*<lambda> \(\w+\), is .*<lambda> \(\w+\): "):
+        resumed(made.state_dict(), transform=other)
+
+
 def test_a_transform_that_changes_while_it_is_used_is_the_same():
     class Counts:
         def __init__(self):

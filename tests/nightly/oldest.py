@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = {"torch"}  # Lightning is what is old: with a torch as old, other things would be tried
 OF_TESTS = {"pandas", "pandas-stubs", "matplotlib", "pluggy"}  # pytest needs a newer pluggy
 SAME = {"lightning": "pytorch-lightning"}  # goes with it
-BOUND = re.compile(r"([\w-]+)>=([\d.]+)")
+BOUND = re.compile(r"([\w-]+)>=([\d.]+)(?:,!=[\d.]+)*")
 
 
 def lower_bounds() -> dict[str, str]:
