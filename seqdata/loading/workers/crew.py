@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -43,6 +44,7 @@ _SPARE = 1  # tasks per worker that are answered and not taken
 TASK_SECONDS = 0.05  # that a task may take, as far as earlier ones tell
 _WARN = 10.0  # seconds without progress after which a line is logged
 _WAKE_UP = 0.2  # seconds after which every wait looks again
+_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)  # of what limits bound
 _GLANCE = 1.0  # seconds without progress that one look can find: we may have been stopped ourselves
 _PATIENCE = 1.0  # seconds that workers have to end by themselves
 
@@ -310,6 +312,11 @@ def _end(members: list[Member], pid: int, *, kill: bool) -> None:
 
 
 def _no_more(error: OSError, count: int) -> ConfigError:
+    if error.errno not in _OUT_OF:
+        return ConfigError(
+            f"loader: {count} worker processes cannot be started ({error.strerror or error}), must "
+            "be; change what it names, or use num_workers=0"
+        )
     files, processes = (
         resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
     )

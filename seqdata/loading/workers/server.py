@@ -9,18 +9,22 @@ starts at once. Place in the flow: the crew starts its workers through it. Makes
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import io
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import (
     context,
     forkserver,
     popen_forkserver,
+    process,
     reduction,
     resource_tracker,
     spawn,
@@ -33,6 +37,9 @@ from typing import Any
 DECIDED_ABOVE = (signal.SIGINT, signal.SIGTERM)
 """Signals that are left to the training process."""
 
+_SOCKET = "/listener-abcdefgh"  # what multiprocessing adds
+_MOST_PATH = 103  # bytes of a socket's path, on any system
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")
 _SET_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 _HELD = "_forkserver_alive_fd"  # where multiprocessing keeps that pipe
 _PRELOADED = ["seqdata.loading.workers.worker"]
@@ -119,10 +126,45 @@ class _Context(context.ForkServerContext):
     Process = _Process
 
 
+class _Server(ForkServer):
+    """A server whose socket has a path that a socket can have, whatever TMPDIR is."""
+
+    def ensure_running(self) -> None:
+        config: dict[str, Any] = process.current_process()._config  # type: ignore[attr-defined]
+        given = util.get_temp_dir()
+        config["tempdir"] = _short(given, os.getpid())
+        try:
+            super().ensure_running()
+        finally:
+            config["tempdir"] = given
+
+
+@functools.cache
+def _short(folder: str, pid: int) -> str:
+    """Return a folder for sockets of a process: the given one, or one with a shorter path.
+
+    Raises:
+        OSError: If no other folder can be written to.
+    """
+    del pid
+    if len(os.fsencode(folder)) + len(_SOCKET) <= _MOST_PATH:
+        return folder
+    for base in _SHORT:
+        if os.path.isdir(base) and os.access(base, os.W_OK | os.X_OK):
+            made = tempfile.mkdtemp(prefix="pymp-", dir=base)
+            util.Finalize(None, shutil.rmtree, args=(made, True), exitpriority=-100)
+            return made
+    raise OSError(
+        errno.ENAMETOOLONG,
+        f"{folder}: must leave room for a socket in {_MOST_PATH} bytes, set TMPDIR to a shorter "
+        "path",
+    )
+
+
 @functools.cache
 def _server(pid: int) -> ForkServer:
     """Give the server of this process; a fork of it has its own."""
     del pid
-    made = ForkServer()
+    made = _Server()
     made.set_forkserver_preload(_PRELOADED)
     return made

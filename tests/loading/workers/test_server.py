@@ -4,10 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing import process, util
 
 import pytest
 
+from seqdata.errors import ConfigError
+from seqdata.loading.workers import server
 from seqdata.testing.waiting import patient
+from tests.loading.workers import parts
 
 JOB = """
 import os, signal, sys, time
@@ -83,3 +87,42 @@ def test_processes_of_others_end_by_sigterm_as_ever(tmp_path):
         check=False,
     )
     assert done.stdout.strip() == "True set()", done.stderr
+
+
+@pytest.fixture
+def long_folder(tmp_path, monkeypatch):
+    """Files for a time go to a folder of 140 characters."""
+    folder = tmp_path / ("x" * (140 - len(str(tmp_path)) - 1))
+    folder.mkdir()
+    config = process.current_process()._config
+    monkeypatch.setitem(config, "tempdir", str(folder))
+    return folder
+
+
+def test_a_server_starts_where_the_path_of_a_socket_would_be_too_long(long_folder):
+    made = server._Server()
+    try:
+        made.ensure_running()
+        address = made._forkserver_address
+        assert len(address) <= 107
+        assert not address.startswith(str(long_folder))
+        assert util.get_temp_dir() == str(long_folder)  # of others' files nothing has changed
+    finally:
+        made._stop()
+    assert not os.path.exists(address)
+
+
+def test_the_folder_is_the_given_one_where_there_is_room(tmp_path):
+    short = f"/{'x' * 80}"
+    assert server._short(short, os.getpid()) == short
+    assert server._short(f"/{'x' * 90}", os.getpid()) != f"/{'x' * 90}"
+
+
+def test_without_a_folder_with_a_short_path_it_says_what_to_set(long_folder, monkeypatch):
+    monkeypatch.setattr(server, "_SHORT", ("/does/not/exist",))
+    monkeypatch.setattr(server, "_server", lambda pid: server._Server())
+    server._short.cache_clear()
+    message = r"1 worker processes cannot be started \(.*: must leave .* set TMPDIR to a shorter"
+    with pytest.raises(ConfigError, match=message) as caught:
+        next(iter(parts.loader(start_method="forkserver")))
+    assert "ulimit" not in str(caught.value)
