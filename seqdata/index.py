@@ -22,6 +22,7 @@ RUN = 1 << 16  # sequences looked at together in a pass over all lengths
 DEFAULT_AXIS = "time"
 Made = TypeVar("Made")
 LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+Numbering = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,7 @@ class SequenceIndex:
         digest: Fingerprint of the data, or what gives it when asked; None: made from the lengths.
         maps: Axis -> how lengths change between what is stored and what is planned.
         shifts: Axis -> by how much the last of these changes shortens them, for shifted targets.
+        bases: Numbers -> those in the data that a view selects from; None: there is no view.
 
     Raises:
         ConfigError: If an array is not one-dimensional, not of integers, holds a negative length,
@@ -45,6 +47,7 @@ class SequenceIndex:
     digest: str | Callable[[], str] | None = None
     maps: Mapping[str, tuple[tuple[str, LengthMap], ...]] = field(default_factory=dict)
     shifts: Mapping[str, int] = field(default_factory=dict)
+    bases: Numbering | None = None
     _memo: dict[object, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +87,12 @@ class SequenceIndex:
         def names(numbers: Sequence[int]) -> Sequence[str]:
             return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
 
-        return cls(store.lengths_of, keys=names, digest=lambda: store.fingerprint)
+        return cls(
+            store.lengths_of,
+            keys=names,
+            digest=lambda: store.fingerprint,
+            bases=store.base_numbers,
+        )
 
     def __len__(self) -> int:
         return len(next(iter(self.lengths_of.values())))
@@ -126,7 +134,9 @@ class SequenceIndex:
         """
         chain = (*self.maps.get(axis, ()), (name, change))
         maps = {**self.maps, axis: chain}
-        return SequenceIndex(self.lengths_of, self.keys, self.digest, maps, self._shifts_but(axis))
+        return SequenceIndex(
+            self.lengths_of, self.keys, self.digest, maps, self._shifts_but(axis), self.bases
+        )
 
     def shifted(self, axis: str, by: int) -> SequenceIndex:
         """Give the index of targets: every length less ``by``, at least 0."""
@@ -145,10 +155,40 @@ class SequenceIndex:
 
     def _before_shift(self, axis: str) -> SequenceIndex:
         maps = {**self.maps, axis: self.maps[axis][:-1]}
-        return SequenceIndex(self.lengths_of, self.keys, self.digest, maps, self._shifts_but(axis))
+        return SequenceIndex(
+            self.lengths_of, self.keys, self.digest, maps, self._shifts_but(axis), self.bases
+        )
 
     def _shifts_but(self, axis: str) -> dict[str, int]:
         return {name: by for name, by in self.shifts.items() if name != axis}
+
+    @property
+    def renumbers(self) -> bool:
+        """Whether a view gives sequences other numbers than they have in the data."""
+        return self.remember("renumbers", self._renumbers)
+
+    def _renumbers(self) -> bool:
+        if self.bases is None:
+            return False
+        runs = (_run_of(first, len(self)) for first in range(0, len(self), RUN))
+        return any(not np.array_equal(self.bases(run), run) for run in runs)
+
+    def drawn_for(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return what randomness of sequences is keyed by, the same in every view.
+
+        Args:
+            numbers: int64 (n,), of sequences.
+
+        Returns:
+            How many earlier positions hold the same sequence, int64 (n,), and its number in the
+            data, int64 (n,).
+        """
+        if self.bases is None or not self.renumbers:
+            return np.zeros_like(numbers), numbers
+        bases = self.bases
+        earlier = self.remember("earlier", lambda: earlier_of(bases, len(self)))
+        before = np.zeros_like(numbers) if earlier is None else earlier[numbers]
+        return before, bases(numbers)
 
     def names(self, numbers: Sequence[int] | NDArray[np.int64], most: int = 5) -> str:
         """Name sequences in a message: the first ``most``, and how many more."""
@@ -186,6 +226,46 @@ class SequenceIndex:
         for axis in sorted(self.maps):
             made.update("".join(f"{axis}:{name};" for name, _ in self.maps[axis]).encode())
         return made.hexdigest()[:32]
+
+
+def earlier_of(bases: Numbering, count: int) -> NDArray[np.int64] | None:
+    """Return how many earlier positions hold the same sequence, int64 (count,).
+
+    Args:
+        bases: Position -> number of the sequence in the data.
+        count: How many positions there are.
+
+    Returns:
+        None where each is held once; where numbers rise, nothing is sorted or kept.
+    """
+    if _rises(bases, count):
+        return None
+    numbers = bases(np.arange(count, dtype=np.int64))
+    order = np.argsort(numbers, kind="stable")
+    ranked = numbers[order]
+    begins = np.ones(count, dtype=bool)
+    begins[1:] = ranked[1:] != ranked[:-1]
+    if begins.all():
+        return None
+    places = np.arange(count)
+    firsts = np.maximum.accumulate(np.where(begins, places, 0))
+    counted = np.empty(count, dtype=np.int64)
+    counted[order] = places - firsts
+    return counted
+
+
+def _rises(bases: Numbering, count: int) -> bool:
+    last = -1
+    for first in range(0, count, RUN):
+        numbers = bases(_run_of(first, count))
+        if numbers[0] <= last or (np.diff(numbers) <= 0).any():
+            return False
+        last = int(numbers[-1])
+    return True
+
+
+def _run_of(first: int, count: int) -> NDArray[np.int64]:
+    return np.arange(first, min(first + RUN, count), dtype=np.int64)
 
 
 def checked_lengths(lengths: ArrayLike) -> NDArray[Any]:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.index import earlier_of
 from seqdata.protocols import Store
 
 Crops = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
 """``crops(spans, epoch)``: int64 (n, 3) and an epoch -> int64 (n,)."""
-
-_RUN = 1 << 16  # sequences looked at together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,32 +45,5 @@ class Occurrences:
 
 
 def occurrences_of(store: Store, crops: Crops | None = None) -> Occurrences:
-    """Look which sequences a store holds more than once.
-
-    Where their numbers rise, as in most stores, nothing is sorted or kept.
-    """
-    if _rises(store):
-        return Occurrences(None, crops)
-    bases = store.base_numbers(np.arange(len(store), dtype=np.int64))
-    order = np.argsort(bases, kind="stable")
-    ranked = bases[order]
-    begins = np.ones(len(bases), dtype=bool)
-    begins[1:] = ranked[1:] != ranked[:-1]
-    if begins.all():
-        return Occurrences(None, crops)
-    places = np.arange(len(bases))
-    firsts = np.maximum.accumulate(np.where(begins, places, 0))
-    counted = np.empty(len(bases), dtype=np.int64)
-    counted[order] = places - firsts
-    return Occurrences(counted, crops)
-
-
-def _rises(store: Store) -> bool:
-    last = -1
-    for first in range(0, len(store), _RUN):
-        run = np.arange(first, min(first + _RUN, len(store)), dtype=np.int64)
-        bases = store.base_numbers(run)
-        if bases[0] <= last or (np.diff(bases) <= 0).any():
-            return False
-        last = int(bases[-1])
-    return True
+    """Look which sequences a store holds more than once."""
+    return Occurrences(earlier_of(store.base_numbers, len(store)), crops)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -42,11 +43,17 @@ class ItemRule(Protocol):
 
 
 class Pieces(NamedTuple):
-    """Items by sequence, each int64 (n,): its number, its length, and which part of it."""
+    """Items by sequence.
 
-    numbers: NDArray[np.int64]
+    Attributes:
+        lengths: int64 (n,), of the sequences.
+        parts: int64 (n,), which part of its sequence each is.
+        drawn_for: Returns what randomness of each is keyed by, as ``SequenceIndex.drawn_for`` does.
+    """
+
     lengths: NDArray[np.int64]
     parts: NDArray[np.int64]
+    drawn_for: Callable[[], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +198,8 @@ class Items:
             parts = wanted - (ends - counts)[inside]
         spans = np.empty((count, 3), dtype=np.int64)
         spans[:, 0] = base + inside
-        pieces = Pieces(spans[:, 0], lengths[inside], parts)
+        drawn_for = partial(self.index.drawn_for, spans[:, 0])
+        pieces = Pieces(lengths[inside], parts, drawn_for)
         spans[:, 1], spans[:, 2] = self.rule.bounds(pieces, draw)
         return spans
 

@@ -46,7 +46,9 @@ def plan_blocks(
     return Plan.lazy(
         table,
         Origin(
-            fingerprint=lambda: fingerprint_of(items.index, policy, seed, epoch),
+            fingerprint=lambda: fingerprint_of(
+                items.index, policy, seed, epoch, draws=getattr(items.rule, "draws", False)
+            ),
             report=lambda made: whole_report(items, made),
         ),
     )
@@ -57,9 +59,21 @@ def count_blocks(items: Items, cutter: Cutter) -> int:
     return sum(count.batches for count in counts_of(items, cutter))
 
 
-def fingerprint_of(index: SequenceIndex, policy: object, seed: int, epoch: int) -> str:
-    """Digest what a plan is made from (32 hex digits)."""
+def fingerprint_of(
+    index: SequenceIndex, policy: object, seed: int, epoch: int, *, draws: bool = False
+) -> str:
+    """Digest what a plan is made from (32 hex digits).
+
+    Args:
+        index: The lengths.
+        policy: The policy.
+        seed: The run's seed.
+        epoch: Number of the epoch.
+        draws: Whether places are drawn for each sequence; 0.1 did so by its number in a view.
+    """
     text = f"{PLAN_VERSION};{index.fingerprint};{describe(policy)};{seed};{epoch}"
+    if draws and index.renumbers:
+        text += ";by number in the data"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

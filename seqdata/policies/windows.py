@@ -6,6 +6,8 @@ A window is a span of ``size`` timesteps, its context, and the ``horizon`` after
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +96,8 @@ class Windows:
         rule, draw = self._rule(), Draw(seed, epoch)
         lengths = index.at(self.axis, spans[:, 0])
         for crop in range(self.per_sequence - 1, -1, -1):
-            pieces = Pieces(spans[:, 0], lengths, np.full(len(spans), crop, dtype=np.int64))
+            parts = np.full(len(spans), crop, dtype=np.int64)
+            pieces = Pieces(lengths, parts, partial(index.drawn_for, spans[:, 0]))
             numbers[rule.bounds(pieces, draw)[0] == spans[:, 1]] = crop
         return numbers
 
@@ -138,7 +141,9 @@ class GridWindows:
 
 @dataclass(frozen=True, slots=True)
 class RandomWindows:
-    """Windows at random places, drawn per sequence and window."""
+    """Windows at random places, drawn per sequence and window, the same in every view."""
+
+    draws: ClassVar[bool] = True
 
     size: int
     horizon: int
@@ -159,6 +164,7 @@ class RandomWindows:
         if draw is None:  # lengths alone are asked for
             return np.zeros_like(pieces.lengths), np.full_like(pieces.lengths, self.size)
         room = pieces.lengths - self.size - self.horizon + 1
-        drawn = draw.each(Purpose.CROPS, pieces.parts, pieces.numbers)
+        before, bases = pieces.drawn_for()
+        drawn = draw.each(Purpose.CROPS, (before << 32) + pieces.parts, bases)
         starts = (drawn % room.astype(np.uint64)).astype(np.int64)
         return starts, starts + self.size

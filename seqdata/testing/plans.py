@@ -196,7 +196,12 @@ def check_pure(
     """
     plan = policy.plan(index, seed=seed, epoch=epoch)
     fresh = SequenceIndex(
-        dict(index.lengths_of), index.keys, index.digest, dict(index.maps), dict(index.shifts)
+        dict(index.lengths_of),
+        index.keys,
+        index.digest,
+        dict(index.maps),
+        dict(index.shifts),
+        index.bases,
     )
     again = policy.plan(fresh, seed=seed, epoch=epoch)
     if not same_tables(plan, again):

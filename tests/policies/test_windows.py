@@ -3,7 +3,9 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
+from seqdata.planning.making import fingerprint_of
 from seqdata.policies.windows import Windows
+from seqdata.storage.memory import MemoryStore
 
 
 def spans(policy, lengths, epoch=0):
@@ -83,3 +85,46 @@ def test_a_random_window_knows_its_number():
     grid = Windows(5, shuffle=False)
     spans = grid.plan(index, seed=3, epoch=2).spans
     assert not grid.crop_numbers(index, spans, seed=3, epoch=2).any()
+
+
+def crops_by_sequence(store, policy, *, epoch=1, seed=3):
+    """Number of each sequence in the data -> where its crops begin."""
+    plan = policy.plan(SequenceIndex.of_store(store), seed=seed, epoch=epoch)
+    found: dict[int, list[int]] = {}
+    for number, start, _ in plan.spans.tolist():
+        found.setdefault(int(store.base_numbers(np.array([number]))[0]), []).append(start)
+    return {base: sorted(starts) for base, starts in found.items()}
+
+
+def test_crops_in_a_view_are_those_of_the_data():
+    store = MemoryStore.of([np.arange(200 + 10 * k) for k in range(12)])
+    policy = Windows(50, batch_size=4, random=True, per_sequence=2)
+    due = crops_by_sequence(store, policy)
+    for numbers in ([7, 2, 11], range(12), range(5, 12), [11, 10, 0]):
+        view = store.take(list(numbers))
+        assert crops_by_sequence(view, policy) == {k: due[k] for k in numbers}
+        again = view.take([1, 0])
+        assert crops_by_sequence(again, policy) == {k: due[k] for k in list(numbers)[:2]}
+    twice = crops_by_sequence(store.take([7, 2, 7]), policy)
+    assert twice[2] == due[2]
+    assert set(due[7]) < set(twice[7])  # the second time it has crops of its own
+    assert len(set(twice[7])) == 4
+
+
+def test_the_number_of_a_crop_is_told_in_a_view_too():
+    store = MemoryStore.of([np.arange(500 + k) for k in range(5)])
+    policy = Windows(20, batch_size=4, random=True, per_sequence=3, shuffle=False)
+    index = SequenceIndex.of_store(store.take([4, 1, 4]))
+    spans = policy.plan(index, seed=3, epoch=2).spans
+    assert policy.crop_numbers(index, spans, seed=3, epoch=2).tolist() == [0, 1, 2] * 3
+
+
+def test_plans_of_crops_have_another_fingerprint_where_they_have_changed():
+    store = MemoryStore.of([np.arange(200)] * 6)
+    random, grid = Windows(50, random=True), Windows(50)
+    for policy, data in ((random, store), (grid, store.take([3, 1]))):
+        plan = policy.plan(SequenceIndex.of_store(data), seed=0, epoch=0)
+        assert plan.fingerprint == fingerprint_of(SequenceIndex.of_store(data), policy, 0, 0)
+    index = SequenceIndex.of_store(store.take([3, 1]))
+    plan = random.plan(index, seed=0, epoch=0)
+    assert plan.fingerprint != fingerprint_of(index, random, 0, 0)
