@@ -30,7 +30,6 @@ from seqdata.policies.token_budget import TokenBudget
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import fit, sequences
 
-ROOT = Path(__file__).resolve().parents[2]
 GOOD = Machine(
     cores=8, core_limit=None, memory=8 << 30, shared=64 << 20, open_files=1024, processes=None,
     mappings=65530, methods=("fork", "spawn", "forkserver"), kernel="c",
@@ -128,39 +127,6 @@ def test_lightning_is_known_broken_or_not_there(monkeypatch):
     found = lightning_finding("2.6.6")
     assert found.state == "bad"
     assert "cannot be imported (ModuleNotFoundError" in found.seen
-
-
-@pytest.mark.parametrize("name", ["lightning", "pytorch-lightning"])
-@pytest.mark.parametrize("version", ["2.6.2", "2.6.3"])
-def test_malicious_releases_of_lightning_are_bad_and_not_imported(monkeypatch, name, version):
-    def imported(module):
-        raise AssertionError(f"{module} was imported")
-
-    known = software.version_of
-    monkeypatch.setattr(software, "version_of", lambda n: version if n == name else known(n))
-    monkeypatch.setattr(software.importlib, "import_module", imported)
-    found = of(software.software_findings(), "lightning")
-    assert found.state == "bad"
-    assert f"{version} was malicious and is withdrawn (GHSA-w37p-236h-pfx3)" in found.seen
-    assert "replace all credentials" in found.fix
-
-
-def test_no_malicious_release_is_installed_with_us():
-    for project in ("pyproject.toml", "models/pyproject.toml"):
-        assert '"lightning>=2.6,!=2.6.2,!=2.6.3"' in (ROOT / project).read_text("utf-8")
-
-
-def test_a_project_of_the_same_import_name_is_seen(monkeypatch):
-    assert software.name_finding().state == "ok"
-    monkeypatch.setattr(software, "foreign_release", lambda: "seqdata 0.2.2")
-    assert software.name_finding().state == "warn"  # elsewhere: which is imported, the path decides
-    monkeypatch.setattr(software, "foreign_files", lambda: ["seqdata/_io/read.py"])
-    found = software.name_finding()
-    assert found.state == "bad"
-    assert found.seen == (
-        "seqdata 0.2.2 has a package of the same name; in our folder: seqdata/_io/read.py"
-    )
-    assert "pip uninstall -y seqdata lightning-seqdata" in found.fix
 
 
 def test_a_package_that_is_missing_is_bad(monkeypatch):
