@@ -7,6 +7,7 @@ are for small plans: whole tables are made. Place in the flow: a Policy, or a Pl
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
