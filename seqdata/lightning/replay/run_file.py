@@ -20,6 +20,7 @@ import yaml
 from seqdata.builtin import POLICIES
 from seqdata.errors import ConfigError
 from seqdata.lightning.options import DataOptions, Kind
+from seqdata.lightning.replay.bounded import load_plain
 from seqdata.lightning.replay.course import Course
 from seqdata.lightning.replay.naming import IMPORT, NOTHING, OBJECT, Names, Objects
 from seqdata.lightning.replay.places import PATH, VIEW, Arrays, Locations, content_of, opened
@@ -124,6 +125,7 @@ class RunFile:
 
         Raises:
             ConfigError: If it is not there, or no run file of this version.
+            LimitError: If it stands for more than a run file does.
         """
         plain = _loaded(path)
         if plain.get("seqdata_run") != VERSION:
@@ -287,7 +289,7 @@ def _loaded(path: Path) -> Mapping[str, Any]:
             "content: it was damaged or edited. Restore it; if you edited it, remove the last line"
         )
     try:
-        plain = yaml.safe_load(content)
+        plain = load_plain(content, str(path))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path}: is no YAML ({error}), must be a run file; pass {NAME}"
