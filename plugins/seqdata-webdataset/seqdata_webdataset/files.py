@@ -92,6 +92,23 @@ def names_in(folder: Path) -> list[str]:
         raise _unreadable(Place(dataset=str(folder)), error) from error
 
 
+def check_there(path: Path, place: Place) -> None:
+    """Refuse a file that is not there.
+
+    Raises:
+        MissingShardError: If it is not.
+        OSError: If it cannot be looked at.
+    """
+    try:
+        os.stat(path)
+    except FileNotFoundError as error:
+        raise _missing(place) from error
+
+
+def _missing(place: Place) -> MissingShardError:
+    return place.error(MissingShardError, "is not there, must be; restore it or check the location")
+
+
 def _unreadable(place: Place, error: OSError) -> DataError:
     few = error.errno in (errno.EMFILE, errno.ENFILE)
     remedy = f"raise {limit_of(error)}" if few else "check its rights"
@@ -105,9 +122,7 @@ def _opened(path: Path, place: Place) -> Iterator[tuple[int, int]]:
     try:
         descriptor = os.open(path, _OPEN)
     except FileNotFoundError as error:
-        raise place.error(
-            MissingShardError, "is not there, must be; restore it or check the location"
-        ) from error
+        raise _missing(place) from error
     except OSError as error:
         raise _unreadable(place, error) from error
     try:

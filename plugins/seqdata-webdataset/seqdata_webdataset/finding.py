@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import braceexpand
@@ -37,6 +37,7 @@ SUFFIX = ".tar"
 JOINED = "::"
 _PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 MAX_SHARDS = 1 << 20
+_MANY = 1024  # URLs that are asked for without a first look
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
@@ -69,13 +70,15 @@ def _is_program(part: str) -> bool:
     return part.startswith(("pipe:", "|")) or part.endswith("|")
 
 
-def find_shards(location: str, remote: Remote | None = None) -> list[Shard]:
+def find_shards(location: str, remote: Remote | None = None, *, there: bool = False) -> list[Shard]:
     """Give the tar files that a location means, in its order; of a folder by name.
 
     Args:
         location: A file, a folder, braces (``x-{000..017}.tar``), or several, joined by ``::``;
             paths or URLs.
         remote: How URLs are read; None: through the cache.
+        there: Whether to refuse a local file that is not there, and braces of very many URLs
+            whose first is not: before all the others are looked for.
 
     Raises:
         ConfigError: If it means none, or one of them twice.
@@ -91,19 +94,29 @@ def find_shards(location: str, remote: Remote | None = None) -> list[Shard]:
                 f"webdataset: {part!r} would run a program, must be a path; run it yourself and "
                 "open the file that it makes"
             )
+        probed = not (there and "{" in part and _most(part) > _MANY)
         for one in _expanded(part, location):
+            name = shown(one)
+            if name.endswith(_PACKED):
+                raise ConfigError(
+                    f"{name.rpartition('/')[2]}: is compressed, must be a plain tar file, of which "
+                    "parts can be read; unpack it once, e.g. with gunzip"
+                )
             if is_remote(one):
-                found.extend(find_remote(one, remote or Remote(), SUFFIX))
+                shards: Sequence[Shard] = find_remote(one, remote or Remote(), SUFFIX)
+                if not probed:
+                    shards[0].look(Place(dataset=shown(location), shard=0, file=shards[0].name))
+                    probed = True
+                found.extend(shards)
                 continue
             path = local_path(one)
-            found.extend(_in_folder(path) if path.is_dir() else [LocalShard(path)])
+            if path.is_dir():
+                found.extend(_in_folder(path))
+                continue
+            found.append(LocalShard(path))
+            if there:
+                found[-1].look(Place(dataset=shown(location), shard=len(found) - 1, file=path.name))
     found = _with_lists(found)
-    for shard in found:
-        if shard.name.endswith(_PACKED):
-            raise ConfigError(
-                f"{shard.name}: is compressed, must be a plain tar file, of which parts can be "
-                "read; unpack it once, e.g. with gunzip"
-            )
     seen = set[tuple[str, str]]()
     for shard in found:
         if (shard.folder, shard.name) in seen:
@@ -114,16 +127,18 @@ def find_shards(location: str, remote: Remote | None = None) -> list[Shard]:
     return found
 
 
-def _expanded(part: str, location: str) -> list[str]:
+def _expanded(part: str, location: str) -> Iterator[str]:
+    """Yield what braces mean, one by one: they may mean very many."""
     if "{" not in part:
-        return [part]
+        yield part
+        return
     if _most(part) > MAX_SHARDS:
         raise ConfigError(
             f"webdataset: {shown(location)!r} means more than {MAX_SHARDS} shards, must mean at "
             "most so many; check the braces"
         )
     try:
-        return list(braceexpand.braceexpand(part))
+        yield from braceexpand.braceexpand(part)
     except ValueError as error:  # unbalanced
         raise ConfigError(
             f"webdataset: {shown(location)!r} has braces without their ends, must have both; e.g. "

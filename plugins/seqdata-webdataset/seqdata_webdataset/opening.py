@@ -62,6 +62,8 @@ from seqdata_webdataset.whole import WholeSource
 INDEX_MODES = (None, "build")
 KEY_MODES = ("unique", "by_shard")
 
+_AT_A_TIME = 1024  # indexes that are read before it is looked whether their shards are there
+
 
 def open_webdataset(
     location: Location,
@@ -112,7 +114,7 @@ def open_webdataset(
     text, how = text_of(location), remote_of(remote)
     _check(shown(text), verify, index, keys)
     unsafe = allowed(unsafe_decoders, shown(text))
-    shards = find_shards(text, how)
+    shards = find_shards(text, how, there=True)
     if index == "build":
         build(shown(text), shards, progress=progress)
     options = Options(
@@ -212,14 +214,15 @@ def _distant(
 
 
 def _indexes(location: str, shards: Sequence[Shard]) -> list[ShardIndex]:
-    made = of_each(shards, lambda i: shards[i].index(location, i))
+    made: list[ShardIndex | None] = []
+    for first in range(0, len(shards), _AT_A_TIME):
+        some = shards[first : first + _AT_A_TIME]
+        made += of_each(some, lambda i, first=first: shards[first + i].index(location, first + i))
+        _check_there(location, shards, made, first)
     for i, (shard, one) in enumerate(zip(shards, made, strict=True)):
         _check_listed(Place(dataset=location, shard=i, file=shard.name), shard, one)
     without = [shard for shard, index in zip(shards, made, strict=True) if index is None]
     if without:
-        for i, shard in enumerate(shards):  # what is not there at all is another matter
-            if shard in without and shard.here:
-                shard.content(Place(dataset=location, shard=i, file=shard.name))
         raise ConfigError(
             f"{location}: {len(without)} of {len(shards)} shards have no index "
             f"({without[0].name}), must have one, for samples to be read in place; make it once "
@@ -235,6 +238,30 @@ def _indexes(location: str, shards: Sequence[Shard]) -> list[ShardIndex]:
                 "`seqdata index --anew`",
             )
     return found
+
+
+def _check_there(
+    location: str, shards: Sequence[Shard], made: Sequence[ShardIndex | None], first: int
+) -> None:
+    """Look whether shards without an index are there at all: that is another matter.
+
+    Args:
+        location: Of all of them, for errors.
+        shards: All of them.
+        made: The indexes of those so far.
+        first: The first one that was not looked at yet.
+
+    Raises:
+        MissingShardError: If one is not.
+    """
+    without = [i for i in range(first, len(made)) if made[i] is None]
+    local = all(one.here for one in shards)
+    for i in without if local else without[:1]:
+        place = Place(dataset=location, shard=i, file=shards[i].name)
+        if local:
+            shards[i].content(place)
+        else:
+            shards[i].look(place)
 
 
 def _check_listed(place: Place, shard: Shard, index: ShardIndex | None) -> None:

@@ -87,6 +87,10 @@ class RemoteShard:
             return remote_files(self.url, self.remote).stat(self.name).size
         return 0
 
+    def look(self, place: Place) -> None:
+        """Look whether it is there; see ``shards.Shard``."""
+        remote_files(self.url, self.remote).stat(self.name, place)
+
     def has_index(self) -> bool:
         """Tell whether there is an index."""
         if self.kept(self.name + SUFFIX)[0].is_file():

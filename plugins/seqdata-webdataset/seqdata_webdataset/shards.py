@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from seqdata.storage.places import Place
 from seqdata.storage.sealing import keep_sealed
-from seqdata_webdataset.files import content_of, map_shard
+from seqdata_webdataset.files import check_there, content_of, map_shard
 from seqdata_webdataset.keeping import (
     FOLDER,
     find_index,
@@ -87,6 +87,18 @@ class Shard(Protocol):
 
     def size(self) -> int:
         """Give its bytes; 0 where it cannot be asked for."""
+        ...
+
+    def look(self, place: Place) -> None:
+        """Look whether it is there.
+
+        Args:
+            place: Its place, for errors.
+
+        Raises:
+            MissingShardError: If it is not.
+            RemoteReadError: If it cannot be asked for.
+        """
         ...
 
     def has_index(self) -> bool:
@@ -175,6 +187,11 @@ class LocalShard:
         with suppress(OSError):
             return self.path.stat().st_size
         return 0
+
+    def look(self, place: Place) -> None:
+        """Look whether it is there; what else it is, is told when it is opened."""
+        with suppress(OSError):
+            check_there(self.path, place)
 
     def has_index(self) -> bool:
         """Tell whether there is an index."""
