@@ -104,6 +104,9 @@ class _Once:
     def size(self) -> int:
         return self.shard.size()
 
+    def look(self, place: Place) -> None:
+        self.shard.look(place)
+
     def has_index(self) -> bool:
         return True
 

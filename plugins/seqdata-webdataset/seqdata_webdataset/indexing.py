@@ -106,9 +106,17 @@ def build(
     return made
 
 
-def of_each(shards: Sequence[Shard], function: Callable[[int], Given]) -> list[Given]:
-    """Give a function's results for the numbers of shards; side by side where servers are asked."""
-    numbers = range(len(shards))
+def of_each(
+    shards: Sequence[Shard], function: Callable[[int], Given], numbers: range | None = None
+) -> list[Given]:
+    """Give a function's results for the numbers of shards; side by side where servers are asked.
+
+    Args:
+        shards: All of them.
+        function: Called with numbers.
+        numbers: Of some of them; None: of all.
+    """
+    numbers = range(len(shards)) if numbers is None else numbers
     if all(one.here for one in shards):  # threads need memory, and local files do not wait
         return [function(number) for number in numbers]
     return Fetchers(_AT_ONCE).each(function, numbers)

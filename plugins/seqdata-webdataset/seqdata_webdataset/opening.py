@@ -215,9 +215,12 @@ def _distant(
 
 def _indexes(location: str, shards: Sequence[Shard]) -> list[ShardIndex]:
     made: list[ShardIndex | None] = []
+
+    def index_of(i: int) -> ShardIndex | None:
+        return shards[i].index(location, i)
+
     for first in range(0, len(shards), _AT_A_TIME):
-        some = shards[first : first + _AT_A_TIME]
-        made += of_each(some, lambda i, first=first: shards[first + i].index(location, first + i))
+        made += of_each(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
         _check_there(location, shards, made, first)
     for i, (shard, one) in enumerate(zip(shards, made, strict=True)):
         _check_listed(Place(dataset=location, shard=i, file=shard.name), shard, one)
