@@ -8,7 +8,7 @@ PEERS := .venv-bench
 STAMP_OF_PEERS := $(PEERS)/.made-by-make
 OLDEST := .venv-oldest
 STAMP_OF_OLDEST := $(OLDEST)/.made-by-make
-PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
 PACKAGES := . $(patsubst %/pyproject.toml,%,$(wildcard models/pyproject.toml plugins/*/pyproject.toml))
 SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.[ch]) \
 	$(patsubst %,%/pyproject.toml,$(PACKAGES))
@@ -24,7 +24,7 @@ $(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
 $(STAMP) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-nightly reliability lint types docs bench torture faults mutants dist clean
+.PHONY: help env demo quick test test-nightly reliability lint types docs bench torture faults mutants dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,10 @@ $(STAMP): $(SOURCES_OF_ENV)
 demo: env  ## the main job on real input: write, plan, train, stop, go on, prove it (5 minutes)
 	@echo "== demo: examples/first_run.py, on the source files of Python itself"
 	@$(BIN)/python examples/first_run.py
+
+quick: env  ## the tests that take less than a second each (2 minutes); before you push: make test
+	@echo "== quick: pytest, without what is marked slow, distributed or nightly"
+	@$(PYTEST) -m "not nightly and not slow and not distributed"
 
 test: env  ## all tests but the nightly ones
 	@echo "== test: pytest, without what is marked nightly"

@@ -9,6 +9,7 @@ import functools
 import os
 import time
 import types
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +33,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def _folder_of_its_own(tmp_path, monkeypatch):
     """What a test writes without saying where (a Trainer's checkpoints) lands in no one's way."""
     monkeypatch.chdir(tmp_path)
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take longest, so that no process is left alone with one of them."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -239,6 +239,7 @@ def test_what_is_set_is_what_is_asked_for(asked):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_a_compiled_step_takes_batches_of_lanes():
     def loss(batch):
         sums = batch.lanes.sum() + batch.ids.sum() + batch.lengths_of["time"].sum()

@@ -18,6 +18,7 @@ import pytest
 
 import seqdata
 from seqdata import errors
+from seqdata.testing.waiting import patient
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -74,6 +75,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.filterwarnings("error::seqdata.errors.SeqDataWarning")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.slow
 def test_every_block_of_a_page_runs(page, folder, monkeypatch):
     blocks = blocks_of(page.read_text("utf-8"))
     module = types.ModuleType("page_" + re.sub(r"\W", "_", page.stem))
@@ -97,7 +99,7 @@ def run_commands(code: str, place: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=COMMAND_TIMEOUT,
+        timeout=patient(COMMAND_TIMEOUT),
         check=False,
     )
     assert done.returncode == 0, f"{place}:\n{code}\n{done.stdout}"

@@ -173,6 +173,7 @@ def test_a_state_is_small_whatever_the_policy_says():
     cuts=st.lists(st.integers(0, 13), min_size=3, max_size=3),
     budget=st.booleans(),
 )
+@pytest.mark.slow
 def test_the_world_may_change_in_the_middle_of_an_epoch(worlds, cuts, budget):
     policy = TokenBudget(200) if budget else POLICY
     state, seen = loader(policy).state_dict(), []

@@ -82,6 +82,7 @@ def test_a_loader_plays_the_view_without_a_transform(folder, transform):
     assert seen == dict(enumerate(made))
 
 
+@pytest.mark.slow
 def test_lengths_do_not_depend_on_the_workers(folder):
     view = measure_lengths(folder, runs, num_workers=2, cache=False)
     assert view.lengths.tolist() == expected()
@@ -283,6 +284,7 @@ def fails(sequence, rng):
     raise ValueError(f"no {sequence['id']}")
 
 
+@pytest.mark.slow
 def test_what_a_transform_raises_in_a_worker_says_where(folder):
     with pytest.raises(ValueError, match="no s0") as caught:
         measure_lengths(open_store(folder).take([0]), fails, num_workers=1)
@@ -293,6 +295,7 @@ def dies(sequence, rng):
     os._exit(3)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_an_error(folder):
     with pytest.raises(WorkerDiedError, match=r"worker 0 \(pid \d+\) ended with exit code"):
         measure_lengths(open_store(folder).take([0]), dies, num_workers=1)

@@ -1,6 +1,7 @@
 """Small files, small functions, few parameters; no asserts, swallowed errors or endless waits."""
 
 import ast
+import functools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,9 +36,14 @@ def library() -> list[Path]:
 
 def nodes(paths: list[Path], *kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in parsed(path):
             if isinstance(node, kinds):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+@functools.cache
+def parsed(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text("utf-8"))))
 
 
 def test_files_are_short():
@@ -49,6 +55,7 @@ def test_files_are_short():
     assert not long
 
 
+@pytest.mark.slow
 def test_functions_are_short():
     long = {
         f"{place} {node.name}": node.end_lineno - node.lineno + 1
@@ -75,6 +82,7 @@ def parameters(made: ast.ClassDef) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_the_library_never_asserts():
     assert not [place for place, _ in nodes(library(), ast.Assert)]
 
@@ -121,12 +129,13 @@ def test_nothing_names_a_machine():
     ]
 
 
+@pytest.mark.slow
 def test_nothing_waits_without_a_bound():
     """A wait has a timeout, or its line says ``# ends: why``."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for path in files(*ROOMS)
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in parsed(path)
         if isinstance(node, ast.Call) and waits_for_ever(node)
         if "# ends: " not in path.read_text("utf-8").splitlines()[node.end_lineno - 1]
     ]

@@ -45,6 +45,7 @@ def trained(sequences, batch_of) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @torch.no_grad()
+@pytest.mark.slow
 def test_logits_of_a_row_are_the_same_in_any_batching_order_and_padding(
     sequences, trained, batch_of, layout
 ):

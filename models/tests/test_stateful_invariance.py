@@ -91,6 +91,7 @@ def alone(model: StatefulLM, text: np.ndarray) -> tuple[float, int]:
             {"chunk": 7, "segments": True}, {"chunk": 64, "segments": True}],
     ids=str,
 )  # fmt: skip
+@pytest.mark.slow
 def test_sequences_in_lanes_give_what_each_gives_alone_and_every_token_counts_once(
     cut, lanes, world
 ):
@@ -105,6 +106,7 @@ def test_sequences_in_lanes_give_what_each_gives_alone_and_every_token_counts_on
 
 @pytest.mark.filterwarnings("ignore:share. .* the load is uneven")
 @pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.slow
 def test_a_stream_does_not_depend_on_chunk_and_world_and_every_token_but_the_last_counts_once(
     lanes,
 ):

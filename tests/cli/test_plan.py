@@ -85,6 +85,7 @@ def test_an_epoch_changes_the_plan_but_not_its_size(store):
     assert one["batches"] == two["batches"]
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn(store, tmp_path):
     path = tmp_path / "new" / "plan.png"
     assert f"drawn: {path}" in run(store, "--max-tokens", 500, "--plot", path)

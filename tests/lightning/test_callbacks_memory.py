@@ -95,6 +95,7 @@ def test_steps_are_counted_across_epochs():
     assert [one.steps for one in monitor.ranks] == [3]  # 18 = 3 x 5 + 3
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_process_is_the_most_it_ever_had():
     before = peak_bytes(torch.device("cpu"))
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -50,6 +50,7 @@ def check_every_resume(folder, *, model=None, data=None, every=1, places=None, *
     return whole, paths
 
 
+@pytest.mark.slow
 def test_e9_every_step_is_a_place_to_go_on_bitwise(tmp_path):
     whole, paths = check_every_resume(tmp_path)
     assert len(paths) == len(whole.did.losses) == 26
@@ -74,6 +75,7 @@ def test_e9_holds_for_every_kind_of_lanes(policy, tmp_path):
     ],
     ids=lambda options: "-".join(map(str, options)) if isinstance(options, dict) else None,
 )
+@pytest.mark.slow
 def test_e9_holds_whatever_else_the_trainer_does(options, tmp_path):
     given = {name: value for name, value in options.items() if name != "trainer"}
     check_every_resume(tmp_path, places=5, **given, **options.get("trainer", {}))

@@ -63,6 +63,7 @@ def test_the_count_in_a_state_is_of_the_batches_that_are_trained(tmp_path):
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])
+@pytest.mark.slow
 def test_a_resumed_run_counts_on_and_lists_what_is_new(tmp_path, prefetch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     bad(whole)

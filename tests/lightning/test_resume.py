@@ -53,6 +53,7 @@ def later(log: Log, step: int) -> list[tuple[int, tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 def test_every_step_is_a_place_to_go_on(way, tmp_path):
     whole = fit(data_of(), folder=tmp_path, every=1, **WAYS[way])
     saved = checkpoints(tmp_path)
@@ -69,7 +70,16 @@ MID_UPDATE = "ignore:.*inside an update.*:seqdata.errors.SeqDataWarning"
 
 
 @pytest.mark.filterwarnings(MID_UPDATE)
-@pytest.mark.parametrize("way", ["max_epochs", "max_steps", "accumulate", "limit"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "max_steps",
+        "accumulate",
+        pytest.param("max_epochs", marks=pytest.mark.nightly),
+        pytest.param("limit", marks=pytest.mark.nightly),
+    ],
+)
+@pytest.mark.slow
 def test_a_run_may_stop_twice_anywhere(way, tmp_path):
     options = WAYS[way]
     whole = fit(data_of(), folder=tmp_path / "whole", every=1, **options)
@@ -89,6 +99,7 @@ def test_a_run_may_stop_twice_anywhere(way, tmp_path):
 
 
 @pytest.mark.filterwarnings(MID_UPDATE)
+@pytest.mark.slow
 def test_last_batches_may_be_resumed_from_three_times_in_a_row(tmp_path):
     options = {"max_epochs": 5, "accumulate_grad_batches": 4, "val_check_interval": 1.0}
     whole = fit(data_of(), **options)
@@ -111,16 +122,28 @@ def test_last_batches_may_be_resumed_from_three_times_in_a_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "saving",
+    ("way", "epoch_end"),  # or at the end of validation
     [
-        {"save_on_train_epoch_end": True},
-        {"save_on_train_epoch_end": False},  # at the end of validation
+        ("max_epochs", True),
+        ("max_steps", False),
+        ("val_interval", True),
+        ("limit", False),
+        *(
+            pytest.param(*one, marks=pytest.mark.nightly)
+            for one in (
+                ("max_epochs", False),
+                ("max_steps", True),
+                ("val_interval", False),
+                ("limit", True),
+            )
+        ),
     ],
 )
-@pytest.mark.parametrize("way", ["max_epochs", "max_steps", "val_interval", "limit"])
-def test_checkpoints_of_epoch_and_validation_ends_go_on(way, saving, tmp_path):
+@pytest.mark.slow
+def test_checkpoints_of_epoch_and_validation_ends_go_on(way, epoch_end, tmp_path):
     def keeping(folder: Path) -> tuple[ModelCheckpoint]:
-        return (ModelCheckpoint(dirpath=folder, filename="{step}", save_top_k=-1, **saving),)
+        saving = {"save_top_k": -1, "save_on_train_epoch_end": epoch_end}
+        return (ModelCheckpoint(dirpath=folder, filename="{step}", **saving),)
 
     options = {**WAYS[way], "enable_checkpointing": True}
     whole = fit(data_of(), callbacks=keeping(tmp_path / "whole"), **options)
@@ -139,6 +162,7 @@ def test_checkpoints_of_epoch_and_validation_ends_go_on(way, saving, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["max_epochs", "max_steps", "limit"])
+@pytest.mark.slow
 def test_a_batch_whose_step_failed_is_trained_again(way, tmp_path):
     options = WAYS[way]
     whole = fit(data_of(), **options)
@@ -205,6 +229,7 @@ def test_a_validation_that_failed_is_run_again_as_a_whole(every, failing, tmp_pa
 
 @pytest.mark.parametrize("every", [2, 1.0])
 @pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.slow
 def test_a_validation_whose_data_failed_is_run_again_as_a_whole(every, first, tmp_path):
     options = {"max_epochs": 2, "val_check_interval": every}
     lengths = [2, 2, 3, 3, 4]

@@ -47,6 +47,7 @@ def wrote() -> dict:
     return yaml.safe_load(Path(NAME).read_text())
 
 
+@pytest.mark.slow
 def test_the_batch_that_crashed_a_run_is_made_again_in_another_process(store):
     data = SequenceDataModule(train=store, batching=Bucketed(4), seed=3, transform=noisy)
     run = fit(data, model=Crashing(epoch=1, step=6), max_epochs=2)

@@ -131,6 +131,7 @@ def test_an_iteration_that_is_left_ends_its_thread():
     assert ends()
 
 
+@pytest.mark.slow
 def test_an_iteration_that_is_forgotten_ends_its_thread():
     items = iter(Ahead(recipe(numbers=range(10**9)), 2))
     next(items)

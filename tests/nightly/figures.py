@@ -2,7 +2,9 @@
 
 ``gather`` reads what ``make test-nightly`` and ``make mutants`` left, ``page`` puts it in words;
 ``matrix`` does so with the faults, for the page on what happens when something breaks.
-Nothing is counted by hand, and what did not run says so. Usage::
+Nothing is counted by hand; what did not run says so, and so does what is not of one commit. What
+was put into docs/reliability.json by hand stands there under ``by_hand``, in words that the page
+shows; ``gather`` writes none. Usage::
 
     python -m tests.nightly.figures            # .nightly/ -> docs/reliability.json and both pages
     python -m tests.nightly.figures --page     # docs/reliability.json -> both pages
@@ -66,6 +68,7 @@ def gather(folder: Path) -> dict[str, Any]:
         if not about.exists():
             continue
         parts[name] = {**json.loads(about.read_text("utf-8")), **reports.states(report)}
+        reports.commit_of(parts[name])
         if name == "oldest":
             continue
         for case in reports.cases(report):
@@ -82,13 +85,16 @@ def gather(folder: Path) -> dict[str, Any]:
                     found = promises[f"{one} {level}"]
                     found["cases"] += int(facts.get("cases", 0))
                     found["failed"] += failed
-    mutants = folder / "mutants.json"
+    path = folder / "mutants.json"
+    mutants = json.loads(path.read_text("utf-8")) if path.exists() else None
+    if mutants is not None:
+        reports.commit_of(mutants)
     return {
         "parts": parts,
         "promises": {name: dict(found) for name, found in sorted(promises.items())},
         "faults": list(faults.values()),
         "fuzz": fuzz,
-        "mutants": json.loads(mutants.read_text("utf-8")) if mutants.exists() else None,
+        "mutants": mutants,
     }
 
 
@@ -117,7 +123,7 @@ def matrix(found: dict[str, Any]) -> str:
     outcomes = sum(sum(one["names"].values()) for one in told)
     silent, stuck = (sum(one[kind] for one in told) for kind in ("silent", "stuck"))
     late = "; ".join(f"{one['fault']} of {one['way']}" for one in told if not one["ok"])
-    when, commit = part["began"].split()[0], part["commit"]
+    when, commit = part["began"].split()[0], reports.commit_of(part)
     lines = (
         f"{outcomes:,} outcomes of {len(told)} ways, on {when} of `{commit}`: {silent} that nobody "
         f"would have noticed, {stuck} waits without end. Not as it must be: {late or 'none'}.",
@@ -144,23 +150,35 @@ def _runs(found: dict[str, Any]) -> list[str]:
         tests = sum(part[state] for state in (reports.PASSED, reports.FAILED, reports.SKIPPED))
         whole = "" if part["status"] in ENDED else f" (stopped after {tests:,} tests)"
         figures = (f"{part['passed']:,}{whole}", part["failed"], part["skipped"], minutes)
-        rows.append((f"*{name}*: {part['what']}", f"{part['began']}, `{part['commit']}`", *figures))
+        when = f"{part['began']}, `{reports.commit_of(part)}`"
+        rows.append((f"*{name}*: {part['what']}", when, *figures))
     mutants = found["mutants"]
     if mutants is not None:
         states = Counter(mutants["verdicts"].values())
-        when = f"{mutants['began']}, `{mutants['commit']}`"
+        when = f"{mutants['began']}, `{reports.commit_of(mutants)}`"
         killed, others = states["killed"], sum(states.values()) - states["killed"]
         rows.append(("`make mutants`: planted bugs", when, f"{killed} found", others, 0, ""))
     else:
         rows.append(("`make mutants`: planted bugs", NEVER, "", "", "", ""))
     lines = ["## What ran", ""]
     lines += _table(("part", "when (UTC), commit", "passed", "failed", "skipped", "took"), rows)
+    lines += _not_of_one_run(found)
     for name in ("oldest", "properties", "short"):
         part = found["parts"].get(name)
         if part is not None:
             told = ", ".join(f"{one} {number}" for one, number in part["versions"].items())
             lines += ["", f"*{name}* on {part['machine']}: {told}."]
     return lines
+
+
+def _not_of_one_run(found: dict[str, Any]) -> list[str]:
+    """Say what keeps the figures from being those of one command at one commit."""
+    ran = [*found["parts"].values(), *([] if found["mutants"] is None else [found["mutants"]])]
+    commits = {reports.commit_of(one).removesuffix("+") for one in ran}
+    told = list(found.get("by_hand", ()))
+    if len(commits) > 1:
+        told.insert(0, f"the parts ran at {len(commits)} commits")
+    return ["", f"Not of one run: {'; '.join(told)}."] if told else []
 
 
 def _promises(found: dict[str, Any]) -> list[str]:

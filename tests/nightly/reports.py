@@ -7,12 +7,14 @@ again. Usage: by ``run`` and ``figures``.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+HASH = re.compile(r"[0-9a-f]{7,40}\+?")  # as git gives it; with +: files differed from it
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 _OVER = ("teardown", "???")  # the latter: the process that ran it died
 
@@ -30,6 +32,21 @@ class Case:
     name: str
     state: str
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+def commit_of(about: dict[str, Any]) -> str:
+    """Return the commit that something ran at.
+
+    Raises:
+        SystemExit: If it is not one commit: figures are of one command at one commit.
+    """
+    commit = str(about.get("commit"))
+    if HASH.fullmatch(commit) is None:
+        raise SystemExit(
+            f"figures: `commit` must be the hash of one commit, but is {commit!r}. Run it again: "
+            "make test-nightly mutants"
+        )
+    return commit
 
 
 def before(report: Path) -> Path:

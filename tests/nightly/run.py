@@ -61,7 +61,7 @@ PARTS = (
     Part(
         "oldest",
         "conformance, on the oldest Lightning and the lower bounds of what else is needed",
-        "not nightly and not hypothesis and not slow",
+        "not nightly and not hypothesis",
         python=OLDEST,
         more=(
             *("tests/lightning", "tests/distributed", "tests/table"),

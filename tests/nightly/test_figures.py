@@ -12,7 +12,7 @@ from seqdata.testing.waiting import patient
 from tests.nightly import figures, oldest, reports, run
 
 ABOUT = {
-    "what": "some tests", "began": "2026-01-02 03:04", "commit": "abc", "status": 0,
+    "what": "some tests", "began": "2026-01-02 03:04", "commit": "abc1234", "status": 0,
     "seconds": 90, "versions": {"python": "3.11"}, "machine": "one",
 }  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_the_matrix_counts_what_came_and_names_what_failed(tmp_path):
     bad = case("c", "failed", cell=cell("W1", form="tar", policy="raise", way="tar, fork"))
     report(tmp_path, "faults", *(case(f"a{i}", cell=one) for i, one in enumerate(cells)), bad)
     text = figures.matrix(figures.gather(tmp_path))
-    assert "20 outcomes of 4 ways, on 2026-01-02 of `abc`: 1 that nobody would have" in text
+    assert "20 outcomes of 4 ways, on 2026-01-02 of `abc1234`: 1 that nobody would have" in text
     assert "0 waits without end. Not as it must be: W1 of tar, fork." in text
     assert "| D1 | mask | 9 gone on | 7 gone on |" in text
     assert "| R2 | raise | 2 `PeerFailedError` | n/a |" in text
@@ -90,7 +90,41 @@ def test_cases_are_added_up_by_promise_and_level(tmp_path):
     )
     assert "| 50,000 | 49,999 | 0 |" in text
     assert "| worker processes, ranks |  | 7 | 1 |" in text
-    assert "*properties*: some tests | 2026-01-02 03:04, `abc` | 2 | 1 | 0 | 1.5 min |" in text
+    assert "*properties*: some tests | 2026-01-02 03:04, `abc1234` | 2 | 1 | 0 | 1.5 min |" in text
+
+
+@pytest.mark.parametrize(
+    "commit", ["abc1234`, 4 again at `def5678", "abc1234, 19 at def", "", None]
+)
+@pytest.mark.parametrize("name", ["long", "mutants"])
+def test_a_commit_that_is_no_hash_is_refused(tmp_path, name, commit):
+    report(tmp_path, "long", case("a"))
+    (tmp_path / f"{name}.json").write_text(json.dumps({**ABOUT, "commit": commit}))
+    text = "`commit` must be the hash of one commit, but is '.*'. Run it again: make test-nightly"
+    with pytest.raises(SystemExit, match=text):
+        figures.gather(tmp_path)
+    stored = {
+        "parts": {"long": {**ABOUT, "commit": commit, "passed": 1, "failed": 0, "skipped": 0}}
+    }
+    with pytest.raises(SystemExit, match=text):
+        figures.page({**figures.gather(tmp_path / "empty"), **stored})
+
+
+def test_figures_that_are_not_of_one_run_say_so(tmp_path):
+    report(tmp_path, "long", case("a"))
+    found = figures.gather(tmp_path)
+    assert "Not of one run" not in figures.page(found)
+    by_hand = {**found, "by_hand": ["4 tests passed elsewhere"]}
+    assert "Not of one run: 4 tests passed elsewhere." in figures.page(by_hand)
+    mutants = {
+        "commit": "def5678+",
+        "began": "2026-01-02",
+        "planned": 1,
+        "verdicts": {"a": "killed"},
+    }
+    (tmp_path / "mutants.json").write_text(json.dumps(mutants))
+    text = figures.page(figures.gather(tmp_path))
+    assert "Not of one run: the parts ran at 2 commits." in text
 
 
 def test_what_did_not_run_says_so(tmp_path):
@@ -132,12 +166,12 @@ def test_of_a_part_that_went_on_the_last_word_about_a_test_counts(tmp_path):
 def test_only_a_run_of_the_same_files_is_gone_on_with(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "FOUND", tmp_path)
     part = run.PARTS[0]
-    assert run.stopped(part, "abc") is None
+    assert run.stopped(part, "abc1234") is None
     run.write(part, ABOUT)
-    assert run.stopped(part, "abc") == ABOUT
-    assert run.stopped(part, "abcd") is None
-    run.write(part, {**ABOUT, "commit": "abc+"})
-    assert run.stopped(part, "abc+") is None
+    assert run.stopped(part, "abc1234") == ABOUT
+    assert run.stopped(part, "abc12345") is None
+    run.write(part, {**ABOUT, "commit": "abc1234+"})
+    assert run.stopped(part, "abc1234+") is None
 
 
 def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
@@ -149,7 +183,7 @@ def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
         case("c", fuzz=fuzz), case("d", fuzz=tars), status=1,
     )  # fmt: skip
     verdicts = {
-        "commit": "def",
+        "commit": "def5678",
         "began": "2026-01-03 00:00",
         "planned": 3,
         "verdicts": {"a": "killed", "b": "survived"},
@@ -230,11 +264,12 @@ def play(folder, *more, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_cases_are_counted_as_tests_run(tmp_path):
     (tmp_path / "test_it.py").write_text(COUNTED)
     done = play(tmp_path)
     assert done.returncode == 0, done.stdout
-    (tmp_path / "long.json").write_text("{}")
+    (tmp_path / "long.json").write_text(json.dumps(ABOUT))
     assert figures.gather(tmp_path)["promises"] == {
         "I1 plans": {"cases": 30, "failed": 0},
         "I2 plans": {"cases": 30, "failed": 0},
@@ -262,6 +297,7 @@ def test_one_more():
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_has_found_is_kept_and_only_the_rest_is_run_again(tmp_path):
     folder = tmp_path / "tests"
     folder.mkdir()

@@ -72,7 +72,11 @@ def test_longer_sequences_waste_at_most_two_per_cent(longer, policy):
     check_covers(plan, longer)
 
 
-@pytest.mark.parametrize("policy", [BUCKETED, BUDGET_S], ids=lambda policy: type(policy).__name__)
+@pytest.mark.parametrize(
+    "policy",
+    [BUCKETED, pytest.param(BUDGET_S, marks=pytest.mark.nightly)],
+    ids=lambda policy: type(policy).__name__,
+)
 def test_no_order_of_length_is_to_be_seen_in_an_epoch(short, policy):
     seen = []
     for epoch in range(16):

@@ -33,6 +33,7 @@ def planned(draw):
 @pytest.mark.shows("I6")
 @settings(max_examples=25 * CASES)
 @given(planned())
+@pytest.mark.slow
 def test_lanes_read_sequences_whole_and_in_order_and_are_reset_where_they_begin(drawn):
     check_lanes(*drawn)
     check_covers(*drawn)

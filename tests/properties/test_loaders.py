@@ -63,6 +63,7 @@ def makers(draw, tails=("fill",)):
 @pytest.mark.shows("I1", "I2", "I7", by="loaders")
 @settings(max_examples=CASES * 6 // 10)
 @given(makers(("fill", "drop", "repeat")), st.integers(1, 8))
+@pytest.mark.slow
 def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
     check_steps(make, (1, size))
     check_content(make, make.store.base if isinstance(make.store, View) else make.store, size=size)
@@ -72,6 +73,7 @@ def test_ranks_deliver_equally_many_batches_with_the_stores_content(make, size):
 @pytest.mark.shows("I1", "I3", "I7", by="loaders")
 @settings(max_examples=CASES * 6 // 10)
 @given(makers(), st.integers(2, 8), st.sampled_from((0, 1, 3)))
+@pytest.mark.slow
 def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, prefetch):
     rows = [play_rank(made, World(0, 1)) for made in (make, replace(make, prefetch=prefetch))]
     assert rows[0] == rows[1]
@@ -86,6 +88,7 @@ def test_any_world_and_prefetch_deliver_the_same_rows_in_one_order(make, size, p
     st.lists(st.floats(0, 1), min_size=1, max_size=4),
     st.integers(0, 2),
 )
+@pytest.mark.slow
 def test_new_loaders_go_on_where_others_were_left(make, size, stops, epoch):
     steps = len(make(World(0, size)))
     check_resumes(make, size, sorted(int(stop * steps) for stop in stops), epoch=epoch)
@@ -122,6 +125,7 @@ def pool(request):
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+@pytest.mark.slow
 def test_loaders_of_a_store_on_disk_keep_every_promise(stored, policy):
     make = LoaderOf(stored, policy, seed=5)
     check_content(make, stored, size=3)
@@ -134,6 +138,7 @@ def test_loaders_of_a_store_on_disk_keep_every_promise(stored, policy):
 
 @pytest.mark.shows("I3", by="processes")
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+@pytest.mark.slow
 def test_other_processes_deliver_the_same_rows(pool, stored, policy, record_property):
     for seed in range(10 * CASES // 100):
         make = LoaderOf(stored, policy, seed=seed)

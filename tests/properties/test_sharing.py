@@ -21,6 +21,7 @@ def planned(case):
 @pytest.mark.shows("I1", "I2", "I3")
 @settings(max_examples=25 * CASES)
 @given(cases(windows=True), st.sampled_from(TAILS), st.floats(0, 1))
+@pytest.mark.slow
 def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tail, done):
     plan = planned(case)
     if tail == "drop" and not plan.lanes and len(plan) < case.size:
@@ -33,6 +34,7 @@ def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tai
 @given(
     cases(windows=True), st.sampled_from(TAILS), st.lists(st.floats(0, 1), min_size=1, max_size=4)
 )
+@pytest.mark.slow
 def test_a_run_stopped_up_to_four_times_goes_on_with_its_rest(case, tail, stops):
     plan = planned(case)
     if tail == "drop" and not plan.lanes and len(plan) < case.size:
@@ -66,6 +68,7 @@ legs = st.lists(st.tuples(world_sizes(), st.integers(0, 12)), min_size=2, max_si
 @pytest.mark.shows("I5")
 @settings(max_examples=10 * CASES)
 @given(cases(most=600, windows=True), legs)
+@pytest.mark.slow
 def test_a_world_that_changes_in_mid_epoch_loses_and_repeats_nothing(case, legs):
     check_elastic(planned(case), legs)
 

@@ -252,6 +252,7 @@ def test_a_batch_may_lie_otherwise():
     "policy",
     [TBPTT(3, 6), TBPTT(3, 6, segments=True), TBPTT(3, 6, advance=4), TBPTT(9, 6)],
 )
+@pytest.mark.slow
 def test_nothing_is_read_from_the_device(kind, policy):
     """A device without values raises where one is asked for: a GPU would be waited for."""
     module = module_of(kind).to("meta")

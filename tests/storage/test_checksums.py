@@ -282,6 +282,7 @@ def test_a_sequence_that_is_right_at_the_second_look_is_an_error_still(root):
         mismatch(None, kernel(), suspect)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_any_file_is_silent(root):
     """What is read is what was written, or an error of ours."""
     good = everything(open_arrow(root))

@@ -61,6 +61,7 @@ class Items(Dataset):
         return self.items[number]
 
 
+@pytest.mark.slow
 def test_a_dataset_of_dicts_is_a_store():
     store = store_of(Dicts(), lengths=LENGTHS)
     assert isinstance(store, Store)

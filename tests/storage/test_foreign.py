@@ -133,6 +133,7 @@ class Chosen:
 
 
 @pytest.mark.parametrize("name", ["file.arrow", "zstd.arrow", "file.parquet"])
+@pytest.mark.slow
 def test_child_processes_read_the_same(tmp_path, name):
     WRITERS[name](tmp_path / name)
     check_store(open_store(tmp_path / name), sequences(), methods=("fork", "spawn"))

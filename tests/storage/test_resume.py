@@ -92,6 +92,7 @@ INSTANTS = [pytest.param(20, 0), pytest.param(200, 1, marks=pytest.mark.nightly)
 
 @pytest.mark.parametrize("how", ["thread", "threads", "processes", "parts"])
 @pytest.mark.parametrize(("instants", "seed"), INSTANTS)
+@pytest.mark.slow
 def test_a_writer_that_is_killed_at_any_time_is_gone_on_with(
     tmp_path, kill, due, how, instants, seed
 ):
@@ -115,6 +116,7 @@ def test_a_writer_that_is_asked_to_end_is_gone_on_with(tmp_path, kill, due, sign
 
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.slow
 def test_a_writer_that_is_killed_before_any_change_of_its_folder_is_gone_on_with(
     tmp_path, kill, due, stride
 ):
@@ -128,6 +130,7 @@ def test_a_writer_that_is_killed_before_any_change_of_its_folder_is_gone_on_with
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.nightly) for i in (1, 2))])
+@pytest.mark.slow
 def test_a_writer_that_is_killed_again_and_again_is_gone_on_with(tmp_path, kill, due, seed):
     drawn = random.Random(seed)
     for number in range(4):

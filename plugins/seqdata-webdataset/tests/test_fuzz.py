@@ -58,7 +58,7 @@ def run(scratch, first, last):
 def lines_of(child):
     """Give the lines of a child as they come, until it ends or says nothing for too long."""
     rest = b""
-    while select.select([child.stdout], [], [], LONGEST)[0]:
+    while select.select([child.stdout], [], [], patient(LONGEST))[0]:
         more = os.read(child.stdout.fileno(), 1 << 16)
         if not more:
             return
@@ -76,14 +76,14 @@ def check(outcomes, failures, count):
 
 
 @pytest.mark.slow
-def test_a_thousand_mutated_shards_are_data_or_an_error_of_ours(scratch):
-    check(*run(scratch, 0, 1_000), 1_000)
+def test_some_mutated_shards_are_data_or_an_error_of_ours(scratch):
+    check(*run(scratch, 0, 400), 400)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_hundred_thousand_mutated_shards_are_data_or_an_error_of_ours(scratch, record_property):
-    outcomes, failures = run(scratch, 1_000, 101_000)
+    outcomes, failures = run(scratch, 400, 100_400)
     kinds = Counter(f"tar {line['kind']}" for line in outcomes)
     told = {"files": len(outcomes), "failures": len(failures), "kinds": kinds}
     record_property("fuzz", json.dumps(told))

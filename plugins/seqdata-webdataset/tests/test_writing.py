@@ -42,6 +42,7 @@ def test_there_are_several_shards_with_an_index_each(whole):
 
 
 @pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_the_executor(tmp_path, whole, make):
     options = {"mp_context": get_context("spawn")} if make is ProcessPoolExecutor else {}
     with make(2, **options) as executor:

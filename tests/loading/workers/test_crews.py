@@ -60,6 +60,7 @@ def test_the_same_workers_play_all_epochs():
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.slow
 def test_leaving_fifty_epochs_early_leaves_nothing_behind(prefetch):
     with playing(Slowly(0.0001), num_workers=2, prefetch=prefetch) as mine:
         for _ in range(3):
@@ -90,6 +91,7 @@ def test_two_iterations_at_once_each_have_workers_of_their_own():
         assert until(lambda: len(mine.worker_pids) == 1)
 
 
+@pytest.mark.slow
 def test_an_iteration_that_nobody_holds_gives_its_workers_back():
     with playing(Slowly(0.001), num_workers=2) as mine:
         held = [iter(mine)]
@@ -103,6 +105,7 @@ def test_an_iteration_that_nobody_holds_gives_its_workers_back():
 
 
 @pytest.mark.parametrize("act", [parts.hangs, parts.is_stopped])
+@pytest.mark.slow
 def test_a_loader_that_nobody_holds_ends_its_workers_even_stuck_ones(act):
     mine = loader(At(act, 8), num_workers=2, prefetch=0)
     batches = iter(mine)
@@ -234,6 +237,7 @@ def test_a_worker_has_global_random_numbers_of_its_own():
     assert not numbers[0] & numbers[1]
 
 
+@pytest.mark.slow
 def test_many_crews_in_turn_leave_nothing_behind():
     list(loader(num_workers=1))
     gc.collect()

@@ -131,6 +131,7 @@ def test_batches_are_the_same_as_without_workers(way):
     seed=st.integers(0, (1 << 64) - 1),
     rank=st.integers(0, 1),
 )
+@pytest.mark.slow
 def test_the_number_of_workers_and_what_is_read_ahead_change_nothing(
     way, num_workers, prefetch, seed, rank
 ):
@@ -148,6 +149,7 @@ def test_the_number_of_workers_and_what_is_read_ahead_change_nothing(
     cuts=st.lists(st.integers(0, 6), min_size=1, max_size=2),
     workers=st.lists(st.integers(0, 2), min_size=3, max_size=3),
 )
+@pytest.mark.slow
 def test_an_epoch_goes_on_where_it_was_left_with_another_number_of_workers(way, cuts, workers):
     due = list(loader_of(way, seed=1))
     found, state = [], None

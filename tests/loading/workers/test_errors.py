@@ -110,6 +110,7 @@ def test_the_crew_goes_on_after_an_exception():
         assert len(pids) == 2
 
 
+@pytest.mark.slow
 def test_a_transform_that_does_not_unpickle_in_the_worker_is_an_error_of_its_first_batch():
     message = (
         r"loader: what was sent to a worker process cannot be made there \(ValueError: does not "
@@ -141,6 +142,7 @@ def test_data_that_is_damaged_before_a_worker_opens_it_is_told_as_that(tmp_path)
     assert {"shard": 0, "worker": 0, "batch": 0}.items() <= error.facts.items()
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_a_worker_is_told_as_in_the_training_process():
     came, error = played(
         parts.Unreachable(), RemoteReadError, match="no answer", start_method="forkserver"
@@ -276,6 +278,7 @@ def test_processes_that_cannot_be_started_say_which_limit(monkeypatch):
 
 
 @pytest.mark.parametrize("free", [0, 1])
+@pytest.mark.slow
 def test_a_batch_that_needs_a_descriptor_and_gets_none_says_so(monkeypatch, free):
     monkeypatch.setattr("seqdata.loading.workers.crew.SLOT_BYTES", 8192)
     monkeypatch.setattr("seqdata.loading.workers.run.SLOT_BYTES", 8192)

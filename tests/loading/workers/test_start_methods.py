@@ -59,6 +59,7 @@ class Tensors:
         return {"x": self.own[number : number + 1], "told": torch.tensor(told)}
 
 
+@pytest.mark.slow
 def test_tensors_go_by_value_unless_somebody_has_shared_them():
     data = Tensors()
     mine = Loader(data, Fixed(8), lengths=[1] * 8, num_workers=1, start_method="forkserver")
@@ -84,6 +85,7 @@ class Counting:
         return {"x": np.zeros(1)}
 
 
+@pytest.mark.slow
 def test_what_only_a_started_process_may_have_reaches_it():
     data = Counting()
     mine = Loader(data, Fixed(8), lengths=[1] * 8, num_workers=1, start_method="forkserver")
@@ -124,6 +126,7 @@ UNGUARDED = """
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.slow
 def test_a_script_without_a_guard_works_where_nothing_of_it_is_needed_else_says_so(
     method, tmp_path
 ):
@@ -179,6 +182,7 @@ GUARDED = """
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_while_epochs_are_played_leaves_no_worker(tmp_path):
     done = run_script(tmp_path / "script.py", GUARDED, "end", "stuck_in_c")
     out, err = done.communicate(timeout=patient())
@@ -202,6 +206,7 @@ def test_a_process_that_is_killed_leaves_no_worker_whoever_holds_its_pipes(tmp_p
         done.communicate(timeout=patient())
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stuck_in_c_ends_with_its_killed_parent(tmp_path):
     done = run_script(tmp_path / "script.py", GUARDED, "die", "stuck_in_c")
     out, _ = done.communicate(timeout=patient())

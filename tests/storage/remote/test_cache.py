@@ -142,6 +142,7 @@ def race(web, tmp_path):
     return found
 
 
+@pytest.mark.slow
 def test_two_cold_processes_share_what_they_fetch(web, tmp_path):
     both = [begun(web, tmp_path, "a,b") for _ in range(2)]
     for child in both:
@@ -153,6 +154,7 @@ def test_two_cold_processes_share_what_they_fetch(web, tmp_path):
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.slow
 def test_two_processes_and_eviction_under_them_never_read_what_is_wrong(web, tmp_path, rounds):
     for _ in range(rounds):
         for lines in race(web, tmp_path):
@@ -177,6 +179,7 @@ def killed(web, tmp_path, instant):
 
 
 @pytest.mark.parametrize("runs", [4, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.slow
 def test_a_process_killed_while_it_fills_leaves_nothing_wrong(web, tmp_path, runs):
     drawn = random.Random(0)
     web.fault = network.slow(4 * SIZE)

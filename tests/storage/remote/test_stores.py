@@ -72,6 +72,7 @@ def test_everything_at_s3_is_what_lies_here(there, local, remote, how):
 
 
 @pytest.mark.parametrize("how", WAYS)
+@pytest.mark.slow
 def test_parts_of_sequences_at_s3_are_what_lies_here(there, local, remote, how):
     store = open_store(there, remote=remote(how=how, gap=0))
     spans = spans_of(local, [5, 100, 5, 60, 119])
@@ -151,6 +152,7 @@ METHODS = [(0, None), (2, "forkserver"), (2, "spawn"), (2, "fork")]
 
 @pytest.mark.parametrize(("workers", "method"), METHODS)
 @pytest.mark.parametrize("how", WAYS)
+@pytest.mark.slow
 def test_every_batch_from_s3_is_that_from_here(there, local, remote, how, workers, method):
     if how == "ranges" and method in ("spawn", "fork"):
         pytest.skip("the same code as with forkserver; starting processes takes time")

@@ -55,6 +55,7 @@ def test_what_passes_is_tried_again_with_a_line_each(web, tmp_path, caplog, faul
 
 
 @pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.slow
 def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(web, tmp_path, fault):
     files = remote_files(web.url, quick(tmp_path))
     web.fault = fault()
@@ -137,6 +138,7 @@ def test_a_stat_that_fails_for_another_reason_is_not_a_missing_file(web, tmp_pat
 
 
 @pytest.mark.parametrize("fault", [*PASSING, lambda: network.slow(500)])
+@pytest.mark.slow
 def test_what_could_not_be_read_is_not_in_the_cache(web, tmp_path, fault):
     files = remote_files(web.url, quick(tmp_path))
     cache, wanted = cache_of(files), Wanted("file.bin")
@@ -161,6 +163,7 @@ S3_FAULTS = [network.unavailable, network.reset, network.short]
 
 
 @pytest.mark.parametrize("fault", S3_FAULTS)
+@pytest.mark.slow
 def test_s3_is_tried_again_until_it_answers(s3, bucket, remote, faulty, fault):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
     files = remote_files(f"s3://{bucket}", remote(faulty.url, retry_seconds=30, stall_seconds=10))
@@ -169,6 +172,7 @@ def test_s3_is_tried_again_until_it_answers(s3, bucket, remote, faulty, fault):
 
 
 @pytest.mark.parametrize("fault", [network.unavailable, lambda: network.slow(1000), network.reset])
+@pytest.mark.slow
 def test_s3_that_does_not_answer_is_an_error_in_time(s3, bucket, remote, faulty, fault):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
     remote_files(f"s3://{bucket}", remote(faulty.url)).stat("file.bin")  # a client is there
@@ -195,6 +199,7 @@ def read_in_child(location, how):
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", ["s3", "http"])
+@pytest.mark.slow
 def test_clients_work_on_both_sides_of_a_fork(
     s3, bucket, remote, web, tmp_path, kind, rounds, caplog
 ):
@@ -208,6 +213,7 @@ def test_clients_work_on_both_sides_of_a_fork(
 
 
 @pytest.mark.parametrize("kind", ["s3", "http"])
+@pytest.mark.slow
 def test_a_forked_process_does_not_close_what_its_parent_uses(
     s3, bucket, remote, web, tmp_path, kind
 ):
@@ -239,6 +245,7 @@ def test_another_tag_at_s3_is_noticed(s3, bucket, remote):
         files.check_same("file.bin", stat)
 
 
+@pytest.mark.slow
 def test_no_message_and_no_repr_holds_what_is_secret(web, tmp_path, caplog):
     address = web.url.replace("http://", "http://me:password@") + "?signature=abcdef"
     remote = quick(tmp_path, storage_options={"headers": {"X-Key": "token99"}})
