@@ -65,6 +65,7 @@ def test_every_step_is_a_place_to_go_on(way, tmp_path):
         assert_goes_on(whole, rest, saved_after(path), per_epoch=per_epoch)
 
 
+OTHER_TRANSFORM = "ignore:resume. `transform` was .*:seqdata.errors.SeqDataWarning"
 MID_UPDATE = "ignore:.*inside an update.*:seqdata.errors.SeqDataWarning"
 """A resumed ModelCheckpoint saves once before its first update, as if it had not done so before."""
 
@@ -230,6 +231,7 @@ def test_a_validation_that_failed_is_run_again_as_a_whole(every, failing, tmp_pa
 @pytest.mark.parametrize("every", [2, 1.0])
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.slow
+@pytest.mark.filterwarnings(OTHER_TRANSFORM)
 def test_a_validation_whose_data_failed_is_run_again_as_a_whole(every, first, tmp_path):
     options = {"max_epochs": 2, "val_check_interval": every}
     lengths = [2, 2, 3, 3, 4]
@@ -274,6 +276,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.filterwarnings(OTHER_TRANSFORM)
 def test_a_batch_that_could_not_be_read_is_the_one_to_go_on_with(prefetch, tmp_path):
     whole = fit(data_of(prefetch=prefetch), max_epochs=2)
     cut = {"transform": Failing(sequences(23)[12][0, 0]), "prefetch": prefetch}
