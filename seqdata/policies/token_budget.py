@@ -100,7 +100,8 @@ class TokenBudget:
         cost = _longest_axis if self.cost == "max" else self.cost
         items = select(index, self.axis, self._rule(), policy=where, limit=limit, cost=cost)
         if cost is not None:
-            index.remember(("costly", items.rule, cost), lambda: _refuse_costly(items, self))
+            key = ("costly", items.axis, items.rule, cost, self.max_tokens)
+            index.remember(key, lambda: _refuse_costly(items, self))
         return items
 
 

@@ -53,6 +53,14 @@ def test_rows_that_are_missing_are_counted(tmp_path):
     assert merge(tmp_path, *ranks, rows=3, partial=True)["position"] == [0, 1]
 
 
+def test_windows_that_are_missing_are_counted(tmp_path):
+    lost = [[rows_at((0, 0, 2), (1, 0, 2)), rows_at((1, 2, 4))]]  # of 0 the second one
+    with pytest.raises(IncompleteEpochError, match="3 rows were predicted, must be 4 as planned"):
+        merge(tmp_path, *lost, rows=4, spans=True)
+    assert not (tmp_path / "out").exists()
+    assert merge(tmp_path, *lost, rows=4, spans=True, partial=True)["position"] == [0, 1, 1]
+
+
 def test_a_sequence_that_is_missing_is_named(tmp_path):
     with pytest.raises(PlanError, match=r"leaves out 1 of 3 sequences, the first is sequence 1 \("):
         merge(tmp_path, [rows_at((0, 0, 4), (2, 0, 4))], rows=2)

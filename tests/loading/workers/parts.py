@@ -227,7 +227,7 @@ class Unmakeable:
 class Squares:
     """A map-style Dataset that draws from the global generators."""
 
-    def __init__(self, *, random: bool = False) -> None:
+    def __init__(self, *, random: bool | str = False) -> None:
         self.random = random
 
     def __len__(self) -> int:
@@ -235,7 +235,10 @@ class Squares:
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
         values = np.arange(number % 5 + 1, dtype=np.float64) ** 2
-        if self.random:
+        if self.random == "torch":
+            values = sys.modules["torch"].rand(len(values), dtype=sys.modules["torch"].float64)
+            values = values.numpy()
+        elif self.random:
             values = np.random.random(len(values))
         return {"x": values, "worker": np.int64(os.getpid())}
 

@@ -216,9 +216,10 @@ def test_a_fork_of_the_training_process_has_workers_of_its_own():
         assert same([*first, *one], loader(noisy, num_workers=0))
 
 
-def test_a_worker_has_global_random_numbers_of_its_own():
+@pytest.mark.parametrize("of", ["numpy", "torch"])
+def test_a_worker_has_global_random_numbers_of_its_own(of):
     def drawn(seed, workers):
-        store, options = parts.Squares(random=True), {"fields": ("x", "worker")}
+        store, options = parts.Squares(random=of), {"fields": ("x", "worker")}
         mine = Loader(
             store, Fixed(1, shuffle=False), lengths=parts.SQUARES_LENGTHS, num_workers=workers,
             start_method="fork", seed=seed, **options,

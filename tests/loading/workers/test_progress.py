@@ -1,0 +1,53 @@
+"""A worker that is slow and makes progress is never given up: progress is a sequence begun."""
+
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+
+from seqdata.loading.workers import arena as slots
+from seqdata.loading.workers.crew import Crew
+from seqdata.loading.workers.member import Member
+from tests.loading.workers import parts
+
+LIMIT = 30.0
+
+
+def watching():
+    """A crew with one worker that has a task, and its line of status; no process is started."""
+    made = Crew.__new__(Crew)
+    made._options = SimpleNamespace(stall_timeout=LIMIT)
+    made._status = np.zeros((1, slots.STATUS), dtype=np.int64)
+    made._fetching = SimpleNamespace(reading=SimpleNamespace(store=parts.STORE))
+    made._members = [Member(0, 0, None, None, None, tasks=deque([SimpleNamespace()]))]
+    made._last = lambda member: None
+    return made
+
+
+def test_a_slow_worker_that_makes_progress_is_not_given_up(monkeypatch):
+    told = []
+    monkeypatch.setattr("seqdata.loading.workers.ends.stalled", lambda *known: told.append(known))
+    monkeypatch.setattr("seqdata.loading.workers.ends.stack_of", lambda *known: "")
+    monkeypatch.setattr("seqdata.loading.workers.ends.slow", lambda *known: "slow")
+    crew = watching()
+    (member,) = crew._members
+    crew._give_up = lambda member, error: told.append("given up")
+    for _ in range(100):  # 2,900 s for a hundred sequences
+        crew._status[0, slots.PROGRESS] += 1
+        for _ in range(30):
+            crew._look_at(member, 29 / 30)
+        assert told == []
+    for _ in range(30):
+        crew._look_at(member, 1.0)
+    assert told[-1] == "given up"
+
+
+def test_each_sequence_that_a_worker_begins_is_progress():
+    def transform(sequence, rng):
+        return sequence
+
+    with parts.playing(transform, prefetch=0) as mine:
+        for _ in mine:
+            pass
+        (crew,) = mine._player._crews._idle
+        assert int(crew._status[0, slots.PROGRESS]) >= parts.ITEMS
