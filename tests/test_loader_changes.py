@@ -1,12 +1,29 @@
 """A Loader says what has changed around it: another transform, ranks that came after it."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
+import torch
 
 from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.policies.token_budget import TokenBudget
 from seqdata.world import World
 from tests.test_loader import after, loader, resumed
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def test_a_saved_state_is_as_small_as_the_readme_says(tmp_path):
+    (most,) = re.findall(
+        r"state_dict\(\)}, \"state.pt\"\)  # < (\d+) kB", README.read_text("utf-8")
+    )
+    for transform in (None, doubled):
+        made = loader(TokenBudget(2_048), transform=transform)
+        torch.save({"loader": made.state_dict()}, tmp_path / "state.pt")
+        assert (tmp_path / "state.pt").stat().st_size < int(most) * 1_000
+        assert len(json.dumps(made.state_dict())) < 1_000
 
 
 def doubled(sequence, rng):
