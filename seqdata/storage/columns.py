@@ -62,7 +62,7 @@ class Layout:
         Raises:
             DataError: If it raises one that is no copy's fault.
         """
-        while True:  # ends: a copy that is as its source is mended no more
+        while True:  # ends: a copy is mended a few times at most
             try:
                 return call()
             except DataError as error:

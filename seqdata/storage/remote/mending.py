@@ -20,6 +20,7 @@ from seqdata.storage.remote.kept import SparseFile
 from seqdata.storage.remote.pools import Fetchers
 
 _LOG = logging.getLogger("seqdata.remote")
+_MOST = 8  # times that one copy is mended
 Look = Callable[[], bool]
 """Compares a copy with its source; whether it was another and is mended."""
 
@@ -31,11 +32,12 @@ class Mending:
         looks: One for each of them.
     """
 
-    __slots__ = ("_looks", "_sound")
+    __slots__ = ("_left", "_looks", "_sound")
 
     def __init__(self, looks: Sequence[Look]) -> None:
         self._looks = looks
         self._sound = False
+        self._left = _MOST
 
     def __call__(self, error: DataError) -> bool:
         """Return whether it is worth another try: something was mended, maybe by somebody else.
@@ -44,8 +46,9 @@ class Mending:
             SeqDataError: If the source cannot be read, or is another.
         """
         del error
-        if self._sound:  # known to be as the source
+        if self._sound or not self._left:  # it is as the source, or that is another each time
             return False
+        self._left -= 1
         mended = [look() for look in self._looks]
         self._sound = not any(mended)
         return True

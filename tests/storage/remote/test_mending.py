@@ -20,12 +20,15 @@ class Source:
     def __init__(self, folder):
         self.answer = folder_of(folder)
         self.wrong = 0  # bodies
+        self.turned = 255
+        self.other = 0  # 1: each is wrong in another way
 
     def __call__(self, asked):
         answer = self.answer(asked)
         if self.wrong > 0 and asked.method == "GET" and asked.path.endswith(".arrow"):
             self.wrong -= 1
-            answer = replace(answer, body=bytes(255 - one for one in answer.body))
+            self.turned += self.other
+            answer = replace(answer, body=bytes((self.turned - one) % 256 for one in answer.body))
         return answer
 
 
@@ -128,8 +131,10 @@ def test_bytes_that_came_wrong_by_ranges_are_brought_again(web, tmp_path, caplog
         opened(web, tmp_path, "ranges").keys([3])
 
 
-def test_a_source_that_gives_wrong_bytes_each_time_is_an_error(web, tmp_path):
+@pytest.mark.parametrize("other", [0, 1])
+def test_a_source_that_gives_wrong_bytes_each_time_is_an_error(web, tmp_path, other):
     store = opened(web, tmp_path, "ranges")
+    web[2].other = other
     spans = spans_of(web[0])
     store.read(spans, ["label"])
     web[2].wrong = 1000
