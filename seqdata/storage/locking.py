@@ -17,6 +17,7 @@ from typing import NamedTuple
 _NONE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _STATE, _BEGAN = 0, 19  # places in /proc/PID/stat after the name: state, time of the start
 _FREE = "free"
+_SIZE = 512  # bytes of a lock file
 
 
 class NoLocksError(Exception):
@@ -70,7 +71,7 @@ def unlock(descriptor: int) -> None:
 def own(descriptor: int) -> None:
     """Write down that this process holds a lock."""
     pid = os.getpid()
-    _write(descriptor, f"{socket.gethostname()} {pid} {_began(pid)}\n")
+    _write(descriptor, f"{socket.gethostname()} {pid} {_began(pid)}")
 
 
 def owner_of(path: Path) -> Owner | None:
@@ -78,14 +79,14 @@ def owner_of(path: Path) -> Owner | None:
     try:
         host, pid, began = path.read_text("utf-8").split()
         return Owner(host, int(pid), began)
-    except (OSError, ValueError):  # just being written, or taken over
+    except (OSError, ValueError):  # not written yet, or taken over
         return None
 
 
 def is_free(path: Path) -> bool:
-    """Return whether the last owner of a lock file has let it go."""
+    """Return whether nobody has written itself down in a lock file, or has let it go since."""
     try:
-        return path.read_text("utf-8") == _FREE
+        return path.read_text("utf-8").strip() in ("", _FREE)
     except (OSError, ValueError):
         return False
 
@@ -104,8 +105,8 @@ def lives(owner: Owner | None) -> bool:
 
 
 def _write(descriptor: int, text: str) -> None:
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, text.encode(), 0)
+    """Write into a lock file at once: whoever reads it sees the old text or the new one."""
+    os.pwrite(descriptor, text.encode().ljust(_SIZE), 0)
 
 
 def _began(pid: int) -> str:

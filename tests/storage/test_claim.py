@@ -11,6 +11,7 @@ import pytest
 
 from seqdata import ConfigError, open_store, write_store
 from seqdata.storage import locking
+from seqdata.storage.writing import claim
 from seqdata.storage.writing.claim import TakenError, let_go, new_folder, take_over, unfinished
 from seqdata.testing.waiting import patient
 
@@ -110,7 +111,28 @@ def test_without_locks_a_writer_has_its_folder_while_it_lives(tmp_path, lockless
     let_go(lock)
 
 
-@pytest.mark.parametrize("owner", ["", "elsewhere 1 1"])
+def test_without_locks_a_folder_without_an_owner_is_taken_from_who_begins(
+    tmp_path, lockless, monkeypatch
+):
+    """A writer that was killed at its very beginning leaves one; so does one that is at it."""
+    known = claim.own
+
+    def own(descriptor):
+        monkeypatch.setattr(claim, "own", known)
+        (begun,) = unfinished(tmp_path)
+        taken.append(take_over(tmp_path, begun))
+        known(descriptor)
+
+    taken = []
+    monkeypatch.setattr(claim, "own", own)
+    with pytest.raises(TakenError):
+        new_folder(tmp_path)
+    ((mine, lock),) = taken
+    assert unfinished(tmp_path) == [mine]
+    let_go(lock)
+
+
+@pytest.mark.parametrize("owner", ["elsewhere 1 1", "elsewhere"])
 def test_without_locks_an_owner_that_cannot_be_seen_says_what_to_remove(tmp_path, lockless, owner):
     folder, lock = new_folder(tmp_path)
     os.close(lock)

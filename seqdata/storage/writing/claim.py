@@ -36,10 +36,21 @@ def unfinished(root: Path) -> list[Path]:
 
 
 def new_folder(root: Path) -> tuple[Path, int]:
-    """Make a folder aside, and give it with its lock."""
+    """Make a folder aside, and give it with its lock.
+
+    Raises:
+        TakenError: If another writer has taken it before it was known whose it is.
+    """
     folder = _name(root)
     folder.mkdir()
-    return folder, _hold(folder)
+    try:
+        descriptor = _hold(folder)
+    except FileNotFoundError as error:
+        raise TakenError from error
+    if not folder.exists():
+        os.close(descriptor)
+        raise TakenError
+    return folder, descriptor
 
 
 def take_over(root: Path, folder: Path) -> tuple[Path, int]:

@@ -155,12 +155,20 @@ def _claim(root: Path, *, resume: bool) -> tuple[Path, int]:
             continue
         shutil.rmtree(folder, ignore_errors=True)
         let_go(lock)
-    return going_on or new_folder(root)
+    with _one_writer(root):
+        return going_on or new_folder(root)
 
 
 def _taken(root: Path, folder: Path) -> tuple[Path, int]:
-    try:
+    with _one_writer(root):
         return take_over(root, folder)
+
+
+@contextmanager
+def _one_writer(root: Path) -> Iterator[None]:
+    """Turn the error of a folder that another writer has into one with words."""
+    try:
+        yield
     except TakenError as error:
         more = f"; {error.remedy}" if error.remedy else ""
         raise ConfigError(

@@ -19,13 +19,13 @@ _LOCAL = {
 }
 _REMOTE = {
     "D10": "no remote file is mapped; a cached one that is cut off is as a local one",
-    **dict.fromkeys(("V1", "V2", "V3"), _SENT),
+    **dict.fromkeys(("V1", "V2", "V3", "V4"), _SENT),
 }
 _AT_OPENING = "it is told at opening, before any sequence"
 _PROCESS = "a process that ends or hangs is no sequence's error: as under raise"
 _RANKS = "a rank that is gone is no sequence's error: as under raise"
 _NETWORK = "what cannot be fetched is no sequence's error, but all's: as under raise"
-_CACHE = "a cache without room, or raced for, is no sequence's error: as under raise"
+_CACHE = "what happens to the cache is no sequence's error: as under raise"
 _WRITER = "a writer has no `on_error`"
 _SYSTEM = "what a system refuses or asks for is no sequence's error: as under raise"
 _MENDING = {
@@ -34,8 +34,8 @@ _MENDING = {
     **dict.fromkeys(("W1", "W2", "W3", "W4", "W5"), _PROCESS),
     **dict.fromkeys(("R2", "R3"), _RANKS),
     **dict.fromkeys(("S1", "S2", "S3", "S4", "S6", "S7", "S8"), _NETWORK),
-    **dict.fromkeys(("C1", "C2", "C3"), _CACHE),
-    **dict.fromkeys(("V1", "V2", "V3"), _WRITER),
+    **dict.fromkeys((f"C{number}" for number in range(1, 9)), _CACHE),
+    **dict.fromkeys(("V1", "V2", "V3", "V4"), _WRITER),
     **dict.fromkeys(("X1", "X2"), _SYSTEM),
 }
 

@@ -1,31 +1,28 @@
 """Tries what happens to remote data: the network fails, the cache is full, raced for or left half.
 
 The data set is served by a web server of this process, whose answers can be made to fail. Place in
-the flow: the matrix's rows S1 to S5 and C1 to C3, and D1 to D9 of remote data. Reads: data sets in
+the flow: the matrix's rows S1 to S5 and C1, and D1 to D9 of remote data. Reads: data sets in
 the present folder. Makes: outcomes.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import shutil
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from seqdata.errors import ConfigError
 from seqdata.loading.options import OnError
 from seqdata.protocols import Store
 from seqdata.storage.remote.options import Remote
-from seqdata.testing.faults import damage, limits, network, processes
+from seqdata.testing.faults import damage, limits, network
 from seqdata.testing.faults import outcome as outcomes
 from seqdata.testing.faults.children import printed
 from seqdata.testing.faults.damaged import loader_of
@@ -36,7 +33,7 @@ from seqdata.testing.faults.subject import Subject
 
 TRIED = 2.0  # seconds that a read is tried
 STALL = 1.5  # seconds of one try
-RETRY, CHANGED = "logged retry", "body of other bytes"
+RETRY, CHANGED, FULL = "logged retry", "body of other bytes", "refusal for want of room"
 """Events that show that a fault happened."""
 _AGAIN = re.compile(rb"attempt \d+ failed, again in")
 _PATIENCE = 60.0  # seconds that a process may take
@@ -50,7 +47,12 @@ def served_subject(subject: Subject, how: str) -> Subject:
     return replace(subject, name=f"{subject.name} remote, {how}", open=open_it)
 
 
-def _open(subject: Subject, url: str, remote: Remote, verify: str = "first_read") -> Store:
+def open_url(subject: Subject, url: str, remote: Remote, verify: str = "first_read") -> Store:
+    """Open a data set that is served.
+
+    Raises:
+        ConfigError: If the subject is local only.
+    """
     if subject.served is None:
         raise ConfigError(f"faults: {subject.name!r} has no `served`, must have it; say how a URL "
                           "is opened")  # fmt: skip
@@ -61,7 +63,7 @@ def _open_served(subject: Subject, how: str, folder: Path, verify: str) -> Store
     with ExitStack() as stack:
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="cache-", dir="."))
         made = stack.enter_context(network.served(network.folder_of(folder)))
-        store = _open(subject, made.url, _remote(how, Path(cache).resolve()), verify)
+        store = open_url(subject, made.url, _remote(how, Path(cache).resolve()), verify)
         weakref.finalize(store, stack.pop_all().close)
     return store
 
@@ -122,16 +124,16 @@ def opened(
         how: ``cache`` or ``ranges``.
         passes: Whether reads are tried for long.
     """
-    given, root = _written(subject)
+    given, root = written(subject)
     with network.served(network.folder_of(root)) as made:
         remote = _remote(how, Path("cache").resolve())
-        _open(subject, made.url, remote)
+        open_url(subject, made.url, remote)
         if not passes:
             remote = replace(remote, retry_seconds=TRIED, stall_seconds=STALL)
-        yield given, root, made, _open(subject, made.url, remote)
+        yield given, root, made, open_url(subject, made.url, remote)
 
 
-def _written(subject: Subject) -> tuple[list[dict[str, Any]], Path]:
+def written(subject: Subject) -> tuple[list[dict[str, Any]], Path]:
     """Write the data set into the present folder."""
     root, given = Path("data").resolve(), subject.dataset()
     subject.write(root, given)
@@ -145,19 +147,18 @@ def without_room(subject: Subject, disk: bool) -> list[Outcome]:
         subject: What is read.
         disk: Whether the disk is full, or only a file as large as it may be.
     """
-    given, root = _written(subject)
+    given, root = written(subject)
     cache = Path("cache").resolve()
     cache.mkdir()
     with network.served(network.folder_of(root)) as made:
-        open_it = partial(_open, subject, made.url, _remote("cache", cache))
+        open_it = partial(open_url, subject, made.url, _remote("cache", cache))
         try:
             size = _LITTLE
             room = limits.full_disk(cache, size) if disk else limits.small_files(size)
         except limits.Unavailable as error:
             return [Outcome(what=outcomes.UNAVAILABLE, text=str(error))]
         refused = read_through(open_it, given)
-        if refused.what == outcomes.WHOLE:
-            refused = replace(refused, what=outcomes.BROKEN, text="there was room for all")
+        refused = replace(refused, happened={FULL: int(refused.what == outcomes.ERROR)})
         _undo(room)
         return [refused, read_through(open_it, given)]
 
@@ -167,61 +168,3 @@ def _undo(room: Callable[..., None]) -> None:
         room(_ENOUGH)
     except TypeError:  # what a limit gives takes nothing
         room()
-
-
-def raced(subject: Subject, rounds: int) -> list[Outcome]:
-    """Let two processes read a store through one empty cache that holds only a part of it."""
-    _, root = _written(subject)
-    sizes = [(root / name).stat().st_size for name in subject.shards(root)]
-    most = max(sizes) * 2 + sum(sizes) // 3
-    found = []
-    with network.served(network.folder_of(root)) as made:
-        for number in range(rounds):
-            cache = Path(f"cache-{number}").resolve()
-            both = [_reader(subject, made.url, cache, most) for _ in range(2)]
-            found += [_ended(*one) for one in both]
-    return found
-
-
-def killed(subject: Subject, runs: int) -> list[Outcome]:
-    """Kill a process at a random instant while it fills a cache; read through what it left."""
-    given, root = _written(subject)
-    random, found = Random(0), []
-    with network.served(network.folder_of(root)) as made:
-        for number in range(runs):
-            cache = Path(f"cache-{number}").resolve()
-            filler, _ = _reader(subject, made.url, cache, _ENOUGH)
-            deadline = time.monotonic() + _PATIENCE
-            while not cache.exists() and time.monotonic() < deadline:
-                time.sleep(0.005)
-            time.sleep(random.random() * 0.3)
-            processes.kill(filler.pid or 0)
-            filler.join(timeout=_PATIENCE)
-            open_it = partial(_open, subject, made.url, _remote("cache", cache))
-            found.append(read_through(open_it, given))
-            half = [path.name for path in cache.iterdir() if path.name.endswith(".part")]
-            if half and found[-1].what == outcomes.WHOLE:
-                found.append(Outcome(what=outcomes.BROKEN, text=f"left behind: {half}"))
-    return found
-
-
-def _reader(subject: Subject, url: str, cache: Path, most: int) -> tuple[Any, Any]:
-    context = multiprocessing.get_context("fork")
-    mine, its = context.Pipe(duplex=False)
-    process = context.Process(target=_read, args=(its, subject, url, cache, most))
-    process.start()
-    its.close()
-    return process, mine
-
-
-def _read(connection: Any, subject: Subject, url: str, cache: Path, most: int) -> None:
-    open_it = partial(_open, subject, url, _remote("cache", cache, most))
-    connection.send(read_through(open_it, subject.dataset()))
-
-
-def _ended(process: Any, connection: Any) -> Outcome:
-    answer = Outcome(what=outcomes.STUCK, text="a reader", seconds=_PATIENCE)
-    if connection.poll(_PATIENCE):
-        answer = connection.recv()
-    process.join(timeout=_PATIENCE)
-    return answer

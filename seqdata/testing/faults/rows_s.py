@@ -1,4 +1,4 @@
-"""Rows S1 to S8 and C1 to C3: networks that fail and caches; and D1 to D9 of remote data.
+"""Rows S1 to S8, and C by ``rows_c``: networks that fail and caches; and D1 to D9 of remote data.
 
 Place in the flow: cells for the matrix. Makes: cells.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from seqdata.testing.faults import damaged, hostile, network, remote
+from seqdata.testing.faults import damaged, hostile, network, remote, rows_c
 from seqdata.testing.faults.damaged import How
 from seqdata.testing.faults.outcome import MENDED, WHOLE, Expectation
 from seqdata.testing.faults.rows_d import FILE_FACTS, OWN_ROWS, mended_cells
@@ -25,7 +25,9 @@ _ANOTHER = Expectation(
     kinds=("FingerprintMismatch",), facts=("dataset", "shard", "file"), seconds=30.0,
     texts=("was replaced while it was read",), happened={remote.CHANGED: 1},
 )  # fmt: skip
-_NO_ROOM = Expectation(kinds=("CacheError", WHOLE), facts=("file", "free"))
+_NO_ROOM = Expectation(
+    kinds=("CacheError", WHOLE), facts=("file", "free"), happened={remote.FULL: 1}
+)
 _DAMAGES = 6  # of each kind
 _FLIPS = 100  # of bits of values, each way
 _RUNS, _QUICK_RUNS = 200, 3
@@ -83,19 +85,7 @@ def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
         )
         for disk, way in ((False, "a file that may not grow"), (True, "a full disk"))
     ]  # fmt: skip
-    pairs = max(1, runs // 2)
-    for fault, way, tries in (
-        ("C2", f"two processes, {pairs} times", partial(remote.raced, subject, pairs)),
-        ("C3", f"killed at {runs} instants", partial(remote.killed, subject, runs)),
-    ):
-        found.append(
-            Cell(
-                fault=fault, way=f"{subject.name} remote, {way}", tries=tries, must=_NO_HARM,
-                quick=True,
-                bound=min(560.0, 60.0 + 3 * runs),
-            )
-        )  # fmt: skip
-    return found + _damages(subject, quick=quick)
+    return found + rows_c.cells(subject, runs) + _damages(subject, quick=quick)
 
 
 def _network(subject: Subject, how: str, workers: int) -> list[Cell]:

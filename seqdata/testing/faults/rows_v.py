@@ -1,4 +1,4 @@
-"""Rows V1 to V3 and X2: writers that are stopped, and what the system refuses.
+"""Rows V1 to V4 and X2: writers that are stopped, and what the system refuses.
 
 Place in the flow: cells for the matrix. Makes: cells.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from functools import partial
 
-from seqdata.testing.faults import limits, refused, writing
+from seqdata.testing.faults import caches, limits, refused, writing
 from seqdata.testing.faults.outcome import WHOLE, Expectation
 from seqdata.testing.faults.subject import Subject
 from seqdata.testing.faults.table import Cell
@@ -23,7 +23,7 @@ _UNMAPPED = Expectation(kinds=("DataError", "ConfigError", WHOLE), texts=("now "
 
 
 def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
-    """Give the cells of V1 to V3 and X2.
+    """Give the cells of V1 to V4 and X2.
 
     Args:
         subject: What is written.
@@ -45,6 +45,13 @@ def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
                 fault="V2", way=f"{subject.name}, {way}", tries=tries, must=_NO_ROOM, quick=not disk
             )
         )
+    found.append(
+        Cell(
+            fault="V4", way=f"{subject.name}, no flock, on what an ended writer left", quick=True,
+            tries=partial(caches.writer_without_locks, subject),
+            must=Expectation(kinds=(WHOLE,), happened={caches.LOCKLESS: 3}),
+        )
+    )  # fmt: skip
     return found + _refused(subject)
 
 
