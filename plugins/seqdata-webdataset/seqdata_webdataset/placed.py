@@ -146,6 +146,16 @@ class PlacedSource:
             return np.frombuffer(raw.tobytes(), self.dtype).reshape(stop - start, *self.field.shape)
         self.refuse(number, start, stop)
 
+    def verify(self, spans: NDArray[np.int64]) -> None:
+        """Look at the checksums of what spans, int64 (n, 3) in timesteps, touch.
+
+        Raises:
+            ConfigError: If there is no such sequence or span.
+            CorruptSampleError: If a recorded place or a checksum is wrong.
+        """
+        scaled = self.scaled(spans)
+        self.layout.mended(lambda: self.settle(self.engine.verify(self.handle, scaled), spans))
+
     def settle(self, result: int, spans: NDArray[np.int64]) -> None:
         """Raise what a result of the kernel means, if it means an error."""
         if result >= 0:
@@ -242,10 +252,7 @@ class PlacedColumn:
         """
         source = self._source
         if not self._verified:
-            scaled = source.scaled(self._spans)
-            source.layout.mended(
-                lambda: source.settle(source.engine.verify(source.handle, scaled), self._spans)
-            )
+            source.verify(self._spans)
             self._verified = True
         return source.piece(*self._spans[number].tolist())
 

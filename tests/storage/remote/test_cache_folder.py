@@ -96,7 +96,7 @@ STEPS = {  # those of the cache, after each of which the folder may be gone
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("where", [pytest.param("before", marks=pytest.mark.nightly), "after"])
 @pytest.mark.parametrize(
     ("module", "step"), [(module, step) for module, steps in STEPS.items() for step in steps]
 )
