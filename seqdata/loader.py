@@ -25,6 +25,7 @@ from seqdata.loading.options import (
 from seqdata.loading.played import Played
 from seqdata.loading.player import Player
 from seqdata.loading.tally import MAX_ERRORS, Tally
+from seqdata.loading.values import DTypes, Values
 from seqdata.opening.data import store_of
 from seqdata.opening.hosts import default_host
 from seqdata.opening.naming import CollatorLike, resolve_collator, resolve_policy
@@ -58,6 +59,9 @@ class Loader:
         transform: ``transform(sequence, rng) -> dict``, one sequence at a time, or a ``columnar``
             one; it keeps lengths, or says with ``.lengths`` how it changes them. None: that of a
             view made by ``measure_lengths``, if ``store`` is one.
+        dtype: In which floats are delivered, such as ``"float32"``; or field -> dtype. Numbers that
+            do not fit are an error. None: as they are.
+        check_values: Whether a NaN or an infinity is an error that names its sequence.
         collator: How rows are laid out, or the name of a collator; None: padded. A function of one
             argument is a torch ``collate_fn``: what it makes of a list of samples is handed out.
         shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` where several
@@ -107,6 +111,8 @@ class Loader:
         as_tuple: Sequence[str] | None = None,
         as_dict: Sequence[str] | None = None,
         transform: Transform | None = None,
+        dtype: DTypes | None = None,
+        check_values: bool = False,
         collator: CollatorLike | str | None = None,
         shift: int | Mapping[str, int] = 0,
         lengths: Any = None,
@@ -135,6 +141,7 @@ class Loader:
             as_tuple=as_tuple,
             as_dict=as_dict,
             transform=transform,
+            values=Values(dtype, check_values),
             collator=None if collator is None else resolve_collator(collator),
             shift=shift,
             tail=tail,

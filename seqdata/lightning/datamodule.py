@@ -38,6 +38,7 @@ from seqdata.lightning.together import PartNotice, Together
 from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError
 from seqdata.loading.player import Player
 from seqdata.loading.tally import MAX_ERRORS
+from seqdata.loading.values import DTypes
 from seqdata.opening.naming import CollatorLike
 from seqdata.opening.options import check_arguments
 from seqdata.policies.bucketed import Bucketed
@@ -72,9 +73,13 @@ class SequenceDataModule(LightningDataModule):
         fields: Names of the fields to read; None: all.
         as_tuple: Hand out these parts of a batch as a tuple, for models that know nothing of us.
         as_dict: The same as a dict.
-        transform: Applied to each sequence between reading and collating, in evaluation as in
-            training; it keeps lengths, or says with ``.lengths`` how it changes them. A view made
-            by ``measure_lengths`` brings its own: then measure every location, and pass none.
+        transform: Applied to each sequence between reading and collating; it keeps lengths, or says
+            with ``.lengths`` how it changes them. A view made by ``measure_lengths`` brings its
+            own: then measure every location, and pass none.
+        eval_transform: The same for val, test and predict; None: as ``transform``.
+        dtype: In which floats are delivered, such as ``"float32"``; or field -> dtype. Numbers that
+            do not fit are an error. None: as they are.
+        check_values: Whether a NaN or an infinity is an error that names its sequence.
         collator: How batches are laid out: an object, or its registered name; None: padded. A
             function of one argument is a torch ``collate_fn``, whose result is handed out.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
@@ -114,6 +119,9 @@ class SequenceDataModule(LightningDataModule):
         as_tuple: Sequence[str] | None = None,
         as_dict: Sequence[str] | None = None,
         transform: Transform | None = None,
+        eval_transform: Transform | None = None,
+        dtype: DTypes | None = None,
+        check_values: bool = False,
         collator: CollatorLike | str | None = None,
         shift: int | Mapping[str, int] = 0,
         tail: Tail = "fill",

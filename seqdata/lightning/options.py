@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, cast, get_args
 from seqdata.errors import ConfigError
 from seqdata.loading.options import OnError, PlayOptions
 from seqdata.loading.tally import Tally
+from seqdata.loading.values import DTypes, Values
 from seqdata.opening.data import is_map_style
 from seqdata.opening.naming import CollatorLike
 from seqdata.protocols import Policy, Store, Transform
@@ -53,6 +54,9 @@ class DataOptions:
     as_tuple: Sequence[str] | None
     as_dict: Sequence[str] | None
     transform: Transform | None
+    eval_transform: Transform | None
+    dtype: DTypes | None
+    check_values: bool
     collator: CollatorLike | str | None
     shift: Shift
     tail: Tail
@@ -126,6 +130,7 @@ class DataOptions:
             as_tuple=self.as_tuple,
             as_dict=self.as_dict,
             transform=self.transform,
+            values=Values(self.dtype, self.check_values),
             shift=self.shift,
             tail=self.tail,
             on_error=self.on_error,

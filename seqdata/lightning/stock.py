@@ -129,8 +129,12 @@ class Stock:
 
     def _playing(self, kind: Kind, circumstances: Circumstances) -> PlayOptions:
         options = self._options
+        transform = options.transform
+        if kind != "train" and options.eval_transform is not None:
+            transform = options.eval_transform
         play = replace(
             options.playing(circumstances.world, circumstances.seed),
+            transform=transform,
             collator=None if options.collator is None else resolve_collator(options.collator),
             frozen_epoch=circumstances.frozen,
             pin_memory=circumstances.cuda if options.pin_memory is None else options.pin_memory,

@@ -14,6 +14,7 @@ from seqdata.axes import Axes
 from seqdata.loading.reading import Reading
 from seqdata.loading.request import Request
 from seqdata.loading.transforming import Transforming
+from seqdata.loading.values import Values
 from seqdata.protocols import Columns
 
 
@@ -44,11 +45,13 @@ class Fetching:
         transforming: Changes them; None: nothing does.
         collate: Makes something of the columns of so many rows, in a worker; None: the training
             process does.
+        values: Converts and checks what is delivered; None: it is delivered as it is.
     """
 
     reading: Reading
     transforming: Transforming | None
     collate: Callable[[Columns, Axes, int], Any] | None = None
+    values: Values | None = None
 
     def columns(self, request: Request) -> tuple[Columns, Axes]:
         """Give the columns of a step, and which of their fields runs along which axis.
@@ -56,6 +59,12 @@ class Fetching:
         Raises:
             DataError: If what is stored is damaged, or a transform's result does not fit.
         """
+        columns, axes = self._columns(request)
+        if self.values is not None:
+            columns = self.values.columns(columns, axes, request, self.reading.store)
+        return columns, axes
+
+    def _columns(self, request: Request) -> tuple[Columns, Axes]:
         if self.transforming is not None:
             return self.transforming.columns(request)
         reading = self.reading

@@ -20,6 +20,7 @@ from seqdata.errors import DataError, SeqDataError
 from seqdata.loading.fetching import Fetching
 from seqdata.loading.options import OnError
 from seqdata.loading.request import Request
+from seqdata.loading.values import Values
 from seqdata.protocols import Columns, Field
 from seqdata.sharing import Step
 from seqdata.storage.pieces import PieceColumn
@@ -175,11 +176,12 @@ def _like(fetching: Fetching, request: Request) -> tuple[dict[str, Any], Axes]:
     known = {name: fields[name] for name in reading.axes.axis_of}
     if reading.shifted is not None and not request.streamed and not request.together:
         known[TARGETS] = fields[reading.shifted]
+    values = fetching.values or Values()
     empty: dict[str, Any] = {"str": "", "bytes": b""}
     pieces = {
         name: empty[field.dtype]
         if field.dtype in TEXTS
-        else np.empty((0, *field.shape), dtype=field.dtype)
+        else np.empty((0, *field.shape), dtype=values.dtype_of(name, field.dtype))
         for name, field in known.items()
     }
     return pieces, reading.axes

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from seqdata.errors import ConfigError
 from seqdata.loading.tally import Tally
+from seqdata.loading.values import Values
 from seqdata.plan import Plan
 from seqdata.protocols import Collator, Transform
 from seqdata.sharing import Tail
@@ -37,6 +38,7 @@ class PlayOptions:
         as_tuple: Parts of the batch that are handed out as a tuple.
         as_dict: The same as a dict.
         transform: Applied between reading and collating; None: what the store carries, if it does.
+        values: What is asked of the values that are delivered.
         collator: Lays columns out; None: ``Padded()``.
         shift: Timesteps between inputs and targets: of the ragged field, or by name.
         tail: What a rank without a batch in the last step gets.
@@ -64,6 +66,7 @@ class PlayOptions:
     as_tuple: Sequence[str] | None = None
     as_dict: Sequence[str] | None = None
     transform: Transform | None = None
+    values: Values = field(default_factory=Values)
     collator: Collator | None = None
     shift: int | Mapping[str, int] = 0
     tail: Tail = "fill"

@@ -35,6 +35,7 @@ from seqdata.loading.pool import BlockPool
 from seqdata.loading.prefetch import Ahead, Recipe
 from seqdata.loading.reading import reading_of
 from seqdata.loading.transforming import transforming_of
+from seqdata.loading.values import Values
 from seqdata.loading.workers.crews import Crews
 from seqdata.plan import Plan
 from seqdata.planning.making import describe
@@ -286,13 +287,14 @@ class Player:
     def _fetching(self) -> tuple[Fetching, Occurrences | None]:
         """Give what makes columns, and what tells the drawings of one sequence apart."""
         reading, policy, seed = self._reading, self.policy, self.options.seed
+        values = self.options.values if self.options.values != Values() else None
         if reading.transform is None:
-            return Fetching(reading, None), None
+            return Fetching(reading, None, values=values), None
         crops: Crops | None = None
         if isinstance(policy, Windows) and policy.random:
             crops = functools.partial(self._crops, policy)
         occurrences = occurrences_of(reading.store, crops)
-        return Fetching(reading, transforming_of(reading, seed)), occurrences
+        return Fetching(reading, transforming_of(reading, seed), values=values), occurrences
 
     def _crops(self, policy: Windows, spans: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         return policy.crop_numbers(self.index, spans, seed=self.options.seed, epoch=epoch)

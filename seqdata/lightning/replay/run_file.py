@@ -42,6 +42,9 @@ _HEAD = (
 _ALONE = {"num_workers": 0, "prefetch": 0}
 """What replaying does otherwise: one batch needs no process and no thread."""
 
+_LATER = {"eval_transform": None, "dtype": None, "check_values": False}
+"""Arguments that came after run files had been written, with their defaults."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
@@ -202,10 +205,13 @@ class RunFile:
                 continue
             if one.name in _ALONE:
                 values[one.name] = _ALONE[one.name]
+            elif one.name in _LATER and one.name not in self.data:
+                values[one.name] = _LATER[one.name]
             elif one.name in self.data:
                 plain = self.data[one.name]
                 evaluates = one.name == "eval_batching"
                 policy = one.name == "batching" or evaluates
+                evaluates = evaluates or one.name == "eval_transform"
                 unused = (evaluates and kind == "train") or one.name == "lengths"
                 make = _policy_again if policy else Objects.of
                 values[one.name] = None if unused else make(objects, plain, one.name)

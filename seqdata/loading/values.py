@@ -1,0 +1,203 @@
+"""Values as they are delivered: of the dtype that was asked for, and finite where that is asked.
+
+Place in the flow: columns that were read and transformed -> columns that the collator lays out.
+Reads: columns. Makes: columns that convert and check what they copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.axes import Axes, unknown_name
+from seqdata.errors import ConfigError, DecodeError, Fact
+from seqdata.loading.request import Request
+from seqdata.protocols import Column, Columns, Store
+from seqdata.storage.schema import NUMBERS
+from seqdata.storage.views import place_of
+
+DTypes = str | Mapping[str, str]
+"""A dtype for all fields of floats, or field -> dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What is asked of the values that are delivered.
+
+    Args:
+        dtype: For all fields of floats, or field -> dtype; None: as they are.
+        check: Whether a NaN or an infinity is an error.
+
+    Raises:
+        ConfigError: If a dtype is unknown.
+    """
+
+    dtype: DTypes | None = None
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        given = self.dtype if isinstance(self.dtype, Mapping) else {"": self.dtype}
+        for name, dtype in given.items():
+            if dtype is None and self.dtype is None:
+                continue
+            if not isinstance(dtype, str) or dtype not in NUMBERS:
+                where = f"`dtype[{name!r}]`" if name else "`dtype`"
+                raise ConfigError(
+                    f"loader: {where} must be one of {', '.join(NUMBERS)}, but is {dtype!r}. Pass "
+                    "its name, such as 'float32'."
+                )
+        if isinstance(self.dtype, str) and np.dtype(self.dtype).kind != "f":
+            raise ConfigError(
+                f"loader: `dtype` for all fields must be one of floats, but is {self.dtype!r}. "
+                f"Name the fields: dtype={{'x': {self.dtype!r}}}."
+            )
+        if not isinstance(self.check, bool):
+            raise ConfigError(
+                f"loader: `check_values` must be True or False, but is {self.check!r}."
+            )
+
+    def dtype_of(self, name: str, dtype: Any) -> np.dtype[Any]:
+        """Return the dtype in which a field is delivered."""
+        now: np.dtype[Any] = np.dtype(dtype)
+        if isinstance(self.dtype, Mapping):
+            return np.dtype(self.dtype.get(name, now))
+        return now if self.dtype is None or now.kind != "f" else np.dtype(self.dtype)
+
+    def columns(self, columns: Columns, axes: Axes, request: Request, store: Store) -> Columns:
+        """Return columns that convert and check what they copy.
+
+        Args:
+            columns: What was read and transformed.
+            axes: Which of their fields runs along which axis.
+            request: What was asked for.
+            store: Names sequences in errors.
+
+        Raises:
+            ConfigError: If ``dtype`` names a field that is not there.
+        """
+        if isinstance(self.dtype, Mapping):
+            for name in self.dtype:
+                if name not in columns:
+                    raise ConfigError(f"loader: `dtype` names {unknown_name(name, columns)}")
+        made: dict[str, Any] = {}
+        for name, column in columns.items():
+            if isinstance(column, list):
+                made[name] = column
+                continue
+            one: Any = column
+            dtype = self.dtype_of(name, one.dtype)
+            if dtype != one.dtype or (self.check and dtype.kind in "fc"):
+                begins = request.spans[:, 1] if axes.along(name) == axes.axis else None
+                made[name] = Delivered(one, name, dtype, self.check, request.ids, begins, store)
+            else:
+                made[name] = one
+        return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivered:
+    """A column whose values are converted and checked as they are copied.
+
+    Attributes:
+        column: What was read.
+        name: Of the field.
+        dtype: Of one element.
+        check: Whether values must be finite.
+        ids: int64 (n,), base number of each piece's sequence.
+        begins: int64 (n,), the timestep of its sequence that each piece begins at; None: the first.
+        store: Names sequences in errors.
+    """
+
+    column: Column
+    name: str
+    dtype: np.dtype[Any]
+    check: bool
+    ids: NDArray[np.int64]
+    begins: NDArray[np.int64] | None
+    store: Store
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one timestep."""
+        return self.column.shape
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Timesteps of each piece, int64 (n,)."""
+        return self.column.lengths
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        """Return one piece, (length, *shape)."""
+        return self._converted(self.column[number], number)
+
+    def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
+        """Copy all pieces into place and pad; see ``Column.fill``.
+
+        Raises:
+            DecodeError: If a value is not finite, or does not fit the dtype; naming the sequence.
+        """
+        stored = out if self.dtype == self.column.dtype else np.empty(out.shape, self.column.dtype)
+        self.column.fill(stored, bounds, None)
+        if self._suits(stored):
+            if stored is not out:
+                out[:] = stored
+        else:  # a piece says which sequence it is; one by one is slow
+            for number, (begin, length) in enumerate(self._pieces(bounds)):
+                piece = stored[begin : begin + length]
+                out[begin : begin + length] = self._converted(piece, number)
+        if padding is not None:
+            value = np.frombuffer(padding, self.dtype)[0]
+            for (begin, length), stop in zip(
+                self._pieces(bounds), bounds[1:].tolist(), strict=True
+            ):
+                out[begin + length : stop] = value
+
+    def _pieces(self, bounds: NDArray[np.int64]) -> list[tuple[int, int]]:
+        return list(zip(bounds[:-1].tolist(), self.lengths.tolist(), strict=True))
+
+    def _suits(self, values: NDArray[Any]) -> bool:
+        """Return whether all values are finite where they must be, and fit the dtype."""
+        if self.check and values.dtype.kind in "fc" and not np.isfinite(values).all():
+            return False
+        return self.dtype == values.dtype or _fit(values, self.dtype)
+
+    def _converted(self, piece: NDArray[Any], number: int) -> NDArray[Any]:
+        if not self._suits(piece):
+            raise self._refusal(piece, number)
+        return piece.astype(self.dtype, copy=False)
+
+    def _refusal(self, piece: NDArray[Any], number: int) -> DecodeError:
+        steps = piece.reshape(len(piece), -1)
+        finite = np.isfinite(steps) if piece.dtype.kind in "fc" else np.ones(steps.shape, bool)
+        if self.check and not finite.all():
+            bad, must = ~finite, "must be finite. Repair the data, or pass on_error='mask'"
+        else:
+            bad = np.array([[not _fit(one[None], self.dtype) for one in row] for row in steps])
+            must = f"does not fit {self.dtype}. Pass another `dtype`"
+        at = int(np.flatnonzero(bad.any(axis=1))[0])
+        value = steps[at][bad[at]][0].item()
+        at += 0 if self.begins is None else int(self.begins[number])
+        place = place_of(self.store, int(self.ids[number]))
+        facts: dict[str, Fact] = {**place.facts, "field": self.name, "timestep": at}
+        return DecodeError.at(
+            f"{place}, field {self.name!r}: timestep {at} is {value!r}, which {must}.",
+            **{name: fact for name, fact in facts.items() if name != "remedy"},
+        )
+
+
+def _fit(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether values keep their meaning: floats may be rounded, integers not changed."""
+    with np.errstate(all="ignore"):
+        made = values.astype(dtype)
+    if dtype.kind in "fc":
+        if values.dtype.kind not in "fc":
+            return bool((made.astype(values.dtype) == values).all())
+        return bool((np.isinf(made) == np.isinf(values)).all())
+    return bool((made == values).all())
