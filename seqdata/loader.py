@@ -130,7 +130,6 @@ class Loader:
         name: str = "",
         policy: Policy | str | None = None,
     ) -> None:
-        batching = _batching(batching, policy)
         if not isinstance(epoch, int) or epoch < 0:
             raise ConfigError(f"loader: `epoch` is {epoch!r}, must be a whole number from 0")
         self._alone = World.current().size == 1  # no process group, so far
@@ -156,8 +155,8 @@ class Loader:
             name=name,
         )
         self._update = Update(accumulate)
-        data = store_of(store, lengths=lengths, names=fields)
-        self._player = Player(data, resolve_policy(batching), options)
+        opened = store_of(store, lengths=lengths, names=fields)
+        self._player = Player(opened, resolve_policy(_batching(batching, policy)), options)
         self._next = _Place(epoch, 0)  # what the next iteration plays
         self._playing: _Playing | None = None  # what the newest iteration plays; it moves the state
 
