@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from seqdata.errors import IncompleteEpochError, PlanError
 from seqdata.lightning.spill import Pool
 from seqdata.protocols import Store
+from seqdata.storage.joining import JoinedStore
+from seqdata.storage.views import View
 from seqdata.storage.writing.writer import write_arrow
 
 _RUN = 1 << 12  # sequences whose ids are looked up together
@@ -65,7 +67,7 @@ def write_pool(pool: Pool, target: Target) -> None:
         target.root,
         _sequences(pool, edges, target.store),
         axes={**_ragged(axes, pool), "spans": "spans"},
-        key="id" if _each_once(target.store.base_numbers(numbers)) else "",
+        key="id" if _each_once(target.store, numbers) else "",
         progress=False,
         overwrite=target.overwrite,
     )
@@ -152,7 +154,12 @@ def _named(store: Store, number: Any) -> str:
     return f"sequence {int(number)} ({store.keys(store.base_numbers(one))[0]!r})"
 
 
-def _each_once(numbers: NDArray[np.int64]) -> bool:
+def _each_once(store: Store, positions: NDArray[np.int64]) -> bool:
+    """Return whether each sequence is there once, so that its id may name it."""
+    numbers = store.base_numbers(positions)
+    base = store.base if isinstance(store, View) else store
+    if isinstance(base, JoinedStore) and not base.has_one_id_each(numbers):
+        return False
     seen = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
     seen[numbers] = True
     return int(seen.sum()) == len(numbers)

@@ -130,7 +130,8 @@ def infer_item_fields(
     if not any(field.axis for field in fields.values()):
         raise ConfigError(
             f"dataset: item 0 has {', '.join(shapes) or 'no array'}, one must have the length "
-            f"{length} as its first dimension; check `lengths`"
+            f"{length} as its first dimension, since `lengths` says {length}. Pass the timesteps "
+            "of each item, or a function that counts them: lengths=lambda item: len(item[0])"
         )
     return fields
 
@@ -157,11 +158,16 @@ def value_of(number: int, name: str, value: Any, field: Field, length: int) -> A
                 "first item's length must be its first dimension)",
             )  # fmt: skip
         return array
-    if array.shape != (length, *field.shape):
-        raise _unlike(
-            number, name,
-            f"has shape {array.shape}, must be {(length, *field.shape)} for the length is {length} "
-            "(if it is no timestep each, pass `axes`={name: None} to `DatasetStore.of`)",
+    if array.shape[1:] != field.shape or not array.ndim:
+        shape = ", ".join(["T", *map(str, field.shape)])
+        raise _unlike(number, name, f"has shape {array.shape}, must be ({shape})")
+    if len(array) != length:
+        raise DecodeError.at(
+            f"dataset: item {number}, field {name!r}: has {len(array)} timesteps, must have "
+            f"{length}, since `lengths` says {length}. Pass true lengths, or a function that "
+            "counts them; if the field has no value per timestep, pass `axes`={name: None} to "
+            "`DatasetStore.of`",
+            sequence=number, field=name,
         )  # fmt: skip
     return array
 

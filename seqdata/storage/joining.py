@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Expecting, Field, Store, Watched
+from seqdata.storage.hashing import hash_texts
 from seqdata.storage.joined import join_columns, owners_of
 from seqdata.storage.places import Place
 from seqdata.storage.raw import Raw, RawTexts, in_order, join_texts
@@ -24,6 +25,8 @@ from seqdata.storage.schema import default_axis, no_such
 from seqdata.storage.selecting import Carried
 from seqdata.storage.shown import shape_of
 from seqdata.storage.views import SequenceStore, View, place_of, title_of, whole
+
+_RUN = 1 << 16  # sequences whose ids are looked at together
 
 
 class JoinedStore(SequenceStore):
@@ -122,6 +125,15 @@ class JoinedStore(SequenceStore):
                 axis = default_axis(part.lengths_of)
                 raws.append(join_texts(part.read(spans, [name], axis=axis)[name]))
         return in_order(raws, np.concatenate(order)) if raws else join_texts(())
+
+    def has_one_id_each(self, numbers: NDArray[np.int64]) -> bool:
+        """Return whether sequences have different ids: stores may share some."""
+        found = np.empty(len(numbers), dtype=np.uint64)
+        for first in range(0, len(numbers), _RUN):
+            run = slice(first, first + _RUN)
+            values, offsets = self.raw_texts(None, numbers[run])
+            found[run] = hash_texts(values, offsets, 0)
+        return len(np.unique(found)) == len(found)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the same numbers: this store is not a view."""

@@ -13,6 +13,7 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.outputs import Wanted
 from seqdata.lightning.prediction import PredictionWriter, _Run
 from seqdata.opening import open_store
+from seqdata.opening.dividing import concat
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
@@ -105,6 +106,16 @@ def test_a_view_is_predicted_in_its_own_order_repeats_and_all(tmp_path):
 def test_a_view_without_repeats_is_keyed_by_id(tmp_path):
     predict(data_of(take(MemoryStore.of(NAMED), [5, 2]), Bucketed(1)), tmp_path / "out")
     assert open_store(tmp_path / "out").keys([0, 1]) == ["utt-5", "utt-2"]
+
+
+def test_stores_that_share_ids_are_predicted_without_a_key(tmp_path):
+    first, second = MemoryStore.of(NAMED), MemoryStore.of(NAMED)
+    predict(data_of(concat([first, second]), Bucketed(2)), tmp_path / "out")
+    out = open_store(tmp_path / "out")
+    assert [one["id"] for one in out] == 2 * [row["id"] for row in NAMED]
+    numbers = [COUNT + 2, 1, *range(3, 9)]
+    predict(data_of(concat([first, second]).take(numbers), Bucketed(2)), tmp_path / "some")
+    assert open_store(tmp_path / "some").keys([0, 1]) == ["utt-2", "utt-1"]
 
 
 def test_pieces_of_a_split_sequence_are_put_together(tmp_path):

@@ -39,6 +39,7 @@ def test_a_full_disk_is_an_error_that_says_what_is_needed_and_writing_goes_on(tm
     assert "00000-00002.arrow: cannot be written (File too large), needs about 72008 bytes" in text
     assert text.endswith("are free; make room and write again: whole shards are kept")
     assert (facts["needed"], facts["free"] > 0) == (72008, True)
+    assert any("if they never end, cut them with itertools.islice" in note for note in notes)
     assert any("are kept: the same call goes on after them" in note for note in notes)
     names = [path.name for path in (tmp_path / "store").glob(".seqdata-tmp-*/*")]
     assert "00000-00000.facts" in names

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import ConfigError, DecodeError
+from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 from seqdata.protocols import Field, Store
 from seqdata.storage.arrow import open_local
 from seqdata.storage.checking.checksums import algorithm
@@ -82,7 +82,7 @@ def write_arrow(
     total = _count(sequences)
     with (
         aside(root, overwrite=overwrite, resume=resume) as folder,
-        _noting(folder),
+        _noting(folder, counted=total is not None),
         told(progress, f"writing {root.name}", total) as bar,
     ):
         agree(root, folder, scheme)
@@ -252,11 +252,16 @@ def _described(fields: Fields | None) -> str:
 
 
 @contextmanager
-def _noting(folder: Path) -> Iterator[None]:
-    """Say in a note of an error what is kept."""
+def _noting(folder: Path, *, counted: bool) -> Iterator[None]:
+    """Say in a note of an error what is kept, and what may not end."""
     try:
         yield
     except BaseException as error:
+        if isinstance(error, IncompleteDatasetError) and not counted:
+            error.add_note(
+                "it is not known how many sequences there are: if they never end, cut them with "
+                "itertools.islice"
+            )
         if kept := facts_in(folder):
             count = sum(one.shard.sequences for one in kept)
             error.add_note(
