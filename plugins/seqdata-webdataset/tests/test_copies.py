@@ -1,5 +1,6 @@
 """Copies of remote shards that are damaged on this machine: mended from their source."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -88,3 +89,24 @@ def test_members_that_came_wrong_by_ranges_are_brought_again(web, folder, tmp_pa
     web[1].wrong = 1000
     with pytest.raises(CorruptSampleError):
         fresh.read(spans, [name])[name][0]
+
+
+def test_indexes_and_shards_that_are_kept_for_the_user_do_not_meet(
+    web, folder, tmp_path, monkeypatch
+):
+    """Both are in the user's cache by default; a small one lets shards go, and never an index."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SEQDATA_CACHE")
+    for path in (folder / "seqdata-index").iterdir():
+        path.unlink()
+    open_webdataset(web[0], index="build", progress=False)
+    remote = Remote(cache_bytes=100_000)
+    store = open_webdataset(web[0], remote=remote)
+    indexes = sorted((tmp_path / "home").rglob("*.idx"))
+    assert len(indexes) == 3
+    for one in indexes:
+        os.utime(one, ns=(0, 0))
+    for number in (15, 25, 15):
+        store.read(np.array([[number, 0, 0]]), ["txt"])
+    assert len([one for one in remote.folder.iterdir() if one.stat().st_size > 10_000]) == 1
+    assert sorted((tmp_path / "home").rglob("*.idx")) == indexes

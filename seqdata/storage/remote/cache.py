@@ -264,7 +264,7 @@ class Cache:
         while True:
             with one_at_a_time(folder, self.remote.stall_seconds):
                 free = most - sum(one.size for one in entries(folder, aside))
-                if free < size:
+                if free < size <= most:
                     free += evict(folder, size - free, aside)
                 if free >= size:
                     allocate(descriptor, size)

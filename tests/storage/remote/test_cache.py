@@ -77,8 +77,10 @@ def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
     assert released
     held.clear()
     assert first(cache.hold(Wanted("c"))) == 2
+    kept = files_in(tmp_path)
     with pytest.raises(CacheError, match="raise Remote"):
         cache_at(web, tmp_path, cache_bytes=100).hold(Wanted("d"))
+    assert files_in(tmp_path) == kept  # nothing goes for what has no room anyway
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(web, tmp_path):
