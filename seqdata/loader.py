@@ -36,6 +36,7 @@ from seqdata.sharing import RankPlan, Tail
 from seqdata.world import World
 
 STATE_VERSION = 1
+_MOST_NUMBER = 2**63
 _MOST_TEXT = 400  # characters of a policy in a state
 _ORIGINS = ("data", "policy", "seed", "shift")
 
@@ -243,10 +244,10 @@ class Loader:
         """
         place = _checked(state)
         now = self._origins()
-        changed = [name for name in _ORIGINS if state.get(name) != now[name]]
+        changed = [name for name in _ORIGINS if _differs(state.get(name), now[name])]
         if changed:
             what = "; ".join(
-                f"`{name}` was {state.get(name)!r}, is {now[name]!r}" for name in changed
+                f"`{name}` was {state.get(name)!r:.500}, is {now[name]!r}" for name in changed
             )
             raise ResumeError(f"loader: {what}; restore what changed, or begin a new run")
         batches = self._player.batches_of(place.epoch)
@@ -256,9 +257,9 @@ class Loader:
                 f"the batches of epoch {place.epoch}; the state is damaged"
             )
         made = self._player.fingerprint(place.epoch)
-        if state.get("fingerprint") != made:
+        if _differs(state.get("fingerprint"), made):
             raise ResumeError(
-                f"loader: `fingerprint` of the state is {state.get('fingerprint')!r}, must be "
+                f"loader: `fingerprint` of the state is {state.get('fingerprint')!r:.60}, must be "
                 f"{made!r} as of epoch {place.epoch}; another version of seqdata planned it, begin "
                 "a new run"
             )
@@ -362,19 +363,24 @@ class _Iteration(Iterator[Any]):
             self._begun[1].close()
 
 
+def _differs(was: Any, now: int | str) -> bool:
+    """Return whether a part of a state is not what it must be, whatever it is."""
+    return type(was) is not type(now) or bool(was != now)
+
+
 def _checked(state: Mapping[str, Any]) -> _Place:
-    version = state.get("version") if isinstance(state, Mapping) else state
-    if version != STATE_VERSION:
+    version = state.get("version") if isinstance(state, Mapping) else repr(state)
+    if type(version) is not int or version != STATE_VERSION:
         raise ResumeError(
-            f"loader: the state has version {version!r}, must be {STATE_VERSION}; go on with the "
-            "version of seqdata that saved it"
+            f"loader: the state has version {version!r:.60}, must be {STATE_VERSION}; go on with "
+            "the version of seqdata that saved it"
         )
     for name in _Place._fields:
         value = state.get(name)
-        if type(value) is not int or value < 0:
+        if type(value) is not int or not 0 <= value < _MOST_NUMBER:
             raise ResumeError(
-                f"loader: `{name}` of the state is {value!r}, must be a whole number from 0; the "
-                "state is damaged"
+                f"loader: `{name}` of the state is {value!r:.60}, must be a whole number from 0; "
+                "the state is damaged"
             )
     return _Place(state["epoch"], state["position"])
 

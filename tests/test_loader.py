@@ -275,7 +275,7 @@ def test_a_damaged_state_is_refused(change, message):
 
 
 def test_what_is_no_state_is_refused():
-    with pytest.raises(ResumeError, match="the state has version 'x', must be 1"):
+    with pytest.raises(ResumeError, match=r"the state has version .*'x'.*, must be 1"):
         loader().load_state_dict("x")
 
 

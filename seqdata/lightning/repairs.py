@@ -15,6 +15,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from seqdata.errors import ResumeError
 from seqdata.lightning.adapter import (
     TRACKER_KEYS,
     LoopStates,
@@ -35,12 +36,14 @@ class Resume:
         step: Step of this world at that position.
         shifted: Whether the steps of the run that saved it are counted differently from ours.
         steps: Steps of this world that an epoch trains.
+        saved: Step at which the counters of the checkpoint must stand; None: that is not known.
     """
 
     place: Place
     step: int
     shifted: bool
     steps: int
+    saved: int | None = None
 
 
 class CounterRepair(Callback):
@@ -80,7 +83,15 @@ class CounterRepair(Callback):
 
 
 def repair(states: LoopStates, resume: Resume) -> None:
-    """Make a checkpoint's counters tell the place where the data goes on."""
+    """Make a checkpoint's counters tell the place where the data goes on.
+
+    Raises:
+        ResumeError: If they are of another place than the data.
+    """
+    done = states.batches["current"]["processed"]
+    ended = resume.saved == 0 and states.batches["is_last_batch"]
+    if resume.saved is not None and done != resume.saved and not ended:
+        raise of_two_runs(done, resume.saved)
     only_validation = _lacks_only_validation(states)
     align_totals(states)
     states.validation["current"] = _tracker(0)  # one that was cut off is run again as a whole
@@ -93,6 +104,15 @@ def repair(states: LoopStates, resume: Resume) -> None:
     if resume.shifted:
         shift_steps(states, resume.step)
     open_epoch(states, resume.place.epoch)
+
+
+def of_two_runs(trainer: int, data: int) -> ResumeError:
+    """Return the error about a Trainer and data that stand at different steps."""
+    return ResumeError(
+        f"resume: the Trainer stands at step {trainer}, the data at step {data}, must be the same; "
+        "the checkpoint's loops and DataModule state are of two runs: resume from one as a Trainer "
+        "saved it"
+    )
 
 
 def reopen_validation(states: LoopStates) -> None:

@@ -20,7 +20,7 @@ from seqdata.lightning.cursor import Cursor, Place
 from seqdata.lightning.error_count import ErrorCount
 from seqdata.lightning.loader import Iteration, Start
 from seqdata.lightning.options import DataOptions
-from seqdata.lightning.repairs import CounterRepair, Resume
+from seqdata.lightning.repairs import CounterRepair, Resume, of_two_runs
 from seqdata.lightning.replay.course import Course
 from seqdata.lightning.state import RunState, shortened
 from seqdata.loading.options import Update
@@ -161,6 +161,7 @@ class TrainRun:
         if state.world_size != self._world.size:
             self._refuse_limits(state.world_size)
         step = self._step_at(place)
+        saved = None if shifted or place != state.place else step
         if place.position and step >= self._trained_steps(place):
             place, step = place.next_epoch, 0
         accumulate = self._accumulate()
@@ -171,7 +172,7 @@ class TrainRun:
             )
         self._cursor = Cursor(place)
         self.errors.begin(state.errors)
-        self._resume = Resume(place, step, shifted, self._trained_steps(place))
+        self._resume = Resume(place, step, shifted, self._trained_steps(place), saved)
 
     def _fitting(self, state: RunState) -> Place:
         now = self._state_at(state.place)
@@ -180,6 +181,12 @@ class TrainRun:
             return state.place.next_epoch if state.position else state.place
         if changed or state.fingerprint != now.fingerprint:
             raise state.refusal(now, changed)
+        batches = self.player.batches_of(state.epoch)
+        if state.position > batches:
+            raise ResumeError(
+                f"resume: `position` of the state is {state.position}, must be at most {batches}, "
+                f"the batches of epoch {state.epoch}; it is damaged"
+            )
         return state.place
 
     def _state_at(self, place: Place) -> RunState:
@@ -245,15 +252,12 @@ class TrainRun:
         step = self._step_at(place)
         if step == counters.ready:
             return
-        where = f"resume: the Trainer stands at step {counters.ready}, the data at step {step}"
-        if self._resume is None:
-            raise ResumeError(
-                f"{where}, must be the same: the checkpoint brought no state of this DataModule; "
-                "resume with the class that saved it, not renamed, passed as `datamodule`"
-            )
+        if self._resume is not None:
+            raise of_two_runs(counters.ready, step)
         raise ResumeError(
-            f"{where}, must be the same; the checkpoint's loops and DataModule state are of two "
-            "runs: resume from one as a Trainer saved it"
+            f"resume: the Trainer stands at step {counters.ready}, the data at step {step}, must "
+            "be the same: the checkpoint brought no state of this DataModule; resume with the "
+            "class that saved it, not renamed, passed as `datamodule`"
         )
 
     def _started(self) -> None:

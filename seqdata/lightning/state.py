@@ -18,6 +18,7 @@ from seqdata.lightning.cursor import Place
 VERSION = 1
 Value = str | int | None
 _MOST_TEXT = 300
+_MOST_NUMBER = 2**63
 _ORIGINS = ("data", "policy", "seed", "shift")
 
 
@@ -69,10 +70,10 @@ class RunState:
         Raises:
             ResumeError: If another release wrote it, or it is damaged.
         """
-        version = state.get("version")
-        if version != VERSION:
+        version = state.get("version") if isinstance(state, Mapping) else repr(state)
+        if type(version) is not int or version != VERSION:
             raise ResumeError(
-                f"resume: the state has version {version!r}, must be {VERSION}; go on with the "
+                f"resume: the state has version {version!r:.60}, must be {VERSION}; go on with the "
                 "release of seqdata that saved it"
             )
         values = {field.name: state.get(field.name) for field in fields(cls)}
@@ -81,9 +82,11 @@ class RunState:
                 continue
             kind = int if field.type == "int" else str
             value = values[field.name]
-            if type(value) is not kind or (isinstance(value, int) and value < 0):
+            if type(value) is not kind or (
+                isinstance(value, int) and not 0 <= value < _MOST_NUMBER
+            ):
                 raise ResumeError(
-                    f"resume: `{field.name}` of the state is {value!r}, must be "
+                    f"resume: `{field.name}` of the state is {value!r:.60}, must be "
                     f"{'an integer of at least 0' if kind is int else 'a text'}; it is damaged"
                 )
         return cls(**values)  # type: ignore[arg-type]

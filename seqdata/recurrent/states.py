@@ -163,15 +163,19 @@ class LaneStates:
         Raises:
             ResumeError: If they are of another version, or damaged.
         """
-        version = state.get("version") if isinstance(state, Mapping) else state
-        if version != STATE_VERSION:
+        version = state.get("version") if isinstance(state, Mapping) else repr(state)
+        if type(version) is not int or version != STATE_VERSION:
             raise ResumeError(
-                f"lanes: the saved states have version {version!r}, must be {STATE_VERSION}; go on "
-                "with the version of seqdata that saved them"
+                f"lanes: the saved states have version {version!r:.60}, must be {STATE_VERSION}; "
+                "go on with the version of seqdata that saved them"
             )
-        tables = {
-            name: Table.of_dict(saved, self._dim, name) for name, saved in state["tables"].items()
-        }
+        saved = state.get("tables")
+        if not isinstance(saved, Mapping):
+            raise ResumeError(
+                f"lanes: `tables` of the saved states is {saved!r:.60}, must be tables by name; it "
+                "is damaged"
+            )
+        tables = {name: Table.of_dict(one, self._dim, name) for name, one in saved.items()}
         self._tables, self._before = tables, {}
 
     def saved(self, table: str, epoch: int, number: int) -> dict[str, Any] | None:

@@ -183,11 +183,12 @@ def _digest_of(saved: Mapping[str, Any]) -> str:
             whole = value.detach().cpu().contiguous().reshape(-1)
             digest.update(whole.view(torch.uint8).numpy().tobytes())
         elif isinstance(value, Mapping):
+            digest.update(f"{len(value)} names ".encode())
             for name, part in value.items():
                 digest.update(f"{name!r}: ".encode())
                 add(part)
         elif isinstance(value, tuple | list):
-            digest.update(f"{len(value)} ".encode())
+            digest.update(f"{type(value).__name__} of {len(value)} ".encode())
             for part in value:
                 add(part)
         else:

@@ -149,6 +149,31 @@ QUIETLY = {
 }  # fmt: skip
 
 
+CASES = {
+    "a failed step, then saved every step": (
+        Run(2, "rows", "", 7),
+        [Part(1, "training_step", 3, "exception"), Part(1, "on_train_batch_end", 3, "step")],
+    ),
+    "all ranks at once, then other ranks than lanes": (
+        Run(2, "segments", "", 7),
+        [Part(2, "on_after_backward", 4, "exception"), Part(3, "training_step", 3, "exception")],
+    ),
+    "masked lanes, and filler": (
+        Run(1, "rows", "sequences", 7),
+        [Part(2, "training_step", 5, "step"), Part(1, "on_validation_start", 1, "exception")],
+    ),
+    "rows": (
+        Run(0, "rows", "chunks", 22),
+        [Part(1, "on_before_optimizer_step", 2, "exception"), Part(2, "training_step", 2, "step")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_crashed_is_the_run_that_did_not(player, case):
+    player.check(*CASES[case])
+
+
 @pytest.mark.nightly
 @settings(max_examples=300, **QUIETLY)
 @given(chain=drawn(4))

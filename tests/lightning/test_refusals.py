@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import loop_states
@@ -10,6 +11,8 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.repairs import Resume, repair
 from seqdata.lightning.state import RunState, shortened
 from seqdata.policies.bucketed import Bucketed
+from tests.damage import damaged
+from tests.lightning.carrying import Carrying, lanes_of
 from tests.lightning.harness import Recorder, data_of, fit, sequences
 
 SAVED = {
@@ -254,3 +257,62 @@ def test_a_loader_that_is_played_beside_a_shorter_one_plays_each_epoch_once(step
         fit(beside(9), model=TakesBoth(), max_epochs=1, limit_train_batches=6).log.train
         == (due[:6])
     )
+
+
+def test_every_damage_of_a_state_is_refused_or_a_state():
+    refused = 0
+    for _, broken in damaged({"state": SAVED}):
+        try:
+            RunState.of_dict(broken.get("state"))
+        except ResumeError:
+            refused += 1
+    assert refused > 150
+
+
+TOLD = {("world_size",), ("tail",), ("accumulate",), ("errors",), ("transform",), ("lanes",)}
+"""Parts that may be others: of a run on more ranks, with another tail, or without lanes."""
+
+TAKEN = ("lanes", "lanes")
+"""Without it the first step is refused: there may be LaneStates that training does not use."""
+
+
+class Held(Exception):
+    """A run came to its first batch."""
+
+
+class Holding(Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        raise Held
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::seqdata.errors.SeqDataWarning")
+@pytest.mark.parametrize(("data", "model"), [(data_of, Recorder), (lanes_of, Carrying)])
+def test_every_damage_of_a_state_is_refused_before_the_first_batch(tmp_path, data, model):
+    fit(data(), model=model(), folder=tmp_path, every=5, max_epochs=1)
+    saved = torch.load(tmp_path / "step=5.ckpt")
+    held = set()
+    for where, broken in damaged(saved["SequenceDataModule"]):
+        torch.save({**saved, "SequenceDataModule": broken}, tmp_path / "broken.ckpt")
+        path, again = tmp_path / "broken.ckpt", {"max_epochs": 2, "callbacks": (Holding(),)}
+        with pytest.raises((Held, ResumeError)) as caught:
+            fit(data(), model=model(), ckpt=path, **again)
+        if caught.type is Held:
+            held.add(where)
+    assert held <= {*TOLD, TAKEN}
+
+
+@pytest.mark.parametrize(
+    ("position", "reason"),
+    [
+        (0, "stands at step 2, the data at step 0.*are of two runs"),
+        (6, "stands at step 2, the data at step 6.*are of two runs"),
+        (7, "`position` of the state is 7, must be at most 6, the batches of epoch 1"),
+    ],
+)
+def test_a_position_that_is_not_the_trainers_is_refused(checkpoint, tmp_path, position, reason):
+    def move(saved):
+        saved["SequenceDataModule"]["position"] = position
+
+    with pytest.raises(ResumeError, match=reason):
+        fit(data_of(), ckpt=edited(checkpoint, tmp_path, move), max_epochs=2)

@@ -10,6 +10,7 @@ from seqdata.loader import Loader
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.states import STATE_VERSION, LaneStates
 from seqdata.world import World
+from tests.damage import damaged
 from tests.recurrent.harness import module_of, series, states_for
 
 SEQUENCES = series([30, 26, 9, 17, 12, 3, 21])
@@ -138,3 +139,23 @@ def test_states_of_another_version_are_refused(state):
 def test_a_damaged_table_is_refused(table):
     with pytest.raises(ResumeError, match=r"lanes: the saved table 'train' is .* must have epoch"):
         LaneStates().load_state_dict({"version": STATE_VERSION, "tables": {"train": table}})
+
+
+def test_every_damage_of_saved_states_is_refused():
+    state = Run(POLICIES["rows"]).play(3).states.state_dict()
+    tried = 0
+    for _, broken in damaged(state):
+        if broken.get("tables") == {}:  # a state of nothing
+            continue
+        with pytest.raises(ResumeError, match="lanes: "):
+            LaneStates().load_state_dict(broken)
+        tried += 1
+    assert tried > 200
+
+
+def test_states_with_rows_in_another_dimension_are_refused():
+    state = Run(POLICIES["rows"]).play(3).states.state_dict()
+    with pytest.raises(
+        ResumeError, match=r"states of shape .*, must have its 3 lanes in dimension"
+    ):
+        LaneStates(dim=0).load_state_dict(state)
