@@ -47,11 +47,11 @@ class Axes:
         return self.axis_of.get(name, self.axis)
 
 
-def unknown_name(name: str, known: Iterable[str]) -> str:
-    """Say that a field is not there, which one may be meant, and which there are."""
+def unknown_name(name: str, known: Iterable[str], kind: str = "field") -> str:
+    """Return that a name is not there, which one may be meant, and which there are."""
     names = list(known)
     hint = did_you_mean(name, names)
-    return f"no field {name!r}; {hint}{' ' if hint else ''}there are: {', '.join(names) or 'none'}"
+    return f"no {kind} {name!r}; {hint}{' ' if hint else ''}there are: {', '.join(names) or 'none'}"
 
 
 class FieldMap(dict[str, Any]):
@@ -59,3 +59,10 @@ class FieldMap(dict[str, Any]):
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {unknown_name(str(name), self)}")
+
+
+class AxisMap(dict[str, Any]):
+    """Axis -> lengths; an axis that is not there is an error with those that are."""
+
+    def __missing__(self, name: object) -> Any:
+        raise UnknownNameError(f"batch: {unknown_name(str(name), self, 'axis')}")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from seqdata.axes import Axes, FieldMap, unknown_name
+from seqdata.axes import TARGETS, Axes, AxisMap, FieldMap, unknown_name
 from seqdata.batch_faults import ON_CPU, ON_DEVICE, faults, shape_of
 from seqdata.errors import ConfigError, UnknownNameError
 from seqdata.ragged import LayoutName, check_layout, edges, flat_of, laid_out, packed
@@ -92,7 +92,7 @@ class SequenceBatch:
     overlap: int = 0
     lr_scale: float = 1.0
     loader: str = ""
-    lengths_of: dict[str, Tensor] = field(default_factory=dict)
+    lengths_of: dict[str, Tensor] = field(default_factory=AxisMap)
     positions: Tensor | None = field(default_factory=_nothing)
     segments: Tensor | None = field(default_factory=_nothing)
     padded_length: int = 0
@@ -127,7 +127,7 @@ class SequenceBatch:
             if name in ("lengths", "lengths_of"):  # of both the same, whatever was set since
                 lengths = torch.from_numpy(rows["lengths"])
                 self.__dict__.setdefault("lengths", lengths)
-                self.__dict__.setdefault("lengths_of", {self.axes.axis: lengths})
+                self.__dict__.setdefault("lengths_of", AxisMap({self.axes.axis: lengths}))
             else:
                 array = rows.get(name)
                 self.__dict__[name] = None if array is None else torch.from_numpy(array)
@@ -161,7 +161,8 @@ class SequenceBatch:
         try:
             return self.data[name]
         except KeyError:
-            raise UnknownNameError(f"batch: {unknown_name(name, self.data)}") from None
+            hint = "; pass `shift=1` for targets" if name == TARGETS else ""
+            raise UnknownNameError(f"batch: {unknown_name(name, self.data)}{hint}") from None
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {shape_of(value)}" for name, value in self.data.items())

@@ -33,7 +33,7 @@ from seqdata.loading.pinning import check_device, pinned
 from seqdata.loading.played import Played
 from seqdata.loading.pool import BlockPool
 from seqdata.loading.prefetch import Ahead, Recipe
-from seqdata.loading.reading import reading_of
+from seqdata.loading.reading import Reading, reading_of
 from seqdata.loading.transforming import transforming_of
 from seqdata.loading.values import Values
 from seqdata.loading.workers.crews import Crews
@@ -92,10 +92,7 @@ class Player:
         self.index: SequenceIndex = self._reading.index()
         self.num_batches: int = policy.num_batches(self.index)
         if not self.num_batches:
-            raise PlanError(
-                f"loader: no sequence of {len(store)} is left to play, must be at least one; look "
-                "at lengths, `empty` and `too_long`"
-            )
+            raise _nothing_left(self.index, policy, self._reading)
         self._refuse_unmarked_filler(self.num_batches)
         if options.on_error == "replace" and self._any_plan().lanes:
             raise ConfigError(
@@ -361,3 +358,16 @@ def _planner(
             tell(step)
 
     return plan_ahead
+
+
+def _nothing_left(index: SequenceIndex, policy: Policy, reading: Reading) -> PlanError:
+    """Return the error of a plan without a batch, with the lengths that were planned over."""
+    lengths = index.lengths_of[reading.axis]
+    have = f"they have {lengths.min()} to {lengths.max()} timesteps" if len(lengths) else "none"
+    shift = f", and a shift takes {reading.shift} of each" if reading.shift else ""
+    windows = isinstance(policy, Windows)
+    advice = "no window fits: make it shorter" if windows else "look at `empty` and `too_long`"
+    return PlanError(
+        f"loader: no sequence of {len(lengths)} is left to play under {describe(policy)}: {have}"
+        f"{shift}; {advice}"
+    )

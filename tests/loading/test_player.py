@@ -264,7 +264,7 @@ def test_drop_leaves_the_uneven_step_out_and_repeat_fills_it_again():
 
 def test_no_sequence_left_is_an_error():
     empty = MemoryStore.of([np.zeros(0), np.zeros(0)])
-    with pytest.raises(PlanError, match="no sequence of 2 is left to play, must be at least one"):
+    with pytest.raises(PlanError, match="no sequence of 2 is left to play under"):
         player(store=empty)
 
 
