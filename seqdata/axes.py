@@ -50,7 +50,7 @@ class Axes:
 def unknown_name(name: str, known: Iterable[str], kind: str = "field") -> str:
     """Return that a name is not there, which one may be meant, and which there are."""
     names = list(known)
-    hint = did_you_mean(name, names)
+    hint = "pass `shift=1` for it;" if name == TARGETS else did_you_mean(name, names)
     return f"no {kind} {name!r}; {hint}{' ' if hint else ''}there are: {', '.join(names) or 'none'}"
 
 

@@ -161,8 +161,7 @@ class SequenceBatch:
         try:
             return self.data[name]
         except KeyError:
-            hint = "; pass `shift=1` for targets" if name == TARGETS else ""
-            raise UnknownNameError(f"batch: {unknown_name(name, self.data)}{hint}") from None
+            raise UnknownNameError(f"batch: {unknown_name(name, self.data)}") from None
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {shape_of(value)}" for name, value in self.data.items())
