@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from seqdata.axes import TARGETS, Axes, AxisMap, FieldMap, unknown_name
+from seqdata.axes import Axes, AxisMap, FieldMap, unknown_name
 from seqdata.batch_faults import ON_CPU, ON_DEVICE, faults, shape_of
 from seqdata.errors import ConfigError, UnknownNameError
 from seqdata.ragged import LayoutName, check_layout, edges, flat_of, laid_out, packed
