@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqdata.errors import ConfigError, PlanError
+from seqdata.errors import ConfigError, PlanError, did_you_mean
 from seqdata.protocols import Store
 
 RUN = 1 << 16  # sequences looked at together in a pass over all lengths
@@ -111,7 +111,8 @@ class SequenceIndex:
         """
         if axis not in self.lengths_of:
             have = ", ".join(sorted(self.lengths_of))
-            raise PlanError(f"index: no axis {axis!r}, must be one of {have}; pass `axis`")
+            hint = did_you_mean(axis, self.lengths_of) or "pass `axis`"
+            raise PlanError(f"index: no axis {axis!r}, must be one of {have}; {hint}")
         lengths: NDArray[Any] = self.lengths_of[axis][first:stop]
         for _, change in self.maps.get(axis, ()):
             lengths = change(np.asarray(lengths, dtype=np.int64))

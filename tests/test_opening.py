@@ -223,6 +223,8 @@ def test_options_that_a_policy_does_not_take_are_refused():
         resolve_policy("token-budget")
     with pytest.raises(ConfigError, match="got an unexpected keyword argument 'rows'"):
         resolve_policy("token-budget", {"max_tokens": 9, "rows": 2})
+    with pytest.raises(ConfigError, match=r"worst_first.*; did you mean 'max_tokens'\?"):
+        resolve_policy("token-budget", {"max_token": 9})
     with pytest.raises(ConfigError, match=r"options {'max_tokens': 9} go with a name only"):
         resolve_policy(Bucketed(4), {"max_tokens": 9})
 

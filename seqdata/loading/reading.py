@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.axes import TARGETS, Axes, unknown_name
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, did_you_mean
 from seqdata.identity import code_digest
 from seqdata.index import RUN, LengthMap, SequenceIndex
 from seqdata.loading.options import PlayOptions
@@ -192,9 +192,10 @@ def reading_of(store: Store, axis: str, options: PlayOptions, output: Output | N
             two transforms.
     """
     if axis not in store.lengths_of:
-        have = ", ".join(store.lengths_of)
+        have, hint = ", ".join(store.lengths_of), did_you_mean(axis, store.lengths_of)
         raise ConfigError(
             f"loader: the policy plans on axis {axis!r}, must be one of {have}; pass `axis` to it"
+            f"{'; ' if hint else ''}{hint}"
         )
     carried = carried_of(store)
     if carried is None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from seqdata.errors import ConfigError, PluginError
+from seqdata.errors import ConfigError, PluginError, did_you_mean
 from seqdata.host import PluginHost
 from seqdata.opening.hosts import default_host
 from seqdata.opening.members import POLICY_MEMBERS, missing
@@ -105,8 +105,10 @@ def _make(kind: str, name: str, factory: Callable[..., Any], options: Mapping[st
         takes.bind(**options)
     except TypeError as error:
         told = re.sub(r"required argument: '(\w+)'", r"required argument: `\1`", str(error))
+        unknown = [option for option in options if option not in takes.parameters]
+        hint = did_you_mean(unknown[0], takes.parameters) if unknown else ""
         raise ConfigError(
             f"{kind} {name!r}: {told}, must have what it needs and no more; it takes "
-            f"{', '.join(takes.parameters) or 'nothing'}"
+            f"{', '.join(takes.parameters) or 'nothing'}{'; ' if hint else ''}{hint}"
         ) from error
     return factory(**options)

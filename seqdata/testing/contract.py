@@ -23,6 +23,7 @@ from seqdata.storage.views import take
 from seqdata.testing.stores import (
     Sequences,
     check_description,
+    check_looks,
     check_pickling,
     check_processes,
     check_raw_texts,
@@ -70,6 +71,10 @@ class StoreContract:
     def test_raw_texts_are_those_that_are_read(self, tmp_path: Path) -> None:
         """Of ids and of fields of texts, where the store gives them."""
         check_raw_texts(self.make(tmp_path, self.sequences))
+
+    def test_it_can_be_looked_at(self, tmp_path: Path) -> None:
+        """By number, in an iteration, through views."""
+        check_looks(self.make(tmp_path, self.sequences), self.sequences)
 
     def test_what_is_not_there_is_refused(self, tmp_path: Path) -> None:
         """Fields, axes, sequences and timesteps."""

@@ -21,6 +21,7 @@ from seqdata.errors import SeqDataError
 from seqdata.protocols import Column, Field, Store
 from seqdata.storage.raw import RawTexts, join_texts
 from seqdata.storage.schema import TEXTS, default_axis
+from seqdata.storage.views import whole
 from seqdata.testing.verdict import ConformanceError
 
 Sequences = Sequence[Mapping[str, Any]]
@@ -42,6 +43,7 @@ def check_store(store: Store, sequences: Sequences, *, methods: Sequence[str] = 
     check_description(store, sequences)
     check_reads(store, sequences)
     check_raw_texts(store)
+    check_looks(store, sequences)
     check_refusals(store)
     check_pickling(store, sequences)
     check_processes(store, methods)
@@ -125,6 +127,34 @@ def check_raw_texts(store: Store) -> None:
                 f"store: raw texts of {what} are others than those that are read, must be the same "
                 "bytes"
             )
+
+
+def check_looks(store: Store, sequences: Sequences) -> None:
+    """Check that a store can be looked at and selected from, wrapped where it must be.
+
+    Raises:
+        ConformanceError: If a sequence by number, of an iteration or of a view is another.
+    """
+    looked = whole(store)
+    last = len(sequences) - 1
+    turned = looked.take(np.arange(len(sequences))[::-1]).rename({})
+    found = [(number, looked[number]) for number in (0, last, -1)]
+    found += [*enumerate(looked), (last, turned[0]), (0, turned[-1])]
+    for number, sequence in found:
+        for name, value in sequences[number].items():
+            got, due = sequence[name], np.asarray(value)
+            same = got == value if isinstance(value, str | bytes) else np.array_equal(got, due)
+            if not same:
+                raise ConformanceError(
+                    f"store: store[{number}][{name!r}] is {got!r:.80}, must be {value!r:.80}"
+                )
+    if len(found) != len(sequences) + 5:
+        raise ConformanceError(f"store: gives {len(found) - 5} sequences, must {len(sequences)}")
+    try:
+        looked[len(sequences)]
+    except IndexError:
+        return
+    raise ConformanceError(f"store: store[{len(sequences)}] must raise an IndexError")
 
 
 def check_refusals(store: Store) -> None:

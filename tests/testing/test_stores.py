@@ -12,6 +12,7 @@ from seqdata.storage.writing.writer import write_arrow
 from seqdata.testing.contract import StoreContract, sample_sequences
 from seqdata.testing.stores import (
     check_description,
+    check_looks,
     check_pickling,
     check_processes,
     check_raw_texts,
@@ -20,6 +21,8 @@ from seqdata.testing.stores import (
     check_store,
 )
 from seqdata.testing.verdict import ConformanceError
+
+ROWS = [{"x": np.arange(3)}, {"x": np.arange(2)}]
 
 
 class TestMemoryStore(StoreContract):
@@ -210,6 +213,23 @@ def test_wrong_raw_texts_are_found():
         with pytest.raises(ConformanceError, match=r"raw texts of .* are others than those that"):
             check_raw_texts(WrongTexts(told))
     check_store(WrongTexts(), SEQUENCES)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("__getitem__", lambda self, number: ROWS[0], r"store: store\[1\]\['x'\] is array"),
+        ("__getitem__", lambda self, number: ROWS[number % 2], r"store\[2\] must raise an IndexE"),
+        ("__iter__", lambda self: iter(ROWS[:1]), "gives 1 sequences, must 2"),
+        ("take", lambda self, numbers: self, r"store: store\[1\]\['x'\] is array"),
+    ],
+)
+def test_a_store_that_shows_other_sequences_is_found(monkeypatch, name, wrong, message):
+    store = MemoryStore.of(ROWS)
+    check_looks(store, ROWS)
+    monkeypatch.setattr(MemoryStore, name, wrong, raising=False)
+    with pytest.raises(ConformanceError, match=message):
+        check_looks(store, ROWS)
 
 
 def test_a_store_that_reads_what_is_not_there_is_found():
