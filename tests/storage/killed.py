@@ -13,7 +13,6 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import count
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # children are forked: there must be no other threads
 
@@ -21,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from seqdata.storage.writing.writer import write_arrow
+from seqdata.testing.faults.calls import announced
 
 SHARD_BYTES = 8000
 EXECUTORS = {"threads": ThreadPoolExecutor, "processes": ProcessPoolExecutor}
-CALLS = ("fsync", "replace", "rename", "unlink")
 
 
 def sequences(name="", many=400):
@@ -46,26 +45,18 @@ def write(folder, how, **options):
         return write_arrow(folder, sequences(), shard_bytes=SHARD_BYTES, executor=pool, **options)
 
 
-def counted(call):
-    """Count the calls that change a folder, and die before one of them."""
-    numbers = count()
-    seen = [0]
-    for name in CALLS:
-        setattr(os, name, functools.partial(_counted, getattr(os, name), numbers, seen, call))
-    return seen
-
-
-def _counted(function, numbers, seen, call, *arguments, **options):
-    seen[0] = next(numbers) + 1
-    if seen[0] - 1 == call:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return function(*arguments, **options)
-
-
 def child(order, pipe):
+    """Count the calls that change a folder, and die before one of them."""
     os.setsid()
-    seen = counted(order.get("call"))
-    write(order["folder"], order["how"], overwrite=order.get("overwrite", False))
+    seen = [0]
+
+    def told(number, *_):
+        seen[0] = number + 1
+        if number == order.get("call"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with announced(told):
+        write(order["folder"], order["how"], overwrite=order.get("overwrite", False))
     os.write(pipe, str(seen[0]).encode())
 
 

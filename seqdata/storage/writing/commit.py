@@ -44,7 +44,7 @@ def aside(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path
     _sweep(root)
     check_free(root, overwrite=overwrite)
     was_empty = root.exists() and not any(root.iterdir())
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     folder, lock = _claim(root, resume=resume)
     kept = False
     try:
@@ -94,6 +94,14 @@ def commit(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
     sync_file(root)
     os.replace(folder / MANIFEST, root / MANIFEST)
     sync_file(root)
+
+
+def make_folder(root: Path) -> None:
+    """Make a folder, and flush its name, and those of folders above that are new, to the disk."""
+    new = [one for one in (root, *root.parents) if not one.exists()]
+    root.mkdir(parents=True, exist_ok=True)
+    for one in new:
+        sync_file(one.parent)
 
 
 def write_synced(path: Path, content: bytes) -> None:

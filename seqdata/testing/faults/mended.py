@@ -38,7 +38,7 @@ def mend_through(open_it: Callable[[], Loader], sequences: Sequences) -> Outcome
             loader = open_it()
             planned = len(loader)
             for batch in loader:
-                wrong = _different(batch, sequences, masked)
+                wrong = different_rows(batch, sequences, masked)
                 if wrong:
                     text = f"batch {delivered}: {wrong}"
                     return Outcome(what=outcomes.WRONG, text=text, delivered=delivered)
@@ -79,8 +79,14 @@ def _hushed() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _different(batch: Any, sequences: Sequences, masked: set[int]) -> str:
-    """Say which value of a row that counts is another than it should be; note those masked."""
+def different_rows(batch: Any, sequences: Sequences, masked: set[int]) -> str:
+    """Say which value of a row that counts is another than it should be; note those masked.
+
+    Args:
+        batch: A padded ``SequenceBatch``.
+        sequences: What the store should hold.
+        masked: Gets the numbers of sequences that are masked.
+    """
     for row, number in enumerate(batch.ids.tolist()):
         if float(batch.weight[row]) == 0:
             masked.add(number)

@@ -19,7 +19,7 @@ _LOCAL = {
 }
 _REMOTE = {
     "D10": "no remote file is mapped; a cached one that is cut off is as a local one",
-    **dict.fromkeys(("V1", "V2", "V3", "V4"), _SENT),
+    **dict.fromkeys(("V1", "V2", "V3", "V4", "V5"), _SENT),
 }
 _AT_OPENING = "it is told at opening, before any sequence"
 _PROCESS = "a process that ends or hangs is no sequence's error: as under raise"
@@ -35,7 +35,7 @@ _MENDING = {
     **dict.fromkeys(("R2", "R3"), _RANKS),
     **dict.fromkeys(("S1", "S2", "S3", "S4", "S6", "S7", "S8"), _NETWORK),
     **dict.fromkeys((f"C{number}" for number in range(1, 9)), _CACHE),
-    **dict.fromkeys(("V1", "V2", "V3", "V4"), _WRITER),
+    **dict.fromkeys(("V1", "V2", "V3", "V4", "V5"), _WRITER),
     **dict.fromkeys(("X1", "X2"), _SYSTEM),
 }
 

@@ -97,7 +97,7 @@ def _failing(ranks: Ranks, *, mapped: bool) -> list[Cell]:
 def _going_on(ranks: Ranks) -> list[Cell]:
     """Give the cells of R1 where what one rank cannot read is replaced, or masked."""
     policies: tuple[OnError, ...] = ("replace", "mask")
-    must = Expectation(kinds=(WHOLE,), seconds=_TRAINED)
+    must = Expectation(kinds=(WHOLE,), seconds=_TRAINED, happened={"row that cannot be read": 1})
     return [
         Cell(
             fault="R1", way=_way(ranks, f"a flipped bit in its copy, on_error {policy}"), must=must,

@@ -6,6 +6,7 @@ Place in the flow: cells for the matrix. Makes: cells.
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from functools import partial
 
 from seqdata.testing.faults import caches, limits, refused, writing
@@ -33,10 +34,18 @@ def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
     found = [
         Cell(
             fault=fault, way=f"{subject.name}, by {number.name} at {instants} instants",
-            tries=partial(writing.stopped, subject, number, instants), must=_GONE_ON, quick=True,
+            tries=partial(writing.stopped, subject, number, instants), quick=True,
+            must=replace(_GONE_ON, happened={writing.STOPPED: instants}),
         )
         for fault, number in (("V1", signal.SIGKILL), ("V3", signal.SIGTERM))
     ]  # fmt: skip
+    found.append(
+        Cell(
+            fault="V5", way=f"{subject.name}, before each of its calls, gone on {instants} times",
+            tries=partial(writing.without_power, subject, instants), quick=True, bound=120,
+            must=replace(_GONE_ON, happened={writing.LOST: instants}),
+        )
+    )  # fmt: skip
     for disk in (False, True):
         way = "a full disk" if disk else "a file that may not grow"
         tries = partial(writing.without_room, subject, disk)

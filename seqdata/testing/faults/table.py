@@ -51,6 +51,7 @@ FAULTS = {
     "V2": "a writer finds the disk full",
     "V3": "a writer is asked to end",
     "V4": "a writer's file system has no locks",
+    "V5": "the power fails while a writer is at work",
     "X1": "all processes are asked to end",
     "X2": "descriptors, mappings or shared memory run out",
 }

@@ -6,30 +6,36 @@ rank. Makes: outcomes, one per rank that can say something.
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 
 from seqdata.batch import SequenceBatch
+from seqdata.errors import DataError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.together import Together
 from seqdata.lightning.watcher import Bounds
 from seqdata.policies.fixed import Fixed
 from seqdata.testing.faults import damage
 from seqdata.testing.faults import outcome as outcomes
+from seqdata.testing.faults.mended import different_rows
 from seqdata.testing.faults.outcome import Outcome, of_error
 from seqdata.testing.faults.processes import Trap
 from seqdata.testing.faults.ranks import NOTE, Ranks, alike, play_ranks, strike
 
+UNREADABLE = "row that cannot be read"
 _BATCH = 4
 _STEP = 2  # at which it happens
 _GRACE = 1.0  # seconds, where patience is short
@@ -52,16 +58,64 @@ def damaged(setting: Ranks) -> list[Outcome]:
             damage.flip_bit(root / name, 8 * (position + size // 2))
     play = partial(_fit, setting, roots, None, None)
     found = play_ranks(play, setting)
-    return alike(found, setting.struck) if setting.policy == "raise" else _equally_far(found)
+    if setting.policy == "raise":
+        return alike(found, setting.struck)
+    bad = _unreadable(setting, root, given)
+    due = [number for number, one in enumerate(given) if len(one["x"])]  # others are left out
+    batches = [due[first : first + _BATCH] for first in range(0, len(due), _BATCH)]
+    return [
+        _as_dealt(
+            setting, one, batches[rank :: setting.world], bad if rank == setting.struck else {}
+        )
+        for rank, one in enumerate(found)
+    ]
 
 
-def _equally_far(found: Sequence[Outcome]) -> list[Outcome]:
-    """Turn outcomes into broken ones where ranks made different numbers of steps, or none."""
-    steps = {one.delivered for one in found}
-    if len(steps) == 1 and 0 not in steps:
-        return list(found)
-    text = f"ranks made {sorted(steps)} steps"
-    return [replace(one, what=outcomes.BROKEN, kinds=(), text=text) for one in found]
+def _unreadable(setting: Ranks, root: Path, given: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return the sequences of a copy that cannot be read, with the errors."""
+    found = {}
+    for number, one in enumerate(given):
+        try:
+            store = setting.subject.open(root, setting.subject.verify[-1])
+            store.read(np.array([[number, 0, len(one["x"])]]), store.fields)
+        except DataError as error:
+            found[number] = type(error).__name__
+    return found
+
+
+def _as_dealt(
+    setting: Ranks, found: Outcome, batches: Sequence[Sequence[int]], bad: Mapping[int, str]
+) -> Outcome:
+    """Hold what a rank trained on against the plan: each row, in its step, of its own values."""
+    if found.what != outcomes.WHOLE:
+        return found
+    trained: list[list[tuple[int, bool]]] = json.loads(found.text)
+    hit = sum(number in bad for batch in batches for number in batch)
+    wrong = ""
+    for step, (rows, must) in enumerate(zip_longest(trained, batches, fillvalue=())):
+        if not must and not any(real for _, real in rows):
+            continue  # a filler, so that all ranks make as many steps
+        if not _is_dealt(setting.policy, rows, must, bad):
+            wrong = wrong or f"step {step} has {rows}, must be of {list(must)}"
+    if wrong:
+        return replace(found, what=outcomes.WRONG, text=wrong)
+    return replace(found, text="", happened={UNREADABLE: hit})
+
+
+def _is_dealt(
+    policy: str, rows: Sequence[Sequence[Any]], must: Sequence[int], bad: Mapping[int, str]
+) -> bool:
+    """Tell whether rows are those of a batch, but for unreadable ones, masked or replaced."""
+    if len(rows) != len(must):
+        return False
+    for (number, real), due in zip(rows, must, strict=True):
+        good = due not in bad
+        if policy == "mask" or good:
+            if (number, real) != (due, good):
+                return False
+        elif number in bad or not real:
+            return False
+    return True
 
 
 def raised(setting: Ranks, act: Callable[[], None]) -> list[Outcome]:
@@ -101,15 +155,25 @@ class Struck(Callback):
 
 
 class Mean(LightningModule):
-    """One parameter: each step of it needs all ranks."""
+    """One parameter: each step of it needs all ranks. It keeps what it was trained on.
 
-    def __init__(self) -> None:
+    Args:
+        given: The sequences, to hold rows against.
+    """
+
+    def __init__(self, given: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.mean = torch.nn.Parameter(torch.zeros(2))
+        self.given = given
+        self.trained: list[list[tuple[int, bool]]] = []
+        self.wrong = ""
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
         """Give the squared distance of all timesteps."""
-        del batch_idx
+        real = [float(weight) > 0 for weight in batch.weight]
+        self.trained.append(list(zip(batch.ids.tolist(), real, strict=True)))
+        told = different_rows(batch, self.given, set())
+        self.wrong = self.wrong or (told and f"step {batch_idx}: {told}")
         error = ((batch["x"] - self.mean) ** 2).mean(-1)
         loss: torch.Tensor = (batch.score * error).sum() * batch.loss_scale
         return loss
@@ -154,7 +218,11 @@ def _fit(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            trainer.fit(Mean(), datamodule=data)
+            model = Mean(setting.subject.dataset())
+            trainer.fit(model, datamodule=data)
         except Exception as error:
             return of_error(error, seconds=0.0, delivered=trainer.global_step)
-    return Outcome(what=outcomes.WHOLE, delivered=trainer.global_step)
+    if model.wrong:
+        return Outcome(what=outcomes.WRONG, text=model.wrong, delivered=trainer.global_step)
+    text = json.dumps(model.trained)
+    return Outcome(what=outcomes.WHOLE, text=text, delivered=trainer.global_step)

@@ -1,14 +1,18 @@
 """Tries what happens to a writer: it is stopped, what it left is read, and another one goes on.
 
-Place in the flow: the matrix's rows V1 to V3. Writes: data sets in the present folder. Makes:
+Place in the flow: the matrix's rows V1 to V4. Writes: data sets in the present folder. Makes:
 outcomes.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -16,18 +20,22 @@ from typing import Any
 
 from seqdata.testing.faults import limits, processes
 from seqdata.testing.faults import outcome as outcomes
+from seqdata.testing.faults.calls import Disk, State, announced, lay_out
 from seqdata.testing.faults.outcome import Outcome, of_error
 from seqdata.testing.faults.reading import read_through
 from seqdata.testing.faults.subject import Subject
 from seqdata.testing.waiting import patient
 
 _PATIENCE = 30.0  # seconds that a writer may take
+STOPPED = "kill between two calls of a writer"
+NOTHING = "nothing is there"
+LOST = "loss of power before or after a call"
 _LITTLE = 100_000  # bytes: less than the largest shard
 _ENOUGH = 64 << 20
 
 
 def stopped(subject: Subject, number: int, instants: int) -> list[Outcome]:
-    """Stop a writer by a signal at random instants; after each, read, write again, and compare.
+    """Stop a writer by a signal between two calls; after each, read, write again, and compare.
 
     Args:
         subject: What is written.
@@ -35,21 +43,85 @@ def stopped(subject: Subject, number: int, instants: int) -> list[Outcome]:
         instants: How often.
     """
     given = subject.dataset()
-    began = time.monotonic()
-    due = _written(subject, Path("due"), given)
-    seconds = time.monotonic() - began
+    calls = [0]
+    with announced(lambda at, *_: calls.append(at)):
+        due = _written(subject, Path("due"), given)
     context = multiprocessing.get_context("fork")
-    random = Random(number)
-    found = []
-    for i in range(instants):
-        root = Path(str(i)).resolve()
-        writer = context.Process(target=subject.write, args=(root, given))
+    chosen = Random(number).sample(range(max(calls) + 1), min(instants, max(calls) + 1))
+    found: list[Outcome] = []
+    for at in sorted(chosen):
+        root = Path(str(at)).resolve()
+        writer = context.Process(target=_ending, args=(subject, root, given, at, number))
         writer.start()
-        time.sleep(random.random() * seconds)
-        processes.kill(writer.pid or 0, number)
         writer.join(timeout=patient(_PATIENCE))
-        found += _gone_on(subject, root, given, due)
+        first, *rest = _gone_on(subject, root, given, due)
+        found += [replace(first, happened={STOPPED: int(writer.exitcode == -number)}), *rest]
     return found
+
+
+def _ending(
+    subject: Subject, root: Path, given: Sequence[Mapping[str, Any]], last: int, number: int
+) -> None:
+    """Write, and be stopped before one of the calls."""
+
+    def told(at: int, *_: Any) -> None:
+        if at == last:
+            processes.kill(os.getpid(), number)
+
+    with announced(told):
+        subject.write(root, given)
+
+
+def without_power(subject: Subject, instants: int) -> list[Outcome]:
+    """Lose the power before each call of a writer, and at its end; read what may be left then.
+
+    Args:
+        subject: What is written.
+        instants: How often another writer goes on from what is left.
+    """
+    given = subject.dataset()
+    base = Path("power").resolve()
+    base.mkdir()
+    disk, states, lock = Disk(base), list[State](), threading.Lock()
+
+    def told(_: int, name: str, arguments: tuple[Any, ...]) -> None:
+        with lock:  # shards are written in threads
+            states.extend(disk.left())
+            disk.note(name, arguments)
+
+    with announced(told):
+        due = _written(subject, base / "data", given)
+    last = disk.left()
+    disk.close()
+    some = [state for i, state in enumerate(states) if state not in (*states[:i], *last)]
+    again = Random(0).sample(range(len(some)), min(instants, len(some)))
+    tried = partial(_after_power, subject, given, due)
+    found = [tried(state, again=i in again) for i, state in enumerate(some)]
+    for state in last:
+        outcome = tried(state, again=False)
+        if outcome.what != outcomes.WHOLE or outcome.text == NOTHING:
+            text = f"what was written to its end is not there any more: {outcome.text}"
+            outcome = replace(outcome, what=outcomes.WRONG, kinds=(), text=text)
+        found.append(outcome)
+    return found
+
+
+def _after_power(
+    subject: Subject, given: Sequence[Mapping[str, Any]], due: dict[str, bytes], state: State, *,
+    again: bool,
+) -> Outcome:  # fmt: skip
+    """Read what a loss of power has left; write again, too, if it is asked for."""
+    folder = Path(tempfile.mkdtemp(dir=Path.cwd()))
+    lay_out(state, folder)
+    root, lost = folder / "data", {LOST: 1}
+    if again:
+        *_, last = found = _gone_on(subject, root, given, due)
+        worst = next((one for one in found if one.what in outcomes.SILENT), last)
+        return replace(worst, happened=lost)
+    if not root.exists() or not any(root.iterdir()):
+        return Outcome(what=outcomes.WHOLE, text=NOTHING, happened=lost)
+    read = read_through(partial(subject.open, root, subject.verify[-1]), given)
+    return replace(read, happened=lost)
 
 
 def without_room(subject: Subject, disk: bool) -> list[Outcome]:
