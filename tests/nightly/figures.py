@@ -14,11 +14,14 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from seqdata.testing.faults.matrix import Result
+from seqdata.testing.faults.outcome import NOT_RUN
 from seqdata.testing.faults.page import as_grid
+from seqdata.testing.faults.rows import all_cells, subject_named
 from seqdata.testing.faults.table import Cell
 from tests.nightly import reports
 
@@ -111,14 +114,25 @@ def page(found: dict[str, Any]) -> str:
     return "\n\n".join(["\n".join(section(found)) for section in sections])
 
 
-def matrix(found: dict[str, Any]) -> str:
-    """Put what came of all faults in words: counted by fault, policy and form of data."""
+def matrix(found: dict[str, Any], cells: Sequence[Cell] = ()) -> str:
+    """Put what came of all faults in words: counted by fault, policy and form of data.
+
+    Args:
+        found: What ``gather`` gave.
+        cells: All that there are now: ways that are newer than the figures are shown as not run.
+    """
     told, part = found["faults"], found["parts"].get("faults")
     if part is None:
         return f"These {NEVER}."
     results = [
         Result(cell=Cell(**{name: one[name] for name in SAID_OF_CELLS}), names=one["names"])
         for one in told
+    ]
+    tried = {(one.cell.fault, one.cell.policy, one.cell.form) for one in results}
+    results += [
+        Result(cell=cell, names={NOT_RUN: 1})
+        for cell in cells
+        if cell.tries is not None and (cell.fault, cell.policy, cell.form) not in tried
     ]
     outcomes = sum(sum(one["names"].values()) for one in told)
     silent, stuck = (sum(one[kind] for one in told) for kind in ("silent", "stuck"))
@@ -266,6 +280,13 @@ def _rest(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def of_forms() -> list[Cell]:
+    """Return the cells of all forms of data that the matrix has columns of."""
+    cells = all_cells([subject_named("seqdata_webdataset.faults:TAR")])
+    forms = {cell.form for cell in cells if cell.policy != "raise"}
+    return [cell for cell in cells if cell.form in forms]
+
+
 def put(text: str, figures: str) -> str:
     """Give a page with these figures in place of those that it has."""
     found = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
@@ -282,7 +303,7 @@ def main() -> int:
             raise SystemExit("figures: no .nightly/, must be; run: make test-nightly mutants")
         STORED.write_text(json.dumps(gather(FOUND), indent=1) + "\n", "utf-8")
     found = json.loads(STORED.read_text("utf-8"))
-    for path, figures in ((PAGE, page(found)), (BREAKS, matrix(found))):
+    for path, figures in ((PAGE, page(found)), (BREAKS, matrix(found, of_forms()))):
         path.write_text(put(path.read_text("utf-8"), figures), "utf-8")
     written = ", ".join(str(path.relative_to(ROOT)) for path in (STORED, PAGE, BREAKS))
     print(f"{written} are written")

@@ -53,7 +53,7 @@ def test_the_page_has_the_figures_of_its_file():
 def test_the_matrix_has_the_figures_of_its_file():
     stored = json.loads(figures.STORED.read_text("utf-8"))
     text = figures.BREAKS.read_text("utf-8")
-    assert figures.put(text, figures.matrix(stored)) == text
+    assert figures.put(text, figures.matrix(stored, figures.of_forms())) == text
 
 
 def test_the_matrix_counts_what_came_and_names_what_failed(tmp_path):

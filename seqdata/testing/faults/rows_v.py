@@ -1,4 +1,4 @@
-"""Rows V1 to V4 and X2: writers that are stopped, and what the system refuses.
+"""Rows V1 to V5 and X2: writers that are stopped, and what the system refuses.
 
 Place in the flow: cells for the matrix. Makes: cells.
 """
@@ -24,7 +24,7 @@ _UNMAPPED = Expectation(kinds=("DataError", "ConfigError", WHOLE), texts=("now "
 
 
 def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
-    """Give the cells of V1 to V4 and X2.
+    """Give the cells of V1 to V5 and X2.
 
     Args:
         subject: What is written.

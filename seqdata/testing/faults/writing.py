@@ -1,6 +1,6 @@
 """Tries what happens to a writer: it is stopped, what it left is read, and another one goes on.
 
-Place in the flow: the matrix's rows V1 to V4. Writes: data sets in the present folder. Makes:
+Place in the flow: the matrix's rows V1 to V5. Writes: data sets in the present folder. Makes:
 outcomes.
 """
 
