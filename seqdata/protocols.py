@@ -89,6 +89,9 @@ Columns = Mapping[str, "Column | Sequence[str] | Sequence[bytes]"]
 class Store(Protocol):
     """One opened data set. Cheap to pickle (it reopens itself), safe after fork and spawn.
 
+    What is reopened must be what was opened: keep an absolute path, and compare the fingerprint.
+    Worker processes compare it, too.
+
     A store never pads, shuffles, or knows a rank. One that also has ``raw_texts``
     (``storage.raw.RawTexts``) is split without a Python object for each id.
     """
