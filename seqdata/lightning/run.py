@@ -240,7 +240,7 @@ class TrainRun:
     def _refuse_longer_epochs(self, counters: adapter.Counters, place: Place) -> None:
         """Refuse an epoch that goes on after its end: it would begin in the middle of the epoch."""
         steps = self.player.steps_of(place.epoch)
-        if counters.steps > steps:
+        if len(adapter.playing(self.trainer)) > 1 and counters.steps > steps:
             raise ConfigError(
                 f"datamodule: the Trainer's epoch has {counters.steps} steps, the training data "
                 f"{steps}: of several loaders (a dict, list or CombinedLoader) ours must be the "
