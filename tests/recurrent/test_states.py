@@ -9,6 +9,7 @@ from torch import nn
 
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.states import LaneStates
+from seqdata.recurrent.tables import NEVER
 from seqdata.world import World
 from tests.recurrent.harness import (
     SIZE,
@@ -208,7 +209,7 @@ def test_where_all_rows_are_idle_the_module_still_has_a_gradient(kind, learned):
     assert all(one.grad is not None and not one.grad.any() for one in given)
 
 
-def test_filler_of_a_rank_without_lanes_is_left_out_and_saved_nowhere():
+def test_filler_of_a_rank_without_lanes_is_left_out_and_has_no_state():
     module, states = module_of("lstm"), LaneStates()
     with pytest.warns(UserWarning, match="2 lanes on 4 ranks"):
         given = list(batches(RAGGED, TBPTT(2, 6), world=World(0, 4)))  # lanes 0 and 1: of 1, 3
@@ -216,7 +217,7 @@ def test_filler_of_a_rank_without_lanes_is_left_out_and_saved_nowhere():
         out, state = states.run(module, batch, "x", states.take(batch))
         states.put(batch, state)
         assert not out.any()
-    assert states.state_dict()["tables"]["train"]["lanes"].tolist() == []
+    assert states.state_dict()["tables"]["train"]["put"].tolist() == [NEVER]
 
 
 def test_where_rows_are_full_the_module_is_called_once():
