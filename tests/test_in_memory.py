@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 import torch
 from torch.utils.data import Dataset
@@ -156,7 +157,21 @@ def test_the_index_that_pandas_wrote_to_a_file_is_no_field(tmp_path):
     rows.to_parquet(tmp_path / "t.parquet")
     with pytest.warns(SeqDataWarning, match="'__index_level_0__' .an index of pandas without a na"):
         assert list(open_store(tmp_path / "t.parquet").fields) == ["x"]
-    assert list(open_store(pa.Table.from_pandas(rows)).fields) == ["x"]
+    with pytest.warns(SeqDataWarning, match="'__index_level_0__' is left out: it is an index of"):
+        assert list(open_store(pa.Table.from_pandas(rows)).fields) == ["x"]
+
+
+def test_two_columns_of_one_name_are_refused():
+    table = pa.table([pa.array([[1]]), pa.array([[2]])], names=["x", "x"])
+    with pytest.raises(ConfigError, match="a table with two columns of one name, must have diff"):
+        open_store(table)
+
+
+def test_the_index_in_a_csv_file_of_pandas_is_no_field(tmp_path):
+    pd.DataFrame(STEPS).to_csv(tmp_path / "steps.csv")
+    table = pyarrow.csv.read_csv(tmp_path / "steps.csv")
+    with pytest.warns(SeqDataWarning, match="column '' is left out: it is an index of pandas"):
+        assert list(open_store(table, group="site").fields) == ["id", "load", "label"]
 
 
 def test_an_iterator_that_does_not_fit_into_memory_is_stopped(monkeypatch):
@@ -181,7 +196,10 @@ def test_an_iterator_that_does_not_fit_into_memory_is_stopped(monkeypatch):
         ),
         (np.arange(3), "but holds numbers"),
         (torch.arange(3), "but holds numbers"),
-        (["some text", "more"], r"item 0 of the list: some text: is not there .* A list of texts"),
+        (
+            ["some text", "more"],
+            r"item 0 of the list: .*some text: is not there .* A list of texts",
+        ),
         ([ROWS[0], None], "sequence 1: is a NoneType, must be a dict of fields"),
         (
             [{"x": None}],

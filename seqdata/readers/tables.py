@@ -19,7 +19,7 @@ from seqdata.errors import ConfigError, DecodeError
 from seqdata.readers.columns import Lists, column_of, leave_out, refuse_missing
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.storage.schema import no_such
-from seqdata.storage.tables import is_pandas_index
+from seqdata.storage.tables import without_index
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,8 +110,7 @@ def _sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str, Any]
 
 
 def _by_row(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
-    names = [name for name in table.column_names if not is_pandas_index(name)]
-    columns = {name: column_of(table, name) for name in names}
+    columns = {name: column_of(table, name) for name in without_index(table.column_names)}
     named = columns.pop(key, None) if key is not None else None
     kept = {name: column for name, column in columns.items() if column is not None}
     if not any(isinstance(column, Lists) for column in kept.values()):
@@ -150,7 +149,7 @@ def by_group(
     numbers = codes.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(numbers, kind="stable")  # groups in order of appearance, rows in file order
     edges = np.searchsorted(numbers[order], np.arange(len(names) + 1))
-    others = [name for name in table.column_names if name != group and not is_pandas_index(name)]
+    others = without_index(name for name in table.column_names if name != group)
     columns = {name: column_of(table, name) for name in others}
     for name, column in columns.items():
         if isinstance(column, Lists):

@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -179,11 +179,7 @@ def with_index(frame: Any) -> Any:
     index = frame.index
     named = [name for name in index.names if name is not None]
     names = [*named, *frame.columns]
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            "`sequences` is a table with two columns of one name, must have different ones; rename "
-            "one (a named index is a column, too)"
-        )
+    _refuse_doubles(names)
     if named:
         return frame.reset_index(level=named)[names]
     if getattr(index.dtype, "kind", "O") not in "iu":
@@ -209,10 +205,10 @@ def _table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
             )
         batches = table.to_batches() if isinstance(table, sys.modules["pyarrow"].Table) else [table]
         for batch in batches:
+            _refuse_doubles(batch.schema.names)
             columns = {
-                name: _values(name, column)
-                for name, column in zip(batch.schema.names, batch.columns, strict=True)
-                if not is_pandas_index(name)
+                name: _values(name, batch.column(batch.schema.get_field_index(name)))
+                for name in without_index(batch.schema.names)
             }
             for row in zip(*columns.values(), strict=True):
                 found = True
@@ -221,9 +217,28 @@ def _table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
         raise _no_rows()
 
 
+def _refuse_doubles(names: Sequence[Any]) -> None:
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            "`sequences` is a table with two columns of one name, must have different ones; rename "
+            "one (a named index is a column, too)"
+        )
+
+
 def is_pandas_index(name: str) -> bool:
     """Return whether a column is an index without a name, which pandas wrote to a file."""
-    return name.startswith("__index_level_") and name.endswith("__")
+    return not name or (name.startswith("__index_level_") and name.endswith("__"))
+
+
+def without_index(names: Iterable[str]) -> list[str]:
+    """Return the names of columns but for an index without a name, which is left out and told."""
+    kept = []
+    for name in names:
+        if is_pandas_index(name):
+            _leave_out(f"column {name!r}", "it is an index of pandas without a name")
+        else:
+            kept.append(name)
+    return kept
 
 
 def _values(name: str, column: Any) -> Iterable[Any]:

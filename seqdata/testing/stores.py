@@ -142,8 +142,12 @@ def check_looks(store: Store, sequences: Sequences) -> None:
     found += [*enumerate(looked), (last, turned[0]), (0, turned[-1])]
     for number, sequence in found:
         for name, value in sequences[number].items():
-            got, due = sequence[name], np.asarray(value)
-            same = got == value if isinstance(value, str | bytes) else np.array_equal(got, due)
+            got, field = sequence[name], store.fields[name]
+            due = value if field.dtype in TEXTS else np.asarray(value, dtype=field.dtype)
+            if not isinstance(due, np.ndarray):
+                same = got == due
+            else:
+                same = np.shape(got) == due.shape and np.asarray(got).tobytes() == due.tobytes()
             if not same:
                 raise ConformanceError(
                     f"store: store[{number}][{name!r}] is {got!r:.80}, must be {value!r:.80}"
