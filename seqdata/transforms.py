@@ -20,6 +20,7 @@ from seqdata.errors import ConfigError
 LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 _MARK = "seqdata_columnar"
+_ROUNDING = 1e-6  # of a bound that is computed with floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,24 +112,47 @@ def axes_of(transform: object) -> dict[str, str | None]:
     return dict(axes)
 
 
-def lengths_of(transform: object) -> LengthMap | None:
-    """Give how a transform changes lengths, as its attribute ``lengths`` says; None: it keeps them.
-
-    What is given refuses, when called, results that are no lengths.
+def is_bounded(transform: object) -> bool:
+    """Return whether a transform says only what its lengths are at most, with ``max_length``.
 
     Raises:
-        ConfigError: If the attribute is no function.
+        ConfigError: If it has ``lengths``, too, or ``max_length`` is not a function.
     """
-    change = getattr(transform, "lengths", None)
+    bound = getattr(transform, "max_length", None)
+    if bound is None or isinstance(transform, type):
+        return False
+    where = f"transform {name_of(transform)}"
+    if not callable(bound):
+        raise ConfigError(f"{where}: `.max_length` must be a function, but is {bound!r}.")
+    if getattr(transform, "lengths", None) is not None:
+        raise ConfigError(
+            f"{where}: must have `.lengths` or `.max_length`, but has both. Keep `.lengths` "
+            "if lengths follow from those that are stored, else `.max_length`."
+        )
+    return True
+
+
+def lengths_of(transform: object) -> LengthMap | None:
+    """Return how a transform changes lengths; None: it keeps them.
+
+    Its attribute ``lengths`` says what they become; ``max_length`` what they are at most, where
+    they are random. What is returned refuses, when called, results that are no lengths.
+
+    Raises:
+        ConfigError: If the attribute is not a function, or both are there.
+    """
+    where, bounded = f"transform {name_of(transform)}", is_bounded(transform)
+    change = getattr(transform, "max_length" if bounded else "lengths", None)
     if change is None:
         return None
-    where = f"transform {name_of(transform)}"
     if not callable(change):
         raise ConfigError(f"{where}: `.lengths` is {change!r}, must be a function")
 
     def checked(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         lengths = np.asarray(lengths, dtype=np.int64)
         made = np.asarray(change(lengths.copy()))
+        if bounded and made.dtype.kind == "f":  # lengths * 1.1: a length is the integer below it
+            made = np.floor(made + _ROUNDING).astype(np.int64)
         if made.dtype.kind not in "iu" or made.shape != lengths.shape:
             raise ConfigError(
                 f"{where}: `.lengths` gave {made.dtype} of shape {made.shape}, must give integers "

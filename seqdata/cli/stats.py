@@ -16,26 +16,41 @@ from rich.table import Table
 
 from seqdata.cli.console import backend_option, console, examples, reporting, size
 from seqdata.cli.figures import LengthFigures, length_figures
+from seqdata.cli.values import MOST_BYTES, ValueCounts, count_values, float_bytes
 from seqdata.opening.data import open_store
 from seqdata.protocols import Field, Store
-from seqdata.storage.remote.urls import without_secrets
+from seqdata.storage.remote.urls import is_remote, without_secrets
 
 _BAR = 40
 
 
-@click.command(epilog=examples("seqdata stats store/", "seqdata stats store/ --json"))
+@click.command(
+    epilog=examples(
+        "seqdata stats store/", "seqdata stats store/ --values", "seqdata stats store/ --json"
+    )
+)
 @click.argument("store")
 @backend_option
+@click.option(
+    "--values/--no-values",
+    "wanted",
+    default=None,
+    help="Count NaN and infinite values [default: of local data, up to 1 GiB of floats].",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @reporting
-def stats(store: str, backend: str | None, as_json: bool) -> None:
-    """Show the fields, shards and lengths of STORE."""
+def stats(store: str, backend: str | None, wanted: bool | None, as_json: bool) -> None:
+    """Show the fields, shards and lengths of STORE, and which values are not finite."""
     opened = open_store(store, backend=backend)
     facts = describe_store(store, opened)
     lengths = {axis: length_figures(one) for axis, one in opened.lengths_of.items()}
+    if wanted is None:
+        wanted = not is_remote(store) and float_bytes(opened) <= MOST_BYTES
+    values = count_values(opened) if wanted else None
     if as_json:
+        counts = None if values is None else {name: asdict(one) for name, one in values.items()}
         of_axes = {axis: asdict(figures) for axis, figures in lengths.items()}
-        click.echo(json.dumps({**facts, "lengths": of_axes}, indent=2))
+        click.echo(json.dumps({**facts, "lengths": of_axes, "values": counts}, indent=2))
         return
     out = console()
     whole = sum(shard["bytes"] or 0 for shard in facts["shards"])
@@ -48,6 +63,7 @@ def stats(store: str, backend: str | None, as_json: bool) -> None:
     out.print(_fields(opened))
     for axis, figures in lengths.items():
         _print_lengths(out, axis, figures)
+    _print_values(out, values)
     out.print(f"fingerprint {opened.fingerprint}")
 
 
@@ -83,6 +99,19 @@ def field_text(name: str, field: Field) -> str:
     """Return a field with its dtype and, where it is an array, its shape: ``x float32 [T, 80]``."""
     shape = shape_text(field)
     return f"{name} {field.dtype}" + ("" if shape == "[]" else f" {shape}")
+
+
+def _print_values(out: Console, values: dict[str, ValueCounts] | None) -> None:
+    if values is None:
+        out.print("values: not read; pass --values to count NaN and infinities")
+    elif values:
+        bad = {name: one for name, one in values.items() if one.nan or one.inf}
+        out.print("values: all finite" if not bad else "values that are not finite:")
+        for name, one in bad.items():
+            out.print(
+                f"  {name}: {one.nan:,} NaN, {one.inf:,} infinite, in {one.sequences:,} sequences",
+                style="yellow",
+            )
 
 
 def _print_lengths(out: Console, axis: str, figures: LengthFigures) -> None:

@@ -18,7 +18,7 @@ from seqdata.errors import SEE, SeqDataError, step_line
 from seqdata.loading.fetching import Fetching
 from seqdata.loading.head import delivered
 from seqdata.loading.made import Made, Making
-from seqdata.loading.mending import is_about_data, mend
+from seqdata.loading.mending import is_about_data, mend, shortened
 from seqdata.loading.occurrences import Occurrences
 from seqdata.loading.options import OnError, Update
 from seqdata.loading.output import Output
@@ -150,7 +150,12 @@ class Assembly:
     def _read(self, made: Made, number: int) -> SequenceBatch:
         batch = self._counted(made, number)
         with ranged(FETCH):
-            columns, batch.axes = self.fetch(made.request)
+            columns, axes = self.fetch(made.request)
+        if self.tools.fetching.reading.bounded:
+            made = self._making.one(shortened(made.step(), columns, axes))
+            batch = self._counted(made, number)
+            batch.num_tokens = delivered(batch)
+        batch.axes = axes
         with ranged(COLLATE):
             return self._collated(columns, batch, made)
 
@@ -190,7 +195,10 @@ class Assembly:
             tools.tally.add(
                 found, loader=tools.name, sequence=sequence, epoch=self.epoch, batch=step.number
             )
-        batch = self._counted(self._making.one(mended.step), number)
+        step = mended.step
+        if tools.fetching.reading.bounded:
+            step = shortened(step, mended.columns, mended.axes)
+        batch = self._counted(self._making.one(step), number)
         batch.num_tokens = delivered(batch)
         batch.axes = mended.axes
         return tools.collator(self._narrowed(mended.columns, batch, step), batch)
@@ -199,7 +207,7 @@ class Assembly:
         """Say what the step and its update count over all ranks: known from the plan."""
         update, share = self.update, self.share
         accumulate = update.accumulate
-        sure = self.tools.on_error == "raise"
+        sure = self.tools.on_error == "raise" and not self.tools.fetching.reading.bounded
         if share.world.size == 1 and not share.plan.lanes and sure:  # the step is this batch
             step_totals = batch.num_tokens, len(batch)
         else:

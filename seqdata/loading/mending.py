@@ -99,6 +99,27 @@ def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) ->
     return Mended(step, _columns(made, like), axes, errors)
 
 
+def shortened(step: Step, columns: Columns, axes: Axes) -> Step:
+    """Return a step whose spans are as long as what was delivered, which may be less than planned.
+
+    A row that holds nothing has weight 0.
+    """
+    along = (name for name in columns if name != TARGETS and axes.along(name) == axes.axis)
+    name = next(along, None)
+    if name is None:
+        return step
+    column: Any = columns[name]
+    lengths = np.asarray(column.lengths, dtype=np.int64)
+    if TARGETS not in columns:  # inputs and targets are one column
+        lengths = np.maximum(lengths - axes.shift.get(name, 0), 0)
+    spans, weights = step.spans.copy(), step.weights.copy()
+    spans[:, 2] = spans[:, 1] + lengths
+    if step.rows is not None:
+        lengths = np.add.reduceat(lengths, step.rows[:-1])
+    weights[lengths == 0] = 0
+    return step._replace(spans=spans, lengths=lengths, weights=weights)
+
+
 def _one(fetching: Fetching, request: Request, number: int) -> tuple[dict[str, Any], Axes]:
     """Give the pieces of one span by field: arrays (length, *shape), or texts."""
     part = slice(number, number + 1)

@@ -79,7 +79,8 @@ class Player:
         self._pool = BlockPool()
         collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
         fetching, occurrences = self._fetching()
-        if options.num_workers and isinstance(collator, Splitting):
+        self._refuse_bounded()
+        if options.num_workers and isinstance(collator, Splitting) and not self._reading.bounded:
             fetching = replace(fetching, collate=collator.collated)
         self._tools = Tools(
             fetching, occurrences, collator, output, together, options.on_error, options.tally,
@@ -276,6 +277,11 @@ class Player:
                 f"loader: `shift` is {self._reading.shift} with windows of a horizon of "
                 f"{plan.lookahead}, must be 0; use batch.context and batch.future"
             )
+        if self._reading.bounded and (plan.lanes or plan.lookahead):
+            raise ConfigError(
+                f"loader: {describe(self.policy)} needs exact lengths, but the transform's are "
+                "random (`.max_length`). Use it in a policy of whole sequences, or measure it."
+            )
         plan = plan.with_lookahead(plan.lookahead + self._reading.shift)
         if self.options.plan_ready is not None:
             self.options.plan_ready(plan)
@@ -305,6 +311,23 @@ class Player:
         if isinstance(collator, Allocating):
             return collator.with_allocator(self._pool.allocate)
         return collator
+
+    def _refuse_bounded(self) -> None:
+        """Raise if lengths that are known by a bound do not go with what else is asked."""
+        if not self._reading.bounded:
+            return
+        asked = {"on_error": self.options.on_error, "keep": getattr(self.policy, "keep", None)}
+        for name, value in (("on_error", "replace"), ("keep", "last")):
+            if asked[name] == value:
+                raise ConfigError(
+                    f"loader: `{name}`={value!r} needs exact lengths, but the transform's are "
+                    f"random (`.max_length`). Leave `{name}` out."
+                )
+        if isinstance(self.policy, Windows):
+            raise ConfigError(
+                "loader: windows need exact lengths, but the transform's are random "
+                "(`.max_length`). Let the transform keep lengths: it then sees each window."
+            )
 
     def _item_form(self) -> ItemForm | None:
         """Return what a ``collate_fn`` gets, where the data is a Dataset's and as it gave it."""

@@ -23,7 +23,7 @@ from seqdata.loading.options import PlayOptions
 from seqdata.protocols import Store
 from seqdata.storage.schema import TEXTS, default_axis
 from seqdata.storage.views import carried_of, stored_of
-from seqdata.transforms import axes_of, check_transform, lengths_of, name_of
+from seqdata.transforms import axes_of, check_transform, is_bounded, lengths_of, name_of
 
 _MOST_NAME, _DIGITS = 120, 16  # of a transform in a state
 
@@ -74,6 +74,11 @@ class Reading:
         return self.change is not None or self.measured is not None
 
     @property
+    def bounded(self) -> bool:
+        """Whether planned lengths are only what the transform's results have at most."""
+        return self.change is not None and is_bounded(self.transform)
+
+    @property
     def label(self) -> str:
         """The transform's name and a digest of its code; ``none`` without one.
 
@@ -89,7 +94,7 @@ class Reading:
         if self.measured is not None:
             return "; measure again (cache=False) if the transform was changed, else"
         if self.change is not None:
-            return " that `.lengths` says"
+            return f" that `.{'max_length' if self.bounded else 'lengths'}` says"
         return ", or say with `.lengths` how it changes them"
 
     @property

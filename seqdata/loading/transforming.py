@@ -9,7 +9,7 @@ flow: spans -> columns. Reads: columns of a ``Reading``. Makes: columns over new
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,30 @@ class Transforming:
             planned = wide[:, 2] - spans[:, 1]
             begins = np.zeros(len(spans), dtype=np.int64)
         self._check_lengths(results, planned, request.ids)
+        if reading.bounded:
+            request = self._shortened(results, request)
+            begins = request.spans[:, 1]
         return self._cut(results, begins, request)
+
+    def _shortened(self, results: Results, request: Request) -> Request:
+        """Return the request with spans that end where results do."""
+        names, spans = results.along(self.axes.axis), request.spans.copy()
+        if not names:
+            return request
+        found = results.columns[names[0]].lengths
+        for name in names[1:]:
+            bad = np.flatnonzero(results.columns[name].lengths != found)
+            if len(bad):
+                was, must = int(results.columns[name].lengths[bad[0]]), int(found[bad[0]])
+                raise self.wrong(
+                    int(request.ids[bad[0]]),
+                    f"gave field {name!r} {was} timesteps and {names[0]!r} {must}, must be equal",
+                    field=name,
+                )
+        true = np.maximum(found - self.reading.shift, 0)
+        spans[:, 1] = np.minimum(spans[:, 1], true)
+        spans[:, 2] = np.minimum(spans[:, 2], true)
+        return replace(request, spans=spans)
 
     def results(self, seen: Columns, request: Request) -> Results:
         """Transform what was read; lengths are not looked at.
@@ -140,11 +163,13 @@ class Transforming:
     ) -> None:
         for name in results.along(self.axes.axis):
             found = results.columns[name].lengths
-            bad = np.flatnonzero(found != planned)
+            bounded = self.reading.bounded
+            bad = np.flatnonzero(found > planned if bounded else found != planned)
             if not len(bad):
                 continue
             was, must = int(found[bad[0]]), int(planned[bad[0]])
             rule = "have" if self.reading.changes else "keep"
+            rule = "have at most" if bounded else rule
             raise self.wrong(
                 int(ids[bad[0]]),
                 f"gave field {name!r} {was} timesteps, must {rule} the planned {must}"

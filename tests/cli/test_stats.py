@@ -57,3 +57,28 @@ def test_a_folder_without_a_store_is_a_data_error(tmp_path):
     done = CliRunner().invoke(app, ["stats", str(tmp_path)])
     assert done.exit_code == 1
     assert "is empty, must hold a store" in done.stderr
+
+
+def test_values_that_are_not_finite_are_counted(tmp_path):
+    holes = [[1.0, 2.0], [np.nan, 1.0, np.inf], [0.0], [-np.inf, np.nan, np.nan]]
+    rows = [{"x": np.array(one), "y": np.float32(number)} for number, one in enumerate(holes)]
+    rows[2]["y"] = np.float32("nan")
+    write_store(tmp_path / "store", rows)
+    store = str(tmp_path / "store")
+    text = run(store)
+    assert "values that are not finite:\n" in text
+    assert "  x: 3 NaN, 2 infinite, in 2 sequences\n" in text
+    assert "  y: 1 NaN, 0 infinite, in 1 sequences\n" in text
+    values = json.loads(run(store, "--json"))["values"]
+    assert values["x"] == {"nan": 3, "inf": 2, "sequences": 2}
+    assert "values: not read; pass --values" in run(store, "--no-values")
+    assert json.loads(run(store, "--no-values", "--json"))["values"] is None
+
+
+def test_finite_values_and_stores_without_floats_are_said(store, tmp_path, monkeypatch):
+    assert "values: all finite\n" in run(store)
+    write_store(tmp_path / "integers", [np.arange(3)])
+    assert "values:" not in run(str(tmp_path / "integers"))
+    monkeypatch.setattr("seqdata.cli.stats.MOST_BYTES", 8)
+    assert "values: not read; pass --values" in run(store)
+    assert "values: all finite\n" in run(store, "--values")

@@ -107,7 +107,7 @@ def test_a_columnar_length_that_was_not_planned_names_the_sequence():
         return {"x": Ragged(x.values[:-1], x.lengths - np.array([0, 0, 1]))}
 
     with pytest.raises(
-        DecodeError, match=r"of sequence 's3': gave .* 2 timesteps, .* planned 3; ch"
+        DecodeError, match=r"of sequence 's3': gave .* 2 timesteps, .* planned 3, or say with"
     ):
         batch(shorten)
 

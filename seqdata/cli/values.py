@@ -1,0 +1,100 @@
+"""How many NaN and infinite values a store holds, by field: what ``seqdata stats`` says of them.
+
+Place in the flow: a store -> counts. Reads: all fields of floats, some timesteps at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.protocols import Store
+from seqdata.storage.schema import default_axis
+
+MOST_BYTES = 1 << 30  # that are read without being asked
+_RUN = 1 << 18  # timesteps that are read together
+_FEW = 1 << 12  # sequences that are read together
+
+
+@dataclass(slots=True)
+class ValueCounts:
+    """Values of one field that are not finite.
+
+    Attributes:
+        nan: Values that are no number.
+        inf: Infinite values, of either sign.
+        sequences: Sequences that hold one; one that is read in parts may count more than once.
+    """
+
+    nan: int = 0
+    inf: int = 0
+    sequences: int = 0
+
+
+def float_bytes(store: Store) -> int:
+    """Return the bytes of all fields of floats."""
+    total = 0
+    for field in store.fields.values():
+        if _is_float(field.dtype):
+            along = None if field.axis is None else store.lengths_of[field.axis]
+            steps = len(store) if along is None else int(along.sum(dtype=np.int64))
+            total += steps * np.dtype(field.dtype).itemsize * int(np.prod(field.shape, dtype=int))
+    return total
+
+
+def count_values(store: Store) -> dict[str, ValueCounts]:
+    """Count what is not finite, by field of floats.
+
+    Raises:
+        DataError: If what is stored is damaged.
+    """
+    floats = {name: one for name, one in store.fields.items() if _is_float(one.dtype)}
+    counts = {name: ValueCounts() for name in floats}
+    for axis in store.lengths_of:
+        names = [name for name, field in floats.items() if field.axis == axis]
+        for spans in _runs(store.lengths_of[axis], cut=True) if names else ():
+            _count(counts, store.read(spans, names, axis=axis))
+    names = [name for name, field in floats.items() if field.axis is None]
+    axis = default_axis(store.lengths_of)
+    for spans in _runs(store.lengths_of[axis], cut=False) if names else ():
+        _count(counts, store.read(spans, names, axis=axis))
+    return counts
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "complex"))
+
+
+def _runs(lengths: NDArray[Any], *, cut: bool) -> Iterator[NDArray[np.int64]]:
+    """Give spans of all sequences, some at a time: whole, in parts, or (not ``cut``) empty."""
+    spans: list[tuple[int, int, int]] = []
+    held = 0
+    for number, length in enumerate(lengths.tolist() if cut else [0] * len(lengths)):
+        for start in range(0, max(length, 1), _RUN):
+            stop = min(start + _RUN, length)
+            spans.append((number, start, stop))
+            held += stop - start
+            if held >= _RUN or len(spans) >= _FEW:
+                yield np.array(spans, dtype=np.int64)
+                spans, held = [], 0
+    if spans:
+        yield np.array(spans, dtype=np.int64)
+
+
+def _count(counts: dict[str, ValueCounts], columns: dict[str, Any]) -> None:
+    for name, column in columns.items():
+        bounds = np.zeros(len(column) + 1, dtype=np.int64)
+        np.cumsum(column.lengths, out=bounds[1:])
+        values = np.empty((int(bounds[-1]), *column.shape), dtype=column.dtype)
+        column.fill(values, bounds, None)
+        flat = values.reshape(len(values), -1)
+        bad = ~np.isfinite(flat)
+        if bad.any():
+            counts[name].nan += int(np.isnan(flat).sum())
+            counts[name].inf += int(np.isinf(flat).sum())
+            steps = np.flatnonzero(bad.any(axis=1))
+            counts[name].sequences += len(np.unique(np.searchsorted(bounds, steps, side="right")))
