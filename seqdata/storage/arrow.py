@@ -74,7 +74,7 @@ def open_arrow(
 def open_local(location: str | os.PathLike[str], *, verify: str | None = None) -> ArrowStore:
     """Open a store on this machine; see ``open_arrow``."""
     root = local_path(location)
-    if not (root / MANIFEST).exists():
+    if not os.path.lexists(root / MANIFEST):  # a link that leads nowhere is told as such
         raise _no_store(root)
     manifest = load_manifest(root)
     mode = mode_of(verify, manifest.checksums, str(root))
@@ -248,6 +248,11 @@ def _file(location: str, names: Sequence[str], shard: int) -> Place:
 
 def _no_store(root: Path) -> ConfigError | DataError:
     """Say what lies at a location where there is no manifest."""
+    if root.is_symlink() and not root.exists():
+        return ConfigError(
+            f"{root}: is a link to {os.readlink(root)!r}, which is not there, must lead to a "
+            "store's folder; check the path"
+        )
     if not root.exists():
         near = root.parent if root.parent.is_dir() else None
         have = sorted(path.name for path in near.iterdir())[:5] if near else []
@@ -256,9 +261,20 @@ def _no_store(root: Path) -> ConfigError | DataError:
             f"{root}: is not there ({found}), must be a store's folder; check the path"
         )
     place = Place(dataset=str(root))
-    if root.is_file():
-        with open(root, "rb") as file:
-            arrow = file.read(len(_MAGIC)) == _MAGIC
+    if not root.is_dir():
+        if not root.is_file():
+            return place.error(
+                DataError,
+                f"is a pipe, a device or a socket, must be a store's folder with {MANIFEST!r}; "
+                "check the path",
+            )
+        try:
+            with open(root, "rb") as file:
+                arrow = file.read(len(_MAGIC)) == _MAGIC
+        except OSError as error:
+            return place.error(
+                DataError, f"cannot be read ({error.strerror}), must be; check its rights"
+            )
         what = "a single Arrow file" if arrow else "a file, and no Arrow file"
         return place.error(
             DataError,

@@ -18,6 +18,13 @@ from seqdata.errors import ConfigError, DataError, FingerprintMismatch, MissingS
 from seqdata.storage.places import Place
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+_SHOWN = 100  # characters of a location
+_IMPOSSIBLE = {
+    errno.ELOOP: "leads to itself by its links, must lead to a file or folder",
+    errno.ENAMETOOLONG: "has a name that is too long, must be one of this file system",
+    errno.EACCES: "cannot be looked at (no permission), must be in folders that may be entered",
+    errno.EPERM: "cannot be looked at (no permission), must be in folders that may be entered",
+}
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 
 
@@ -27,7 +34,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     It means the same after ``chdir``, and in a worker process.
 
     Raises:
-        ConfigError: If the location is of another machine.
+        ConfigError: If the location is of another machine, or cannot be the path of a file.
 
     Examples:
         >>> local_path("file:///data/my%20store").as_posix()
@@ -38,14 +45,40 @@ def local_path(location: str | os.PathLike[str]) -> Path:
         raise ConfigError(f"store: location is {text!r}, must be a path; give a folder")
     scheme, separator, _ = text.partition("://")
     if not separator:
-        return Path(text).expanduser().absolute()
+        return _possible(text, text)
     url = urlsplit(text)
     if scheme != "file" or url.netloc not in ("", "localhost"):
         raise ConfigError(
             f"store: location {text!r} is remote ({scheme}), must be a local path or a file:// "
             "URL; copy it to a local folder first"
         )
-    return Path(unquote(url.path))
+    return _possible(unquote(url.path), text)
+
+
+def _possible(path: str, location: str) -> Path:
+    """Return an absolute path that may be a file's.
+
+    Raises:
+        ConfigError: If it cannot be, or if it cannot be looked at what is there.
+    """
+    try:
+        found = Path(path)
+        found = found.absolute() if path != location else found.expanduser().absolute()
+        os.stat(found)
+    except (FileNotFoundError, NotADirectoryError):  # it may be written; who reads it says so
+        return found
+    except ValueError:
+        what = "holds a NUL character, must be a path"
+    except RuntimeError as error:  # of expanduser
+        what = f"begins with '~' of nobody ({error}), must be a path"
+    except OSError as error:
+        what = _IMPOSSIBLE.get(error.errno or 0, "")
+        if not what:
+            return found
+    else:
+        return found
+    shown = repr(location if len(location) <= _SHOWN else f"{location[:_SHOWN]}…")
+    raise ConfigError(f"store: location {shown} {what}; check the path")
 
 
 def check_same(place: Place, found: str, opened: str) -> None:
@@ -137,7 +170,12 @@ def _now(name: str) -> str:
 
 
 def _open_link(root: Path, name: str, place: Place) -> int:
-    target = (root / name).resolve()
+    try:
+        target = (root / name).resolve()
+    except (RuntimeError, OSError) as error:  # until Python 3.12, and from then on
+        raise place.error(
+            DataError, "is a link that leads to itself, must lead to a file; restore it"
+        ) from error
     if not target.is_relative_to(root.resolve()):
         raise place.error(
             DataError,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from seqdata.errors import (
     ConfigError,
     CorruptShardError,
+    DataError,
     DecodeError,
     FingerprintMismatch,
     IncompleteDatasetError,
@@ -232,6 +233,13 @@ def _indexes(location: str, shards: Sequence[Shard]) -> list[ShardIndex]:
             f"with `seqdata index '{location}'`, or open with index='build'"
         )
     found = [index for index in made if index is not None]
+    if not any(map(len, found)):
+        only = shards[0].name if len(shards) == 1 else None
+        raise Place(dataset=location, file=only).error(
+            DataError,
+            "holds no samples, must hold one at least: files with a key and an extension, as "
+            "'utt-7.npy', not in a hidden folder; check the location, or write it again",
+        )
     for i, one in enumerate(found):
         if (one.algorithm, one.block) != (found[0].algorithm, found[0].block):
             raise Place(dataset=location, shard=i, file=one.shard).error(

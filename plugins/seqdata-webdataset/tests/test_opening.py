@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tarfile
 
 import numpy as np
 import pytest
@@ -251,3 +252,13 @@ def test_spans_of_another_shape_are_refused(folder):
     store = open_webdataset(folder)
     with pytest.raises(ConfigError, match=r"`spans` have shape \(2,\), must be \(n, 3\)"):
         store.read(np.array([0, 1]), ["cls"])
+
+
+@pytest.mark.parametrize("members", [[], [".hidden", "no-extension"]])
+def test_a_shard_without_samples_is_told(tmp_path, members):
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as out:
+        for name in members:
+            out.addfile(tarfile.TarInfo(name))
+    with pytest.raises(DataError, match=r'"x.tar"\): holds no samples, must hold one at'):
+        open_webdataset(path, index="build", progress=False)

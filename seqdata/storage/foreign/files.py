@@ -59,12 +59,30 @@ def files_of(root: Path) -> tuple[Path, list[str]]:
             "check the path"
         )
     if not root.is_dir():
+        _check_ordinary(root, root.name, str(root))
         return root.parent, [root.name]
     there = [one.name for one in root.iterdir()]
     state, named = root / STATE, []
     if state.is_file() and state.stat().st_size <= MOST_STATE:
         named = named_by_datasets(str(root), state.read_bytes(), there)
-    return root, chosen_of(str(root), there, named)
+    names = chosen_of(str(root), there, named)
+    for name in names:
+        _check_ordinary(root / name, name, str(root))
+    return root, names
+
+
+def _check_ordinary(path: Path, name: str, location: str) -> None:
+    """Refuse what is no file to read: opening a pipe would wait for ever."""
+    if path.is_file():
+        return
+    place = Place(dataset=location, file=name)
+    if path.is_symlink() and not path.exists():
+        raise place.error(
+            MissingShardError, "is a link to nothing, must lead to a file; restore it"
+        )
+    raise place.error(
+        DataError, "is a folder, pipe or device, must be an ordinary file; remove it from there"
+    )
 
 
 def chosen_of(location: str, there: Iterable[str], named: Sequence[str]) -> list[str]:

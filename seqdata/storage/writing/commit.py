@@ -8,6 +8,7 @@ folder.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -26,6 +27,8 @@ OWN_FILES = re.compile(r"part-\d{5,}\.(arrow|crc)|lengths-[A-Za-z0-9_-]+\.u(32|6
 FACTS = ".facts"  # ends the names of files that say that a shard is whole
 _MOVES = "moves.json"  # is there from just before the first rename on
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 @contextmanager
 def aside(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path]:
@@ -41,10 +44,19 @@ def aside(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path
     Raises:
         ConfigError: If there is a finished store, files that nobody finished, or another writer.
     """
+    _check_above(root)
     _sweep(root)
     check_free(root, overwrite=overwrite)
     was_empty = root.exists() and not any(root.iterdir())
-    make_folder(root)
+    try:
+        make_folder(root)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
+        raise ConfigError(
+            f"{root}: cannot be made ({error.strerror}), must be a folder to write to; choose "
+            "another path, or check the rights of the folder above it"
+        ) from error
     folder, lock = _claim(root, resume=resume)
     kept = False
     try:
@@ -58,6 +70,25 @@ def aside(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path
         let_go(lock)
         if not was_empty and not any(root.iterdir()):
             root.rmdir()
+
+
+def _check_above(root: Path) -> None:
+    """Refuse a folder that cannot be there: below a file, or in place of a link to nothing.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    if root.is_symlink() and not root.exists():
+        raise ConfigError(
+            f"{root}: is a link to {os.readlink(root)!r}, which is not there, must be a folder or "
+            "not there; make that folder, or remove the link"
+        )
+    above = next((one for one in root.parents if one.exists()), None)
+    if above is not None and not above.is_dir():
+        raise ConfigError(
+            f"{root}: lies below {str(above)!r}, which is a file, must lie in a folder; choose "
+            "another path"
+        )
 
 
 def check_free(root: Path, *, overwrite: bool) -> None:
