@@ -246,6 +246,30 @@ def _file(location: str, names: Sequence[str], shard: int) -> Place:
     return Place(dataset=location, shard=shard, file=names[shard], verify=True)
 
 
+def _no_folder(root: Path) -> DataError:
+    """Say what lies at a location that is no folder."""
+    place = Place(dataset=str(root))
+    if not root.is_file():
+        return place.error(
+            DataError,
+            f"is a pipe, a device or a socket, must be a store's folder with {MANIFEST!r}; "
+            "check the path",
+        )
+    try:
+        with open(root, "rb") as file:
+            arrow = file.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        return place.error(
+            DataError, f"cannot be read ({error.strerror}), must be; check its rights"
+        )
+    what = "a single Arrow file" if arrow else "a file, and no Arrow file"
+    return place.error(
+        DataError,
+        f"is {what}, must be a store's folder with {MANIFEST!r}; turn it into one with "
+        "`seqdata write`",
+    )
+
+
 def _no_store(root: Path) -> ConfigError | DataError:
     """Say what lies at a location where there is no manifest."""
     if root.is_symlink() and not root.exists():
@@ -260,27 +284,8 @@ def _no_store(root: Path) -> ConfigError | DataError:
         return ConfigError(
             f"{root}: is not there ({found}), must be a store's folder; check the path"
         )
-    place = Place(dataset=str(root))
     if not root.is_dir():
-        if not root.is_file():
-            return place.error(
-                DataError,
-                f"is a pipe, a device or a socket, must be a store's folder with {MANIFEST!r}; "
-                "check the path",
-            )
-        try:
-            with open(root, "rb") as file:
-                arrow = file.read(len(_MAGIC)) == _MAGIC
-        except OSError as error:
-            return place.error(
-                DataError, f"cannot be read ({error.strerror}), must be; check its rights"
-            )
-        what = "a single Arrow file" if arrow else "a file, and no Arrow file"
-        return place.error(
-            DataError,
-            f"is {what}, must be a store's folder with {MANIFEST!r}; turn it into one with "
-            "`seqdata write`",
-        )
+        return _no_folder(root)
     place = Place(dataset=str(root), file=MANIFEST, part="manifest")
     names = sorted(path.name for path in root.iterdir())
     own = [name for name in names if OWN_FILES.fullmatch(name)]

@@ -4,6 +4,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from seqdata_webdataset.files import map_shard
 from seqdata_webdataset.headers import walk
 
 from seqdata.errors import CorruptShardError, DecodeError, LimitError, UnsafeContentError
@@ -52,6 +53,28 @@ def test_sizes_may_be_written_in_binary(tar):
 def test_a_size_may_be_told_by_a_header_before(tar):
     path = tar([("a.npy", b"abcd", {"pax_headers": {"size": "4"}})], format=tarfile.PAX_FORMAT)
     assert walked(path) == [(b"a.npy", 1536, 4)]
+
+
+@pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_members_of_more_than_8_gib_are_walked_over(tmp_path, format):
+    sizes = {"a.npy": 9 << 30, "b.npy": 5, "c.npy": (17 << 30) + 1}
+    path, at, begins = tmp_path / "x.tar", 0, {}
+    with path.open("wb") as file:  # sparse: only headers take room
+        for name, size in sizes.items():
+            about = tarfile.TarInfo(name)
+            about.size = size
+            header = about.tobuf(format)
+            assert (b" size=" in header) == (format == tarfile.PAX_FORMAT and size >= 8 << 30)
+            file.seek(at)
+            file.write(header)
+            begins[name] = at + len(header)
+            at = begins[name] + -(-size // 512) * 512
+        file.truncate(at + 1024)
+    assert path.stat().st_blocks < 1000
+    found = list(walk(map_shard(path, PLACE), PLACE))
+    assert found == [(name.encode(), begins[name], size) for name, size in sizes.items()]
+    with tarfile.open(path) as due:
+        assert [(one.offset_data, one.size) for one in due] == [one[1:] for one in found]
 
 
 def test_sums_of_signed_bytes_are_known(tar):

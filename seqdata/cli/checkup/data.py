@@ -17,7 +17,9 @@ from seqdata.errors import SeqDataError, SeqDataWarning
 from seqdata.opening.data import open_store
 from seqdata.opening.forms import form_of
 from seqdata.protocols import Store
-from seqdata.storage.remote.urls import without_secrets
+from seqdata.storage.remote.files import remote_files
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import is_remote, parted, without_secrets
 
 _READ = 16  # sequences that are looked at
 _STEPS = 4_096  # timesteps of each, at most
@@ -58,8 +60,29 @@ def data_findings(location: str, store: Store) -> Iterator[Finding]:
             "none: the files are not ours, damage is not noticed",
             "write them as a store: seqdata write",
         )  # fmt: skip
+        if is_remote(location):
+            yield _versions(location, store)
     if count:
         yield _sample(location, store)
+
+
+def _versions(location: str, store: Store) -> Finding:
+    """Look whether the server tells one version of a file without a digest from another."""
+    where, name = without_secrets(location), store.shards[0]
+    files = remote_files(parted(location)[0] if where.endswith(name) else location, Remote())
+    try:
+        tag = files.stat(name).tag
+    except SeqDataError as error:
+        return Finding(where, "versions", "bad", str(error), "see the message's end")
+    if tag is not None:
+        return Finding(where, "versions", "ok", "the server tells when a file is another")
+    return Finding(
+        where, "versions", "warn",
+        f"the server tells no ETag and no time of change of {name!r}: a file that is replaced by "
+        "one of the same size is not noticed, and the copy in the cache goes on being read",
+        "give each version a name of its own, serve the files by another server, or write them as "
+        "a store: seqdata write",
+    )  # fmt: skip
 
 
 def lengths_finding(location: str, axis: str, lengths: Any) -> Finding:
