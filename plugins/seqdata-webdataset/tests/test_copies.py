@@ -11,6 +11,7 @@ from seqdata import CorruptSampleError, Remote
 from seqdata.protocols import Field
 from seqdata.testing.faults.network import folder_of, served
 from seqdata.testing.stores import digest_of
+from seqdata.testing.waiting import patient
 
 DECODED = {"json": {"a": Field("int64", (), "a")}}
 
@@ -70,7 +71,7 @@ def test_a_damaged_copy_is_mended(web, folder, tmp_path, caplog, first, stop, sc
 
 @pytest.mark.parametrize("name", ["mel.npy", "txt"])
 def test_members_that_came_wrong_by_ranges_are_brought_again(web, folder, tmp_path, caplog, name):
-    remote = Remote(how="ranges", cache_dir=tmp_path / "shard-cache", retry_seconds=2)
+    remote = Remote(how="ranges", cache_dir=tmp_path / "shard-cache", retry_seconds=patient(2))
     spans = np.zeros((30, 3), dtype=np.int64)
     spans[:, 0] = np.arange(30)
     local = open_webdataset(folder)

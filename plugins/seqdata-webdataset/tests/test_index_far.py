@@ -13,6 +13,7 @@ from seqdata.errors import RemoteReadError
 from seqdata.testing.faults import network
 from seqdata.testing.faults.network import before, served
 from seqdata.testing.stores import check_store, digest_of
+from seqdata.testing.waiting import patient
 
 
 @pytest.fixture
@@ -83,6 +84,6 @@ def test_where_nothing_may_be_written_it_is_kept_in_the_cache_until_it_may(
 
 def test_a_server_that_does_not_answer_is_no_missing_index(s3, bucket, behind, tmp_path):
     behind.fault, behind.hits = network.unavailable(), "seqdata-index"
-    remote = options(s3, tmp_path, behind.url, retry_seconds=0.5, stall_seconds=2)
+    remote = options(s3, tmp_path, behind.url, retry_seconds=patient(0.5), stall_seconds=patient(2))
     with pytest.raises(RemoteReadError):
         open_webdataset(f"s3://{bucket}/x-000.tar", remote=remote, index="build")

@@ -20,6 +20,7 @@ from seqdata.protocols import Field
 from seqdata.testing.faults import network
 from seqdata.testing.faults.network import folder_of, served
 from seqdata.testing.stores import check_store, digest_of
+from seqdata.testing.waiting import patient
 
 BLOCK = 64 << 10
 LONG = 7  # the number of a sequence of 40,000 timesteps of 12 bytes
@@ -206,7 +207,9 @@ def test_another_shard_in_its_place_is_refused_before_anything_of_it_is_read(web
 @pytest.mark.parametrize("fault", [network.unavailable, network.reset, network.short])
 def test_what_passes_is_tried_again(web, ranges, folder, fault):
     server, _ = web
-    store = open_store(location_of(server), remote=ranges(retry_seconds=20, stall_seconds=5))
+    store = open_store(
+        location_of(server), remote=ranges(retry_seconds=patient(20), stall_seconds=patient(5))
+    )
     read(store, LONG, 0, 1)
     server.fault, server.hits = fault(1), "x-000.tar"
     must = open_webdataset(folder)
@@ -215,7 +218,9 @@ def test_what_passes_is_tried_again(web, ranges, folder, fault):
 
 def test_what_does_not_pass_names_shard_bytes_and_attempts(web, ranges):
     server, _ = web
-    store = open_store(location_of(server), remote=ranges(retry_seconds=0.5, stall_seconds=1))
+    store = open_store(
+        location_of(server), remote=ranges(retry_seconds=patient(0.5), stall_seconds=patient(1))
+    )
     read(store, LONG, 0, 1)
     server.fault, server.hits = network.unavailable(), "x-000.tar"
     with pytest.raises(RemoteReadError) as caught:

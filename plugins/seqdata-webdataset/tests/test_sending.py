@@ -20,6 +20,7 @@ from seqdata.errors import (
 from seqdata.storage.remote.store import RemoteStore
 from seqdata.testing.faults import network
 from seqdata.testing.faults.network import before, folder_of, served
+from seqdata.testing.waiting import patient
 
 SHARD = 20_000
 
@@ -112,7 +113,7 @@ def test_what_is_not_ours_is_never_replaced(s3, bucket, remote):
 def test_an_unfinished_writing_is_no_data_and_is_gone_on_with(s3, bucket, remote, whole):
     location = f"s3://{bucket}/data"
     with served(before(*s3[1]["endpoint_url"].removeprefix("http://").split(":"))) as faulty:
-        how = remote(faulty.url, retry_seconds=3, stall_seconds=5)
+        how = remote(faulty.url, retry_seconds=patient(3), stall_seconds=patient(5))
         faulty.fault, faulty.hits = network.unavailable(), "data/shard-000002.tar"
         with pytest.raises(RemoteReadError, match=r'"shard-000002.tar".*cannot be written'):
             write(location, how)

@@ -11,6 +11,7 @@ from seqdata.storage.remote.bodies import LISTING_BYTES
 from seqdata.storage.remote.files import remote_files
 from seqdata.testing.faults.hostile import Endless
 from seqdata.testing.faults.network import Answer, folder_of, served
+from seqdata.testing.waiting import patient
 from tests.storage.remote.samples import write
 
 CONTENT = bytes(range(256)) * 16
@@ -27,7 +28,9 @@ def web(tmp_path):
 
 @pytest.fixture
 def remote(tmp_path):
-    return Remote(cache_dir=tmp_path / "cache", retry_seconds=1.5, stall_seconds=20.0)
+    return Remote(
+        cache_dir=tmp_path / "cache", retry_seconds=patient(1.5), stall_seconds=patient(20.0)
+    )
 
 
 def test_a_body_that_never_ends_is_left_after_what_was_asked_for(web, remote):

@@ -16,6 +16,7 @@ from seqdata import Bucketed, CacheError, Loader, Remote, open_store
 from seqdata.storage.remote.cache import Wanted
 from seqdata.testing.faults import network
 from seqdata.testing.faults.limits import small_files
+from seqdata.testing.waiting import patient
 from tests.storage.remote.cached import SIZE, cache_at, files_in, first, folder_in
 from tests.storage.remote.samples import read_all, spans_of
 
@@ -50,7 +51,7 @@ def test_the_cache_stays_bounded_and_drops_what_was_not_used_for_longest(web, tm
 
 
 def test_what_is_read_is_never_removed(web, tmp_path):
-    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE, stall_seconds=0.3)
+    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE, stall_seconds=patient(0.3))
     held = cache.hold(Wanted("a"))
     view = np.frombuffer(held.mapping, dtype=np.uint8)
     path = held.path
@@ -65,7 +66,7 @@ def test_what_is_read_is_never_removed(web, tmp_path):
 
 
 def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
-    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE, stall_seconds=0.2)
+    cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE, stall_seconds=patient(0.2))
     held = [cache.hold(Wanted(name)) for name in "ab"]
     text = r"1048576 bytes are needed and 0 of 2097152 are free, the rest is being read, must have"
     with pytest.raises(CacheError, match=text) as caught:
@@ -106,7 +107,7 @@ def test_threads_that_want_the_same_file_fetch_it_once(web, tmp_path):
     for one in threads:
         one.start()
     for one in threads:
-        one.join(30)
+        one.join(patient())
     assert found == [3] * 6
     assert len([one for one in web.asked if one == ("GET", "/d")]) == 1
 
@@ -126,7 +127,7 @@ def go(child):
 
 
 def ended(child):
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=patient())
     return out.split("\n")[:-1]
 
 
@@ -170,8 +171,8 @@ def killed(web, tmp_path, instant):
     go(child)
     time.sleep(instant)
     child.kill()
-    child.communicate(timeout=60)
-    cache = cache_at(web, tmp_path, cache_bytes=4 * SIZE, stall_seconds=2)
+    child.communicate(timeout=patient())
+    cache = cache_at(web, tmp_path, cache_bytes=4 * SIZE, stall_seconds=patient(2))
     for number, name in enumerate("abcd"):
         content = np.frombuffer(cache.hold(Wanted(name)).mapping, dtype=np.uint8)
         assert (content == number).all()
@@ -203,7 +204,7 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_free(web, tmp_path):
 def test_a_store_larger_than_the_cache_is_read_through_it(store_of_many, tmp_path):
     local, made, largest, others = store_of_many
     most = 2 * largest + others
-    remote = Remote(cache_dir=tmp_path / "cache", cache_bytes=most, stall_seconds=5)
+    remote = Remote(cache_dir=tmp_path / "cache", cache_bytes=most, stall_seconds=patient(5))
     store = open_store(made.url, remote=remote)
     for number in range(0, len(local), 3):
         one = spans_of(local, [number])

@@ -12,6 +12,7 @@ from seqdata.storage import locking
 from seqdata.storage.remote import cache as cache_module
 from seqdata.storage.remote import folder as folder_module
 from seqdata.storage.remote.cache import Wanted
+from seqdata.testing.waiting import patient
 from tests.storage.remote.cached import SIZE, cache_at, files_in, first, folder_in
 
 
@@ -147,5 +148,5 @@ def test_the_folder_may_be_removed_over_and_over_while_a_store_is_read(store_of_
                 assert batch["x"].equal(due["x"])
     finally:
         ended.set()
-        remover.join(30)
+        remover.join(patient())
     assert len(rounds) > 1

@@ -128,7 +128,7 @@ def test_two_readers_of_one_store_get_what_lies_here(far, tmp_path):
 
 def test_what_could_not_be_read_is_asked_for_again(far, tmp_path):
     local, server = far
-    store = reading(server, tmp_path, retry_seconds=1, stall_seconds=1)
+    store = reading(server, tmp_path, retry_seconds=patient(1), stall_seconds=patient(1))
     spans = np.array([[0, 0, 10], [5, 0, 10]])
     store.read(np.array([[0, 30_000, 30_010]]), ["x"])
     server.fault, server.hits = network.unavailable(), local.shards[-1]

@@ -10,6 +10,7 @@ import pytest
 
 from seqdata import CorruptSampleError, CorruptShardError, Fixed, Loader, Remote, open_store
 from seqdata.testing.faults.network import folder_of, served
+from seqdata.testing.waiting import patient
 from tests.storage.remote.cached import folder_in
 from tests.storage.remote.samples import read_all, spans_of, write
 
@@ -42,7 +43,7 @@ def web(tmp_path):
 
 
 def opened(web, tmp_path, how="cache", **options):
-    remote = Remote(how=how, cache_dir=tmp_path / "cache", retry_seconds=2)
+    remote = Remote(how=how, cache_dir=tmp_path / "cache", retry_seconds=patient(2))
     return open_store(web[1].url, remote=remote, **options)
 
 

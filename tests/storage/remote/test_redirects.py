@@ -11,6 +11,7 @@ import pytest
 from seqdata import ConfigError, Remote, RemoteReadError, UnsafeContentError, open_store
 from seqdata.storage.remote.files import remote_files
 from seqdata.testing.faults.network import Answer, folder_of, served
+from seqdata.testing.waiting import patient
 from tests.storage.remote.samples import read_all, write
 
 CONTENT = bytes(range(256)) * 16
@@ -35,7 +36,10 @@ def web(tmp_path):
 
 def quick(tmp_path, **options):
     return Remote(
-        cache_dir=tmp_path / "cache", retry_seconds=1.5, stall_seconds=1.0, storage_options=options
+        cache_dir=tmp_path / "cache",
+        retry_seconds=patient(1.5),
+        stall_seconds=patient(1.0),
+        storage_options=options,
     )
 
 

@@ -24,6 +24,7 @@ from seqdata.cli.app import app
 from seqdata.errors import SeqDataError
 from seqdata.testing.faults import network
 from seqdata.testing.faults.network import folder_of, served
+from seqdata.testing.waiting import patient
 from tests.storage.remote.samples import sequences, write
 
 SECRETS = ("p4ssw0rd", "AKIA77", "s1gn4ture", "t0k3n", "k3y-of-s3")
@@ -85,7 +86,7 @@ def test_an_arrow_store_shows_no_secret(web, remote, tmp_path, shown):
     shown(f"{data!r} {data.hparams if hasattr(data, 'hparams') else ''}")
     shown(files_of(tmp_path / "cache"))
     many = np.array([[number, 0, 1] for number in range(len(store))])
-    other = replace(remote, cache_dir=tmp_path / "other", retry_seconds=0.5)
+    other = replace(remote, cache_dir=tmp_path / "other", retry_seconds=patient(0.5))
     for fault in (network.refused(), network.unavailable(), network.reset()):
         web.fault = fault
         shown(error_of(lambda: open_store(with_secrets(f"{web.url}/arrow"), remote=other)))
@@ -103,7 +104,7 @@ def test_tar_shards_show_no_secret(web, remote, tmp_path, shown, monkeypatch):
     shown(f"{store!r} {store} {store.location} {store.place(3)} {store.take([1])!r}")
     next(iter(Loader(store, Bucketed(8), seed=1)))
     shown(files_of(tmp_path / "cache") + files_of(tmp_path / "kept"))
-    other = replace(remote, cache_dir=tmp_path / "other", retry_seconds=0.5)
+    other = replace(remote, cache_dir=tmp_path / "other", retry_seconds=patient(0.5))
     for fault in (network.refused(), network.unavailable(), network.reset()):
         web.fault = fault
         shown(error_of(lambda: open_store(location, remote=other, index="build")))
@@ -118,7 +119,10 @@ def test_wrong_arguments_show_no_secret(web, tmp_path, shown):
         with_secrets("https://host/x.tar.gz"), with_secrets(f"{web.url}/x.parquet"),
     ):  # fmt: skip
         short = Remote(
-            retry_seconds=0.2, stall_seconds=0.2, cache_dir=tmp_path, storage_options=OPTIONS
+            retry_seconds=patient(0.2),
+            stall_seconds=patient(0.2),
+            cache_dir=tmp_path,
+            storage_options=OPTIONS,
         )
         for options in (
             {"verify": "sometimes"}, {"index": "sometimes"}, {"schema": {"nope": "int32"}},

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from pathlib import Path
 
 import fsspec
@@ -27,6 +26,7 @@ from seqdata import (
 )
 from seqdata.testing.faults.network import folder_of, served
 from seqdata.testing.stores import check_store
+from seqdata.testing.waiting import until
 from tests.storage.remote.samples import read_all, sequences, spans_of, write
 
 
@@ -140,11 +140,7 @@ def test_what_the_next_batches_need_is_fetched_ahead(web, local, tmp_path):
     assert store.expect(np.array([0, 1])) is True
     assert store.expect(np.arange(len(local))) is False or len(local.shards) <= 4
     wanted = store._wanted(0)
-    for _ in range(500):
-        if store._cache.has(wanted):
-            break
-        threading.Event().wait(0.01)
-    assert store._cache.has(wanted)
+    assert until(lambda: store._cache.has(wanted))
 
 
 METHODS = [(0, None), (2, "forkserver"), (2, "spawn"), (2, "fork")]

@@ -12,6 +12,7 @@ from seqdata import (
     write_store,
 )
 from seqdata.testing.faults import network
+from seqdata.testing.waiting import patient
 from tests.storage.remote.samples import read_all, sequences, write
 
 
@@ -40,7 +41,7 @@ def test_a_writer_that_fails_while_it_sends_leaves_no_store_and_is_gone_on_with(
     s3, bucket, remote, faulty, tmp_path
 ):
     location = f"s3://{bucket}/store"
-    how = remote(faulty.url, retry_seconds=5, stall_seconds=5)
+    how = remote(faulty.url, retry_seconds=patient(5), stall_seconds=patient(5))
     faulty.fault, faulty.hits = network.unavailable(), "part-00001.arrow"
     with pytest.raises(RemoteReadError, match=r'"part-00001.arrow".*cannot be written \(.*tried'):
         write(location, remote=how)
