@@ -374,3 +374,16 @@ def test_a_file_of_another_release_names_what_it_lacks(store):
     file = described({"train": {"path": store}, "batching": "bucketed"})
     with pytest.raises(ConfigError, match=r"has no `data\.eval_batching`, must have all arguments"):
         file.options(Path(NAME), "train", None)
+
+
+def test_a_file_from_before_there_were_some_arguments_is_replayed(store):
+    fit(SequenceDataModule(train=store, batching=Bucketed(4), seed=3), max_epochs=1)
+    path = Path(NAME)
+    wanted = again(1)
+    told = yaml.safe_load(path.read_text())
+    for name in ("eval_transform", "dtype", "check_values"):
+        del told["data"][name]
+    path.write_text(yaml.safe_dump(told))  # without its seal, as older files
+    made = again(1)
+    assert made.ids.tolist() == wanted.ids.tolist()
+    assert torch.equal(made["x"], wanted["x"])
