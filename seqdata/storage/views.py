@@ -57,7 +57,7 @@ class SequenceStore(Store):
         MemoryStore(2 sequences)
           x  int64  (time,)
           y  int64  per sequence
-          lengths along 'time': 1 ██ 3, median 2
+          lengths along 'time': 1 █ █ 3, median 2
     """
 
     __slots__ = ()
