@@ -35,6 +35,7 @@ Place in the flow: below everything.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -52,9 +53,9 @@ class SeqDataError(Exception):
     """Base of every error that seqdata raises on purpose.
 
     Args:
-        message: One text. Where it holds a trailer line ``seqdata: {json}`` (a traceback's note
-            that travelled through another library's worker process), the facts are read back from
-            it.
+        message: One text. Where it holds a trailer line ``seqdata: {json}`` (a note that is added
+            in the workers of a torch DataLoader alone, which pass errors on as text), the facts are
+            read back from it.
 
     Attributes:
         facts: What is known of the place: ``shard``, ``sequence``, ``field``, ``offset``,
@@ -65,7 +66,7 @@ class SeqDataError(Exception):
         text, facts = _parse(message)
         super().__init__(text)
         self.facts: dict[str, Fact] = facts
-        if facts:
+        if facts and _is_in_torch_worker():
             self.add_note(_NOTE + json.dumps(facts))
 
     @classmethod
@@ -141,9 +142,10 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def trailer(**facts: Fact) -> str:
-    """Give the line that carries facts in a note of somebody else's exception."""
-    return _NOTE + json.dumps(facts)
+def _is_in_torch_worker() -> bool:
+    """Return whether this is a worker of a torch DataLoader, which passes errors on as text."""
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return getattr(worker, "_worker_info", None) is not None
 
 
 def _parse(message: str) -> tuple[str, dict[str, Fact]]:

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import ConfigError, Fact, SeqDataError
+from seqdata.errors import ConfigError, Fact
 
 MAX_ERRORS = 100
 """Errors in the data that a run may go on from, by default."""
@@ -90,7 +90,7 @@ class Tally:
         Raises:
             Exception: The error itself, where it is one too many.
         """
-        known = {**error.facts, **facts} if isinstance(error, SeqDataError) else dict(facts)
+        known = {**getattr(error, "facts", {}), **facts}
         line = {"error": type(error).__name__, "message": str(error)[:_MOST_TEXT], **known}
         key = _key(line)
         with self._lock:

@@ -8,6 +8,7 @@ flow: spans -> columns. Reads: columns of a ``Reading``. Makes: columns over new
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.axes import TARGETS, Axes, unknown_name
-from seqdata.errors import ConfigError, DecodeError, Fact, SeqDataError, trailer
+from seqdata.errors import ConfigError, DecodeError, Fact, SeqDataError
 from seqdata.loading.columnar import shown, taken
 from seqdata.loading.pieces import Generator, pieces_of
 from seqdata.loading.reading import Reading
@@ -237,5 +238,6 @@ def _told(error: Exception, where: str, facts: Mapping[str, Fact]) -> Exception:
         return error.with_place(f"in the {where}", **facts).with_traceback(error.__traceback__)
     error.add_note(f"in the {where}")
     if facts:
-        error.add_note(trailer(**facts))
+        with contextlib.suppress(AttributeError, TypeError):  # an exception without attributes
+            vars(error).setdefault("facts", dict(facts))
     return error

@@ -165,9 +165,9 @@ def test_what_a_transform_raises_says_where():
         batch(broken)
     assert caught.value.__notes__ == [
         "in the transform of sequence 's2'",
-        'seqdata: {"dataset": "memory", "key": "s2", "sequence": 1}',
         "in epoch 0, batch 0 (step 0, rank 0 of 1)",
     ]
+    assert caught.value.facts == {"dataset": "memory", "key": "s2", "sequence": 1}
 
 
 def test_a_transform_is_a_function():

@@ -19,7 +19,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from seqdata.errors import ConfigError, SeqDataError, SeqDataWarning
+from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.lightning import adapter
 from seqdata.lightning.callbacks.batches import BatchFacts, facts_of, loader_of
 
@@ -104,7 +104,7 @@ class RankFileLogger(Callback):
                 "stage": trainer.state.stage,
                 "error": type(exception).__name__,
                 "message": str(exception)[:_MOST_TEXT],
-                "facts": exception.facts if isinstance(exception, SeqDataError) else {},
+                "facts": getattr(exception, "facts", {}),
                 "notes": [note[:_MOST_TEXT] for note in getattr(exception, "__notes__", ())],
                 "traceback": text[-_MOST_TEXT:],
             },
