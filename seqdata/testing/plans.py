@@ -97,7 +97,9 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
     ends = np.zeros(len(lengths), dtype=np.int64)
     np.maximum.at(ends, numbers, stops)
     at_end = cut[numbers[firsts]] & (ends == lengths)[numbers[firsts]]  # the beginning is cut off
-    before[firsts] = np.where(at_end, np.maximum(starts[firsts], 1), 0)
+    before[firsts] = np.where(at_end, starts[firsts], 0)
+    whole = np.zeros(len(lengths), dtype=np.bool_)
+    whole[numbers[firsts]] = (starts[firsts] == 0) & (ends == lengths)[numbers[firsts]]
     wrong = np.flatnonzero(starts != before)
     if len(wrong):
         number = int(numbers[wrong[0]])
@@ -107,7 +109,7 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
         )
     expected = lengths.copy()
     expected[report.dropped] = 0
-    fits = np.where(cut, ends > 0, ends == expected)
+    fits = np.where(cut, (ends > 0) & ~whole, ends == expected)
     if targets_only:
         fits = ends <= expected
         fits &= int((expected - ends).sum()) == min(targets_only, int(expected.sum()))
