@@ -174,7 +174,7 @@ def test_every_argument_is_typed_and_its_type_is_there():
     names = inspect.signature(SequenceDataModule).parameters
     assert set(names) == set(hints) - {"return"}
     kinds = {type(parameter.default) for parameter in names.values()}
-    assert kinds <= {int, float, str, type(None)}  # for the CLI
+    assert kinds <= {bool, int, float, str, type(None)}  # for the CLI
 
 
 def test_batches_per_update_sets_the_trainers_accumulation_and_takes_it_back():
