@@ -1,14 +1,13 @@
 """Workers that do not go on: given up after a bound, with a warning before and their stack."""
 
 import logging
-import time
 from pathlib import Path
 
 import pytest
 
 from seqdata.errors import StallError
 from seqdata.loading.workers import ends
-from seqdata.testing.waiting import patient
+from seqdata.testing.waiting import patient, until
 from tests.loading.workers import parts
 from tests.loading.workers.parts import At, Heard, lives, playing
 from tests.loading.workers.test_errors import BEFORE, played
@@ -68,12 +67,17 @@ def test_a_stuck_worker_whose_task_nobody_wants_any_more_is_found_out_too(stalls
             list(mine)
 
 
-def test_a_training_process_that_was_stopped_itself_does_not_give_up_its_workers(monkeypatch):
-    ours, waited = time.monotonic, [0.0]
-    monkeypatch.setattr("seqdata.loading.workers.crew.time.monotonic", lambda: ours() + waited[0])
+def test_a_training_process_that_was_stopped_itself_does_not_give_up_its_workers(clock):
+    looks = [0]
 
-    with playing(parts.Slowly(0.1), stall_timeout=patient(3.0), prefetch=0) as mine:
-        for number, _ in enumerate(mine):
-            waited[0] += 600.0  # as between Ctrl-Z and fg
-            if number == 2:
-                break
+    def now():
+        looks[0] += Path(parts.ACTS).exists()
+        clock.seconds += 600.0 * (looks[0] == 3)  # as between Ctrl-Z and fg
+        if looks[0] == 6:
+            Path("go").touch()
+        return clock.seconds
+
+    clock.rule("seqdata.loading.workers.crew", now=now)
+    with playing(At(lambda: until(Path("go").exists)), stall_timeout=3.0) as mine:
+        assert len(list(mine)) == 15
+    assert looks[0] >= 6
