@@ -68,6 +68,8 @@ def test_the_other_project_is_found_with_its_files(folder, monkeypatch):
     known.mkdir()
     known.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: seqdata\nVersion: 0.2.2\n")
     known.joinpath("RECORD").write_text("seqdata/_io/read.py,,\nseqdata/__init__.py,,\n")
+    (folder / "seqdata" / "_io").mkdir()
+    (folder / "seqdata" / "_io" / "read.py").touch()  # importlib_metadata leaves out what is gone
     monkeypatch.syspath_prepend(folder)
     assert installed.foreign_release() == "seqdata 0.2.2"
     assert installed.foreign_files() == []  # it lies elsewhere

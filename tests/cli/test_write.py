@@ -193,7 +193,7 @@ def test_a_folder_without_rights_is_one_line(folder):
         target = "closed/store"
     (folder / "a").write_bytes(b"a")
     done = write("a", target)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert done.stderr.startswith("error: ")
 
 

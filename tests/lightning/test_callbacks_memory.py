@@ -120,8 +120,8 @@ def test_out_of_memory_tells_batch_shape_ids_budget_and_command(tmp_path):
 def test_the_command_is_of_the_run_file_where_there_is_one(tmp_path):
     seqdata.write_store(tmp_path / "store", ({"x": one} for one in sequences(23)))
     data = seqdata.SequenceDataModule(train=tmp_path / "store", batching=Bucketed(4), seed=1)
-    (note,) = notes_of(Full(at=8), data, default_root_dir=tmp_path)
-    assert note.endswith("See it: seqdata replay seqdata-run.yaml --epoch 1 --batch 2")
+    (note,) = notes_of(Full(at=8), data, default_root_dir=tmp_path / "run")
+    assert note.endswith("See it: seqdata replay run/seqdata-run.yaml --epoch 1 --batch 2")
 
 
 def test_out_of_memory_in_the_first_batch_knows_no_budget_that_fits():

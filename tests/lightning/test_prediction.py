@@ -364,7 +364,7 @@ def test_what_a_killed_run_has_left_is_removed(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"PredictionWriter: .* must be a folder that can"):
+    with pytest.raises(ConfigError, match=r"lies below .*, which is a file, must lie in a folder"):
         predict(data_of(), tmp_path / "file" / "out")
 
 

@@ -88,12 +88,13 @@ def find_shards(location: str, remote: Remote | None = None, *, there: bool = Fa
         CorruptShardError: If the list of a folder's shards is damaged.
     """
     found: list[Shard] = []
-    for part in location.split(JOINED):
-        if _is_program(part):
-            raise UnsafeContentError(
-                f"webdataset: {part!r} would run a program, must be a path; run it yourself and "
-                "open the file that it makes"
-            )
+    parts = location.split(JOINED)
+    for part in filter(_is_program, parts):  # before any of them is looked for
+        raise UnsafeContentError(
+            f"webdataset: {part!r} would run a program, must be a path; run it yourself and open "
+            "the file that it makes"
+        )
+    for part in parts:
         probed = not (there and "{" in part and _most(part) > _MANY)
         for one in _expanded(part, location):
             name = shown(one)

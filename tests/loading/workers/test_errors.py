@@ -53,7 +53,7 @@ def test_an_exception_keeps_class_text_and_fields_and_tells_its_place():
     assert 'raise Custom("told to fail", 7)' in cause
     notes = "\n".join(error.__notes__)
     assert "in the transform of sequence 's33'" in notes
-    assert '"sequence": 33' in notes
+    assert error.facts["sequence"] == 33
     assert "in worker 0 (pid " in notes
     assert "in epoch 0, batch 8 (step 8, rank 0 of 1)" in notes
     assert cause in "".join(traceback.format_exception(error))
