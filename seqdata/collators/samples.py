@@ -56,9 +56,16 @@ class Samples:
         for name, column in columns.items():
             along = axes.along(name) is not None
             _add(samples, name, column, ragged=along, form=forms.get(name, "tensor"))
-        if self.form is None:
-            return self.collate_fn(samples)
-        return self.collate_fn([self.form.item(sample) for sample in samples])
+        items = samples if self.form is None else [self.form.item(sample) for sample in samples]
+        try:
+            return self.collate_fn(items)
+        except Exception as error:
+            error.add_note(
+                f"in the `collate_fn`, which got a list of {count} samples, each a "
+                f"{type(items[0]).__name__} with {', '.join(samples[0])}. Lengths differ from "
+                "sequence to sequence: pad there, or pass no `collator`, and batches are padded"
+            )
+            raise
 
     def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
         """Put what the function made into a batch.

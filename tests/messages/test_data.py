@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch.utils.data import default_collate
 
 from seqdata import (
     Bucketed,
@@ -186,6 +187,16 @@ def test_a_transform_that_raises(store):
 @says(ConfigError, "lambda", "module", "fork")
 def test_a_lambda_for_workers(store):
     list(Loader(store, Bucketed(4), transform=lambda sequence, rng: sequence, num_workers=1))
+
+
+@says(RuntimeError, "equal size", "dict with id, x, y", "no `collator`")
+def test_a_collate_function_that_stacks(store):
+    list(Loader(store, Bucketed(4), collator=default_collate))
+
+
+@says(DataError, "sequence 0", "'x'", "nan", "finite")
+def test_values_that_are_no_numbers():
+    list(Loader([np.array([0.0, np.nan])], Fixed(1), check_values=True))
 
 
 @says(RuntimeError, "cannot open file", "item 0")
