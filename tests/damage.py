@@ -14,7 +14,7 @@ ANYTHING: list[Any] = [
 
 
 def damaged(state: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Give the path of each part of a state, and the state with something else in its place."""
+    """Return the path of each part of a state, and the state with something else in its place."""
     for path in _paths(state):
         was = _part(state, path)
         for other in (*ANYTHING, *_near(was)):
@@ -52,7 +52,7 @@ def _replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
 
 
 def _near(was: Any) -> list[Any]:
-    """Give what is nearly the same."""
+    """Return what is nearly the same."""
     if isinstance(was, Tensor) and was.numel():
         one = was.clone().reshape(-1)
         one[0] += 1

@@ -70,7 +70,7 @@ def _is_float(dtype: str) -> bool:
 
 
 def _runs(lengths: NDArray[Any], *, cut: bool) -> Iterator[NDArray[np.int64]]:
-    """Give spans of all sequences, some at a time: whole, in parts, or (not ``cut``) empty."""
+    """Return spans of all sequences, some at a time: whole, in parts, or (not ``cut``) empty."""
     spans: list[tuple[int, int, int]] = []
     held = 0
     for number, length in enumerate(lengths.tolist() if cut else [0] * len(lengths)):

@@ -196,7 +196,7 @@ class SequenceDataModule(LightningDataModule):
             lane_states.restore(self._run.trainer, self._run.here(), state_dict)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the place in the plan and what it is made from: equal on all ranks, 1 kB of JSON.
+        """Return the place in the plan and what it is made from: equal on all ranks, 1 kB of JSON.
 
         With the training states of all ``LaneStates``, in mid-epoch: every rank must ask.
         """

@@ -97,7 +97,7 @@ class TrainerLoader:
         return drawn if self._agreed is None else self._agreed(iteration, drawn)
 
     def begin(self, iteration: Iteration) -> Start:
-        """Say where an iteration begins that is about to draw its first batch."""
+        """Return where an iteration begins that is about to draw its first batch."""
         return self._begin(iteration)
 
     def state_dict(self) -> dict[str, int]:
@@ -120,14 +120,14 @@ class EpochAfterEpoch:
         self._epoch = 0
 
     def __call__(self, iteration: Iteration) -> Start:
-        """Give the start of the next epoch."""
+        """Return the start of the next epoch."""
         del iteration
         self._epoch += 1
         return Start(Place(self._epoch - 1), Update())
 
 
 def first_epoch(iteration: Iteration) -> Start:
-    """Give the start of epoch 0, which evaluations play."""
+    """Return the start of epoch 0, which evaluations play."""
     del iteration
     return Start(Place(), Update())
 

@@ -128,7 +128,7 @@ def _by_row(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
 def by_group(
     table: pa.Table, group: str, per_sequence: Iterable[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Give a sequence for the rows of each value of a column, in the order of the rows.
+    """Return a sequence for the rows of each value of a column, in the order of the rows.
 
     Args:
         table: A row per timestep.

@@ -247,7 +247,7 @@ def _file(location: str, names: Sequence[str], shard: int) -> Place:
 
 
 def _no_folder(root: Path) -> DataError:
-    """Say what lies at a location that is no folder."""
+    """Return what lies at a location that is no folder."""
     place = Place(dataset=str(root))
     if not root.is_file():
         return place.error(

@@ -60,7 +60,7 @@ class JoinedColumn:
         return len(self._owner)
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Give one piece, (length, *shape): a view, not for writing."""
+        """Return one piece, (length, *shape): a view, not for writing."""
         return self._columns[int(self._owner[number])][int(self._index[number])]
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
@@ -124,7 +124,7 @@ def join_columns(
     owner: NDArray[np.int64],
     index: NDArray[np.int64],
 ) -> dict[str, Any]:
-    """Give the columns of a batch from those of its parts.
+    """Return the columns of a batch from those of its parts.
 
     Args:
         found: Per part, the columns of its pieces.

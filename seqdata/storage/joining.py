@@ -267,7 +267,7 @@ def concat_stores(stores: Sequence[Store]) -> SequenceStore:
 
 
 def _part_of(store: Store) -> tuple[Store, Any]:
-    """Give what a store selects from, with its names, and what tells it from others."""
+    """Return what a store selects from, with its names, and what tells it from others."""
     if not isinstance(store, View):
         return store, (id(store), None)
     names = store.names
@@ -285,7 +285,7 @@ def _numbers(store: Store) -> NDArray[np.int64]:
 
 
 def _common_transform(stores: Sequence[Store]) -> Carried | None:
-    """Give the transform that all stores carry, with the lengths of all of them."""
+    """Return the transform that all stores carry, with the lengths of all of them."""
     carried = [store.carried if isinstance(store, View) else None for store in stores]
     first = carried[0]
     same = [one for one in carried if one is not None and first is not None]

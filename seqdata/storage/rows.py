@@ -204,7 +204,7 @@ class StoreRows:
 
 
 def _runs(store: Store) -> Iterator[tuple[int, int]]:
-    """Give sequences that are read at once: the first, and one past the last."""
+    """Return sequences that are read at once: the first, and one past the last."""
     sizes = _sizes(store)
     first = 0
     while first < len(store):
@@ -215,7 +215,7 @@ def _runs(store: Store) -> Iterator[tuple[int, int]]:
 
 
 def _sizes(store: Store) -> NDArray[np.int64]:
-    """Give the bytes of each sequence along its axes, int64 (sequences,)."""
+    """Return the bytes of each sequence along its axes, int64 (sequences,)."""
     sizes = np.zeros(len(store), dtype=np.int64)
     for field in store.fields.values():
         if field.axis is not None:

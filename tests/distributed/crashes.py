@@ -125,7 +125,7 @@ class Bad:
 
 
 def bad_values(given: list[Any], masked: str) -> set[float]:
-    """Give all of every third sequence, or single timesteps of many."""
+    """Return all of every third sequence, or single timesteps of many."""
     if masked == "sequences":
         return {value for one in given[1::3] for value in one[:, 0].tolist()}
     return {value for one in given for value in one[4::11, 0].tolist()}

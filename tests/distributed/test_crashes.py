@@ -47,7 +47,7 @@ class Told:
 
 
 def merged(told: list[dict[str, Any]]) -> list[tuple[int, int, list[int]]]:
-    """Give the batches that were trained, in the order of the plan, without filler."""
+    """Return the batches that were trained, in the order of the plan, without filler."""
     found: dict[tuple[int, int], list[int]] = {}
     for one in told:
         for epoch, number, ids in one["steps"]:

@@ -186,7 +186,7 @@ def _runs(found: dict[str, Any]) -> list[str]:
 
 
 def _not_of_one_run(found: dict[str, Any]) -> list[str]:
-    """Say what keeps the figures from being those of one command at one commit."""
+    """Return what keeps the figures from being those of one command at one commit."""
     ran = [*found["parts"].values(), *([] if found["mutants"] is None else [found["mutants"]])]
     commits = {reports.commit_of(one).removesuffix("+") for one in ran}
     told = list(found.get("by_hand", ()))

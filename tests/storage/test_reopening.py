@@ -87,7 +87,7 @@ def test_workers_read_what_was_opened_after_chdir(tmp_path, monkeypatch, name):
 
 
 def later(path, since):
-    """Give a file written since another time of its last change: clocks of files are coarse."""
+    """Return a file written since another time of its last change: clocks of files are coarse."""
     newer = since + 1_000_000
     os.utime(path, ns=(newer, newer))
 

@@ -109,7 +109,7 @@ def build(
 def of_each(
     shards: Sequence[Shard], function: Callable[[int], Given], numbers: range | None = None
 ) -> list[Given]:
-    """Give a function's results for the numbers of shards; side by side where servers are asked.
+    """Return a function's results for the numbers of shards; side by side where servers are asked.
 
     Args:
         shards: All of them.

@@ -41,7 +41,7 @@ def software_findings() -> Iterator[Finding]:
 
 
 def name_finding() -> Finding:
-    """Say whether the import name is ours alone."""
+    """Return whether the import name is ours alone."""
     others = foreign_release()
     if not others:
         return Finding(_PLACE, "import name", "ok", "seqdata is of lightning-seqdata alone")

@@ -194,7 +194,7 @@ def room_on_disk(folder: Path, descriptor: int) -> Iterator[None]:
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Give a file its size, and take the room from the disk now, where the file system can."""
+    """Set the size of a file, and take the room from the disk now, where the file system can."""
     os.ftruncate(descriptor, size)
     if not size:
         return

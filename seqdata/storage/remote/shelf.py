@@ -66,7 +66,7 @@ class Shelf:
         self._pid = os.getpid()
 
     def get(self, numbers: Sequence[int]) -> list[Part]:
-        """Give parts, by number; those that are not there are fetched side by side.
+        """Return parts, by number; those that are not there are fetched side by side.
 
         Those that the cache has no room for are left out, which the log says once.
         """

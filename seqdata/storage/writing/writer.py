@@ -253,7 +253,7 @@ def _described(fields: Fields | None) -> str:
 
 @contextmanager
 def _noting(folder: Path, *, counted: bool) -> Iterator[None]:
-    """Say in a note of an error what is kept, and what may not end."""
+    """Note in an error what is kept, and what may not end."""
     try:
         yield
     except BaseException as error:

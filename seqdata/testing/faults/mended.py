@@ -80,7 +80,7 @@ def _hushed() -> Iterator[None]:
 
 
 def different_rows(batch: Any, sequences: Sequences, masked: set[int]) -> str:
-    """Say which value of a row that counts is another than it should be; note those masked.
+    """Return which value of a row that counts is another than it should be; note those masked.
 
     Args:
         batch: A padded ``SequenceBatch``.

@@ -21,7 +21,7 @@ _LOCKLESS = Expectation(
 
 
 def cells(subject: Subject, runs: int) -> list[Cell]:
-    """Give the cells of the cache.
+    """Return the cells of the cache.
 
     Args:
         subject: What is served.

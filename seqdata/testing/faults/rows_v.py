@@ -24,7 +24,7 @@ _UNMAPPED = Expectation(kinds=("DataError", "ConfigError", WHOLE), texts=("now "
 
 
 def cells(subject: Subject, *, quick: bool = False) -> list[Cell]:
-    """Give the cells of V1 to V5 and X2.
+    """Return the cells of V1 to V5 and X2.
 
     Args:
         subject: What is written.

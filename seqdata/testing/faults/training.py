@@ -105,7 +105,7 @@ def _as_dealt(
 def _is_dealt(
     policy: str, rows: Sequence[Sequence[Any]], must: Sequence[int], bad: Mapping[int, str]
 ) -> bool:
-    """Tell whether rows are those of a batch, but for unreadable ones, masked or replaced."""
+    """Return whether rows are those of a batch, but for unreadable ones, masked or replaced."""
     if len(rows) != len(must):
         return False
     for (number, real), due in zip(rows, must, strict=True):
