@@ -187,7 +187,9 @@ def test_a_run_whose_step_failed_goes_on_from_every_later_checkpoint(way, tmp_pa
     model = Recorder(fail_at=3)
     fit(data_of(), model=model, folder=tmp_path / "0", every=100, **options)
     (path,) = (tmp_path / "0").glob("*.ckpt")
-    fit(data_of(), ckpt=path, folder=tmp_path / "1", every=1, **options)
+    resumed = fit(data_of(), ckpt=path, folder=tmp_path / "1", every=1, **options)
+    resumed.first_step = 3
+    assert_goes_on(whole, resumed, saved_after(path), per_epoch=STEPS)
     for again in checkpoints(tmp_path / "1")[:-1:3]:
         rest = fit(data_of(), ckpt=again, **options)
         rest.first_step = int(again.stem.split("=")[1])
