@@ -88,6 +88,19 @@ def test_a_run_goes_on_with_another_tail(ranks, tmp_path, before, after):
     assert sorted(validated(told)) == [2 + step for step in steps]
 
 
+def test_a_run_at_an_odd_batch_goes_on_with_another_tail(ranks, tmp_path):
+    """Three batches are two of four steps where the tail is filled, one of three where dropped."""
+    spec = {"trainer": {"max_epochs": 2}, "every": 1}
+    filled = {"count": COUNT, "tail": "fill"}
+    ranks.play("fit", 1, {**spec, "folder": str(tmp_path / "1"), "data": filled})
+    path = str(tmp_path / "1" / "step=1.ckpt")
+    ranks.play("fit", 2, {**spec, "folder": str(tmp_path / "2"), "data": filled, "ckpt": path})
+    path = str(tmp_path / "2" / "step=2.ckpt")
+    dropped = {**filled, "tail": "drop"}
+    told = ranks.play("fit", 2, {"trainer": {"max_epochs": 2}, "data": dropped, "ckpt": path})
+    assert dealt(told) == alone().log.train[3 : 2 * BATCHES - 1]
+
+
 def same_run(
     ranks, folder: Path, worlds: tuple[int, ...], cuts: tuple[int, ...], group: int
 ) -> None:
