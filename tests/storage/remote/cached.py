@@ -1,5 +1,7 @@
 """A cache in the folder of a test, and what lies in it."""
 
+import contextlib
+
 from seqdata import Remote
 from seqdata.storage.remote.cache import cache_of
 from seqdata.storage.remote.files import remote_files
@@ -16,11 +18,13 @@ def folder_in(tmp_path):
 
 
 def files_in(tmp_path):
-    return {
-        one.name: one.stat().st_size
-        for one in folder_in(tmp_path).iterdir()
-        if one.name not in (".lock", "CACHEDIR.TAG")
-    }
+    """Name and size of what is in the cache; what is removed meanwhile is not."""
+    found = {}
+    for one in folder_in(tmp_path).iterdir():
+        if one.name not in (".lock", "CACHEDIR.TAG"):
+            with contextlib.suppress(FileNotFoundError):
+                found[one.name] = one.stat().st_size
+    return found
 
 
 def first(held):
