@@ -220,7 +220,7 @@ class Loader:
         return self._player.worker_pids
 
     def state_dict(self) -> dict[str, int | str]:
-        """Say what was delivered: a few primitives, the same on every rank, under 1 kB as JSON."""
+        """Return what was delivered: a few primitives, equal on all ranks, under 1 kB as JSON."""
         epoch, position = self._next if self._playing is None else self._playing.place
         return {
             "version": STATE_VERSION,
