@@ -114,7 +114,7 @@ faults: env  ## inject every fault there is and show what comes of it (40 minute
 	@$(BIN)/python -m seqdata.testing.faults --subject seqdata_webdataset.faults:TAR
 
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
-	@echo "== mutants: one patch after the other on a copy of the tree"
+	@echo "== mutants: one bug after the other on a copy of the tree"
 	@$(BIN)/python tests/mutants/run.py --json .nightly/mutants.json
 
 dist: env  ## build the wheels in dist/ and try them in an environment of their own

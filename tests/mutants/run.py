@@ -1,17 +1,13 @@
-"""Plant one bug after the other on a copy of the tree, and see that the tests named in it fail.
+"""Plant one bug after the other on a copy of the tree, and see that the tests named with it fail.
 
-A mutant is a patch beside this file whose first line says which tests kill it, as pytest is given
-them::
+The bugs and their tests are in the table next to this file: ``*.toml``, read by ``table.py``. A
+bug is killed where pytest ends with failed tests (status 1). No test collected, an entry that does
+not fit the tree, or tests that fail without any bug count as survival. Usage::
 
-    # killed by: tests/test_sharing.py tests/properties -x -q
-    --- a/seqdata/sharing.py
-    +++ b/seqdata/sharing.py
-    ...
+    python tests/mutants/run.py [--file PATH] [--room NAME] [NAME ...]
+                                [--jobs N] [--timeout SECONDS] [--json FILE]
 
-A mutant is killed where pytest ends with failed tests (status 1). No test collected, a patch that
-does not apply, or tests that fail without any patch count as survival. Usage::
-
-    python tests/mutants/run.py [--jobs N] [--timeout SECONDS] [--json FILE] [NAME ...]
+Without names, files and rooms all bugs are planted; with several of them, those that any names.
 """
 
 import argparse
@@ -29,19 +25,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-HERE = Path(__file__).resolve().parent
+from table import HERE, Bug, TableError, plant, read_table
+
 ROOT = HERE.parents[1]
-KILLERS = "# killed by:"
 FAILED = 1  # pytest: tests ran and some failed
 UNBROKEN = "passes unbroken"
 STATUS = {0: "survived", FAILED: "killed", 2: "broken: not collected", 5: "broken: no test ran"}
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    patch: Path
-    killers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -50,16 +39,6 @@ class Outcome:
     verdict: str
     seconds: float
     tail: str = ""
-
-
-def read_mutant(patch: Path) -> Mutant:
-    first = patch.read_text("utf-8").split("\n", 1)[0]
-    killers = tuple(shlex.split(first.removeprefix(KILLERS))) if first.startswith(KILLERS) else ()
-    if not killers:
-        raise SystemExit(
-            f"mutants: {patch.name}: first line must be '{KILLERS} <pytest arguments>'"
-        )
-    return Mutant(patch.stem, patch, killers)
 
 
 def copy_tree(target: Path) -> None:
@@ -86,9 +65,9 @@ def surroundings(tree: Path) -> dict[str, str]:
     }
 
 
-def run_tests(tree: Path, killers: tuple[str, ...], timeout: float) -> tuple[str, str]:
+def run_tests(tree: Path, tests: tuple[str, ...], timeout: float) -> tuple[str, str]:
     """Give the verdict, and the end of pytest's output."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *killers]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(
             command, cwd=tree, env=surroundings(tree), capture_output=True, text=True,
@@ -100,44 +79,43 @@ def run_tests(tree: Path, killers: tuple[str, ...], timeout: float) -> tuple[str
     return verdict, "\n".join((done.stdout + done.stderr).splitlines()[-25:])
 
 
-def plant(tree: Path, patch: Path) -> str:
-    """Apply a patch; give what went wrong, or an empty text."""
-    apply = ["git", "apply", "--whitespace=nowarn", str(patch)]
-    alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.parent)}
-    done = subprocess.run(
-        apply, cwd=tree, env=alone, check=False, capture_output=True, text=True, timeout=60
-    )
-    if done.returncode:
-        return done.stderr.strip()
-    if ".c\n" in "".join(line for line in patch.open(encoding="utf-8") if line.startswith("+++ ")):
-        build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-        done = subprocess.run(
-            build, cwd=tree, check=False, capture_output=True, text=True, timeout=300
-        )
+def write_bug(tree: Path, bug: Bug) -> str:
+    """Plant a bug in a copy of the tree; return what went wrong, or an empty text."""
+    try:
+        texts = plant(bug, tree)
+    except TableError as error:
+        return str(error)
+    for file, text in texts.items():
+        (tree / file).write_bytes(text.encode("utf-8"))
+    if not any(file.endswith(".c") for file in texts):
+        return ""
+    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    done = subprocess.run(build, cwd=tree, check=False, capture_output=True, text=True, timeout=300)
     return done.stderr.strip() if done.returncode else ""
 
 
-def try_mutant(mutant: Mutant, timeout: float) -> Outcome:
+def try_bug(bug: Bug, timeout: float) -> Outcome:
+    """Plant a bug and return what its tests make of it."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as spot:
         tree = Path(spot)
         copy_tree(tree)
-        trouble = plant(tree, mutant.patch)
+        trouble = write_bug(tree, bug)
         if trouble:
-            return Outcome(mutant.name, "does not apply", time.monotonic() - begin, trouble)
-        verdict, tail = run_tests(tree, mutant.killers, timeout)
-    return Outcome(mutant.name, verdict, time.monotonic() - begin, tail)
+            return Outcome(bug.name, "does not apply", time.monotonic() - begin, trouble)
+        verdict, tail = run_tests(tree, bug.tests, timeout)
+    return Outcome(bug.name, verdict, time.monotonic() - begin, tail)
 
 
-def check_unbroken(killers: tuple[str, ...], timeout: float) -> Outcome:
+def check_unbroken(tests: tuple[str, ...], timeout: float) -> Outcome:
     """The tests must pass where no bug was planted, or they would kill anything."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as spot:
         tree = Path(spot)
         copy_tree(tree)
-        verdict, tail = run_tests(tree, killers, timeout)
+        verdict, tail = run_tests(tree, tests, timeout)
     unbroken = UNBROKEN if verdict == "survived" else f"fails unbroken ({verdict})"
-    return Outcome(shlex.join(killers), unbroken, time.monotonic() - begin, tail)
+    return Outcome(shlex.join(tests), unbroken, time.monotonic() - begin, tail)
 
 
 def commit() -> str:
@@ -149,22 +127,42 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def try_group(mutants: list[Mutant], timeout: float) -> Iterator[Outcome]:
-    """Try mutants that the same tests kill, once these pass where no bug was planted."""
-    unbroken = check_unbroken(mutants[0].killers, timeout)
+def try_group(bugs: list[Bug], timeout: float) -> Iterator[Outcome]:
+    """Try bugs that the same tests find, once these pass where no bug was planted."""
+    unbroken = check_unbroken(bugs[0].tests, timeout)
     if unbroken.verdict != UNBROKEN:
-        yield from (replace(unbroken, mutant=mutant.name) for mutant in mutants)
+        yield from (replace(unbroken, mutant=bug.name) for bug in bugs)
         return
-    for mutant in mutants:
-        yield try_mutant(mutant, timeout)
+    for bug in bugs:
+        yield try_bug(bug, timeout)
 
 
-def groups_of(mutants: list[Mutant]) -> list[list[Mutant]]:
-    """Put mutants together that the same tests kill."""
-    found: dict[tuple[str, ...], list[Mutant]] = {}
-    for mutant in mutants:
-        found.setdefault(mutant.killers, []).append(mutant)
+def group_by_tests(bugs: list[Bug]) -> list[list[Bug]]:
+    """Return the bugs in groups that the same tests find."""
+    found: dict[tuple[str, ...], list[Bug]] = {}
+    for bug in bugs:
+        found.setdefault(bug.tests, []).append(bug)
     return list(found.values())
+
+
+def choose(bugs: list[Bug], names: list[str], files: list[str], rooms: list[str]) -> list[Bug]:
+    """Return the bugs that are named, or planted in a named file or room; all if none is named."""
+    kinds = (
+        ("bug", names, {bug.name for bug in bugs}),
+        ("bug in file", files, {file for bug in bugs for file in bug.files}),
+        ("room", rooms, {bug.room for bug in bugs}),
+    )
+    for kind, given, known in kinds:
+        missing = sorted(set(given) - known)
+        if missing:
+            raise SystemExit(f"mutants: no {kind} {', '.join(missing)} in {HERE}")
+    if not (names or files or rooms):
+        return bugs
+    return [
+        bug
+        for bug in bugs
+        if bug.name in names or bug.room in rooms or not set(files).isdisjoint(bug.files)
+    ]
 
 
 def show(outcome: Outcome) -> None:
@@ -184,22 +182,23 @@ def keep(path: Path | None, about: dict[str, object], outcomes: list[Outcome]) -
 
 def main() -> int:
     given = argparse.ArgumentParser(description="Show that planted bugs are found by the tests.")
-    given.add_argument("names", nargs="*", help="names of patches without .patch; default: all")
+    given.add_argument("names", nargs="*", help="names of bugs; default: all")
+    given.add_argument("--file", action="append", default=[], help="all bugs of a file")
+    given.add_argument("--room", action="append", default=[], help="all bugs of a room's table")
     given.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
     given.add_argument("--timeout", type=float, default=300.0, help="seconds per mutant")
     given.add_argument("--json", type=Path, help="where the verdicts go, too")
     options = given.parse_args()
-    patches = sorted(HERE.glob("*.patch"))
-    mutants = [read_mutant(p) for p in patches if not options.names or p.stem in options.names]
-    missing = set(options.names) - {mutant.name for mutant in mutants}
-    if missing or not mutants:
-        raise SystemExit(f"mutants: no patch {', '.join(sorted(missing)) or '*.patch'} in {HERE}")
+    try:
+        bugs = choose(read_table(), options.names, options.file, options.room)
+    except TableError as error:
+        raise SystemExit(f"mutants: {error}") from None
     began = {"commit": commit(), "began": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
-    about: dict[str, object] = {**began, "planned": len(mutants)}
+    about: dict[str, object] = {**began, "planned": len(bugs)}
     outcomes: list[Outcome] = []
     lock = Lock()
 
-    def work(group: list[Mutant]) -> None:
+    def work(group: list[Bug]) -> None:
         for outcome in try_group(group, options.timeout):
             with lock:
                 show(outcome)
@@ -207,7 +206,7 @@ def main() -> int:
                 keep(options.json, about, outcomes)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(work, groups_of(mutants)))
+        list(pool.map(work, group_by_tests(bugs)))
     killed = sum(outcome.verdict == "killed" for outcome in outcomes)
     print(f"\n{killed} of {len(outcomes)} mutants killed")
     return 0 if killed == len(outcomes) else 1
