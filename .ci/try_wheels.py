@@ -10,6 +10,7 @@ CHECKS = (
     "import seqdata.kernel._fill as kernel; print('kernel', kernel.__file__)",
     "import seqdata; print(len([getattr(seqdata, name) for name in seqdata.__all__]), 'names')",
     "import seqdata_models; print('models', seqdata_models.__name__)",
+    "import seqdata_testing.plans as plans; print('kit', plans.check_policy.__name__)",
     "from seqdata import PluginHost; print(PluginHost.discover().backend('webdataset'))",
 )
 
@@ -26,8 +27,9 @@ def main(folder: str) -> None:
         subprocess.run(install, check=True, timeout=1800)
         for check in CHECKS:
             subprocess.run([python, "-c", check], check=True, timeout=120, cwd=spot, env=quiet)
-        command = [str(Path(spot, "bin", "seqdata")), "--help"]
-        subprocess.run(command, check=True, timeout=120, cwd=spot, stdout=subprocess.DEVNULL)
+        faults = [python, "-m", "seqdata_testing.faults", "--help"]
+        for command in ([str(Path(spot, "bin", "seqdata")), "--help"], faults):
+            subprocess.run(command, check=True, timeout=120, cwd=spot, stdout=subprocess.DEVNULL)
     print("dist: ", *(Path(wheel).name for wheel in wheels), sep="\n  ")
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # as many test processes as cores: one thread each
     os.environ.setdefault("OMP_NUM_THREADS", "1")

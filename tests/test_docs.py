@@ -18,10 +18,15 @@ import pytest
 
 import seqdata
 from seqdata import errors
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "plugins").glob("*/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\w*)(?P<rest>.*)$")
 TITLE = re.compile(r'title="([\w./-]+)"')
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)")

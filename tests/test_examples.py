@@ -13,7 +13,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LABELS = ["b", "a", "ten"]

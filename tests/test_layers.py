@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 ROOT = Path(__file__).resolve().parents[1]
 LINT = """
@@ -30,7 +30,8 @@ def test_modules_import_from_the_defining_file():
     """A package's ``__init__`` hands names to users; our own modules never go through one."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: from {node.module} import {name.name}"
-        for path in sorted((ROOT / "seqdata").rglob("*.py"))
+        for room in ("seqdata", "plugins/seqdata-testing/seqdata_testing")
+        for path in sorted((ROOT / room).rglob("*.py"))
         if path.name != "__init__.py"
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.ImportFrom) and is_package_of_ours(node.module)

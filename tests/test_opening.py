@@ -23,7 +23,7 @@ from seqdata.opening import (
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 ROWS = [{"x": np.arange(3)}, {"x": np.arange(5)}]
 

@@ -10,7 +10,7 @@ import pytest
 
 import seqdata
 from seqdata import errors
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 FRONT = Path(seqdata.__file__)
 ERRORS = [

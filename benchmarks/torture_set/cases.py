@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqdata.testing.faults import damage
+from seqdata_testing.faults import damage
 from torture_set.columns import TAR_BLOCK, Column
 from torture_set.judge import Outcome, Seen, among_ranks, judge, resumed, same_order
 from torture_set.server import Server

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 SCRIPT = Path(__file__).parent / "on_ranks.py"
 

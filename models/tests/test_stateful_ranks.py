@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 SCRIPT = Path(__file__).parent / "on_ranks_stateful.py"
 LANES = {"stream": 6, "lanes": 3, "segments": 6}

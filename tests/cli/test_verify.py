@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from seqdata.cli.app import app
 from seqdata.opening import open_store, write_store
 from seqdata.storage.checking.auditing import KEPT
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 from tests.storage.checked import flip, place_of, rewrite
 
 

@@ -13,7 +13,7 @@ from pyarrow import feather
 
 from seqdata.cli.app import app
 from seqdata.opening import open_store
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 
 @pytest.fixture

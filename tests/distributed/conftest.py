@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 ROOT = Path(__file__).resolve().parents[2]
 

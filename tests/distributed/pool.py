@@ -14,7 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 
 def serve() -> None:

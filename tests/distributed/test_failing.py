@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 pytestmark = pytest.mark.distributed
 

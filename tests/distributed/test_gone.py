@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 pytestmark = pytest.mark.distributed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 pytestmark = pytest.mark.distributed
 

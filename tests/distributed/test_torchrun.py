@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 pytestmark = pytest.mark.distributed
 

@@ -5,9 +5,9 @@ import pytest
 
 from seqdata import Fixed, Loader, open_store
 from seqdata.errors import CorruptSampleError, DecodeError
-from seqdata.testing.faults import damage
-from seqdata.testing.faults.processes import Trap, Unheard, raised
-from seqdata.testing.faults.subject import OWN
+from seqdata_testing.faults import damage
+from seqdata_testing.faults.processes import Trap, Unheard, raised
+from seqdata_testing.faults.subject import OWN
 
 OF_WORKERS = {"worker", "pid"}
 WHERE = {"shard": 7, "file": "part-00007.arrow", "epoch": 0, "rank": 0}

@@ -14,18 +14,18 @@ import pytest
 
 from seqdata import open_store
 from seqdata.errors import CorruptShardError, DataError
-from seqdata.testing.faults import damage, damaged, limits
-from seqdata.testing.faults.children import in_child
-from seqdata.testing.faults.damaged import How
-from seqdata.testing.faults.matrix import Result, run_cell, summary
-from seqdata.testing.faults.mended import mend_through
-from seqdata.testing.faults.outcome import Expectation, Outcome, complaints, of_error
-from seqdata.testing.faults.ranks import Ranks, alike, play_ranks
-from seqdata.testing.faults.reading import play_through, read_through
-from seqdata.testing.faults.rows_d import OWN_ROWS
-from seqdata.testing.faults.subject import OWN
-from seqdata.testing.faults.table import Cell
-from seqdata.testing.waiting import until
+from seqdata_testing.faults import damage, damaged, limits
+from seqdata_testing.faults.children import in_child
+from seqdata_testing.faults.damaged import How
+from seqdata_testing.faults.matrix import Result, run_cell, summary
+from seqdata_testing.faults.mended import mend_through
+from seqdata_testing.faults.outcome import Expectation, Outcome, complaints, of_error
+from seqdata_testing.faults.ranks import Ranks, alike, play_ranks
+from seqdata_testing.faults.reading import play_through, read_through
+from seqdata_testing.faults.rows_d import OWN_ROWS
+from seqdata_testing.faults.subject import OWN
+from seqdata_testing.faults.table import Cell
+from seqdata_testing.waiting import until
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def test_errors_that_do_not_name_the_sequence_are_counted():
     cell = Cell(
         fault="D1", way="", tries=lambda: found, must=Expectation(kinds=("DataError",)), named=0.95
     )
-    from seqdata.testing.faults.matrix import _complaints
+    from seqdata_testing.faults.matrix import _complaints
 
     assert _complaints(cell, found) == ["0 of 1 errors name the sequence, must 95%"]
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from seqdata.testing.faults.__main__ import main
-from seqdata.testing.faults.matrix import Result, run_cell, summary
-from seqdata.testing.faults.page import as_grid, as_page, as_reasons
-from seqdata.testing.faults.rows import all_cells, cells_of, subject_named
-from seqdata.testing.faults.subject import OWN
-from seqdata.testing.faults.table import FAULTS, POLICIES, Cell
+from seqdata_testing.faults.__main__ import main
+from seqdata_testing.faults.matrix import Result, run_cell, summary
+from seqdata_testing.faults.page import as_grid, as_page, as_reasons
+from seqdata_testing.faults.rows import all_cells, cells_of, subject_named
+from seqdata_testing.faults.subject import OWN
+from seqdata_testing.faults.table import FAULTS, POLICIES, Cell
 
 TAR = "seqdata_webdataset.faults:TAR"
 FORMS = ("arrow", "arrow remote", "tar", "tar remote")
@@ -154,7 +154,7 @@ def test_the_command_ends_with_1_where_a_fault_did_not_happen(capsys, monkeypatc
     cell = QUICK[0]
     for cannot, ends in ((False, 1), (True, 0)):
         found = Result(cell=cell, names={"not run": 1}, not_run="why", cannot=cannot)
-        monkeypatch.setattr("seqdata.testing.faults.__main__.run", lambda _, one=found: [one])
+        monkeypatch.setattr("seqdata_testing.faults.__main__.run", lambda _, one=found: [one])
         assert main(["--quick"]) == ends
         said = capsys.readouterr().out
         assert f"  NOT RUN  {cell.way}: why\n" in said
@@ -172,9 +172,9 @@ def test_a_fault_that_there_is_not_is_refused(capsys):
     ("name", "text"),
     [
         ("nowhere.at_all:TAR", "no subject 'nowhere.at_all:TAR' (No module named 'nowhere'"),
-        ("seqdata.testing.faults:TAR", "no subject 'seqdata.testing.faults:TAR' (module"),
+        ("seqdata_testing.faults:TAR", "no subject 'seqdata_testing.faults:TAR' (module"),
         ("no name", "no subject 'no name' (invalid format"),
-        ("seqdata.testing.faults.table:FAULTS", "is a dict, must be a Subject; name another"),
+        ("seqdata_testing.faults.table:FAULTS", "is a dict, must be a Subject; name another"),
     ],
 )
 def test_a_subject_that_there_is_not_is_refused(capsys, name, text):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdata.testing.waiting import patient, within
+from seqdata_testing.waiting import patient, within
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 HERE = Path(__file__).parent

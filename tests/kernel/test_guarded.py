@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 GUARDED = """
 import ctypes, mmap, zlib

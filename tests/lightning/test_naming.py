@@ -18,7 +18,7 @@ from seqdata.lightning.replay.places import Locations
 from seqdata.opening import write_store
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy
 
 

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 
 from seqdata.errors import ConfigError, Preempted
 from seqdata.lightning.callbacks.preemption import Preemption
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly
 
 

@@ -16,7 +16,7 @@ from seqdata.opening import open_store, write_store
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.views import take
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy, told
 from tests.lightning.harness import Recorder, fit, quietly, sequences
 from tests.lightning.test_run_file import again

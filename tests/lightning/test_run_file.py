@@ -25,7 +25,7 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.splitting import split
 from seqdata.storage.views import take
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 from tests.lightning.crashing import Crashing, noisy, poor, told
 from tests.lightning.harness import Recorder, fit, quietly, sequences
 

@@ -16,7 +16,7 @@ from seqdata.errors import DecodeError, PeerFailedError
 from seqdata.lightning.channel import _again, _told
 from seqdata.lightning.peers import Fallen, fallen_of, myself
 from seqdata.lightning.watcher import Bounds, Watcher
-from seqdata.testing.waiting import patient, until, within
+from seqdata_testing.waiting import patient, until, within
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from lightning.pytorch.callbacks import Callback
 
 from seqdata import Bucketed
-from seqdata.testing.waiting import until
+from seqdata_testing.waiting import until
 from tests.lightning.harness import data_of, fit
 from tests.loading.workers.parts import descriptors, lives
 

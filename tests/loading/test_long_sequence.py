@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from seqdata import write_store
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 RUN = Path(__file__).with_name("sparse_run.py")
 MOST = 64 << 20  # bytes that playing takes above a process that has imported torch

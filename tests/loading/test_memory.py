@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seqdata import write_store
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 RUN = Path(__file__).with_name("memory_run.py")
 GROWTH = 1.05  # private memory after a later epoch, over that after the first

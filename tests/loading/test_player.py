@@ -16,8 +16,8 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
-from seqdata.testing.waiting import until
 from seqdata.world import World
+from seqdata_testing.waiting import until
 
 LENGTHS = np.random.default_rng(0).integers(1, 30, size=103)
 STORE = MemoryStore.of(

@@ -14,8 +14,8 @@ from seqdata.loading.player import Player
 from seqdata.loading.pool import SMALLEST
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
-from seqdata.testing.blocks import SmallBlocks
-from seqdata.testing.waiting import patient, until
+from seqdata_testing.blocks import SmallBlocks
+from seqdata_testing.waiting import patient, until
 
 STORE = MemoryStore.of([[number] for number in range(103)])
 

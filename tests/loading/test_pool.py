@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from seqdata.loading.pool import BlockPool
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 SMALL = 1 << 10
 SHAPE = (40, 100)  # float32: 16,000 bytes, in a block of 16 KiB

@@ -8,7 +8,7 @@ import traceback
 import pytest
 
 from seqdata.loading.prefetch import _PATIENCE, GROUP_BATCHES, GROUP_BYTES, Ahead, Recipe
-from seqdata.testing.waiting import patient, until
+from seqdata_testing.waiting import patient, until
 
 
 def recipe(make=lambda number: (number, 1), numbers=range(100), idle=lambda number: None):

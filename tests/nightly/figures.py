@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seqdata.testing.faults.matrix import Result
-from seqdata.testing.faults.outcome import NOT_RUN
-from seqdata.testing.faults.page import as_grid
-from seqdata.testing.faults.rows import all_cells, subject_named
-from seqdata.testing.faults.table import Cell
+from seqdata_testing.faults.matrix import Result
+from seqdata_testing.faults.outcome import NOT_RUN
+from seqdata_testing.faults.page import as_grid
+from seqdata_testing.faults.rows import all_cells, subject_named
+from seqdata_testing.faults.table import Cell
 from tests.nightly import reports
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 from tests.nightly import figures, oldest, reports, run
 
 ABOUT = {

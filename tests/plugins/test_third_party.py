@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import seqdata
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 SOURCE = Path(__file__).parent / "third_party" / "seqdata-tiny"
 HDF5 = SOURCE.with_name("seqdata-hdf5")

@@ -13,7 +13,7 @@ from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
-from seqdata.testing.plans import check_policy
+from seqdata_testing.plans import check_policy
 
 POLICIES = [Fixed(8), Sorted(8), Bucketed(8), TokenBudget(256)]
 SHUFFLED_BY_BLOCK = 300_000  # above 2^18: two blocks

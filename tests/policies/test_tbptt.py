@@ -7,10 +7,10 @@ from seqdata import TBPTT, Jitter
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.sharing import share
-from seqdata.testing.lanes import check_lanes
-from seqdata.testing.plans import check_covers, check_table
-from seqdata.testing.shares import check_shares
 from seqdata.world import World
+from seqdata_testing.lanes import check_lanes
+from seqdata_testing.plans import check_covers, check_table
+from seqdata_testing.shares import check_shares
 
 
 def index_of(count=1000, seed=0, mean=4.0):

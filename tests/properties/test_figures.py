@@ -13,7 +13,7 @@ from seqdata.index import SequenceIndex
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
-from seqdata.testing.plans import check_constant_count, check_covers
+from seqdata_testing.plans import check_constant_count, check_covers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BUCKETED = Bucketed(64)

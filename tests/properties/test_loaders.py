@@ -19,10 +19,11 @@ from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.views import View
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.contract import sample_sequences
-from seqdata.testing.generators import lane_policies, lengths, policies
-from seqdata.testing.lanes import FewLanes
-from seqdata.testing.loaders import (
+from seqdata.world import World
+from seqdata_testing.contract import sample_sequences
+from seqdata_testing.generators import lane_policies, lengths, policies
+from seqdata_testing.lanes import FewLanes
+from seqdata_testing.loaders import (
     check_changing_worlds,
     check_content,
     check_lane_flags,
@@ -32,9 +33,8 @@ from seqdata.testing.loaders import (
     check_totals,
     check_worlds,
 )
-from seqdata.testing.recording import LoaderOf, play_rank
-from seqdata.testing.waiting import patient
-from seqdata.world import World
+from seqdata_testing.recording import LoaderOf, play_rank
+from seqdata_testing.waiting import patient
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 POLICIES = [Bucketed(4), TokenBudget(1_000), FewLanes(5, 16)]

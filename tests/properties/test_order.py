@@ -14,8 +14,8 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import TokenBudget
-from seqdata.testing.blocks import SmallBlocks
-from seqdata.testing.generators import lengths
+from seqdata_testing.blocks import SmallBlocks
+from seqdata_testing.generators import lengths
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night

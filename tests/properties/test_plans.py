@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
-from seqdata.testing.generators import block_policies, cases, indexes, policies
-from seqdata.testing.lanes import FewLanes
-from seqdata.testing.plans import (
+from seqdata_testing.generators import block_policies, cases, indexes, policies
+from seqdata_testing.lanes import FewLanes
+from seqdata_testing.plans import (
     check_budget,
     check_constant_count,
     check_covers,

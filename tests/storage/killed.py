@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.faults.calls import announced
+from seqdata_testing.faults.calls import announced
 
 SHARD_BYTES = 8000
 EXECUTORS = {"threads": ThreadPoolExecutor, "processes": ProcessPoolExecutor}

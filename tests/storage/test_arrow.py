@@ -21,7 +21,7 @@ from seqdata.protocols import Store
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 
 def rows(count=6):

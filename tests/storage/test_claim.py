@@ -13,7 +13,7 @@ from seqdata import ConfigError, open_store, write_store
 from seqdata.storage import locking
 from seqdata.storage.writing import claim
 from seqdata.storage.writing.claim import TakenError, let_go, new_folder, take_over, unfinished
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 HOST = socket.gethostname()
 

@@ -16,7 +16,7 @@ from seqdata.storage.writing import commit
 from seqdata.storage.writing.parts import write_part
 from seqdata.storage.writing.scheme import Scheme, agree
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 
 def numbers(*lengths):

@@ -17,7 +17,7 @@ from seqdata.errors import (
 )
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 
 @pytest.fixture

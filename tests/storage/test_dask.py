@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seqdata import DecodeError, IncompleteDatasetError, WorkerDiedError, open_store, write_store
-from seqdata.testing.waiting import within
+from seqdata_testing.waiting import within
 
 distributed = pytest.importorskip("distributed")
 

@@ -12,8 +12,8 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.protocols import Field, Store
 from seqdata.storage.dataset import DatasetStore
-from seqdata.testing.loaders import check_content, check_resumes, check_worlds
-from seqdata.testing.stores import check_store
+from seqdata_testing.loaders import check_content, check_resumes, check_worlds
+from seqdata_testing.stores import check_store
 
 LENGTHS = (3, 1, 5, 2, 4, 2, 7)
 

@@ -11,7 +11,7 @@ from seqdata.errors import IncompleteDatasetError
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.writing.whole import room_for
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 LIMITED = """
 import json, resource, sys

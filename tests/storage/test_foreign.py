@@ -18,8 +18,8 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Store
 from seqdata.storage.columns import SpanColumn
 from seqdata.storage.foreign import decoded
-from seqdata.testing.loaders import check_content, check_resumes, check_worlds
-from seqdata.testing.stores import check_store
+from seqdata_testing.loaders import check_content, check_resumes, check_worlds
+from seqdata_testing.stores import check_store
 
 LENGTHS = (3, 0, 5, 1, 2, 4, 7)
 

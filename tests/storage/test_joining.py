@@ -16,7 +16,7 @@ from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import View, place_of, whole
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.stores import check_store
+from seqdata_testing.stores import check_store
 from tests.storage.somebodys import Somebodys
 
 

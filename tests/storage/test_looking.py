@@ -16,7 +16,7 @@ from seqdata.storage.rows import StoreRows
 from seqdata.storage.splitting import split
 from seqdata.storage.views import SequenceStore, View, whole
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.stores import check_store
+from seqdata_testing.stores import check_store
 from tests.storage.somebodys import Somebodys
 
 ROWS = [

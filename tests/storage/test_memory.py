@@ -13,7 +13,7 @@ from seqdata.opening import store_of
 from seqdata.protocols import Column, Field, Store
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.stores import check_store
+from seqdata_testing.stores import check_store
 
 
 def test_plain_arrays_are_a_store_with_the_field_x():

@@ -14,7 +14,7 @@ import pytest
 from seqdata.errors import ConfigError, DecodeError, WorkerDiedError
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.waiting import patient, until, within
+from seqdata_testing.waiting import patient, until, within
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seqdata.storage.probing import are_there
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 PLACE = """
 import os, sys

@@ -17,7 +17,7 @@ from seqdata.errors import ConfigError, DataError, DecodeError, IncompleteDatase
 from seqdata.opening import open_store
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 KILLED = Path(__file__).with_name("killed.py")
 REFUSED = "the same call or command goes on after them|is not there|is empty, must hold a store"

@@ -14,7 +14,7 @@ from seqdata.errors import (
 from seqdata.storage.arrow import open_arrow
 from seqdata.storage.parsing import load_manifest
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 from tests.storage.checked import everything, marked, rewrite, spans_of, write
 
 

@@ -13,7 +13,7 @@ import torch
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 
 def numbers(*lengths):

@@ -28,7 +28,7 @@ from seqdata import (
 )
 from seqdata.ragged import LAYOUTS
 from seqdata.storage.memory import MemoryStore
-from seqdata.testing.lanes import FewLanes
+from seqdata_testing.lanes import FewLanes
 
 RANDOM = np.random.default_rng(5)
 LENGTHS = (4, 9, 3, 12, 7, 5, 11, 6, 3, 8)

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from seqdata.testing.generators import MOST_SEQUENCES, cases, counts, indexes, lengths, policies
-from seqdata.testing.waiting import patient
+from seqdata_testing.generators import MOST_SEQUENCES, cases, counts, indexes, lengths, policies
+from seqdata_testing.waiting import patient
 
 BLOCKED = "import sys; sys.modules['hypothesis'] = None; "
 
@@ -20,19 +20,19 @@ def in_python(code):
 
 
 def test_generators_without_hypothesis_name_what_to_install():
-    done = in_python(BLOCKED + "import seqdata.testing.generators")
+    done = in_python(BLOCKED + "import seqdata_testing.generators")
     assert "hypothesis is not installed, must be; pip install hypothesis" in done.stderr
 
 
 def test_all_other_checks_need_neither_pytest_nor_hypothesis():
-    code = "; sys.modules['pytest'] = None; import seqdata.testing.plans, seqdata.testing.contract"
-    code += ", seqdata.testing.shares, seqdata.testing.lanes, seqdata.testing.loaders"
+    code = "; sys.modules['pytest'] = None; import seqdata_testing.plans, seqdata_testing.contract"
+    code += ", seqdata_testing.shares, seqdata_testing.lanes, seqdata_testing.loaders"
     done = in_python(BLOCKED.rstrip("; ") + code)
     assert done.returncode == 0, done.stderr
 
 
 def test_checks_of_plans_and_stores_load_no_torch():
-    code = "import sys, seqdata.testing.plans, seqdata.testing.shares, seqdata.testing.contract"
+    code = "import sys, seqdata_testing.plans, seqdata_testing.shares, seqdata_testing.contract"
     done = in_python(code + "; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
 

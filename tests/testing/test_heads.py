@@ -6,9 +6,9 @@ import torch
 from seqdata import TBPTT
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.testing import heads
-from seqdata.testing.heads import check_heads
-from seqdata.testing.verdict import ConformanceError
+from seqdata_testing import heads
+from seqdata_testing.heads import check_heads
+from seqdata_testing.verdict import ConformanceError
 
 INDEX = SequenceIndex.from_lengths([9, 4, 7])
 PLAN = TBPTT(2, 4, advance=3).plan(INDEX, seed=0, epoch=0)

@@ -11,8 +11,9 @@ import pytest
 
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
-from seqdata.testing.lanes import FewLanes
-from seqdata.testing.loaders import (
+from seqdata.world import World
+from seqdata_testing.lanes import FewLanes
+from seqdata_testing.loaders import (
     check_changing_worlds,
     check_content,
     check_lane_flags,
@@ -22,9 +23,8 @@ from seqdata.testing.loaders import (
     check_totals,
     check_worlds,
 )
-from seqdata.testing.recording import LoaderOf, play_rank, rows_of
-from seqdata.testing.verdict import ConformanceError
-from seqdata.world import World
+from seqdata_testing.recording import LoaderOf, play_rank, rows_of
+from seqdata_testing.verdict import ConformanceError
 
 STORE = MemoryStore.of([{"x": np.arange(1, 2 + k), "y": k, "name": f"n{k}"} for k in range(7)])
 GOOD = LoaderOf(STORE, Bucketed(2), prefetch=0)

@@ -11,8 +11,8 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.tables import ArrayTable
-from seqdata.testing.blocks import SmallBlocks
-from seqdata.testing.plans import (
+from seqdata_testing.blocks import SmallBlocks
+from seqdata_testing.plans import (
     check_budget,
     check_constant_count,
     check_covers,
@@ -20,7 +20,7 @@ from seqdata.testing.plans import (
     check_pure,
     check_table,
 )
-from seqdata.testing.verdict import ConformanceError
+from seqdata_testing.verdict import ConformanceError
 
 INDEX = SequenceIndex.from_lengths([3, 0, 2, 5])
 SPANS = [[0, 0, 3], [2, 0, 2], [3, 0, 5]]

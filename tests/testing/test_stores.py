@@ -9,8 +9,8 @@ import pytest
 
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.writing.writer import write_arrow
-from seqdata.testing.contract import StoreContract, sample_sequences
-from seqdata.testing.stores import (
+from seqdata_testing.contract import StoreContract, sample_sequences
+from seqdata_testing.stores import (
     check_description,
     check_looks,
     check_pickling,
@@ -20,7 +20,7 @@ from seqdata.testing.stores import (
     check_refusals,
     check_store,
 )
-from seqdata.testing.verdict import ConformanceError
+from seqdata_testing.verdict import ConformanceError
 
 ROWS = [{"x": np.arange(3)}, {"x": np.arange(2)}]
 

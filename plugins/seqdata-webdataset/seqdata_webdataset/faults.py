@@ -1,6 +1,6 @@
-"""What faults are tried on: shards that we wrote, for the matrix of ``seqdata.testing.faults``.
+"""What faults are tried on: shards that we wrote, for the matrix of ``seqdata_testing.faults``.
 
-``python -m seqdata.testing.faults --subject seqdata_webdataset.faults:TAR`` runs it. Place in the
+``python -m seqdata_testing.faults --subject seqdata_webdataset.faults:TAR`` runs it. Place in the
 flow: beside the backend; nothing of the plugin imports it. Makes: data sets in folders.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seqdata.storage.remote.options import Remote
-from seqdata.testing.faults.subject import VERIFY, Extent, Kept, Subject
+from seqdata_testing.faults.subject import VERIFY, Extent, Kept, Subject
 from seqdata_webdataset.finding import SUFFIX
 from seqdata_webdataset.keeping import FOLDER, find_index, read_index
 from seqdata_webdataset.opening import open_webdataset

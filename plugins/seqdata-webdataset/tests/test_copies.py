@@ -9,9 +9,9 @@ from seqdata_webdataset import open_webdataset
 
 from seqdata import CorruptSampleError, Remote
 from seqdata.protocols import Field
-from seqdata.testing.faults.network import folder_of, served
-from seqdata.testing.stores import digest_of
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults.network import folder_of, served
+from seqdata_testing.stores import digest_of
+from seqdata_testing.waiting import patient
 
 DECODED = {"json": {"a": Field("int64", (), "a")}}
 

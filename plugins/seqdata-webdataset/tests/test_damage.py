@@ -12,7 +12,7 @@ from seqdata_webdataset.shard_index import dump_index
 from seqdata import Bucketed, Loader, open_store, write_store
 from seqdata.cli.app import app
 from seqdata.errors import CorruptSampleError, CorruptShardError, SeqDataError
-from seqdata.testing.stores import digest_of
+from seqdata_testing.stores import digest_of
 
 
 def flip(path, at, bit=0):

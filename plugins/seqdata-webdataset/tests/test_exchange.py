@@ -22,7 +22,7 @@ from seqdata import (
     write_store,
 )
 from seqdata.protocols import Field
-from seqdata.testing.stores import check_store
+from seqdata_testing.stores import check_store
 
 pytestmark = [  # the library leaves its files open
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 SCRIPT = Path(__file__).parent / "fuzzing.py"

@@ -10,10 +10,10 @@ from seqdata_webdataset import index_shards, open_webdataset
 from seqdata import Remote, open_store
 from seqdata.cli.app import app
 from seqdata.errors import RemoteReadError
-from seqdata.testing.faults import network
-from seqdata.testing.faults.network import before, served
-from seqdata.testing.stores import check_store, digest_of
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults import network
+from seqdata_testing.faults.network import before, served
+from seqdata_testing.stores import check_store, digest_of
+from seqdata_testing.waiting import patient
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from seqdata_webdataset import files, open_webdataset
 
 from seqdata import Remote
 from seqdata.errors import ConfigError, LimitError, MissingShardError
-from seqdata.testing.faults.network import Answer, folder_of, served
+from seqdata_testing.faults.network import Answer, folder_of, served
 
 CLAIMED = 2 << 30
 

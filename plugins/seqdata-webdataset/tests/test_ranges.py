@@ -17,10 +17,10 @@ from seqdata.errors import (
     RemoteReadError,
 )
 from seqdata.protocols import Field
-from seqdata.testing.faults import network
-from seqdata.testing.faults.network import folder_of, served
-from seqdata.testing.stores import check_store, digest_of
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults import network
+from seqdata_testing.faults.network import folder_of, served
+from seqdata_testing.stores import check_store, digest_of
+from seqdata_testing.waiting import patient
 
 BLOCK = 64 << 10
 LONG = 7  # the number of a sequence of 40,000 timesteps of 12 bytes

@@ -13,7 +13,7 @@ from seqdata import Bucketed, Loader, Remote, open_store
 from seqdata.cli.app import app
 from seqdata.errors import ConfigError, CorruptShardError, MissingShardError
 from seqdata.protocols import Field
-from seqdata.testing.stores import check_store, digest_of
+from seqdata_testing.stores import check_store, digest_of
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from seqdata_webdataset.decoding import MAX_MEMBER
 from seqdata.errors import ConfigError, CorruptSampleError, DecodeError, LimitError
 from seqdata.protocols import Field
 from seqdata.storage.sealing import sealed
-from seqdata.testing.stores import check_store
+from seqdata_testing.stores import check_store
 
 X = np.arange(6, dtype=np.float32)
 

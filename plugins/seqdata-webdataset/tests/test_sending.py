@@ -18,9 +18,9 @@ from seqdata.errors import (
     RemoteReadError,
 )
 from seqdata.storage.remote.store import RemoteStore
-from seqdata.testing.faults import network
-from seqdata.testing.faults.network import before, folder_of, served
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults import network
+from seqdata_testing.faults.network import before, folder_of, served
+from seqdata_testing.waiting import patient
 
 SHARD = 20_000
 

@@ -15,7 +15,7 @@ import pytest
 from seqdata import Fixed, Loader
 from seqdata.errors import IncompleteEpochError
 from seqdata.loading.request import Request
-from seqdata.testing.waiting import patient, until, within
+from seqdata_testing.waiting import patient, until, within
 from tests.loading.workers import parts
 from tests.loading.workers.parts import (
     At,

@@ -28,7 +28,7 @@ from seqdata.errors import (
 from seqdata.loading.workers import ends
 from seqdata.loading.workers.worker import Failure
 from seqdata.storage.memory import MemoryStore
-from seqdata.testing.waiting import until, within
+from seqdata_testing.waiting import until, within
 from tests.loading.workers import parts
 from tests.loading.workers.parts import At, loader, playing
 

@@ -10,7 +10,7 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.loading.workers import server
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 from tests.loading.workers import parts
 
 JOB = """

@@ -7,7 +7,7 @@ import pytest
 
 from seqdata.errors import StallError
 from seqdata.loading.workers import ends
-from seqdata.testing.waiting import patient, until
+from seqdata_testing.waiting import patient, until
 from tests.loading.workers import parts
 from tests.loading.workers.parts import At, Heard, lives, playing
 from tests.loading.workers.test_errors import BEFORE, played

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from seqdata import Fixed, Loader
-from seqdata.testing.waiting import patient, until, within
+from seqdata_testing.waiting import patient, until, within
 from tests.loading.workers import light
 from tests.loading.workers.parts import lives, loader, playing, same
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seqdata import Remote
-from seqdata.testing.faults.network import before, folder_of, served
+from seqdata_testing.faults.network import before, folder_of, served
 from tests.storage.remote.cached import SIZE
 from tests.storage.remote.samples import write
 

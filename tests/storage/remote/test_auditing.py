@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from seqdata.cli.app import app
-from seqdata.testing.faults.network import folder_of, served
+from seqdata_testing.faults.network import folder_of, served
 from tests.storage.remote.samples import write
 
 

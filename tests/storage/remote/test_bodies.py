@@ -9,9 +9,9 @@ from seqdata.errors import MissingShardError
 from seqdata.storage.manifest import MANIFEST
 from seqdata.storage.remote.bodies import LISTING_BYTES
 from seqdata.storage.remote.files import remote_files
-from seqdata.testing.faults.hostile import Endless
-from seqdata.testing.faults.network import Answer, folder_of, served
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults.hostile import Endless
+from seqdata_testing.faults.network import Answer, folder_of, served
+from seqdata_testing.waiting import patient
 from tests.storage.remote.samples import write
 
 CONTENT = bytes(range(256)) * 16

@@ -14,9 +14,9 @@ import pytest
 
 from seqdata import Bucketed, CacheError, Loader, Remote, open_store
 from seqdata.storage.remote.cache import Wanted
-from seqdata.testing.faults import network
-from seqdata.testing.faults.limits import small_files
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults import network
+from seqdata_testing.faults.limits import small_files
+from seqdata_testing.waiting import patient
 from tests.storage.remote.cached import SIZE, cache_at, files_in, first, folder_in
 from tests.storage.remote.samples import read_all, spans_of
 

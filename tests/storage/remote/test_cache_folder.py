@@ -12,7 +12,7 @@ from seqdata.storage import locking
 from seqdata.storage.remote import cache as cache_module
 from seqdata.storage.remote import folder as folder_module
 from seqdata.storage.remote.cache import Wanted
-from seqdata.testing.waiting import patient
+from seqdata_testing.waiting import patient
 from tests.storage.remote.cached import SIZE, cache_at, files_in, first, folder_in
 
 

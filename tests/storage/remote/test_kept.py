@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from seqdata import TBPTT, Loader, Remote, RemoteReadError, open_store, write_store
 from seqdata.storage.remote.filling import joined
 from seqdata.storage.remote.kept import Kept, SparseFile
-from seqdata.testing.faults import network
-from seqdata.testing.faults.network import folder_of, served
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults import network
+from seqdata_testing.faults.network import folder_of, served
+from seqdata_testing.waiting import patient
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6)
 LONG = 60_000  # timesteps of int64: 8 blocks of 64 KiB, not whole

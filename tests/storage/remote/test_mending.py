@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from seqdata import CorruptSampleError, CorruptShardError, Fixed, Loader, Remote, open_store
-from seqdata.testing.faults.network import folder_of, served
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults.network import folder_of, served
+from seqdata_testing.waiting import patient
 from tests.storage.remote.cached import folder_in
 from tests.storage.remote.samples import read_all, spans_of, write
 

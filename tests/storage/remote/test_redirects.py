@@ -10,8 +10,8 @@ import pytest
 
 from seqdata import ConfigError, Remote, RemoteReadError, UnsafeContentError, open_store
 from seqdata.storage.remote.files import remote_files
-from seqdata.testing.faults.network import Answer, folder_of, served
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults.network import Answer, folder_of, served
+from seqdata_testing.waiting import patient
 from tests.storage.remote.samples import read_all, write
 
 CONTENT = bytes(range(256)) * 16

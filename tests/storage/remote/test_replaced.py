@@ -9,7 +9,7 @@ from pyarrow import parquet
 from seqdata import Remote, open_store
 from seqdata.cli.checkup.data import data_findings
 from seqdata.storage.remote.files import remote_files
-from seqdata.testing.faults.network import folder_of, served
+from seqdata_testing.faults.network import folder_of, served
 
 pytestmark = pytest.mark.filterwarnings("ignore::seqdata.errors.SeqDataWarning")
 NAME = "x.parquet"

@@ -9,7 +9,7 @@ from seqdata import ConfigError, Remote, open_store, write_store
 from seqdata.storage.remote.cache import Wanted, cache_of
 from seqdata.storage.remote.files import remote_files
 from seqdata.storage.remote.urls import PACKAGES, identity, joined, parted, shown
-from seqdata.testing.faults.network import Answer, folder_of, served
+from seqdata_testing.faults.network import Answer, folder_of, served
 
 ABSENT = [name for name, package in PACKAGES.items() if not importlib.util.find_spec(package)]
 URLS = {

@@ -22,9 +22,9 @@ from seqdata import (
 )
 from seqdata.cli.app import app
 from seqdata.errors import SeqDataError
-from seqdata.testing.faults import network
-from seqdata.testing.faults.network import folder_of, served
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults import network
+from seqdata_testing.faults.network import folder_of, served
+from seqdata_testing.waiting import patient
 from tests.storage.remote.samples import sequences, write
 
 SECRETS = ("p4ssw0rd", "AKIA77", "s1gn4ture", "t0k3n", "k3y-of-s3")

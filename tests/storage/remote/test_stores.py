@@ -24,9 +24,9 @@ from seqdata import (
     open_store,
     split,
 )
-from seqdata.testing.faults.network import folder_of, served
-from seqdata.testing.stores import check_store
-from seqdata.testing.waiting import until
+from seqdata_testing.faults.network import folder_of, served
+from seqdata_testing.stores import check_store
+from seqdata_testing.waiting import until
 from tests.storage.remote.samples import read_all, sequences, spans_of, write
 
 

@@ -18,9 +18,9 @@ from seqdata.storage.remote.cache import Wanted, cache_of
 from seqdata.storage.remote.files import remote_file, remote_files
 from seqdata.storage.remote.trying import tried
 from seqdata.storage.remote.urls import joined, parted, shown, without_secrets
-from seqdata.testing.faults import network
-from seqdata.testing.faults.network import folder_of, served
-from seqdata.testing.waiting import patient, within
+from seqdata_testing.faults import network
+from seqdata_testing.faults.network import folder_of, served
+from seqdata_testing.waiting import patient, within
 
 CONTENT = bytes(range(256)) * 64  # 16 KiB
 EMPTY = {".lock", "CACHEDIR.TAG"}  # what a cache without files holds

@@ -11,8 +11,8 @@ from seqdata import (
     open_store,
     write_store,
 )
-from seqdata.testing.faults import network
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults import network
+from seqdata_testing.waiting import patient
 from tests.storage.remote.samples import read_all, sequences, write
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from seqdata import ConfigError, IncompleteDatasetError, MissingShardError, open_store
-from seqdata.testing.faults.network import Answer, before, served
-from seqdata.testing.waiting import patient
+from seqdata_testing.faults.network import Answer, before, served
+from seqdata_testing.waiting import patient
 from tests.storage.remote.samples import read_all, write
 
 CHILD = """

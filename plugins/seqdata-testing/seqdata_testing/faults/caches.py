@@ -1,0 +1,288 @@
+"""Tries what happens to the cache of remote files: raced for, left half, damaged, removed, refused.
+
+Each try counts what shows that its fault happened: evictions, a file that was left half, a line in
+the log. Place in the flow: the matrix's rows C2 to C8. Reads: data sets in the present folder.
+Makes: outcomes.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+from seqdata.errors import ConfigError
+from seqdata.loader import Loader
+from seqdata.policies.fixed import Fixed
+from seqdata.protocols import Store
+from seqdata.storage.remote.options import Remote
+from seqdata_testing.faults import network, processes
+from seqdata_testing.faults import outcome as outcomes
+from seqdata_testing.faults.children import printed
+from seqdata_testing.faults.damaged import loader_of
+from seqdata_testing.faults.outcome import Outcome
+from seqdata_testing.faults.reading import play_through, read_through
+from seqdata_testing.faults.remote import open_url, written
+from seqdata_testing.faults.subject import Subject
+from seqdata_testing.waiting import patient, until
+
+EVICTED, HALF, REMOVED = "file evicted", "kill in the middle of a file", "folder removed"
+MENDED, BY_RANGES, LOCKLESS = "copy mended", "no room, read by ranges", "lock refused"
+"""Events that show that a fault happened."""
+_TOLD = {
+    EVICTED: "removed from the cache", MENDED: "is damaged, and is fetched again",
+    BY_RANGES: "the others are read by ranges",
+}  # fmt: skip
+_PATIENCE = 60.0  # seconds that a process may take
+_ENOUGH = 64 << 20
+_CRAWL = 100_000  # bytes per second
+_MANY = 8  # sequences of a batch
+_MAPS = Path("/proc/self/maps")
+
+
+class _Counted(logging.Handler):
+    """Counts what the log says."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.seen: dict[str, int] = dict.fromkeys(_TOLD, 0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        for event, words in _TOLD.items():
+            self.seen[event] += words in text
+
+
+@contextmanager
+def _counted() -> Iterator[dict[str, int]]:
+    """Count the events that the log of this process tells."""
+    log, handler = logging.getLogger("seqdata.remote"), _Counted()
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield handler.seen
+    finally:
+        log.removeHandler(handler)
+
+
+def raced(subject: Subject, rounds: int) -> list[Outcome]:
+    """Let two processes play a store through one empty cache that holds only a part of it.
+
+    A file that goes while it is read is still mapped: the system says so of the mapping.
+    """
+    _, root = written(subject)
+    most = _room(subject, root)
+    found = []
+    with network.served(network.folder_of(root)) as made:
+        for number in range(rounds):
+            cache = Path(f"cache-{number}").resolve()
+            both = [_player(subject, made.url, cache, most) for _ in range(2)]
+            found += [_ended(*one) for one in both]
+    return found
+
+
+def killed(subject: Subject, runs: int) -> list[Outcome]:
+    """Kill a process while a file in the cache is half there; read through what it left."""
+    given, root = written(subject)
+    random, found = Random(0), []
+    with network.served(network.folder_of(root)) as made:
+        for number in range(runs):
+            remote = _remote(Path(f"cache-{number}").resolve())
+            made.fault, made.hits = network.slow(_CRAWL), subject.hits
+            filler, _ = _player(subject, made.url, Path(f"cache-{number}").resolve(), _ENOUGH)
+            until(partial(_any_half, remote.folder))
+            time.sleep(random.random() * 0.1)
+            processes.kill(filler.pid or 0)
+            filler.join(timeout=patient(_PATIENCE))
+            half = len(_halves(remote.folder))
+            made.fault = None
+            came = read_through(partial(open_url, subject, made.url, remote), given)
+            left = tuple(f"{one} in the cache" for one in _halves(remote.folder))
+            found.append(replace(came, happened={HALF: half}, left=(*came.left, *left)))
+    return found
+
+
+def damaged(subject: Subject, workers: int) -> list[Outcome]:
+    """Play a store whose copies in the cache were damaged after an earlier run."""
+    given, root = written(subject)
+    remote = _remote(Path("cache").resolve())
+    with network.served(network.folder_of(root)) as made:
+        open_it = partial(open_url, subject, made.url, remote)
+        before = read_through(open_it, given)
+        sizes = {(root / name).stat().st_size for name in subject.shards(root)}
+        for path in remote.folder.iterdir():
+            if path.stat().st_size in sizes:
+                path.write_bytes(bytes(255 - one for one in path.read_bytes()))
+        with printed(Path("printed")) as file:
+            found = play_through(partial(loader_of, open_it, workers), given)
+        mended = file.read_text().count(_TOLD[MENDED])
+        return [before, replace(found, happened={MENDED: mended})]
+
+
+def removed(subject: Subject, workers: int) -> list[Outcome]:
+    """Remove the whole folder of the cache after each batch."""
+    given, root = written(subject)
+    remote = _remote(Path("cache").resolve())
+    gone = []
+
+    def remove(_: int) -> None:
+        gone.append(remote.folder.exists())
+        shutil.rmtree(remote.folder, ignore_errors=True)
+
+    with network.served(network.folder_of(root)) as made:
+        open_it = partial(open_url, subject, made.url, remote)
+        found = play_through(partial(loader_of, open_it, workers), given, each=remove)
+    return [replace(found, happened={REMOVED: sum(gone)})]
+
+
+def too_small(subject: Subject, shards: int, workers: int) -> list[Outcome]:
+    """Play shuffled batches of more shards than there is room for."""
+    given, root = written(subject)
+    sizes = sorted((root / name).stat().st_size for name in subject.shards(root))
+    others = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) - sum(sizes)
+    remote = _remote(Path("cache").resolve(), others + shards * sizes[len(sizes) // 2])
+    with network.served(network.folder_of(root)) as made, printed(Path("printed")) as file:
+        open_it = partial(open_url, subject, made.url, remote)
+        found = play_through(partial(_shuffled, open_it, workers), given)
+        told = file.read_text().count(_TOLD[BY_RANGES])
+    return [replace(found, happened={BY_RANGES: told})]
+
+
+def beside_others(subject: Subject) -> list[Outcome]:
+    """Play a store through a small cache in a folder that holds older files of the user's."""
+    given, root = written(subject)
+    mine = Path("mine").resolve()
+    mine.mkdir()
+    for name in ("thesis.txt", "0" * 64, "part-00000.arrow"):
+        (mine / name).write_bytes(name.encode() * 1000)
+        os.utime(mine / name, ns=(0, 0))
+    before = {one.name: one.read_bytes() for one in mine.iterdir()}
+    remote = _remote(mine, _room(subject, root))
+    with network.served(network.folder_of(root)) as made, _counted() as seen:
+        open_it = partial(open_url, subject, made.url, remote)
+        found = play_through(partial(loader_of, open_it, 0), given)
+    after = {one.name: one.read_bytes() for one in mine.iterdir() if one.is_file()}
+    wrong = tuple(name for name in before if after.get(name) != before[name])
+    left = tuple(f"{name} of the user's changed or gone" for name in wrong)
+    return [replace(found, happened=dict(seen), left=(*found.left, *left))]
+
+
+def without_locks(subject: Subject) -> list[Outcome]:
+    """Read through a cache on a file system without locks, of each kind that there is."""
+    given, root = written(subject)
+    found = []
+    with network.served(network.folder_of(root)) as made:
+        open_it = partial(open_url, subject, made.url, _remote(Path("cache").resolve()))
+        for number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            with lockless(number) as refused:
+                came = read_through(open_it, given)
+            found.append(replace(came, happened={LOCKLESS: len(refused)}))
+    return found
+
+
+def writer_without_locks(subject: Subject) -> list[Outcome]:
+    """Write on a file system without locks, on top of what a writer that was ended has left."""
+    given, root = subject.dataset(), Path("data").resolve()
+    found = []
+    for number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+        shutil.rmtree(root, ignore_errors=True)
+        with lockless(number) as refused:
+            context = multiprocessing.get_context("fork")
+            writer = context.Process(target=subject.write, args=(root, given))
+            writer.start()
+            until(root.exists)
+            processes.kill(writer.pid or 0)
+            writer.join(timeout=patient(_PATIENCE))
+            came = read_through(partial(_written_again, subject, root, given), given)
+        found.append(replace(came, happened={LOCKLESS: len(refused)}))
+    return found
+
+
+def _written_again(subject: Subject, root: Path, given: Sequence[Mapping[str, Any]]) -> Store:
+    with suppress(ConfigError):  # the one that was ended had come to its end
+        subject.write(root, given)
+    return subject.open(root, subject.verify[-1])
+
+
+@contextmanager
+def lockless(number: int) -> Iterator[list[int]]:
+    """Let every lock of a file fail as on a file system that has none; gives what was refused."""
+    refused: list[int] = []
+
+    def flock(descriptor: int, kind: int) -> None:
+        refused.append(kind + 0 * descriptor)
+        raise OSError(number, os.strerror(number))
+
+    with mock.patch("fcntl.flock", flock):
+        yield refused
+
+
+def _remote(cache: Path, most: int = _ENOUGH) -> Remote:
+    return Remote(cache_dir=cache, cache_bytes=most)
+
+
+def _room(subject: Subject, root: Path) -> int:
+    """Return bytes for what is no shard, the largest shard, and a third of the others."""
+    largest = max((root / name).stat().st_size for name in subject.shards(root))
+    shards = sum((root / name).stat().st_size for name in subject.shards(root))
+    files = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    return files - shards + largest + (shards - largest) // 3
+
+
+def _shuffled(open_it: Callable[[], Store], workers: int) -> Loader:
+    return Loader(open_it(), Fixed(_MANY), seed=0, num_workers=workers)
+
+
+def _any_half(folder: Path) -> bool:
+    return bool(_halves(folder))
+
+
+def _halves(folder: Path) -> Sequence[str]:
+    return [path.name for path in folder.glob("*.part")]
+
+
+def _player(subject: Subject, url: str, cache: Path, most: int) -> tuple[Any, Any]:
+    context = multiprocessing.get_context("fork")
+    mine, its = context.Pipe(duplex=False)
+    process = context.Process(target=_play, args=(its, subject, url, cache, most))
+    process.start()
+    its.close()
+    return process, mine
+
+
+def _play(connection: Any, subject: Subject, url: str, cache: Path, most: int) -> None:
+    remote = _remote(cache, most)
+    lost: list[str] = []
+
+    def look(_: int) -> None:
+        if _MAPS.exists():
+            lines = _MAPS.read_text().splitlines()
+            lost.extend(
+                line for line in lines
+                if str(remote.folder) in line and line.endswith("(deleted)")
+            )  # fmt: skip
+
+    with _counted() as seen:
+        open_it = partial(open_url, subject, url, remote)
+        found = play_through(partial(loader_of, open_it, 0), subject.dataset(), each=look)
+    left = ("a file that was removed while it was read",) if lost else ()
+    connection.send(replace(found, happened=dict(seen), left=(*found.left, *left)))
+
+
+def _ended(process: Any, connection: Any) -> Outcome:
+    answer = Outcome(what=outcomes.STUCK, text="a reader", seconds=_PATIENCE)
+    if connection.poll(patient(_PATIENCE)):
+        answer = connection.recv()
+    process.join(timeout=patient(_PATIENCE))
+    return answer

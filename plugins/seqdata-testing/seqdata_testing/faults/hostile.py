@@ -1,0 +1,167 @@
+"""Servers that mean harm: bodies without end, bombs, requests that are sent on to another server.
+
+What must not happen leaves nothing behind in the data: memory that is taken, or a secret that
+another server is told. So both are measured here. Place in the flow: the matrix's rows S6 to S8.
+Reads: data sets in the present folder. Makes: outcomes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+from seqdata.storage.remote.options import Remote
+from seqdata_testing.faults import network
+from seqdata_testing.faults import outcome as outcomes
+from seqdata_testing.faults.damaged import loader_of
+from seqdata_testing.faults.outcome import Outcome
+from seqdata_testing.faults.reading import play_through
+from seqdata_testing.faults.remote import opened
+from seqdata_testing.faults.subject import Subject
+
+BODY, BOMB, SENT_ON, SECRET = "endless body", "bomb", "request sent on", "cookie at its server"
+"""Events that show that a fault happened."""
+_SECRET = "token99"
+_PIECE = 1 << 20
+_PADDING = bytes(1 << 18)
+_UNPACKED = 1 << 29  # bytes of a bomb
+_TAKEN = 1 << 27  # bytes that a body or memory may take
+
+
+class Endless:
+    """Send bodies that do not end: the client must stop reading. A fault of ``network``.
+
+    Must come of it: an error that says how many bytes were asked for, and no more than some
+    buffers of the network taken.
+
+    Args:
+        most: Bytes of a body after which it does end, for the sake of a client that reads it all.
+
+    Attributes:
+        bodies: How many were begun.
+        taken: Bytes of the longest one that the client, or the network, has taken.
+    """
+
+    def __init__(self, most: int = 64 << 20) -> None:
+        self._most = most
+        self.bodies = 0
+        self.taken = 0
+
+    def __call__(self, answer: network.Answer, handler: BaseHTTPRequestHandler) -> None:
+        """Send the answer, and go on."""
+        if not answer.body:
+            network.send(answer, handler)
+            return
+        self.bodies += 1
+        handler.close_connection = True
+        network.send(replace(answer, size=None), handler, said=None)
+        taken = len(answer.body)
+        while taken < self._most:
+            try:
+                handler.wfile.write(_PADDING)
+            except OSError:  # the client has gone
+                break
+            taken += len(_PADDING)
+        self.taken = max(self.taken, taken)
+
+
+def endless(subject: Subject, how: str) -> list[Outcome]:
+    """Play a data set whose shards never end.
+
+    Args:
+        subject: What is played.
+        how: ``cache`` or ``ranges``.
+    """
+    fault = Endless(4 * _TAKEN)
+    (found,) = _harmed(subject, how, fault)
+    left = [f"{fault.taken} bytes of a body taken"] if fault.taken > _TAKEN else []
+    return [replace(found, happened={BODY: fault.bodies}, left=(*found.left, *left))]
+
+
+class Bomb:
+    """Send a few bytes that unpack to very many in place of each body: a ``network.Fault``.
+
+    Must come of it: an error, and no memory taken.
+
+    Attributes:
+        sent: How many were.
+    """
+
+    def __init__(self) -> None:
+        packer = zlib.compressobj(9, zlib.DEFLATED, 15)
+        head = packer.compress(bytes(_PIECE)) + packer.flush(zlib.Z_FULL_FLUSH)
+        piece = packer.compress(bytes(_PIECE)) + packer.flush(zlib.Z_FULL_FLUSH)
+        self._body = head + piece * (_UNPACKED // _PIECE)  # alike: nothing before is referred to
+        self.sent = 0
+
+    def __call__(self, answer: network.Answer, handler: BaseHTTPRequestHandler) -> None:
+        """Send it."""
+        if answer.body:
+            self.sent += 1
+            headers = (*answer.headers, ("Content-Encoding", "deflate"))
+            answer = replace(answer, headers=headers, body=self._body)
+        network.send(answer, handler)
+
+
+def bomb(subject: Subject, how: str) -> list[Outcome]:
+    """Play a data set whose shards unpack to very much.
+
+    Args:
+        subject: What is played.
+        how: ``cache`` or ``ranges``.
+    """
+    fault = Bomb()
+    before = _most_memory()
+    (found,) = _harmed(subject, how, fault)
+    taken = _most_memory() - before
+    left = [f"{taken} bytes of memory taken"] if taken > _TAKEN else []
+    return [replace(found, happened={BOMB: fault.sent}, left=(*found.left, *left))]
+
+
+def _harmed(subject: Subject, how: str, fault: network.Fault) -> list[Outcome]:
+    with opened(subject, how) as (given, _, made, store):
+        made.fault, made.hits = fault, subject.hits
+        return [play_through(partial(loader_of, lambda: store, 0), given)]
+
+
+def _most_memory() -> int:
+    """Return the most bytes of memory that this process has had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
+def sent_on(subject: Subject, how: str) -> list[Outcome]:
+    """Play a data set whose server, which wants a cookie, sends every request on to another one.
+
+    Args:
+        subject: What is played.
+        how: ``cache`` or ``ranges``.
+    """
+    root, given, open_it = Path("data").resolve(), subject.dataset(), subject.served
+    if open_it is None:
+        return [Outcome(what=outcomes.UNAVAILABLE, text=f"{subject.name!r} has no `served`")]
+    subject.write(root, given)
+    here, there = [0, 0], [0, 0]  # how often each server was asked, and told the secret
+
+    def heard(counts: list[int], then: network.Source, asked: network.Asked) -> network.Answer:
+        counts[0] += 1
+        counts[1] += any(_SECRET in value for _, value in asked.headers)
+        return then(asked)
+
+    options = {"client_kwargs": {"cookies": {"key": _SECRET}}}
+    far = Remote(how=how, cache_dir=Path("cache").resolve(), storage_options=options)
+    with network.served(partial(heard, there, network.folder_of(root))) as second:
+
+        def on(asked: network.Asked) -> network.Answer:
+            return network.Answer(302, (("Location", second.url + asked.path),))
+
+        with network.served(partial(heard, here, on)) as first:
+            opens = partial(open_it, first.url, "first_read", far)
+            found = play_through(partial(loader_of, opens, 0), given)
+    if there[1]:
+        text = f"{there[1]} requests told another server the secret"
+        found = Outcome(what=outcomes.WRONG, text=text)
+    return [replace(found, happened={SENT_ON: there[0], SECRET: here[1]})]

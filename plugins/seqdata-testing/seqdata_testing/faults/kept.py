@@ -1,0 +1,173 @@
+"""Kept files and their data: bits of what was kept on disk flip, other data takes an old place.
+
+What is kept (lengths that were counted, notes of a run, predictions on their way) is made again or
+refused; it is never believed. A store that is opened again is the one that was opened. Place in the
+flow: the matrix's rows D2 and D9. Reads: data sets in a folder of its own. Makes: outcomes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqdata.loader import Loader
+from seqdata.measuring import measure_lengths
+from seqdata.opening.data import open_store
+from seqdata.opening.writing import write_store
+from seqdata.policies.fixed import Fixed
+from seqdata.storage.foreign.files import STATE
+from seqdata_testing.faults import damage
+from seqdata_testing.faults.outcome import WHOLE, WRONG, Outcome, of_error
+from seqdata_testing.faults.reading import Sequences, play_through, read_through
+from seqdata_testing.faults.subject import FOREIGN, Kept, Subject
+
+CHANGED = "bytes changed"
+REPLACED = "data replaced"
+_EDGE = 96  # bytes at the start and at the end of a file that are regions of their own
+_LATER = 10_000_000  # nanoseconds by which the files of the other data are newer, at least
+
+
+def flipped(kept: Kept, count: int) -> list[Outcome]:
+    """Flip bits in each region of a kept file: its start, its middle, and its end.
+
+    Args:
+        kept: What is kept.
+        count: Flips in each region.
+    """
+    logging.getLogger("seqdata").setLevel(logging.ERROR)  # each flip is told, as it must
+    root = Path("data").resolve()
+    root.mkdir()
+    path = kept.write(root)
+    due, raw = kept.read(root), path.read_bytes()
+    edge, size = min(_EDGE, len(raw) // 3), len(raw)
+    random = np.random.default_rng(2)
+    found = []
+    for first, stop in ((0, edge), (edge, size - edge), (size - edge, size)):
+        bits = random.integers(8 * first, 8 * stop, count) if 8 * (stop - first) > count else None
+        for bit in range(8 * first, 8 * stop) if bits is None else bits.tolist():
+            path.write_bytes(raw)
+            damage.flip_bit(path, bit)
+            happened = {CHANGED: int(path.read_bytes() != raw)}
+            found.append(_came_of(kept, root, due, happened))
+    return found
+
+
+def _came_of(kept: Kept, root: Path, due: Any, happened: dict[str, int]) -> Outcome:
+    began = time.monotonic()
+    try:
+        same = kept.read(root) == due
+    except Exception as error:
+        came = of_error(error, seconds=time.monotonic() - began)
+        return replace(came, happened=happened)
+    seconds = time.monotonic() - began
+    return Outcome(what=WHOLE if same else WRONG, seconds=seconds, happened=happened)
+
+
+def replaced(subject: Subject, verify: str, workers: int | None) -> list[Outcome]:
+    """Open a data set, write other data to its place, and open it again as a worker or pickle does.
+
+    Args:
+        subject: The kind of data set.
+        verify: When checksums are looked at.
+        workers: Processes of a loader that plays the opened store; None: it is unpickled.
+    """
+    given = subject.dataset()
+    root = Path("data").resolve()
+    subject.write(root, given)
+    store = subject.open(root, verify)
+    sent, older = pickle.dumps(store), root.with_name("older")
+    root.rename(older)
+    subject.write(root, [{**row, "x": row["x"] + 1, "y": row["y"] + 1} for row in given])
+    happened = sum(
+        path.read_bytes() != (root / path.relative_to(older)).read_bytes()
+        for path in map(older.joinpath, subject.shards(older))
+    )
+    for path in root.rglob("*"):
+        newer = path.stat().st_mtime_ns + _LATER
+        os.utime(path, ns=(newer, newer))
+    if workers is None:
+        found = read_through(lambda: pickle.loads(sent), given)
+    else:
+        policy = Fixed(4, shuffle=False)
+        found = play_through(lambda: Loader(store, policy, num_workers=workers), given)
+    return [replace(found, happened={REPLACED: happened})]
+
+
+def _first_half(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    del rng
+    return {"x": sequence["x"][: len(sequence["x"]) // 2]}
+
+
+def _write_measured(root: Path) -> Path:
+    write_store(root / "store", [{"x": np.arange(n)} for n in range(1, 40)], progress=False)
+    _read_measured(root)
+    (path,) = (root / "store").glob(".seqdata-measured-*")
+    return path
+
+
+def _read_measured(root: Path) -> Any:
+    return measure_lengths(root / "store", _first_half, progress=False).lengths.tolist()
+
+
+def _write_counted(root: Path) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"x": [[n] * n for n in range(40)]}), root / "a.parquet")
+    _read_counted(root)
+    (path,) = root.glob(".seqdata-lengths-*")
+    return path
+
+
+def _read_counted(root: Path) -> Any:
+    return open_store(root / "a.parquet").lengths.tolist()
+
+
+def _write_run(root: Path) -> Path:
+    from seqdata.lightning.replay.course import Course
+    from seqdata.lightning.replay.run_file import NAME, RunFile
+
+    data = {"train": {"path": "/data/train"}, "batching": {"policy": "fixed", "options": {"n": 8}}}
+    run = RunFile(
+        course=Course(), data=data, fingerprints={"train": ["ab" * 16]}, plan="cd" * 16,
+        versions={"seqdata": "0.1.0"}, trainer={"max_epochs": 3}, roots=["/code"],
+    )  # fmt: skip
+    run.write(root / NAME)
+    return root / NAME
+
+
+def _read_run(root: Path) -> Any:
+    from seqdata.lightning.replay.run_file import NAME, RunFile
+
+    return RunFile.read(root / NAME)
+
+
+def _write_saved(folder: Path, given: Sequences) -> None:
+    FOREIGN.write(folder, given)
+    names = FOREIGN.shards(folder)
+    state = {"_data_files": [{"filename": name} for name in names]}
+    (folder / STATE).write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text("{}")
+
+
+def _state_of_saved(_: Path) -> list[str]:
+    return [STATE]
+
+
+MEASURED = Kept(name="measured lengths", write=_write_measured, read=_read_measured)
+COUNTED = Kept(name="counted lengths", write=_write_counted, read=_read_counted)
+RUN_FILE = Kept(
+    name="a run file", write=_write_run, read=_read_run, kinds=(WHOLE, "ConfigError")
+)  # fmt: skip
+SAVED = replace(
+    FOREIGN, name="a dataset saved by others", write=_write_saved, others=_state_of_saved
+)  # fmt: skip
+"""Files of the datasets library, with the state that names them."""

@@ -1,0 +1,155 @@
+"""What the system refuses: descriptors, space on the disk, memory, mappings, shared memory.
+
+Call one in a process of its own, or give back what it gives. What must come of each stands with it.
+Place in the flow: before opening or writing a data set. Harms: this process, and what it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import mmap
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from seqdata.errors import SeqDataError
+from seqdata_testing.faults.leftovers import SHARED, open_descriptors
+
+
+class Unavailable(SeqDataError):
+    """This system cannot, or may not, do what a fault needs."""
+
+
+def few_descriptors(more: int) -> Callable[[], None]:
+    """Let this process open only so many files more (EMFILE); gives what undoes it.
+
+    Must come of it: an error before the first step, with the true limit and how to raise it.
+
+    Args:
+        more: Descriptors that are left.
+    """
+    used, limit = open_descriptors(), 0
+    while more > 0 or limit in used:  # ends: each free number below the limit is one more
+        more -= limit not in used
+        limit += 1
+    return _limited(resource.RLIMIT_NOFILE, limit)
+
+
+def few_mappings(more: int) -> Callable[[], None]:
+    """Let this process map only so much more (ENOMEM of ``vm.max_map_count``).
+
+    Gives what undoes it, and must be kept. Must come of it: as of ``few_descriptors``.
+
+    Args:
+        more: Mappings that are left.
+    """
+    most = int(Path("/proc/sys/vm/max_map_count").read_text())
+    kinds = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE)  # neighbours alike would be one
+    held = []
+    with contextlib.suppress(OSError):  # that is the end
+        for i in range(most):
+            held.append(mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=kinds[i % 2]))
+    for _ in range(more):
+        held.pop().close()
+
+    def undo() -> None:
+        while held:
+            held.pop().close()
+
+    return undo
+
+
+def small_files(size: int) -> Callable[[], None]:
+    """Let no file of this process grow beyond a size (EFBIG for ENOSPC); gives what undoes it.
+
+    Must come of it: the system's error, no manifest, and a writer that can go on later.
+
+    Args:
+        size: Bytes.
+    """
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    return _limited(resource.RLIMIT_FSIZE, size)
+
+
+def little_memory(more: int) -> Callable[[], None]:
+    """Let this process and what it starts map only so much more memory (ENOMEM).
+
+    Gives what undoes it. Must come of it: an error that says that nothing can be mapped, and which
+    limits there are; or the ``MemoryError`` itself.
+
+    Args:
+        more: Bytes.
+    """
+    with open("/proc/self/statm") as file:
+        taken = int(file.read().split()[0]) * resource.getpagesize()
+    return _limited(resource.RLIMIT_AS, taken + more)
+
+
+def _limited(kind: int, value: int) -> Callable[[], None]:
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value, before[1]))
+    return functools.partial(resource.setrlimit, kind, before)
+
+
+def full_disk(folder: Path, size: int) -> Callable[[int], None]:
+    """Put a disk of a few bytes at a folder (ENOSPC); gives what changes its size.
+
+    Must come of it: as of ``small_files``. Only this process, and what it starts, sees the disk.
+
+    Args:
+        folder: Must be there.
+        size: Bytes.
+
+    Raises:
+        Unavailable: If this process may not mount anything, not even for itself.
+    """
+    _own_mounts()
+    _mount(folder, f"size={size}", 0)
+    return lambda other: _mount(folder, f"size={other}", _MS_REMOUNT)
+
+
+def small_shared(size: int) -> None:
+    """Make /dev/shm small for this process and what it starts.
+
+    Must come of it: nothing.
+
+    Args:
+        size: Bytes.
+
+    Raises:
+        Unavailable: If this process may not mount anything, not even for itself.
+    """
+    _own_mounts()
+    _mount(SHARED, f"size={size}", 0)
+
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_REMOUNT, _MS_REC, _MS_PRIVATE = 32, 16384, 1 << 18
+
+
+def _own_mounts() -> None:
+    """Let mounts be seen by this process and what it starts only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(_CLONE_NEWNS) != 0:
+        if libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER) != 0:
+            raise _unavailable("unshare")
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    if libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) != 0:
+        raise _unavailable("mount")
+
+
+def _mount(folder: Path, options: str, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, options.encode()) != 0:
+        raise _unavailable("mount")
+
+
+def _unavailable(what: str) -> Unavailable:
+    return Unavailable(f"faults: {what}: {os.strerror(ctypes.get_errno())}, must be allowed")

@@ -1,0 +1,108 @@
+"""Runs the cells of faults, and says what is not as it must be.
+
+Place in the flow: above the rows. Reads: cells. Makes: results, and their sums.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from seqdata_testing.faults.children import in_child
+from seqdata_testing.faults.outcome import (
+    ERROR,
+    NOT_RUN,
+    SILENT,
+    STUCK,
+    UNAVAILABLE,
+    Outcome,
+    complaints,
+    unproven,
+)
+from seqdata_testing.faults.table import Cell
+
+_SHOWN = 3  # complaints of one cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of a cell.
+
+    Attributes:
+        cell: What was tried.
+        names: Class of error, or what happened -> how often; only ``not run`` if it was not.
+        slowest: Seconds of the slowest outcome.
+        silent: Outcomes that nobody would have noticed.
+        stuck: Outcomes that did not come.
+        complaints: What is not as it must be.
+        not_run: Why this is no proof: the fault did not happen, or cannot on this system.
+        cannot: Whether it cannot happen on this system.
+        seconds: That it took.
+    """
+
+    cell: Cell
+    names: dict[str, int]
+    slowest: float = 0.0
+    silent: int = 0
+    stuck: int = 0
+    complaints: tuple[str, ...] = ()
+    not_run: str = ""
+    cannot: bool = False
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the fault happened, and all is as it must be."""
+        return not self.complaints and not self.not_run
+
+
+def run(cells: Iterable[Cell]) -> Iterator[Result]:
+    """Run cells one after the other, each in a process of its own."""
+    for cell in cells:
+        yield run_cell(cell)
+
+
+def run_cell(cell: Cell) -> Result:
+    """Run one cell; one that cannot apply has no outcomes."""
+    if cell.tries is None:
+        return Result(cell=cell, names={})
+    began = time.monotonic()
+    found = in_child(cell.tries, bound=cell.bound)
+    wrong, not_run = _complaints(cell, found), unproven(found, cell.must)
+    said = not_run and not wrong  # what went wrong is told as what it is
+    return Result(
+        cell=cell,
+        names={NOT_RUN: len(found)} if said else dict(Counter(one.name for one in found)),
+        slowest=max(one.seconds for one in found),
+        silent=sum(one.what in SILENT for one in found),
+        stuck=sum(one.what == STUCK for one in found),
+        complaints=tuple(wrong),
+        not_run=not_run,
+        cannot=any(one.what == UNAVAILABLE for one in found),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _complaints(cell: Cell, found: Sequence[Outcome]) -> list[str]:
+    wrong = [text for one in found for text in complaints(one, cell.must)]
+    more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
+    errors = [one for one in found if one.what == ERROR]
+    named = sum("sequence" in one.facts for one in errors)
+    if errors and named < cell.named * len(errors):
+        more.append(f"{named} of {len(errors)} errors name the sequence, must {cell.named:.0%}")
+    return wrong[:_SHOWN] + more
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Give the line of sums."""
+    tried = [one for one in results if one.cell.tries is not None]
+    outcomes = sum(sum(one.names.values()) for one in tried)
+    return (
+        f"{len(results)} cells, {len(results) - len(tried)} of them cannot apply; "
+        f"{outcomes} outcomes, {sum(one.silent for one in tried)} silent, "
+        f"{sum(one.stuck for one in tried)} unbounded waits; "
+        f"{sum(bool(one.complaints) for one in tried)} cells failed, "
+        f"{sum(bool(one.not_run) for one in tried)} not run"
+    )

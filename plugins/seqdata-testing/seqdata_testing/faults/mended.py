@@ -1,0 +1,103 @@
+"""Plays a data set through that goes on from sequences that cannot be read, and says what came.
+
+All that was planned must come, each row that is masked or replaced must be told with its place, and
+all others must be right. Place in the flow: after a fault, for ``mask`` and ``replace``. Reads: a
+loader. Makes: an outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from seqdata.loader import Loader
+from seqdata_testing.faults import outcome as outcomes
+from seqdata_testing.faults.outcome import Outcome, of_error
+from seqdata_testing.faults.reading import Sequences
+
+
+def mend_through(open_it: Callable[[], Loader], sequences: Sequences) -> Outcome:
+    """Make a loader and play one epoch of padded batches, bad rows and all.
+
+    Args:
+        open_it: Makes it, with ``on_error`` of ``mask`` or ``replace``.
+        sequences: What its store should hold.
+    """
+    began = time.monotonic()
+    delivered = planned = rows = 0
+    masked: set[int] = set()
+    loader = None
+    try:
+        with _hushed():
+            loader = open_it()
+            planned = len(loader)
+            for batch in loader:
+                wrong = different_rows(batch, sequences, masked)
+                if wrong:
+                    text = f"batch {delivered}: {wrong}"
+                    return Outcome(what=outcomes.WRONG, text=text, delivered=delivered)
+                delivered += 1
+                rows += len(batch.ids)
+    except Exception as error:
+        seconds = time.monotonic() - began
+        return of_error(error, seconds=seconds, delivered=delivered, planned=planned)
+    finally:
+        if loader is not None:
+            loader.shutdown()
+    told = loader.errors
+    seconds = time.monotonic() - began
+    due = sum(len(one["x"]) > 0 for one in sequences) if sequences else 0
+    if delivered != planned or rows != due:
+        text = f"{rows} of {due} rows"
+        return Outcome(what=outcomes.SHORT, text=text, delivered=delivered, planned=planned)
+    untold = masked - {int(one["sequence"]) for one in told}
+    if untold:
+        return Outcome(what=outcomes.WRONG, text=f"sequences {sorted(untold)} are masked untold")
+    what = outcomes.MENDED if told else outcomes.WHOLE
+    facts = {name: fact for name, fact in told[0].items() if name != "message"} if told else {}
+    text = f"{len(told)} sequences; the first: {told[0]['message']}" if told else ""
+    return Outcome(
+        what=what, text=text, facts=facts, delivered=delivered, planned=planned, seconds=seconds
+    )
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Let nobody print the errors that are gone on from: there are many, and all are looked at."""
+    log = logging.getLogger("seqdata")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def different_rows(batch: Any, sequences: Sequences, masked: set[int]) -> str:
+    """Return which value of a row that counts is another than it should be; note those masked.
+
+    Args:
+        batch: A padded ``SequenceBatch``.
+        sequences: What the store should hold.
+        masked: Gets the numbers of sequences that are masked.
+    """
+    for row, number in enumerate(batch.ids.tolist()):
+        if float(batch.weight[row]) == 0:
+            masked.add(number)
+            continue
+        length = int(batch.lengths[row])
+        for name in batch.data:
+            value, must = batch[name][row], sequences[number][name]
+            if isinstance(value, Tensor) and np.ndim(must):
+                value, must = value[:length], must[:length]  # a row that stands in is cropped
+            given = value.numpy() if isinstance(value, Tensor) else value
+            same = given == must if isinstance(must, str) else np.array_equal(given, must)
+            if not same:
+                return f"field {name!r} of sequence {number} is another"
+    return ""

@@ -1,0 +1,158 @@
+"""What came of a fault, what must come of it, and what is wrong about it.
+
+Place in the flow: ``reading`` and ``children`` make outcomes, the matrix holds them against what is
+expected. Makes: complaints.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from seqdata.errors import Fact, SeqDataError
+from seqdata_testing.waiting import patient
+
+WHOLE = "whole"
+MENDED = "mended"
+WRONG = "wrong"
+SHORT = "short"
+ERROR = "error"
+DIED = "died"
+STUCK = "stuck"
+BROKEN = "broken"
+UNAVAILABLE = "n/a"
+NOT_RUN = "not run"
+SILENT = (WRONG, SHORT)
+"""Outcomes that nobody would notice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of reading or playing a data set.
+
+    Attributes:
+        what: ``whole`` (all that was planned came, and was right), ``mended`` (so it was but for
+            sequences that are told, and masked or replaced), ``wrong`` (a value was another),
+            ``short`` (it ended early, as if that were all), ``error``, ``died`` (the process ended)
+            ``stuck``, ``broken`` (the test of the fault itself failed) or ``n/a`` (this system
+            cannot do it).
+        kinds: Of an error: its class, then those it is one of.
+        text: Of an error: its message; else what happened.
+        facts: Of an error; of what was mended, of the first one.
+        delivered: Batches that came before it ended.
+        planned: Batches that had to come.
+        seconds: From the fault, or else from opening, to the end.
+        left: What was left behind: processes, shared memory, files, descriptors.
+        happened: Events that show that the fault happened, with how often each was seen: logged
+            retries, evictions, kills in the middle of a write, ...
+    """
+
+    what: str
+    kinds: tuple[str, ...] = ()
+    text: str = ""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    delivered: int = 0
+    planned: int = 0
+    seconds: float = 0.0
+    left: tuple[str, ...] = ()
+    happened: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The class of the error, or what happened."""
+        return self.kinds[0] if self.kinds else self.what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What must come of a fault.
+
+    Attributes:
+        kinds: One of these: classes of errors, or ``whole``, ``died``.
+        facts: Names of the facts that an error must have.
+        values: Facts that it must have, with their values.
+        least: Facts that it must have, with the least that they must be.
+        texts: What the message must say.
+        seconds: Within which it must come, on an idle machine.
+        delivered: Batches that must have come before; None: any number.
+        happened: Events that show that the fault happened, with how often each must have been seen
+            at least, in all outcomes of a cell together. A cell that lacks one was not run.
+    """
+
+    kinds: tuple[str, ...]
+    facts: tuple[str, ...] = ()
+    values: Mapping[str, Fact] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+    seconds: float = 10.0
+    delivered: int | None = None
+    happened: Mapping[str, int] = field(default_factory=dict)
+
+
+def of_error(
+    error: BaseException, *, seconds: float, delivered: int = 0, planned: int = 0
+) -> Outcome:
+    """Give the outcome that an exception is."""
+    classes = [one.__name__ for one in type(error).__mro__]
+    facts = error.facts if isinstance(error, SeqDataError) else {}
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    cause = "" if error.__cause__ is None else f"\ncaused by: {error.__cause__}"
+    return Outcome(
+        what=ERROR, kinds=tuple(classes), text=f"{error}{notes}{cause}", facts=facts,
+        seconds=seconds,
+        delivered=delivered, planned=planned,
+    )  # fmt: skip
+
+
+def complaints(outcome: Outcome, must: Expectation) -> tuple[str, ...]:
+    """Say what is wrong about an outcome; nothing where it is as it must be."""
+    return tuple(_complaints(outcome, must))
+
+
+def unproven(found: Sequence[Outcome], must: Expectation) -> str:
+    """Return why the outcomes of a cell do not show that its fault happened; "" if they do.
+
+    Args:
+        found: All outcomes of the cell.
+        must: Which events must have been seen.
+    """
+    for one in found:
+        if one.what == UNAVAILABLE:
+            return one.text or "this system cannot do it"
+    seen: Counter[str] = Counter()
+    for one in found:
+        seen.update(one.happened)
+    lacks = [
+        f"{seen[name]} x {name}, must be at least {least}"
+        for name, least in must.happened.items()
+        if seen[name] < least
+    ]
+    return f"the fault did not happen: {'; '.join(lacks)}" if lacks else ""
+
+
+def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
+    if outcome.what == UNAVAILABLE:
+        return []
+    wrong = []
+    got = outcome.kinds or (outcome.what,)
+    if not set(got) & set(must.kinds):
+        shown = f"{outcome.name} ({outcome.text})" if outcome.text else outcome.name
+        wrong.append(f"is {shown}, must be {' or '.join(must.kinds)}")
+    elif outcome.what in (ERROR, MENDED):
+        facts = outcome.facts
+        lacks = [name for name in must.facts if name not in facts]
+        lacks += [f"{name}={one!r}" for name, one in must.values.items() if facts.get(name) != one]
+        for name, least in must.least.items():
+            value = facts.get(name)
+            if not isinstance(value, int) or value < least:
+                lacks.append(f"{name} of at least {least}")
+        lacks += [repr(text) for text in must.texts if text not in outcome.text]
+        if lacks:
+            wrong.append(f"{outcome.name} lacks {', '.join(lacks)}: {outcome.text}")
+    if outcome.seconds > must.seconds and outcome.seconds > (most := patient(must.seconds)):
+        wrong.append(f"came after {outcome.seconds:.1f} s, must within {most:.1f} s")
+    if must.delivered is not None and outcome.delivered != must.delivered:
+        wrong.append(f"came after {outcome.delivered} batches, must after {must.delivered}")
+    wrong += [f"left behind: {one}" for one in outcome.left]
+    return wrong

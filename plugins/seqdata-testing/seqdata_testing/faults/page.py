@@ -1,0 +1,108 @@
+"""The tables of faults for a page: what must come of each, what came of it, and what is left out.
+
+Place in the flow: beside the matrix. Reads: cells and results. Makes: text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from seqdata_testing.faults.matrix import Result
+from seqdata_testing.faults.outcome import (
+    BROKEN,
+    DIED,
+    MENDED,
+    NOT_RUN,
+    SHORT,
+    STUCK,
+    WHOLE,
+    WRONG,
+)
+from seqdata_testing.faults.table import FAULTS, POLICIES, Cell
+
+_NAMES = {
+    WHOLE: "no harm",
+    DIED: "the process ends",
+    MENDED: "gone on",
+    WRONG: "WRONG",
+    SHORT: "SHORT",
+    STUCK: "STUCK",
+    BROKEN: "BROKEN",
+    NOT_RUN: "NOT RUN",
+}
+
+
+def as_page(cells: Sequence[Cell]) -> str:
+    """Give the table of what must come of each fault, a row per fault.
+
+    Args:
+        cells: Those that are tried at every change.
+    """
+    rows = ["| | what happens | what comes of it | within |", "|---|---|---|---|"]
+    for fault, what in FAULTS.items():
+        musts = [cell.must for cell in cells if cell.fault == fault]
+        kinds = list(dict.fromkeys(kind for must in musts for kind in must.kinds))
+        seconds = max((must.seconds for must in musts), default=0.0)
+        rows.append(f"| {fault} | {what} | {', '.join(map(_shown, kinds))} | {seconds:g} s |")
+    return "\n".join(rows) + "\n"
+
+
+def as_grid(results: Sequence[Result]) -> str:
+    """Give the matrix of what came of each fault: a row per fault and policy, a column per form.
+
+    Args:
+        results: Of all cells.
+    """
+    forms = _forms([one.cell for one in results])
+    found: dict[tuple[str, str, str], Counter[str]] = {}
+    for one in results:
+        key = (one.cell.fault, one.cell.policy, one.cell.form)
+        found.setdefault(key, Counter()).update(one.names)
+    head = ["", "`on_error`", *forms]
+    rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for fault in FAULTS:
+        for policy in POLICIES:
+            told = [found.get((fault, policy, form), Counter()) for form in forms]
+            if any(told):
+                shown = " | ".join(_counted(one) for one in told)
+                rows.append(f"| {fault} | {policy} | {shown} |")
+    return "\n".join(rows) + "\n"
+
+
+def as_reasons(cells: Sequence[Cell]) -> str:
+    """Give the table of what cannot be tried: faults, policies, forms and why.
+
+    Args:
+        cells: All of them.
+    """
+    tried = {(one.fault, one.policy, one.form) for one in cells if one.tries is not None}
+    forms = _forms(cells)
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for one in cells:
+        key = (one.fault, one.policy, one.form)
+        if one.tries is None and one.form in forms and key not in tried:
+            found.setdefault((one.reason, one.fault), []).append((one.policy, one.form))
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for (reason, fault), keys in found.items():
+        policies, kinds = (", ".join(sorted({key[i] for key in keys}, key=order.index))
+                           for i, order in enumerate((POLICIES, forms)))  # fmt: skip
+        alike.setdefault((reason, policies, kinds), []).append(fault)
+    rows = ["| | `on_error` | of | why there is no such cell |", "|---|---|---|---|"]
+    for (reason, policies, kinds), faults in alike.items():
+        rows.append(f"| {', '.join(faults)} | {policies} | {kinds} | {reason} |")
+    return "\n".join(rows) + "\n"
+
+
+def _forms(cells: Sequence[Cell]) -> list[str]:
+    """Give those that the matrix has columns of: they are tried under every policy."""
+    return sorted({one.form for one in cells if one.policy != "raise"})
+
+
+def _counted(names: Counter[str]) -> str:
+    told = [f"{count:,} {_shown(name)}" for name, count in names.most_common()]
+    return ", ".join(told) or "n/a"
+
+
+def _shown(kind: str) -> str:
+    return _NAMES.get(kind, f"`{kind}`")

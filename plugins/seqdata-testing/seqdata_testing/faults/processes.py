@@ -1,0 +1,188 @@
+"""What happens to worker processes: a transform that harms its own process, or a signal to one.
+
+``Trap`` is a transform that lets all sequences through but one. What must come of each act stands
+with it. Place in the flow: a Loader's ``transform``; it runs in a worker process. Harms: that
+process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqdata_testing.waiting import until
+
+_AT_ONCE = 1 << 24  # bytes that are taken at once
+_LONG = 3600  # seconds
+_MOMENT = 1.0
+_PASSED = itertools.count()  # sequences that this process has seen
+_FREE = 8  # of them, before it is held
+_SEEN = "seen-by-"  # a file of each process that has begun
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """A transform that acts when it sees one sequence, and changes nothing.
+
+    Attributes:
+        act: What it does then; None: nothing.
+        field: The field that the sequence is known by.
+        value: Its value there.
+        note: A file to write the time of the act into, of ``time.monotonic``.
+        held: A file: from its ninth sequence on, a process waits until it is there. So work is left
+            when the fault happens.
+        among: Processes that must have seen a sequence before it acts.
+    """
+
+    act: Callable[[], None] | None
+    field: str = ""
+    value: Any = None
+    note: Path | None = None
+    held: Path | None = None
+    among: int = 1
+
+    def __call__(self, sequence: Mapping[str, Any], _: Any) -> dict[str, Any]:
+        """Give the same sequence."""
+        if self.held is not None and next(_PASSED) >= _FREE:
+            until(self.held.exists)
+        if self.among > 1:
+            Path(f"{_SEEN}{os.getpid()}").touch()
+        if self.act is not None and np.array_equal(sequence[self.field], self.value):
+            self._wait()
+            if self.note is not None:
+                self.note.write_text(repr(time.monotonic()))
+            self.act()
+            if self.held is not None:
+                self.held.touch()
+        return dict(sequence)
+
+    def _wait(self) -> None:
+        if self.among > 1:
+            until(lambda: len(list(Path.cwd().glob(f"{_SEEN}*"))) >= self.among)
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a process a signal.
+
+    Must come of SIGKILL to a worker: a ``WorkerDiedError`` with ``pid``, ``signal`` and the last
+    place, within 2 s, after the batches that were finished. To the training process: no worker is
+    left after 5 s. Of SIGTERM to both: the workers go on until the training process decides.
+
+    Args:
+        pid: The process.
+        number: The signal.
+    """
+    os.kill(pid, number)
+
+
+def killed() -> None:
+    """End this process by SIGKILL, as the system does that is out of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1)  # it comes at once
+
+
+def crashed() -> None:
+    """End this process by SIGSEGV, as a broken library does. Must come of it: as of ``kill``."""
+    ctypes.string_at(0)
+
+
+def left() -> None:
+    """End this process as ``sys.exit`` does.
+
+    Must come of it: a ``WorkerDiedError`` with ``exitcode`` and the last place, within 2 s.
+    """
+    raise SystemExit(3)
+
+
+def left_at_once() -> None:
+    """End this process without any word: no handler runs. Must come of it: as of ``left``."""
+    os._exit(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Swollen:
+    """Takes memory, then is killed, as by a system that has none left.
+
+    Must come of it: a ``WorkerDiedError`` with SIGKILL whose memory is at least what was taken.
+
+    Attributes:
+        size: Bytes that it takes.
+    """
+
+    size: int = 1 << 28
+
+    def __call__(self) -> None:
+        """Take them, and be killed a moment later."""
+        taken = [bytearray(os.urandom(1) * _AT_ONCE) for _ in range(self.size // _AT_ONCE)]
+        time.sleep(_MOMENT)
+        killed()
+        taken.clear()
+
+
+def out_of_memory() -> None:
+    """Ask for more memory than there is. Must come of it: the ``MemoryError``, and its place."""
+    taken = []
+    for power in range(40, 63):
+        taken.append(bytearray(1 << power))
+
+
+def stuck() -> None:
+    """Never come back, as a read from a dead server does.
+
+    Must come of it: a warning after 10 s, and after ``stall_timeout`` a ``StallError`` with the
+    place and the stack of the worker.
+    """
+    time.sleep(_LONG)
+
+
+def stuck_in_c() -> None:
+    """Never come back, in C code that keeps Python's lock. Must come of it: as of ``stuck``."""
+    re.match("(a+)+$", "a" * 60 + "b")  # takes 2**60 steps
+
+
+def raised() -> None:
+    """Raise what no one has heard of. Must come of it: itself, with its traceback and place."""
+    raise Unheard("nothing of this kind is known", 7)
+
+
+class Unheard(Exception):
+    """An exception whose constructor takes more than a text.
+
+    Args:
+        what: A text.
+        code: A number.
+    """
+
+    def __init__(self, what: str, code: int) -> None:
+        super().__init__(what, code)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """Cuts off a file that this process may have mapped.
+
+    Must come of it, in a worker: a ``WorkerDiedError`` with SIGBUS and the shard, if what was cut
+    off is read.
+
+    Attributes:
+        path: The file.
+        size: Bytes that are left.
+    """
+
+    path: Path
+    size: int = 0
+
+    def __call__(self) -> None:
+        """Cut it off."""
+        os.truncate(self.path, self.size)

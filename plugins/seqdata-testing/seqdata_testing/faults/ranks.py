@@ -1,0 +1,194 @@
+"""Starts ranks beside each other, one of which comes to harm, and says what came of the others.
+
+Ranks are forked from a process that has imported Lightning, over a gloo group with torch's own
+timeout of half an hour. Place in the flow: below the matrix's rows R1 to R3. Makes: outcomes, one
+per rank that can say something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from seqdata.loading.options import OnError
+from seqdata_testing.faults import outcome as outcomes
+from seqdata_testing.faults.outcome import Outcome
+from seqdata_testing.faults.subject import Subject
+from seqdata_testing.waiting import patient
+
+NOTE = Path("struck")
+"""Holds when a rank was struck, of ``time.monotonic``."""
+
+_LOST = re.compile(r"^PeerFailedError: .*\brank (\d+) (?:\(|has left )", re.MULTILINE)
+_TIMEOUT = timedelta(minutes=30)  # as torch has it: so long a collective waits that nobody answers
+_SOON = 10.0  # seconds for a killed process to end
+_BEGUN = 60.0  # seconds for all ranks to begin
+_SHOWN = 2_000
+
+Play = Callable[[int], Outcome]
+"""Plays one rank, in its own process, and says what came of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """How ranks train.
+
+    Attributes:
+        subject: What they play.
+        world: How many there are.
+        workers: Processes that each of them has.
+        struck: The rank that comes to harm.
+        policy: Their loaders' ``on_error``.
+        patience: Seconds after which a rank that gives no sign is given up; None: as it is.
+        bound: Seconds of an idle machine, once all have begun, after which those that still run
+            are stuck, and ended.
+    """
+
+    subject: Subject
+    world: int = 2
+    workers: int = 0
+    struck: int = 1
+    policy: OnError = "raise"
+    patience: float | None = None
+    bound: float = 40.0
+
+
+def play_ranks(play: Play, setting: Ranks, *, silent: int | None = None) -> list[Outcome]:
+    """Play ranks beside each other, and wait for all that can end.
+
+    Args:
+        play: Is called in each rank's process.
+        setting: How many there are, and how long they may take.
+        silent: The rank that is struck so that it says nothing, and may never end.
+
+    Returns:
+        Per rank but the silent one, what came of it. Seconds count from when a rank was struck, or
+        else from the beginning, to the end of the process.
+    """
+    context, world = multiprocessing.get_context("fork"), setting.world
+    pipes = [context.Pipe(duplex=False) for _ in range(world)]
+    gate = context.Barrier(world + 1)  # a rank may end as soon as all are in their group
+    ranks = [
+        context.Process(target=_rank, args=(play, rank, world, pipes[rank][1], gate))
+        for rank in range(world)
+    ]
+    for process in ranks:
+        process.start()
+    _pass(gate)
+    began = time.monotonic()
+    ends: dict[int, float] = {}
+    due: dict[Any, int] = {one.sentinel: rank for rank, one in enumerate(ranks) if rank != silent}
+    while due and time.monotonic() < began + patient(setting.bound):
+        for sentinel in wait(list(due), timeout=1.0):
+            ends[due.pop(sentinel)] = time.monotonic()
+    for process in ranks:
+        process.kill()
+        process.join(timeout=_SOON)
+    since = float(NOTE.read_text()) if NOTE.exists() else began
+    return [
+        _told(rank, ranks[rank].exitcode if rank in ends else None, pipes[rank][0],
+              ends.get(rank, time.monotonic()) - since)
+        for rank in range(world) if rank != silent
+    ]  # fmt: skip
+
+
+def strike(number: int) -> None:
+    """Note when, and end or hold this process by a signal."""
+    NOTE.write_text(repr(time.monotonic()))
+    os.kill(os.getpid(), number)
+
+
+def alike(found: Sequence[Outcome], struck: int) -> list[Outcome]:
+    """Turn the outcomes of ranks that are told another error than one of them into broken ones.
+
+    Args:
+        found: Per rank, its error.
+        struck: The rank on which it happened.
+    """
+    first = found[struck]
+
+    def same(one: Outcome) -> bool:
+        return (one.kinds, one.facts) == (first.kinds, first.facts)
+
+    text = f"differs from what rank {struck} raises, {first.name} with {dict(first.facts)}: "
+    return [
+        one if same(one) else replace(one, what=outcomes.BROKEN, kinds=(), text=text + one.text)
+        for one in found
+    ]
+
+
+def _pass(gate: Barrier) -> None:
+    """Wait until all ranks have begun, or one of them cannot."""
+    with contextlib.suppress(threading.BrokenBarrierError):
+        gate.wait(timeout=patient(_BEGUN))
+
+
+def _rank(play: Play, rank: int, world: int, told: Connection, gate: Barrier) -> None:
+    log = os.open(_log(rank), os.O_CREAT | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        _enter(rank, world)
+    except BaseException:
+        gate.abort()
+        raise
+    _pass(gate)
+    found = play(rank)
+    told.send(found)
+    told.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # torch's threads may be in collectives that nobody answers
+
+
+def _log(rank: int) -> Path:
+    return Path(f"rank-{rank}.txt")
+
+
+def _enter(rank: int, world: int) -> None:
+    """Make this process a rank: what a launcher sets, and a process group over a file."""
+    import torch
+    import torch.distributed
+
+    torch.set_num_threads(1)
+    places = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "MASTER_PORT": 0}
+    sizes = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    os.environ.update({name: str(value) for name, value in {**places, **sizes}.items()})
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{Path('group').resolve()}", rank=rank, world_size=world,
+        timeout=_TIMEOUT,
+    )  # fmt: skip
+
+
+def _told(rank: int, code: int | None, told: Connection, seconds: float) -> Outcome:
+    """Give what a rank has said, or its last words where it was ended."""
+    said = _log(rank).read_text(errors="replace") if _log(rank).exists() else ""
+    text = f"rank {rank}: {said[-_SHOWN:]}"
+    if code is None:
+        return Outcome(what=outcomes.STUCK, text=text, seconds=seconds)
+    if code == 0:
+        found: Outcome = told.recv()
+        return replace(found, seconds=seconds)
+    lost = _LOST.search(said)
+    if lost is None:
+        name = signal.Signals(-code).name if code < 0 else f"status {code}"
+        return Outcome(what=outcomes.DIED, text=f"{name}, {text}", seconds=seconds)
+    facts: dict[str, Any] = {"rank": int(lost[1])}
+    kinds = ("PeerFailedError", "SeqDataError")
+    return Outcome(
+        what=outcomes.ERROR, kinds=kinds, text=said[lost.start() :], facts=facts, seconds=seconds
+    )

@@ -1,0 +1,136 @@
+"""Reads or plays a data set through, and says what came of it.
+
+Every value is held against what it should be, and an end that comes early is noticed: those are the
+outcomes that nobody would see. Place in the flow: after a fault. Reads: a store or a loader. Makes:
+an outcome.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from seqdata.loader import Loader
+from seqdata.protocols import Store
+from seqdata_testing.faults import outcome as outcomes
+from seqdata_testing.faults.outcome import Outcome, of_error
+
+Sequences = Sequence[Mapping[str, Any]]
+_TOGETHER = 16  # sequences of one read
+
+
+def read_through(open_it: Callable[[], Store], sequences: Sequences) -> Outcome:
+    """Open a store and read every field of every sequence, ids too.
+
+    Args:
+        open_it: Opens it.
+        sequences: What it should hold: per sequence, field -> array, number, ``str`` or ``bytes``.
+    """
+    began = time.monotonic()
+    delivered = 0
+    try:
+        store = open_it()
+        for first in range(0, len(store), _TOGETHER):
+            wrong = _read(store, sequences, range(first, min(first + _TOGETHER, len(store))))
+            if wrong:
+                return Outcome(what=outcomes.WRONG, text=wrong, seconds=time.monotonic() - began)
+            delivered += 1
+        enough = len(store) == len(sequences)
+    except Exception as error:
+        return of_error(error, seconds=time.monotonic() - began, delivered=delivered)
+    what = outcomes.WHOLE if enough else outcomes.SHORT
+    return Outcome(what=what, delivered=delivered, seconds=time.monotonic() - began)
+
+
+def _read(store: Store, sequences: Sequences, numbers: range) -> str:
+    lengths = store.lengths[numbers.start : numbers.stop].astype(np.int64)
+    spans = np.zeros((len(numbers), 3), dtype=np.int64)
+    spans[:, 0], spans[:, 2] = numbers, lengths
+    columns = store.read(spans, store.fields)
+    keys = store.keys(list(numbers))
+    for row, number in enumerate(numbers):
+        must = sequences[number]
+        for name, column in columns.items():
+            if not _equal(column[row], must[name], whole=store.fields[name].axis is not None):
+                return f"field {name!r} of sequence {number} is another"
+        if "id" in must and keys[row] != must["id"]:
+            return f"the id of sequence {number} is {keys[row]!r}"
+    return ""
+
+
+def _equal(found: Any, must: Any, *, whole: bool) -> bool:
+    if isinstance(must, str | bytes):
+        return bool(found == must)
+    given = np.asarray(found) if whole else np.asarray(found)[0]
+    return np.array_equal(given, np.asarray(must))
+
+
+def play_through(
+    open_it: Callable[[], Loader],
+    sequences: Sequences,
+    *,
+    since: Callable[[], float | None] | None = None,
+    each: Callable[[int], None] | None = None,
+) -> Outcome:
+    """Make a loader and play one epoch of padded batches.
+
+    Args:
+        open_it: Makes it.
+        sequences: What its store should hold.
+        since: Gives when the fault happened, by ``time.monotonic``; None: when it began.
+        each: Is called after each batch with its number.
+    """
+    began = time.monotonic()
+    delivered = planned = 0
+
+    def seconds() -> float:
+        happened = None if since is None else since()
+        return time.monotonic() - (began if happened is None else happened)
+
+    loader = None
+    try:
+        loader = open_it()
+        planned = len(loader)
+        for batch in loader:
+            wrong = different(batch, sequences)
+            if wrong:
+                return Outcome(
+                    what=outcomes.WRONG, text=f"batch {delivered}: {wrong}", seconds=seconds(),
+                    delivered=delivered, planned=planned,
+                )  # fmt: skip
+            delivered += 1
+            if each is not None:
+                each(delivered)
+    except Exception as error:
+        return of_error(error, seconds=seconds(), delivered=delivered, planned=planned)
+    finally:
+        if loader is not None:
+            loader.shutdown()
+    what = outcomes.WHOLE if delivered == planned else outcomes.SHORT
+    return Outcome(what=what, delivered=delivered, planned=planned, seconds=seconds())
+
+
+def different(batch: Any, sequences: Sequences, fields: Iterable[str] | None = None) -> str:
+    """Say which value of a padded batch is another than it should be; empty where none is.
+
+    Args:
+        batch: A ``SequenceBatch``.
+        sequences: What the store should hold.
+        fields: Which are looked at; None: all that the batch has.
+    """
+    names = list(batch.data) if fields is None else list(fields)
+    for row, number in enumerate(batch.ids.tolist()):
+        length = int(batch.lengths[row])
+        for name in names:
+            value, must = batch[name][row], sequences[number][name]
+            if isinstance(value, Tensor) and np.ndim(must):
+                value = value[:length]
+            given = value.numpy() if isinstance(value, Tensor) else value
+            same = given == must if isinstance(must, str) else np.array_equal(given, must)
+            if not same:
+                return f"field {name!r} of sequence {number} is another"
+    return ""

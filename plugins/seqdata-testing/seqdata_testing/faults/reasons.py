@@ -1,0 +1,54 @@
+"""Why a fault cannot be tried on a form of data under a policy: what stands in the matrix instead.
+
+Place in the flow: beside the rows. Makes: texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from seqdata_testing.faults.table import FAULTS, POLICIES
+
+_SENT = (
+    "it is written on this machine, as in the local columns, then sent, the manifest or list last; "
+    "sending that fails has tests of its own"
+)
+_LOCAL = {
+    "S": "no network lies between",
+    "C": "local files are mapped where they are, without a cache",
+}
+_REMOTE = {
+    "D10": "no remote file is mapped; a cached one that is cut off is as a local one",
+    **dict.fromkeys(("V1", "V2", "V3", "V4", "V5"), _SENT),
+}
+_AT_OPENING = "it is told at opening, before any sequence"
+_PROCESS = "a process that ends or hangs is no sequence's error: as under raise"
+_RANKS = "a rank that is gone is no sequence's error: as under raise"
+_NETWORK = "what cannot be fetched is no sequence's error, but all's: as under raise"
+_CACHE = "what happens to the cache is no sequence's error: as under raise"
+_WRITER = "a writer has no `on_error`"
+_SYSTEM = "what a system refuses or asks for is no sequence's error: as under raise"
+_MENDING = {
+    **dict.fromkeys(("D2", "D3", "D4", "D5", "D7", "D8", "D9"), _AT_OPENING),
+    "D10": _PROCESS,
+    **dict.fromkeys(("W1", "W2", "W3", "W4", "W5"), _PROCESS),
+    **dict.fromkeys(("R2", "R3"), _RANKS),
+    **dict.fromkeys(("S1", "S2", "S3", "S4", "S6", "S7", "S8"), _NETWORK),
+    **dict.fromkeys((f"C{number}" for number in range(1, 9)), _CACHE),
+    **dict.fromkeys(("V1", "V2", "V3", "V4", "V5"), _WRITER),
+    **dict.fromkeys(("X1", "X2"), _SYSTEM),
+}
+
+
+def why_not(*, remote: bool) -> Iterator[tuple[str, str, str]]:
+    """Give (fault, policy, reason) of all that may be left out.
+
+    Args:
+        remote: Whether the data lies on another machine.
+    """
+    for fault in FAULTS:
+        there = _REMOTE.get(fault, "") if remote else _LOCAL.get(fault[0], "")
+        for policy in POLICIES:
+            reason = there or (_MENDING.get(fault, "") if policy != "raise" else "")
+            if reason:
+                yield fault, policy, reason

@@ -1,0 +1,66 @@
+"""Tries what happens where the system refuses something: descriptors, memory, shared memory.
+
+Place in the flow: the matrix's row X2. Plays: a data set in the present folder. Makes: outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from seqdata_testing.faults import limits
+from seqdata_testing.faults import outcome as outcomes
+from seqdata_testing.faults.damaged import loader_of
+from seqdata_testing.faults.outcome import Outcome
+from seqdata_testing.faults.reading import play_through
+from seqdata_testing.faults.subject import Subject
+
+Limit = Callable[[int], Callable[[], None]]
+
+
+def limited(subject: Subject, workers: int, limit: Limit, values: Sequence[int]) -> list[Outcome]:
+    """Open and play under one limit after the other.
+
+    Args:
+        subject: What is played.
+        workers: Processes of the loader.
+        limit: Sets it, and gives what undoes it.
+        values: What it is set to.
+    """
+    open_it, given = _written(subject, workers)
+    found = [play_through(open_it, given)]  # whatever is needed once is there
+    for value in values:
+        undo = limit(value)
+        try:
+            played = play_through(open_it, given)
+        finally:
+            undo()
+        late = [f"an error after {played.delivered} batches"] if played.delivered else []
+        left = late if played.what == outcomes.ERROR else []
+        found.append(replace(played, left=(*played.left, *left)))
+    return found
+
+
+def little_shared(subject: Subject, workers: int, size: int) -> list[Outcome]:
+    """Play with a small /dev/shm.
+
+    Args:
+        subject: What is played.
+        workers: Processes of the loader.
+        size: Bytes of it.
+    """
+    try:
+        limits.small_shared(size)
+    except limits.Unavailable as error:
+        return [Outcome(what=outcomes.UNAVAILABLE, text=str(error))]
+    open_it, given = _written(subject, workers)
+    return [play_through(open_it, given)]
+
+
+def _written(subject: Subject, workers: int) -> tuple[Callable[[], Any], list[dict[str, Any]]]:
+    root, given = Path("data").resolve(), subject.dataset()
+    subject.write(root, given)
+    return partial(loader_of, partial(subject.open, root, subject.verify[-1]), workers), given

@@ -1,0 +1,152 @@
+"""Rows R1 to R3: what happens to one of several ranks, and what the others make of it.
+
+Place in the flow: cells for the matrix. Makes: cells.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from seqdata.loading.options import OnError
+from seqdata_testing.faults import processes
+from seqdata_testing.faults.outcome import WHOLE, Expectation, Outcome
+from seqdata_testing.faults.ranks import Ranks
+from seqdata_testing.faults.subject import Subject
+from seqdata_testing.faults.table import Cell
+
+_FAILED = 10.0  # seconds within which the others raise the same
+_TRAINED = 30.0  # an epoch, with starting
+_SIGNALS = {
+    "R2": (signal.SIGKILL, 15.0),
+    "R3": (signal.SIGSTOP, 60.0),
+}
+"""Fault -> its signal, seconds within which the others end."""
+
+_SHORT = 3.0  # patience where a test waits for it
+_LATER = 20.0  # seconds after which who has not ended is stuck
+_PLACE = ("dataset", "shard", "file", "sequence", "epoch", "batch", "step")
+_SHARD = tuple(name for name in _PLACE if name != "sequence")
+_ALONE = "a single rank has no others: W1 and W5 say what comes of it"
+WORLDS = ((2, 1), (3, 0))  # ranks, and which of them is struck
+
+
+def cells(
+    subject: Subject, worlds: Sequence[tuple[int, int]] = WORLDS, *, mapped: bool = True
+) -> list[Cell]:
+    """Give the cells of R1 to R3.
+
+    Args:
+        subject: What is trained on.
+        worlds: How many ranks there are, and which of them is struck.
+        mapped: Whether its files are mapped where they lie; else a shard is looked at as a whole.
+    """
+    found: list[Cell] = []
+    for world, struck in worlds:
+        for workers in (0, 2):
+            ranks = Ranks(subject=subject, world=world, workers=workers, struck=struck)
+            found += [*_failing(ranks, mapped=mapped), *_going_on(ranks)]
+            stopped = ranks if world == 2 else replace(ranks, patience=_SHORT)
+            found += [_signalled(ranks, "R2"), _signalled(stopped, "R3")]
+    way = f"{subject.name}, ranks 1"
+    return [
+        *found,
+        *(Cell(fault=fault, way=way, reason=_ALONE) for fault in ("R2", "R3")),
+    ]
+
+
+def _way(ranks: Ranks, how: str) -> str:
+    return f"{ranks.subject.name}, ranks {ranks.world}, workers {ranks.workers}, {how}"
+
+
+def _failing(ranks: Ranks, *, mapped: bool) -> list[Cell]:
+    """Give the cells of R1: the error of one rank is raised on every rank."""
+    rank = ranks.struck
+    quick = ranks.world == 2 and not ranks.workers
+    corrupt = Expectation(
+        kinds=("CorruptSampleError",) if mapped else ("CorruptShardError",),
+        facts=_PLACE if mapped else _SHARD, values={"rank": rank}, seconds=_FAILED,
+    )  # fmt: skip
+    unheard = Expectation(
+        kinds=("Unheard",), texts=("nothing of this kind is known",), seconds=_FAILED
+    )
+    found = [
+        Cell(
+            fault="R1", way=_way(ranks, "a flipped bit in its copy"), must=corrupt, quick=quick,
+            tries=partial(_damaged, ranks),
+        ),
+        Cell(
+            fault="R1", way=_way(ranks, "its transform raises"), must=unheard,
+            tries=partial(_raised, ranks, processes.raised),
+        ),
+    ]  # fmt: skip
+    if ranks.workers:
+        died = Expectation(
+            kinds=("WorkerDiedError",), facts=("pid", "worker", *_PLACE), seconds=_FAILED,
+            values={"signal": "SIGKILL", "rank": rank},
+        )  # fmt: skip
+        tries = partial(_raised, ranks, processes.killed)
+        found.append(Cell(fault="R1", way=_way(ranks, "its worker dies"), must=died, tries=tries))
+    return found
+
+
+def _going_on(ranks: Ranks) -> list[Cell]:
+    """Give the cells of R1 where what one rank cannot read is replaced, or masked."""
+    policies: tuple[OnError, ...] = ("replace", "mask")
+    must = Expectation(kinds=(WHOLE,), seconds=_TRAINED, happened={"row that cannot be read": 1})
+    return [
+        Cell(
+            fault="R1", way=_way(ranks, f"a flipped bit in its copy, on_error {policy}"), must=must,
+            tries=partial(_damaged, replace(ranks, policy=policy)), policy=policy,
+        )
+        for policy in policies
+    ]  # fmt: skip
+
+
+def _signalled(ranks: Ranks, fault: str) -> Cell:
+    """Give a cell of R2 or R3: the others end with an error that names the rank."""
+    number, within = _SIGNALS[fault]
+    must = Expectation(
+        kinds=("PeerFailedError",), seconds=within, values={"rank": ranks.struck},
+        texts=(f"has lost rank {ranks.struck}",),
+    )  # fmt: skip
+    how = f"rank {ranks.struck} by {number.name}"
+    if ranks.patience is not None:
+        how += f", patience {ranks.patience:g} s"
+    quick = not ranks.workers and (ranks.world == 2) == (fault == "R2")
+    return Cell(
+        fault=fault, way=_way(ranks, how), must=must, quick=quick,
+        tries=partial(_struck, replace(ranks, bound=within + _LATER), number),
+        bound=within + 3 * _LATER,
+    )  # fmt: skip
+
+
+# Lightning is imported only where ranks are forked: cells are listed without it.
+def _damaged(ranks: Ranks) -> list[Outcome]:
+    _keep_here()
+    from seqdata_testing.faults.training import damaged
+
+    return damaged(ranks)
+
+
+def _raised(ranks: Ranks, act: Callable[[], None]) -> list[Outcome]:
+    _keep_here()
+    from seqdata_testing.faults.training import raised
+
+    return raised(ranks, act)
+
+
+def _struck(ranks: Ranks, number: int) -> list[Outcome]:
+    _keep_here()
+    from seqdata_testing.faults.training import signalled
+
+    return signalled(ranks, number)
+
+
+def _keep_here() -> None:
+    """Let torch keep what it compiles in this folder, not among temporary files."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("compiled").resolve())

@@ -1,0 +1,181 @@
+"""What faults are tried on: a kind of data set, how it is written and opened, and its files.
+
+A plugin makes a ``Subject`` of its own, names it to ``python -m seqdata_testing.faults --subject``
+or gives it to ``rows.cells_of``, and all faults are tried on it. Place in the flow: below the
+matrix. Makes: data sets in folders.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqdata.errors import SeqDataWarning
+from seqdata.opening.data import open_store
+from seqdata.opening.writing import write_store
+from seqdata.protocols import Store
+from seqdata.storage.manifest import MANIFEST
+from seqdata.storage.parsing import load_manifest
+from seqdata.storage.remote.options import Remote
+from seqdata_testing.faults.outcome import WHOLE
+
+Extent = tuple[str, int, int]
+"""A file, a position in it and a number of bytes."""
+
+VERIFY = ("off", "first_read", "always")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A kind of file that is kept beside data and believed later.
+
+    Attributes:
+        name: For the matrix.
+        write: Makes data in a folder, and what is kept of it; gives the kept file.
+        read: Gives what is had from the kept file, or made again, as something to compare.
+        kinds: What may come of damage.
+    """
+
+    name: str
+    write: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    kinds: tuple[str, ...] = (WHOLE,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A kind of data set.
+
+    Attributes:
+        name: For the matrix.
+        verify: What its ``verify`` may be; those with checksums last.
+        write: Writes sequences into a folder.
+        open: Opens the folder with a ``verify``.
+        served: Opens a URL that serves the folder; None: such data is local.
+        hits: Ends the names of shards, for faults of a network that happen to them only.
+        shards: Gives the names of its shards.
+        values: Gives where the values of sequences lie.
+        others: Gives the names of what else it needs: manifest, lengths, index.
+        dataset: The sequences.
+        kept: What is kept beside such data.
+    """
+
+    name: str
+    verify: tuple[str, ...]
+    write: Callable[[Path, Sequence[Mapping[str, Any]]], None]
+    open: Callable[[Path, str], Store]
+    shards: Callable[[Path], list[str]]
+    values: Callable[[Path], list[Extent]]
+    others: Callable[[Path], list[str]]
+    dataset: Callable[[], list[dict[str, Any]]] = field(default_factory=lambda: sequences)
+    served: Callable[[str, str, Remote], Store] | None = None
+    hits: str = ""
+    kept: tuple[Kept, ...] = ()
+
+    @property
+    def verified(self) -> tuple[str, ...]:
+        """Those of ``verify`` that look at checksums."""
+        return tuple(one for one in self.verify if one != "off")
+
+
+def sequences() -> list[dict[str, Any]]:
+    """Give sequences of many lengths: one empty, one of several checksum blocks, many alike."""
+    random = np.random.default_rng(0)
+    lengths = np.full(80, 8)  # the second half makes shards of one size
+    lengths[:40] = random.integers(1, 40, 40)
+    lengths[[3, 20]] = 0, 20_000
+    return [
+        {
+            "id": f"s{i:02}",
+            "x": random.standard_normal((length, 2)).astype(np.float32),
+            "y": np.int64(i),
+        }
+        for i, length in enumerate(lengths.tolist())
+    ]
+
+
+def _write_own(folder: Path, given: Sequence[Mapping[str, Any]]) -> None:
+    write_store(folder, given, shard_bytes=1_000, progress=False)
+
+
+def _open_own(folder: Path, verify: str) -> Store:
+    return open_store(folder, verify=verify)
+
+
+def _open_served(url: str, verify: str, remote: Remote) -> Store:
+    return open_store(url, verify=verify, remote=remote)
+
+
+def _shards_of_own(folder: Path) -> list[str]:
+    return [shard.file for shard in load_manifest(folder).shards]
+
+
+def _values_of_own(folder: Path) -> list[Extent]:
+    return [
+        (shard.file, position, size)
+        for shard in load_manifest(folder).shards
+        for places in shard.buffers.values()
+        for position, size in places
+        if size
+    ]
+
+
+def _others_of_own(folder: Path) -> list[str]:
+    shards = _shards_of_own(folder)
+    names = sorted(path.name for path in folder.iterdir() if path.name not in shards)
+    return [MANIFEST, *(name for name in names if name != MANIFEST)]
+
+
+OWN = Subject(
+    name="arrow", verify=VERIFY, write=_write_own, open=_open_own, shards=_shards_of_own,
+    values=_values_of_own, others=_others_of_own, served=_open_served, hits=".arrow",
+)  # fmt: skip
+"""A store of ours on a local disk."""
+
+
+def _write_foreign(folder: Path, given: Sequence[Mapping[str, Any]]) -> None:
+    import pyarrow as pa
+
+    folder.mkdir()
+    third = -(-len(given) // 3)
+    for number in range(3):
+        rows = given[number * third : (number + 1) * third]
+        table = pa.table(
+            {
+                "id": [row["id"] for row in rows],
+                "x": pa.array(
+                    [row["x"].tolist() for row in rows], pa.list_(pa.list_(pa.float32(), 2))
+                ),
+                "y": [int(row["y"]) for row in rows],
+            }
+        )
+        with pa.ipc.new_file(folder / f"{number}.arrow", table.schema) as writer:
+            writer.write_table(table, max_chunksize=8)
+
+
+def _open_foreign(folder: Path, verify: str) -> Store:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeqDataWarning)  # that nothing is verified is known here
+        return open_store(folder, backend="foreign", verify=verify)
+
+
+def _files_of_foreign(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.arrow"))
+
+
+def _nothing(_: Path) -> list[Any]:
+    return []
+
+
+FOREIGN = Subject(
+    name="files of others", verify=("off",), write=_write_foreign, open=_open_foreign,
+    shards=_files_of_foreign, values=_nothing, others=_nothing,
+)  # fmt: skip
+"""Uncompressed Arrow files that somebody else wrote."""
+
+SUBJECTS = (OWN, FOREIGN)

@@ -1,0 +1,228 @@
+"""Trains on several ranks under the real Trainer, and one of them comes to harm.
+
+Place in the flow: the matrix's rows R1 to R3. Plays: a data set in a folder of its own, or one per
+rank. Makes: outcomes, one per rank that can say something.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+
+from seqdata.batch import SequenceBatch
+from seqdata.errors import DataError
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.lightning.together import Together
+from seqdata.lightning.watcher import Bounds
+from seqdata.policies.fixed import Fixed
+from seqdata_testing.faults import damage
+from seqdata_testing.faults import outcome as outcomes
+from seqdata_testing.faults.mended import different_rows
+from seqdata_testing.faults.outcome import Outcome, of_error
+from seqdata_testing.faults.processes import Trap
+from seqdata_testing.faults.ranks import NOTE, Ranks, alike, play_ranks, strike
+
+UNREADABLE = "row that cannot be read"
+_BATCH = 4
+_STEP = 2  # at which it happens
+_GRACE = 1.0  # seconds, where patience is short
+_MOST_ERRORS = 1000
+_BEATS = 6  # in the time of patience
+
+
+def damaged(setting: Ranks) -> list[Outcome]:
+    """Train until the struck rank reads a flipped bit in its own copy of the data."""
+    roots = [Path(f"copy-{rank}") / "data" for rank in range(setting.world)]
+    given = setting.subject.dataset()
+    setting.subject.write(roots[0].resolve(), given)
+    for root in roots[1:]:
+        shutil.copytree(roots[0], root)
+    root = roots[setting.struck]
+    shards = setting.subject.shards(root)
+    late = shards[len(shards) // 2 :]
+    for name, position, size in setting.subject.values(root):
+        if name in late:
+            damage.flip_bit(root / name, 8 * (position + size // 2))
+    play = partial(_fit, setting, roots, None, None)
+    found = play_ranks(play, setting)
+    if setting.policy == "raise":
+        return alike(found, setting.struck)
+    bad = _unreadable(setting, root, given)
+    due = [number for number, one in enumerate(given) if len(one["x"])]  # others are left out
+    batches = [due[first : first + _BATCH] for first in range(0, len(due), _BATCH)]
+    return [
+        _as_dealt(
+            setting, one, batches[rank :: setting.world], bad if rank == setting.struck else {}
+        )
+        for rank, one in enumerate(found)
+    ]
+
+
+def _unreadable(setting: Ranks, root: Path, given: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return the sequences of a copy that cannot be read, with the errors."""
+    found = {}
+    for number, one in enumerate(given):
+        try:
+            store = setting.subject.open(root, setting.subject.verify[-1])
+            store.read(np.array([[number, 0, len(one["x"])]]), store.fields)
+        except DataError as error:
+            found[number] = type(error).__name__
+    return found
+
+
+def _as_dealt(
+    setting: Ranks, found: Outcome, batches: Sequence[Sequence[int]], bad: Mapping[int, str]
+) -> Outcome:
+    """Hold what a rank trained on against the plan: each row, in its step, of its own values."""
+    if found.what != outcomes.WHOLE:
+        return found
+    trained: list[list[tuple[int, bool]]] = json.loads(found.text)
+    hit = sum(number in bad for batch in batches for number in batch)
+    wrong = ""
+    for step, (rows, must) in enumerate(zip_longest(trained, batches, fillvalue=())):
+        if not must and not any(real for _, real in rows):
+            continue  # a filler, so that all ranks make as many steps
+        if not _is_dealt(setting.policy, rows, must, bad):
+            wrong = wrong or f"step {step} has {rows}, must be of {list(must)}"
+    if wrong:
+        return replace(found, what=outcomes.WRONG, text=wrong)
+    return replace(found, text="", happened={UNREADABLE: hit})
+
+
+def _is_dealt(
+    policy: str, rows: Sequence[Sequence[Any]], must: Sequence[int], bad: Mapping[int, str]
+) -> bool:
+    """Return whether rows are those of a batch, but for unreadable ones, masked or replaced."""
+    if len(rows) != len(must):
+        return False
+    for (number, real), due in zip(rows, must, strict=True):
+        good = due not in bad
+        if policy == "mask" or good:
+            if (number, real) != (due, good):
+                return False
+        elif number in bad or not real:
+            return False
+    return True
+
+
+def raised(setting: Ranks, act: Callable[[], None]) -> list[Outcome]:
+    """Train until a transform of the struck rank raises, or ends its worker."""
+    root, given = _written(setting)
+    due = [one for one in given if len(one["x"])]  # others are left out
+    at = due[(_STEP * setting.world + setting.struck) * _BATCH]
+    trap = Trap(act, "y", at["y"], NOTE.resolve())
+    play = partial(_fit, setting, [root] * setting.world, trap, None)
+    return alike(play_ranks(play, setting), setting.struck)
+
+
+def signalled(setting: Ranks, number: int) -> list[Outcome]:
+    """Train until the struck rank is ended or held by a signal; its workers get none."""
+    root, _ = _written(setting)
+    play = partial(_fit, setting, [root] * setting.world, None, number)
+    return play_ranks(play, setting, silent=setting.struck)
+
+
+class Struck(Callback):
+    """Sends this process a signal before a step.
+
+    Args:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Send it."""
+        del trainer, pl_module, batch
+        if batch_idx == _STEP:
+            strike(self._number)
+
+
+class Mean(LightningModule):
+    """One parameter: each step of it needs all ranks. It keeps what it was trained on.
+
+    Args:
+        given: The sequences, to hold rows against.
+    """
+
+    def __init__(self, given: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.mean = torch.nn.Parameter(torch.zeros(2))
+        self.given = given
+        self.trained: list[list[tuple[int, bool]]] = []
+        self.wrong = ""
+
+    def training_step(self, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
+        """Give the squared distance of all timesteps."""
+        real = [float(weight) > 0 for weight in batch.weight]
+        self.trained.append(list(zip(batch.ids.tolist(), real, strict=True)))
+        told = different_rows(batch, self.given, set())
+        self.wrong = self.wrong or (told and f"step {batch_idx}: {told}")
+        error = ((batch["x"] - self.mean) ** 2).mean(-1)
+        loss: torch.Tensor = (batch.score * error).sum() * batch.loss_scale
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Give plain descent."""
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def _written(setting: Ranks) -> tuple[Path, list[dict[str, Any]]]:
+    root, given = Path("data").resolve(), setting.subject.dataset()
+    setting.subject.write(root, given)
+    return root, given
+
+
+def _hurried(patience: float) -> Bounds:
+    """Give short waits: no option of the DataModule, as only who waits for a test needs others."""
+    beat = patience / _BEATS
+    return Bounds(beat=beat, patience=patience, grace=_GRACE, parting=_GRACE)
+
+
+def _fit(
+    setting: Ranks, roots: list[Path], trap: Trap | None, number: int | None, rank: int
+) -> Outcome:
+    """Fit an epoch as one of the ranks; gives the error, in full."""
+    struck = rank == setting.struck
+    data = SequenceDataModule(
+        train=setting.subject.open(roots[rank], setting.subject.verify[-1]),
+        batching=Fixed(_BATCH, shuffle=False), num_workers=setting.workers,
+        transform=trap if struck else None, on_error=setting.policy, max_errors=_MOST_ERRORS,
+    )  # fmt: skip
+    if setting.patience is not None:
+        data._together = Together(_hurried(setting.patience))
+    alone = setting.world == 1
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, devices=setting.world,
+        strategy="auto" if alone else DDPStrategy(process_group_backend="gloo"),
+        plugins=None if alone else [TorchElasticEnvironment()],
+        callbacks=[] if number is None or not struck else [Struck(number)],
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = Mean(setting.subject.dataset())
+            trainer.fit(model, datamodule=data)
+        except Exception as error:
+            return of_error(error, seconds=0.0, delivered=trainer.global_step)
+    if model.wrong:
+        return Outcome(what=outcomes.WRONG, text=model.wrong, delivered=trainer.global_step)
+    text = json.dumps(model.trained)
+    return Outcome(what=outcomes.WHOLE, text=text, delivered=trainer.global_step)

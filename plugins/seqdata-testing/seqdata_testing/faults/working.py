@@ -1,0 +1,204 @@
+"""Tries what happens to worker processes: a loader plays, and one of its processes is harmed.
+
+Place in the flow: the matrix's rows W1 to W5, D10 and X1. Plays: a data set in a folder of its own.
+Makes: outcomes.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from seqdata.loader import Loader
+from seqdata.policies.fixed import Fixed
+from seqdata_testing.faults import leftovers, processes
+from seqdata_testing.faults import outcome as outcomes
+from seqdata_testing.faults.leftovers import open_descriptors, shared_by_name
+from seqdata_testing.faults.outcome import Outcome
+from seqdata_testing.faults.processes import Trap
+from seqdata_testing.faults.reading import play_through
+from seqdata_testing.faults.subject import Subject
+from seqdata_testing.waiting import patient
+
+BATCH = 4
+AT = 41  # the sequence at which it happens
+BEFORE = 10  # batches of 4 before the one that holds it: sequence 3 is empty, and left out
+_NOTE = Path("note")  # of when it happened
+_HELD = Path("held")  # is there as soon as workers may finish what is left
+_CALM = 120.0  # seconds that a worker may be silent where it does not matter
+_LATE = 3.0  # times as long as the first batch took, a process may take to start
+_KEPT = 2  # descriptors more or less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How the loader is made.
+
+    Attributes:
+        subject: What it plays.
+        workers: Its processes.
+        method: How they are started.
+        stall_timeout: Seconds after which one is given up.
+        counted: Whether descriptors are; not where the server is a part of this process.
+    """
+
+    subject: Subject
+    workers: int = 2
+    method: str | None = None
+    stall_timeout: float = _CALM
+    counted: bool = True
+
+    def loader(self, root: Path, transform: Trap) -> Loader:
+        """Make it."""
+        store = self.subject.open(root, self.subject.verify[-1])
+        return Loader(
+            store, Fixed(BATCH, shuffle=False), num_workers=self.workers, transform=transform,
+            start_method=self.method, stall_timeout=self.stall_timeout,
+        )  # fmt: skip
+
+
+def trapped(setting: Setting, act: Callable[[], None]) -> list[Outcome]:
+    """Play until a transform harms its own process."""
+    root, given = _written(setting.subject)
+    return [_played(setting, root, given, Trap(act, "y", given[AT]["y"], _NOTE))]
+
+
+def cut_while_read(setting: Setting) -> list[Outcome]:
+    """Play until a transform cuts off the last shard, which is mapped and will be read."""
+    root, given = _written(setting.subject)
+    act = processes.Cutting(root / setting.subject.shards(root)[-1])
+    trap = Trap(  # the last shard is read later; who opens it later finds it damaged
+        act, "y", given[BATCH]["y"], _NOTE, _HELD.resolve(), among=max(1, setting.workers)
+    )
+    return [_played(setting, root, given, trap)]
+
+
+def signalled(setting: Setting, number: int, whom: str) -> list[Outcome]:
+    """Play until a process gets a signal, in the middle of the epoch.
+
+    Args:
+        setting: How the loader is made.
+        number: The signal.
+        whom: ``worker``, ``self`` (the training process) or ``group`` (all of them).
+    """
+    root, given = _written(setting.subject)
+    sent: list[float] = []
+    loaders: list[Loader] = []
+    names: set[str] = set()
+
+    def open_it() -> Loader:
+        loaders.append(setting.loader(root, Trap(None, held=_HELD.resolve())))
+        return loaders[-1]
+
+    def each(_: int) -> None:
+        if not sent:
+            names.update(shared_by_name(os.getsid(0)))
+            sent.append(time.monotonic())
+            _send(number, whom, loaders[-1])
+            _HELD.touch()
+
+    if whom == "group":
+        signal.signal(number, lambda *_: None)  # the training process decides: it goes on
+    played = play_through(open_it, given, since=lambda: sent[0] if sent else None, each=each)
+    return [replace(played, left=(*played.left, *names))]
+
+
+def asked_to_end(setting: Setting, number: int) -> list[Outcome]:
+    """Play until all processes get a signal; take the state, shut down, and play the rest.
+
+    Args:
+        setting: How the loader is made.
+        number: The signal.
+    """
+    root, given = _written(setting.subject)
+    asked: list[float] = []
+    signal.signal(number, lambda *_: asked.append(time.monotonic()))
+    loader = setting.loader(root, Trap(None, held=_HELD.resolve()))
+    ids: list[int] = []
+    for batch in loader:
+        ids += batch.ids.tolist()
+        if len(ids) == BATCH:
+            os.killpg(os.getpgrp(), number)
+            _HELD.touch()
+        if asked:
+            break
+    state = loader.state_dict()
+    loader.shutdown()
+    ended = time.monotonic() - asked[0]
+    left = leftovers.until_empty(
+        lambda: tuple(map(str, multiprocessing.active_children())), patient(1.0)
+    )
+    rest = setting.loader(root, Trap(None))
+    rest.load_state_dict(state)
+    ids += [number for batch in rest for number in batch.ids.tolist()]
+    rest.shutdown()
+    due = [number for number, one in enumerate(given) if len(one["x"])]
+    what = outcomes.WHOLE if ids == due else outcomes.WRONG
+    return [Outcome(what=what, text=f"{len(ids)} of {len(due)} came", seconds=ended, left=left)]
+
+
+def _send(number: int, whom: str, loader: Loader) -> None:
+    if whom == "group":
+        os.killpg(os.getpgrp(), number)
+    else:
+        processes.kill(loader.worker_pids[0] if whom == "worker" else os.getpid(), number)
+
+
+def _written(subject: Subject) -> tuple[Path, list[dict[str, Any]]]:
+    """Write the data set into the present folder."""
+    root, given = Path("data").resolve(), subject.dataset()
+    subject.write(root, given)
+    return root, given
+
+
+def _noted() -> float | None:
+    return float(_NOTE.read_text()) if _NOTE.exists() else None
+
+
+def _played(setting: Setting, root: Path, given: list[dict[str, Any]], trap: Trap) -> Outcome:
+    """Play once in peace and once into the trap; say whether descriptors or names are left."""
+    names: set[str] = set()
+    began, ready = time.monotonic(), list[float]()
+
+    def each(_: int) -> None:
+        ready.append(time.monotonic() - began)
+        names.update(shared_by_name(os.getsid(0)))
+
+    calm = replace(setting, stall_timeout=_CALM)
+    peace = play_through(partial(calm.loader, root, Trap(None)), given, each=each)
+    if peace.what != outcomes.WHOLE:
+        return peace
+    gc.collect()
+    before = len(open_descriptors())
+    told = _Told()
+    logging.getLogger("seqdata").addHandler(told)
+    busy = max(0.0, _LATE * ready[0] - setting.stall_timeout)  # where processes start slowly
+    later = replace(setting, stall_timeout=setting.stall_timeout + busy)
+    found = play_through(partial(later.loader, root, trap), given, since=_noted)
+    gc.collect()
+    more = len(open_descriptors()) - before
+    left = [f"{more} descriptors more"] if setting.counted and abs(more) > _KEPT else []
+    text = "\n".join([found.text, *told.lines])
+    return replace(
+        found, text=text, left=(*found.left, *left, *sorted(names)), seconds=found.seconds - busy
+    )
+
+
+class _Told(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"logged: {record.getMessage()}")

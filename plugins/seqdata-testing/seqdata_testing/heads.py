@@ -1,0 +1,123 @@
+"""What a model is told of lanes: where they are reset, what is context, what counts (I6).
+
+A state follows every lane here, as a number: how far its lane was read. Place in the flow: a plan
+of lanes, shared over ranks -> heads of batches. Reads: no data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from seqdata.axes import Axes
+from seqdata.batch import SequenceBatch
+from seqdata.loading.head import head_of
+from seqdata.plan import Plan
+from seqdata.sharing import Step
+from seqdata_testing.playing import counted, ranks_of
+from seqdata_testing.verdict import ConformanceError
+
+_AXES = Axes()
+
+
+def check_heads(plan: Plan, size: int = 1) -> None:
+    """Check that resets, context and counts of all ranks' batches are those of the plan.
+
+    Args:
+        plan: A plan dealt by rows.
+        size: Ranks.
+
+    Raises:
+        ConformanceError: If a lane is reset elsewhere than where it begins, a state would be taken
+            up elsewhere than where it was left, or a count is wrong.
+    """
+    states = [_State() for _ in range(plan.lanes)]
+    ranks = ranks_of(plan, size, 0, "fill")
+    for number in range(len(plan)):
+        total = 0
+        for rank, mine in enumerate(ranks):
+            step = mine[number]
+            head = head_of(step, step.spans[:, 0], plan, _AXES)
+            where = f"head: batch {number} on rank {rank} of {size}"
+            _check_counts(where, head, step, plan)
+            total += head.num_tokens
+            lanes = [-1] if step.lanes is None else step.lanes.tolist()
+            for lane, row in zip(lanes, _rows(head), strict=True):
+                if row.counts:
+                    states[lane].take(f"{where}, lane {lane}", row, plan)
+                elif row.reset and not row.length:
+                    raise ConformanceError(f"{where}, lane {lane} is idle and reset, must not be")
+        due = plan.totals(number, number + 1)[0]
+        if total != due:
+            raise ConformanceError(
+                f"head: batch {number} scores {total} timesteps on {size} ranks, must score {due} "
+                "as the plan says"
+            )
+
+
+class _Row(NamedTuple):
+    """What a head says of a row; ``last`` is its last span: sequence, start, stop."""
+
+    number: int
+    start: int
+    length: int
+    context: int
+    reset: bool
+    counts: bool
+    last: tuple[int, int]
+
+
+def _rows(head: SequenceBatch) -> list[_Row]:
+    none = [0] * len(head)
+    ids, starts, lengths = head.ids.tolist(), head.start.tolist(), head.lengths.tolist()
+    last = [(a, b + c) for a, b, c in zip(ids, starts, lengths, strict=True)]
+    for row, number, _, stop in [] if head.segments is None else head.segments.tolist():
+        last[row] = number, stop
+    context = none if head.burn_in is None else head.burn_in.tolist()
+    reset = none if head.reset is None else head.reset.tolist()
+    counts = (head.weight > 0).tolist()
+    return [
+        _Row(*row) for row in zip(ids, starts, lengths, context, reset, counts, last, strict=True)
+    ]
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """What a lane's state has seen: a sequence, and up to which timestep."""
+
+    at: tuple[int, int] | None = None
+
+    def take(self, where: str, row: _Row, plan: Plan) -> None:
+        """Check that a row goes on from this state, or begins anew; leave it behind the row."""
+        place = f"timestep {row.start} of sequence {row.number}"
+        begins = self.at is None if plan.carry else row.start == 0
+        if row.reset != begins:
+            raise ConformanceError(f"{where}: reset is {row.reset} at {place}, must be {begins}")
+        due = 0 if begins else plan.overlap
+        if row.context != due:
+            raise ConformanceError(f"{where}: burn_in is {row.context} at {place}, must be {due}")
+        if not plan.carry and not begins and self.at != (row.number, row.start):
+            raise ConformanceError(
+                f"{where}: the state is that of {self.at}, must be that of "
+                f"{(row.number, row.start)}"
+            )
+        self.at = row.last[0], row.last[1] - plan.overlap
+
+
+def _check_counts(where: str, head: SequenceBatch, step: Step, plan: Plan) -> None:
+    scored = head.lengths.clone()
+    if head.burn_in is not None:
+        scored -= head.burn_in
+    told = int(scored[head.weight > 0].sum())
+    due = counted(step, plan)[0]
+    if not head.num_tokens == told == due:
+        raise ConformanceError(
+            f"{where}: num_tokens is {head.num_tokens}, its rows score {told}, must be {due}"
+        )
+    if head.overlap != plan.overlap or head.lr_scale != plan.lr_scale(step.number):
+        raise ConformanceError(
+            f"{where}: overlap {head.overlap} and lr_scale {head.lr_scale}, must be the plan's"
+        )
+    told_lanes = None if head.lanes is None else head.lanes.tolist()
+    if told_lanes != (None if step.lanes is None else step.lanes.tolist()):
+        raise ConformanceError(f"{where}: lanes are {told_lanes}, must be the step's")

@@ -1,0 +1,276 @@
+"""Promises of whole loaders: what they deliver is the plan, the content is the source's.
+
+Every check takes ``make(world) -> loader`` and makes a loader per rank, all in one process; what a
+rank delivers is recorded row by row with a digest of its content. Place in the flow: a way to make
+loaders comes in; nothing comes out but a ConformanceError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.batch import SequenceBatch
+from seqdata.errors import IncompleteEpochError
+from seqdata.protocols import Store
+from seqdata.world import World
+from seqdata_testing.recording import Make, Plays, Row, rows_of
+from seqdata_testing.verdict import ConformanceError
+
+
+def check_content(make: Make, store: Store, *, size: int = 1, axis: str = "time") -> None:
+    """Check that each row holds what the store has there, and padding is zero.
+
+    Args:
+        make: Makes the loader of a rank, without transform or shift.
+        store: The base store.
+        size: World size.
+        axis: The axis that is planned on.
+
+    Raises:
+        ConformanceError: If a value differs.
+    """
+    for rank in range(size):
+        for batch in make(World(rank, size)):
+            batch.validate()
+            spans, _ = _spans_of(batch)
+            columns = store.read(spans, list(batch.data), axis=axis)
+            for name, values in batch.data.items():
+                _check_field(f"loader: batch {batch.number}", batch, name, values, columns[name])
+
+
+def check_steps(make: Make, sizes: Sequence[int]) -> None:
+    """Check that ranks deliver equally many batches, as ``len`` said before (I2).
+
+    Raises:
+        ConformanceError: If one does not.
+    """
+    for size in sizes:
+        loaders = _loaders(make, size)
+        told = [len(loader) for loader in loaders]
+        found = [sum(1 for _ in loader) for loader in loaders]
+        if len({*told, *found}) > 1:
+            raise ConformanceError(
+                f"loader: on {size} ranks `len` is {told} and {found} batches come, must be one "
+                "number"
+            )
+
+
+def check_worlds(make: Make, sizes: Sequence[int], *, epochs: int = 1) -> None:
+    """Check that all worlds deliver the same rows in the same order (I1, I3).
+
+    Raises:
+        ConformanceError: If a world delivers others, or in another order.
+    """
+    alone = _loaders(make, 1)
+    due = [_rows(_steps(alone)) for _ in range(epochs)]
+    for size in sizes:
+        loaders = _loaders(make, size)
+        for epoch in range(epochs):
+            _compare(f"loader: epoch {epoch} on {size} ranks", _rows(_steps(loaders)), due[epoch])
+
+
+def check_totals(make: Make, size: int) -> None:
+    """Check that token counts of a step are known on every rank, and add up.
+
+    Raises:
+        ConformanceError: If ``num_tokens`` or ``global_num_tokens`` is not what is delivered.
+    """
+    for number, step in enumerate(_steps(_loaders(make, size))):
+        scored = [int(batch.score.sum()) for batch in step]
+        told = [batch.num_tokens for batch in step]
+        overall = {batch.global_num_tokens for batch in step}
+        if told != scored or overall != {sum(scored)}:
+            raise ConformanceError(
+                f"loader: step {number} on {size} ranks has num_tokens {told} and "
+                f"global_num_tokens {sorted(overall)}, must have {scored} and {sum(scored)}"
+            )
+
+
+def check_lane_flags(make: Make, size: int) -> None:
+    """Check that lanes say where a sequence begins, and where a row is idle or filler (I6).
+
+    Args:
+        make: Makes the loader of a rank, over a plan with lanes that carries no state over ends.
+        size: World size.
+
+    Raises:
+        ConformanceError: If ``reset`` or ``weight`` is wrong, or a batch has no lanes.
+    """
+    for number, step in enumerate(_steps(_loaders(make, size))):
+        for rank, batch in enumerate(step):
+            where = f"loader: rank {rank} of {size}, step {number}"
+            if batch.lanes is None or batch.reset is None:
+                raise ConformanceError(f"{where} has no lanes, must have")
+            due = ((batch.start == 0) & (batch.lengths > 0)).tolist()
+            if batch.reset.tolist() != due:
+                raise ConformanceError(
+                    f"{where} has `reset` {batch.reset.tolist()}, must be {due}: at timestep 0 of "
+                    "a sequence, never where a lane is idle"
+                )
+            if bool(((batch.weight > 0) & (batch.lengths == 0)).any()):
+                raise ConformanceError(
+                    f"{where} has weights {batch.weight.tolist()} for lengths "
+                    f"{batch.lengths.tolist()}, must be 0 where a lane is idle"
+                )
+
+
+def check_resumes(make: Make, size: int, cuts: Sequence[int], *, epoch: int = 0) -> None:
+    """Check that new loaders go on exactly where others were left (I4).
+
+    Args:
+        make: Makes the loader of a rank.
+        size: World size.
+        cuts: Rising numbers of steps after which all loaders are thrown away; the state goes
+            through JSON.
+        epoch: The epoch that is left; earlier ones are played.
+
+    Raises:
+        ConformanceError: If a rank delivers other rows than without a stop.
+    """
+    whole = _loaders(make, size)
+    for _ in range(epoch):
+        _rows(_steps(whole))
+    state = _state(whole)
+    due = [[_rows([[batch]]) for batch in step] for step in _steps(whole)]
+    following = [_rows([[batch]]) for batch in next(_steps(whole))]
+    done = 0
+    for cut in [*(min(cut, len(due)) for cut in cuts), len(due)]:
+        loaders = _loaders(make, size, state)
+        steps = _steps(loaders)
+        for step in range(done, cut):
+            for rank, batch in enumerate(next(steps)):
+                where = f"loader: rank {rank} of {size}, step {step}, resumed at step {done}"
+                _compare(where, _rows([[batch]]), due[step][rank])
+        state, done = _state(loaders), cut
+    again = [_rows([[batch]]) for batch in next(_steps(_loaders(make, size, state)))]
+    if again != following:
+        raise ConformanceError(
+            f"loader: a state of the end of epoch {epoch} goes on with {again[0][:1]}, must go on "
+            f"with the next epoch, {following[0][:1]}"
+        )
+
+
+def check_changing_worlds(make: Make, legs: Sequence[tuple[int, int]]) -> None:
+    """Check that worlds that take over from each other deliver each row once, in order (I5).
+
+    Args:
+        make: Makes the loader of a rank.
+        legs: World size, and steps it plays; the last one plays to the end.
+
+    Raises:
+        ConformanceError: If rows are lost, repeated, or in another order.
+    """
+    due = _rows(_steps(_loaders(make, 1)))
+    found: list[Row] = []
+    state: dict[str, Any] | None = None
+    for leg, (size, most) in enumerate(legs):
+        loaders = _loaders(make, size, state)
+        limit = None if leg == len(legs) - 1 else most
+        begun = state is not None and int(state.get("epoch", 0)) > 0
+        steps = [] if begun else _steps(loaders)  # an earlier world has finished the epoch
+        for number, step in enumerate(steps if limit != 0 else []):
+            found += _rows([step])
+            state = _state(loaders)
+            if limit is not None and number + 1 >= limit:
+                break
+    _compare(f"loader: worlds of {[size for size, _ in legs]} ranks", found, due)
+
+
+def check_no_short_epoch(make: Make) -> None:
+    """Check that an epoch that is shut down while it plays ends with an error, not quietly (I7).
+
+    Raises:
+        ConformanceError: If it ends as if it were whole.
+    """
+    loader = make(World(0, 1))
+    planned, delivered = len(loader), 0
+    try:
+        for _ in loader:
+            delivered += 1
+            loader.shutdown()
+    except IncompleteEpochError:
+        return
+    if delivered != planned:
+        raise ConformanceError(
+            f"loader: ends after {delivered} of {planned} batches, must raise IncompleteEpochError"
+        )
+
+
+def _loaders(make: Make, size: int, state: dict[str, Any] | None = None) -> list[Plays]:
+    loaders = [make(World(rank, size)) for rank in range(size)]
+    for loader in loaders:
+        if state is not None:
+            loader.load_state_dict(state)
+    return loaders
+
+
+def _steps(loaders: Sequence[Plays]) -> Iterator[list[SequenceBatch]]:
+    for number, step in enumerate(zip_longest(*loaders)):
+        if any(batch is None for batch in step):
+            ended = [rank for rank, batch in enumerate(step) if batch is None]
+            raise ConformanceError(
+                f"loader: ranks {ended} of {len(loaders)} end before step {number}, must have as "
+                "many steps as the others"
+            )
+        yield list(step)
+
+
+def _rows(steps: Any) -> list[Row]:
+    return [row for step in steps for batch in step for row in rows_of(batch)]
+
+
+def _state(loaders: Sequence[Plays]) -> dict[str, Any]:
+    states = {json.dumps(loader.state_dict(), sort_keys=True) for loader in loaders}
+    if len(states) > 1:
+        raise ConformanceError(f"loader: ranks save {sorted(states)}, must save the same state")
+    state: dict[str, Any] = json.loads(states.pop())
+    return state
+
+
+def _compare(where: str, found: Sequence[Row], due: Sequence[Row]) -> None:
+    if list(found) == list(due):
+        return
+    place = next(
+        (k for k, (one, other) in enumerate(zip(found, due, strict=False)) if one != other),
+        min(len(found), len(due)),
+    )
+    raise ConformanceError(
+        f"{where}: {len(found)} rows come, row {place} is {found[place : place + 1]}, must be "
+        f"{len(due)} rows, {due[place : place + 1]}"
+    )
+
+
+def _spans_of(batch: SequenceBatch) -> tuple[NDArray[np.int64], list[int]]:
+    """Give the spans of a batch, int64 (n, 3), and where those of each row begin, and the end."""
+    if batch.segments is None:
+        spans = np.stack([batch.ids, batch.start, batch.start + batch.lengths], axis=1)
+        return spans, list(range(len(batch) + 1))
+    segments = batch.segments.numpy()
+    edges = np.searchsorted(segments[:, 0], np.arange(len(batch) + 1))
+    return segments[:, 1:], edges.tolist()
+
+
+def _check_field(where: str, batch: SequenceBatch, name: str, values: Any, column: Any) -> None:
+    edges = _spans_of(batch)[1]
+    for row, (first, stop) in enumerate(pairwise(edges)):
+        if isinstance(values, list):
+            same = values[row] == column[first]
+        else:
+            here = values[row].numpy()
+            if batch.axes.along(name) is None:
+                same = here.tobytes() == column[first][0].tobytes()
+            else:
+                there = np.concatenate([column[span] for span in range(first, stop)])
+                same = here[: len(there)].tobytes() == there.tobytes()
+                same = same and not here[len(there) :].any()
+        if not same:
+            raise ConformanceError(
+                f"{where}: row {row} of field {name!r} differs from sequence "
+                f"{int(batch.ids[row])} of the store, or its padding is not 0"
+            )

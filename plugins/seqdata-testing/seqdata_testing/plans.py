@@ -1,0 +1,314 @@
+"""Promises of a plan and of the policy that makes it: coverage, counts, budgets, purity.
+
+Every check gives nothing and raises a ConformanceError that says what is, and what must be. They
+are for small plans: whole tables are made. Place in the flow: a Policy, or a Plan, comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.index import DEFAULT_AXIS, SequenceIndex
+from seqdata.plan import Plan
+from seqdata.protocols import Policy
+from seqdata.tables import PlanBatch
+from seqdata_testing.playing import row_lengths, scored_spans, without_context
+from seqdata_testing.verdict import ConformanceError
+
+MANY_BATCHES = 16  # from here on another seed surely gives another order
+
+
+def check_policy(
+    policy: Policy, index: SequenceIndex, *, seed: int = 0, shuffled: bool | None = True
+) -> None:
+    """Check all that a policy promises about whole sequences: pure, constant, covering plans.
+
+    Args:
+        policy: The policy; it plans each timestep once, or reports why not.
+        index: The lengths it plans over.
+        seed: The run's seed.
+        shuffled: Whether epochs and seeds differ in their order; None: they may.
+
+    Raises:
+        ConformanceError: If a promise is not kept.
+    """
+    check_constant_count(policy, index, seeds=(seed, seed + 1))
+    check_pure(policy, index, seed=seed, epoch=1, shuffled=shuffled)
+    for epoch in (0, 1):
+        plan = policy.plan(index, seed=seed, epoch=epoch)
+        check_table(plan)
+        check_covers(plan, index, axis=policy.axis)
+
+
+def check_table(plan: Plan) -> None:
+    """Check that a plan's arrays, its single batches, its totals and its report agree.
+
+    Raises:
+        ConformanceError: If they do not.
+    """
+    spans, rows, offsets = plan.spans, plan.rows, plan.offsets
+    if len(offsets) != len(plan) + 1:
+        raise ConformanceError(
+            f"plan: `offsets` names {len(offsets) - 1} batches, must be len(plan) = {len(plan)}"
+        )
+    if (np.diff(offsets) < 1).any():
+        empty = int(np.argmin(np.diff(offsets)))
+        raise ConformanceError(f"plan: batch {empty} has no rows, must have at least one")
+    lengths = spans[:, 2] - spans[:, 1]
+    if (lengths < (0 if plan.lanes else 1)).any():
+        first = int(np.argmin(lengths))
+        raise ConformanceError(
+            f"plan: span {first} is {spans[first].tolist()}, must hold a timestep; only an idle "
+            "lane is empty"
+        )
+    for number in _spread(len(plan)):
+        _check_batch(plan, number, spans, rows, offsets)
+    _check_report(plan, spans, rows, offsets)
+
+
+def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -> None:
+    """Check that each timestep is scored once, but for what the report declares (I1).
+
+    Args:
+        plan: A plan of whole sequences, their parts or their chunks.
+        index: What it was planned over.
+        axis: The axis that was planned on.
+
+    Raises:
+        ConformanceError: If a timestep is missing or repeated, or the report is wrong.
+    """
+    targets_only = 0  # of a stream's end
+    if plan.carry:
+        index, targets_only = index.whole(axis)
+    lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)
+    report = plan.report
+    spans = _scored(plan)
+    spans = spans[np.lexsort((spans[:, 2], spans[:, 1], spans[:, 0]))]
+    numbers, starts, stops = spans.T
+    firsts = np.flatnonzero(np.diff(numbers, prepend=-1))  # first span of each sequence
+    before = np.concatenate([[0], stops[:-1]])
+    cut = np.zeros(len(lengths), dtype=np.bool_)
+    cut[report.truncated] = True
+    ends = np.zeros(len(lengths), dtype=np.int64)
+    np.maximum.at(ends, numbers, stops)
+    at_end = cut[numbers[firsts]] & (ends == lengths)[numbers[firsts]]  # the beginning is cut off
+    before[firsts] = np.where(at_end, starts[firsts], 0)
+    whole = np.zeros(len(lengths), dtype=np.bool_)
+    whole[numbers[firsts]] = (starts[firsts] == 0) & (ends == lengths)[numbers[firsts]]
+    wrong = np.flatnonzero(starts != before)
+    if len(wrong):
+        number = int(numbers[wrong[0]])
+        raise ConformanceError(
+            f"plan: sequence {number} goes from timestep {int(before[wrong[0]])} on at "
+            f"{int(starts[wrong[0]])}, must have each timestep scored once"
+        )
+    expected = lengths.copy()
+    expected[report.dropped] = 0
+    fits = np.where(cut, (ends > 0) & ~whole, ends == expected)
+    if targets_only:
+        fits = ends <= expected
+        fits &= int((expected - ends).sum()) == min(targets_only, int(expected.sum()))
+    if not fits.all():
+        number = int(np.argmin(fits))
+        raise ConformanceError(
+            f"plan: sequence {number} of {int(lengths[number])} timesteps is planned up to "
+            f"{int(ends[number])}, must be whole, or in the report as dropped or truncated"
+        )
+
+
+def _scored(plan: Plan) -> NDArray[np.int64]:
+    """Give what is scored of all spans that hold a timestep, int64 (n, 3)."""
+    if not plan.carry:
+        spans = plan.spans[plan.spans[:, 1] < plan.spans[:, 2]]
+        return without_context(plan, 0, spans, None)
+    parts = [scored_spans(plan, number, plan.batch(number)) for number in range(len(plan))]
+    spans = np.concatenate([np.empty((0, 3), dtype=np.int64), *parts])
+    return spans[spans[:, 1] < spans[:, 2]]
+
+
+def check_budget(plan: Plan, max_tokens: int, max_rows: int | None = None) -> None:
+    """Check that no batch, padding included, exceeds a budget of timesteps, or of rows.
+
+    Raises:
+        ConformanceError: If one does.
+    """
+    for number in range(len(plan)):
+        batch = plan.batch(number)
+        lengths = row_lengths(batch.spans, batch.rows)
+        cost = int(lengths.max()) * len(lengths)
+        if cost > max_tokens:
+            raise ConformanceError(
+                f"plan: batch {number} has {cost} timesteps after padding, must be at most "
+                f"{max_tokens}"
+            )
+        if max_rows is not None and len(lengths) > max_rows:
+            raise ConformanceError(
+                f"plan: batch {number} has {len(lengths)} rows, must be at most {max_rows}"
+            )
+
+
+def check_constant_count(
+    policy: Policy,
+    index: SequenceIndex,
+    *,
+    epochs: Iterable[int] = range(4),
+    seeds: Iterable[int] = (0, 1),
+) -> None:
+    """Check that every epoch of every seed has ``policy.num_batches(index)`` batches.
+
+    Raises:
+        ConformanceError: If one has not.
+    """
+    count = policy.num_batches(index)
+    pairs = [(seed, epoch) for seed in seeds for epoch in epochs]
+    for seed, epoch in pairs:
+        plan = policy.plan(index, seed=seed, epoch=epoch)
+        if len(plan) != count:
+            raise ConformanceError(
+                f"policy: epoch {epoch} of seed {seed} has {len(plan)} batches, must be "
+                f"num_batches(index) = {count}"
+            )
+
+
+def check_pure(
+    policy: Policy,
+    index: SequenceIndex,
+    *,
+    seed: int = 0,
+    epoch: int = 1,
+    shuffled: bool | None = True,
+) -> None:
+    """Check that a plan follows from lengths, policy, seed and epoch alone.
+
+    Args:
+        policy: The policy.
+        index: The lengths.
+        seed: The run's seed.
+        epoch: Number of the epoch.
+        shuffled: Whether another seed or epoch must give another order, or (False) the same one;
+            None: either is right.
+
+    Raises:
+        ConformanceError: If equal inputs give unequal plans or fingerprints, or unequal
+            plans the same one, or the same order where it must differ.
+    """
+    plan = policy.plan(index, seed=seed, epoch=epoch)
+    fresh = replace(index, _memo={})
+    again = policy.plan(fresh, seed=seed, epoch=epoch)
+    if not same_tables(plan, again):
+        raise ConformanceError(
+            f"policy: epoch {epoch} of seed {seed} was planned twice and differs, must be the same"
+        )
+    if plan.fingerprint != again.fingerprint:
+        raise ConformanceError(
+            "policy: equal plans have fingerprints "
+            f"{plan.fingerprint} and {again.fingerprint}, must have one"
+        )
+    others = [(seed + 1, epoch), (seed, epoch + 1), (epoch + 1, seed + 1)]
+    others = [other for other in others if other != (seed, epoch)]
+    for other in others:
+        changed = policy.plan(index, seed=other[0], epoch=other[1])
+        same = same_tables(plan, changed)
+        if not same and changed.fingerprint == plan.fingerprint:
+            raise ConformanceError(
+                f"policy: (seed, epoch) {(seed, epoch)} and {other} have unequal plans and one "
+                "fingerprint, must differ"
+            )
+        if shuffled and same and len(plan) >= MANY_BATCHES:
+            raise ConformanceError(
+                f"policy: (seed, epoch) {(seed, epoch)} and {other} have one order, must differ; "
+                "draw from both"
+            )
+        if shuffled is False and not same:
+            raise ConformanceError(
+                f"policy: (seed, epoch) {(seed, epoch)} and {other} differ in order, must not: it "
+                "is not shuffled"
+            )
+
+
+def same_tables(one: Plan, other: Plan) -> bool:
+    """Say whether two plans have the same batches in the same order."""
+    pairs = [(one.spans, other.spans), (one.offsets, other.offsets)]
+    if one.rows is not None and other.rows is not None:
+        pairs.append((one.rows, other.rows))
+    elif (one.rows is None) != (other.rows is None):
+        return False
+    return one.lanes == other.lanes and all(np.array_equal(a, b) for a, b in pairs)
+
+
+def _check_batch(
+    plan: Plan,
+    number: int,
+    spans: NDArray[np.int64],
+    rows: NDArray[np.int64] | None,
+    offsets: NDArray[np.int64],
+) -> None:
+    batch = plan.batch(number)
+    first, stop = int(offsets[number]), int(offsets[number + 1])
+    edges = None
+    if rows is not None:
+        edges = rows[first : stop + 1] - rows[first]
+        first, stop = int(rows[first]), int(rows[stop])
+    same = np.array_equal(batch.spans, spans[first:stop])
+    same_rows = edges is batch.rows or (
+        edges is not None and batch.rows is not None and np.array_equal(batch.rows, edges)
+    )
+    if not (same and same_rows):
+        raise ConformanceError(
+            f"plan: batch({number}) differs from its place in `spans`, must be the same"
+        )
+    scored, real = _totals(plan, number, batch)
+    if plan.totals(number, number + 1) != (scored, real):
+        raise ConformanceError(
+            f"plan: totals of batch {number} are {plan.totals(number, number + 1)}, must be "
+            f"{(scored, real)} scored timesteps and rows"
+        )
+    following = plan.prepare(number)
+    if not number < following <= len(plan):
+        raise ConformanceError(
+            f"plan: prepare({number}) is {following}, must be a later batch, at most {len(plan)}"
+        )
+
+
+def _check_report(
+    plan: Plan,
+    spans: NDArray[np.int64],
+    rows: NDArray[np.int64] | None,
+    offsets: NDArray[np.int64],
+) -> None:
+    report = plan.report
+    lengths = row_lengths(spans, rows)
+    costs = [
+        int(lengths[first:stop].max()) * int(stop - first) for first, stop in pairwise(offsets)
+    ]
+    real = spans[spans[:, 1] < spans[:, 2]]
+    told = (report.sequences, report.timesteps, report.padded)
+    counted = (len(np.unique(real[:, 0])), int(lengths.sum()), sum(costs))
+    if told != counted:
+        raise ConformanceError(
+            f"plan: the report has {told} sequences, timesteps and padded timesteps, must have "
+            f"{counted}"
+        )
+    worst = max(costs, default=0)
+    if costs and (costs[report.worst], report.worst_rows * report.worst_length) != (worst, worst):
+        raise ConformanceError(
+            f"plan: the report's dearest batch is {report.worst} with {report.worst_rows} rows of "
+            f"{report.worst_length}, must be one of {worst} timesteps after padding"
+        )
+
+
+def _totals(plan: Plan, number: int, batch: PlanBatch) -> tuple[int, int]:
+    scored = scored_spans(plan, number, batch)
+    real = int((row_lengths(batch.spans, batch.rows) > 0).sum())
+    return int((scored[:, 2] - scored[:, 1]).sum()), real
+
+
+def _spread(count: int, most: int = 64) -> list[int]:
+    """Give all numbers below ``count``, or ``most`` of them, back and forth: access is random."""
+    numbers = sorted({int(place) for place in np.linspace(0, count - 1, most)}) if count else []
+    return numbers[::2] + numbers[1::2][::-1]

@@ -1,0 +1,173 @@
+"""Play an epoch on every rank in one process, and put together again what the ranks trained.
+
+Place in the flow: below the checks of ``shares``. Reads: plans. Makes: steps of all ranks, batches.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import SeqDataWarning
+from seqdata.plan import Plan
+from seqdata.sharing import RankPlan, Step, Tail, share
+from seqdata.tables import PlanBatch
+from seqdata.world import World
+from seqdata_testing.verdict import ConformanceError
+
+
+class Part(NamedTuple):
+    """What is trained of a batch in one step: its number, its spans, how they make rows."""
+
+    number: int
+    spans: NDArray[np.int64]
+    rows: NDArray[np.int64] | None
+
+
+def ranks_of(plan: Plan, size: int, first: int, tail: Tail) -> list[RankPlan]:
+    """Give the share of every rank; that lanes are uneven is meant here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeqDataWarning)
+        return [share(plan, World(rank, size), first=first, tail=tail) for rank in range(size)]
+
+
+class Played(NamedTuple):
+    """A whole share of a plan: every step of every rank that was still to come.
+
+    Attributes:
+        plan: The plan of an epoch.
+        size: World size.
+        first: Batches of the plan trained before.
+        tail: What a rank without a batch got.
+        ranks: The share of each rank.
+        steps: Per step, what each rank does in it.
+    """
+
+    plan: Plan
+    size: int
+    first: int
+    tail: Tail
+    ranks: list[RankPlan]
+    steps: list[list[Step]]
+
+
+def play(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fill") -> Played:
+    """Play what is left of an epoch on all ranks of a world."""
+    ranks = ranks_of(plan, size, first, tail)
+    coming = range(ranks[0].first_step, len(ranks[0]))
+    return Played(plan, size, first, tail, ranks, [[mine[k] for mine in ranks] for k in coming])
+
+
+def trained_in(plan: Plan, steps: Sequence[Step]) -> list[Part]:
+    """Give the batches that the ranks of one step train, in the order of ranks."""
+    if not plan.lanes:
+        return [
+            Part(step.number, step.spans, step.rows) for step in steps if bool(step.weights.all())
+        ]
+    return [_joined(plan, steps)]
+
+
+def _joined(plan: Plan, steps: Sequence[Step]) -> Part:
+    """Put the lanes of all ranks side by side again, checking weights and lane numbers."""
+    spans, sizes = [], []
+    lanes: list[int] = []
+    for rank, step in enumerate(steps):
+        own = plan.lanes * (rank + 1) // len(steps) - plan.lanes * rank // len(steps)
+        lengths = row_lengths(step.spans, step.rows)
+        due = (lengths > 0).astype(np.float32) if own else np.zeros(1, dtype=np.float32)
+        if not np.array_equal(step.weights, due):
+            raise ConformanceError(
+                f"share: batch {step.number} has weights {step.weights.tolist()} on rank {rank} of "
+                f"{len(steps)}, must be {due.tolist()}: 0 where a lane is idle or a filler"
+            )
+        if not own:
+            continue
+        spans.append(step.spans)
+        sizes.append(np.ones(len(step.spans)) if step.rows is None else np.diff(step.rows))
+        lanes += [] if step.lanes is None else step.lanes.tolist()
+    if lanes != list(range(plan.lanes)):
+        raise ConformanceError(
+            f"share: the lanes of {len(steps)} ranks are {lanes}, must be 0 to {plan.lanes - 1}, "
+            "each on one rank"
+        )
+    rows = None
+    if steps[0].rows is not None:
+        rows = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
+    return Part(steps[0].number, np.concatenate(spans), rows)
+
+
+def weighted_spans(step: Step) -> NDArray[np.int64]:
+    """Give the spans of a step's rows of weight > 0, int64 (n, 3)."""
+    if bool(step.weights.all()):
+        return step.spans
+    kept = step.weights > 0
+    return step.spans[kept if step.rows is None else np.repeat(kept, np.diff(step.rows))]
+
+
+def counted(step: Step, plan: Plan) -> tuple[int, int]:
+    """Give the scored timesteps and rows of weight > 0 of a step."""
+    scored = without_context(plan, step.number, step.spans, step.rows)
+    spans = weighted_spans(step._replace(spans=scored))
+    return int((spans[:, 2] - spans[:, 1]).sum()), int(np.count_nonzero(step.weights))
+
+
+def scored_spans(plan: Plan, number: int, batch: PlanBatch) -> NDArray[np.int64]:
+    """Give the spans of a batch without what is context, int64 (n, 3)."""
+    return without_context(plan, number, batch.spans, batch.rows)
+
+
+def without_context(
+    plan: Plan, number: int, spans: NDArray[np.int64], rows: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    """Give the spans of rows of a batch without what is context, int64 (n, 3)."""
+    lengths = spans[:, 2] - spans[:, 1]
+    if not plan.carry:
+        context = np.where(spans[:, 1] > 0, np.minimum(plan.overlap, lengths), 0)
+    elif number == 0:  # the epoch's first batch has nothing before it
+        context = np.zeros_like(lengths)
+    else:
+        before = np.cumsum(lengths) - lengths
+        if rows is not None:
+            before -= np.repeat(before[rows[:-1]], np.diff(rows))
+        else:
+            before[:] = 0
+        context = np.clip(plan.overlap - before, 0, lengths)
+    scored = spans.copy()
+    scored[:, 1] += context
+    return scored
+
+
+def row_lengths(spans: NDArray[np.int64], rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Give the timesteps of each row, int64 (r,)."""
+    lengths = spans[:, 2] - spans[:, 1]
+    if rows is None:
+        return lengths
+    return np.array([lengths[a:b].sum() for a, b in pairwise(rows)])
+
+
+def is_batch(batch: PlanBatch, part: Part) -> bool:
+    """Say whether what was trained is the plan's batch, row by row."""
+    return np.array_equal(batch.spans, part.spans) and same_rows(batch.rows, part.rows)
+
+
+def same_step(one: Step, other: Step) -> bool:
+    """Say whether two steps are the same in every part."""
+    return (
+        one.number == other.number
+        and np.array_equal(one.spans, other.spans)
+        and np.array_equal(one.weights, other.weights)
+        and same_rows(one.rows, other.rows)
+        and same_rows(one.lanes, other.lanes)
+    )
+
+
+def same_rows(one: NDArray[np.int64] | None, other: NDArray[np.int64] | None) -> bool:
+    """Say whether two optional arrays are the same."""
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)

@@ -1,0 +1,336 @@
+"""Promises of a store: what it describes, what it reads, what it refuses, where it can go.
+
+Place in the flow: a Store and what it should hold come in; nothing comes out but a
+ConformanceError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import pickle
+import warnings
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import SeqDataError
+from seqdata.protocols import Column, Field, Store
+from seqdata.storage.raw import RawTexts, join_texts
+from seqdata.storage.schema import TEXTS, default_axis
+from seqdata.storage.views import whole
+from seqdata_testing.verdict import ConformanceError
+
+Sequences = Sequence[Mapping[str, Any]]
+PATIENCE = 60.0  # seconds that a child process may take
+DIGITS = 32
+
+
+def check_store(store: Store, sequences: Sequences, *, methods: Sequence[str] = ()) -> None:
+    """Check all that a store promises.
+
+    Args:
+        store: The store.
+        sequences: What it should hold: per sequence, field -> array, number, str or bytes.
+        methods: How child processes are started, to read there too: ``fork``, ``spawn``.
+
+    Raises:
+        ConformanceError: If a promise is not kept.
+    """
+    check_description(store, sequences)
+    check_reads(store, sequences)
+    check_raw_texts(store)
+    check_looks(store, sequences)
+    check_refusals(store)
+    check_pickling(store, sequences)
+    check_processes(store, methods)
+
+
+def check_description(store: Store, sequences: Sequences) -> None:
+    """Check the number of sequences, fields, lengths of every axis, ids and fingerprint.
+
+    Raises:
+        ConformanceError: If one is wrong.
+    """
+    if len(store) != len(sequences):
+        raise ConformanceError(f"store: has {len(store)} sequences, must have {len(sequences)}")
+    if set(store.fields) != set(sequences[0]):
+        raise ConformanceError(
+            f"store: has fields {sorted(store.fields)}, must have {sorted(sequences[0])}"
+        )
+    for name, field in store.fields.items():
+        if field.axis is None:
+            continue
+        due = [len(sequence[name]) for sequence in sequences]
+        told = np.asarray(store.lengths_of[field.axis])
+        if told.dtype.kind not in "iu" or told.tolist() != due:
+            raise ConformanceError(
+                f"store: lengths along {field.axis!r} are {told.tolist()[:5]} ({told.dtype}), must "
+                f"be those of field {name!r}, integers: {due[:5]}"
+            )
+    first = default_axis(store.lengths_of)
+    if not np.array_equal(store.lengths, store.lengths_of[first]):
+        raise ConformanceError(f"store: `lengths` must be `lengths_of[{first!r}]`, but differ")
+    numbers = np.arange(len(store))
+    ids = store.keys(store.base_numbers(numbers))
+    if len(set(ids)) != len(ids) or not all(isinstance(one, str) for one in ids):
+        raise ConformanceError(f"store: `keys` gives {ids[:5]}, must give different texts")
+    mark = store.fingerprint
+    if len(mark) != DIGITS or set(mark) - set("0123456789abcdef"):
+        raise ConformanceError(f"store: `fingerprint` is {mark!r}, must be 32 hex digits")
+
+
+def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
+    """Check reads of whole sequences and of random spans, along every axis.
+
+    Args:
+        store: The store.
+        sequences: What it should hold.
+        rounds: Batches of random spans per axis.
+
+    Raises:
+        ConformanceError: If a value, dtype, shape or length differs from what should be there.
+    """
+    random = np.random.default_rng(0)
+    for axis, lengths in store.lengths_of.items():
+        whole = np.arange(len(store)), np.zeros(len(store), dtype=np.int64), lengths
+        batches = [np.stack(whole, axis=1).astype(np.int64), np.empty((0, 3), dtype=np.int64)]
+        batches += [random_spans(lengths, random) for _ in range(rounds)]
+        for spans in batches:
+            columns = store.read(spans, list(store.fields), axis=axis)
+            for name, field in store.fields.items():
+                values = [_cut(sequences[n][name], field, axis, (a, b)) for n, a, b in spans]
+                _check_column(f"store: field {name!r}", columns[name], field, values, random)
+
+
+def check_raw_texts(store: Store) -> None:
+    """Check that a store which gives the bytes of texts gives those of ``keys`` and ``read``.
+
+    Raises:
+        ConformanceError: If it gives others, or others' bounds.
+    """
+    if not isinstance(store, RawTexts):
+        return
+    numbers = store.base_numbers(np.arange(len(store))[::-1])
+    spans = np.stack([numbers, 0 * numbers, 0 * numbers], axis=1)
+    texts = [name for name, field in store.fields.items() if field.dtype in TEXTS]
+    due = store.read(spans, texts, axis=default_axis(store.lengths_of))
+    for name in (None, *texts):
+        values, offsets = store.raw_texts(name, numbers)
+        expected = join_texts(store.keys(numbers) if name is None else due[name])
+        if not (np.array_equal(values, expected[0]) and np.array_equal(offsets, expected[1])):
+            what = "the ids" if name is None else f"field {name!r}"
+            raise ConformanceError(
+                f"store: raw texts of {what} are others than those that are read, must be the same "
+                "bytes"
+            )
+
+
+def check_looks(store: Store, sequences: Sequences) -> None:
+    """Check that a store can be looked at and selected from, wrapped where it must be.
+
+    Raises:
+        ConformanceError: If a sequence by number, of an iteration or of a view is another.
+    """
+    looked = whole(store)
+    last = len(sequences) - 1
+    turned = looked.take(np.arange(len(sequences))[::-1]).rename({})
+    found = [(number, looked[number]) for number in (0, last, -1)]
+    found += [*enumerate(looked), (last, turned[0]), (0, turned[-1])]
+    for number, sequence in found:
+        for name, value in sequences[number].items():
+            got, field = sequence[name], store.fields[name]
+            due = value if field.dtype in TEXTS else np.asarray(value, dtype=field.dtype)
+            if not isinstance(due, np.ndarray):
+                same = got == due
+            else:
+                same = np.shape(got) == due.shape and np.asarray(got).tobytes() == due.tobytes()
+            if not same:
+                raise ConformanceError(
+                    f"store: store[{number}][{name!r}] is {got!r:.80}, must be {value!r:.80}"
+                )
+    if len(found) != len(sequences) + 5:
+        raise ConformanceError(f"store: gives {len(found) - 5} sequences, must {len(sequences)}")
+    try:
+        looked[len(sequences)]
+    except IndexError:
+        return
+    raise ConformanceError(f"store: store[{len(sequences)}] must raise an IndexError")
+
+
+def check_refusals(store: Store) -> None:
+    """Check that what is not there is an error of seqdata, never padding or a wrong value.
+
+    Raises:
+        ConformanceError: If it is not.
+    """
+    name = next((name for name, field in store.fields.items() if field.axis is not None), None)
+    if name is None:
+        raise ConformanceError("store: has no field with an axis, must have one")
+    axis = store.fields[name].axis or ""
+    lengths = store.lengths_of[axis]
+    longest = int(np.argmax(lengths))
+    past = int(lengths[longest]) + 1
+    asked = {
+        "an unknown field": ([[0, 0, 0]], "no such field", axis),
+        "an unknown axis": ([[0, 0, 0]], name, "no such axis"),
+        f"sequence {len(store)}": ([[len(store), 0, 1]], name, axis),
+        "sequence -1": ([[-1, 0, 1]], name, axis),
+        f"timestep {past} of sequence {longest}": ([[longest, 0, past]], name, axis),
+        "a span from -1 on": ([[longest, -1, 1]], name, axis),
+    }
+    for what, (spans, field, along) in asked.items():
+        for use in (_all_pieces, _filled):
+            try:
+                use(store.read(np.array(spans, dtype=np.int64), [field], axis=along)[field])
+            except SeqDataError:
+                continue
+            raise ConformanceError(f"store: reads {what}, must raise an error of seqdata")
+
+
+def check_pickling(store: Store, sequences: Sequences) -> None:
+    """Check that a store goes through pickle as the same store.
+
+    Raises:
+        ConformanceError: If what comes back has another fingerprint or content.
+    """
+    again: Store = pickle.loads(pickle.dumps(store))
+    if again.fingerprint != store.fingerprint:
+        raise ConformanceError(
+            f"store: has fingerprint {again.fingerprint} after pickling, must have "
+            f"{store.fingerprint}"
+        )
+    check_description(again, sequences)
+    check_reads(again, sequences, rounds=1)
+
+
+def check_processes(store: Store, methods: Sequence[str]) -> None:
+    """Check that child processes read what this one does.
+
+    Args:
+        store: The store; it is read here first.
+        methods: How they are started: ``fork``, ``spawn`` or ``forkserver``.
+
+    Raises:
+        ConformanceError: If a child reads something else, or nothing in time.
+    """
+    due = digest_of(store)
+    for method in methods:
+        told = _in_child(method, store)
+        if told != due:
+            raise ConformanceError(
+                f"store: a child process started by {method} reads {told}, must read {due}"
+            )
+
+
+def digest_of(store: Store) -> str:
+    """Read all of a store, whole sequences; give a digest (32 hex digits)."""
+    made = hashlib.sha256()
+    for axis, lengths in store.lengths_of.items():
+        spans = np.stack([np.arange(len(store)), np.zeros(len(store)), lengths], axis=1)
+        columns = store.read(spans.astype(np.int64), list(store.fields), axis=axis)
+        for name in sorted(columns):
+            for piece in _pieces(columns[name]):
+                made.update(
+                    piece.tobytes() if isinstance(piece, np.ndarray) else str(piece).encode()
+                )
+    return made.hexdigest()[:DIGITS]
+
+
+def random_spans(lengths: NDArray[Any], random: np.random.Generator) -> NDArray[np.int64]:
+    """Draw spans of some sequences, in any order, with repeats, int64 (n, 3)."""
+    numbers = random.integers(0, len(lengths), random.integers(1, 9))
+    edges = np.sort(random.integers(0, lengths[numbers].astype(np.int64) + 1, (2, len(numbers))), 0)
+    return np.stack([numbers, *edges], axis=1).astype(np.int64)
+
+
+def _cut(value: Any, field: Field, axis: str, span: tuple[int, int]) -> Any:
+    if field.dtype in ("str", "bytes"):
+        return value
+    array = np.asarray(value, dtype=field.dtype)
+    if field.axis is None:
+        return array.reshape(1, *field.shape)
+    return array[span[0] : span[1]] if field.axis == axis else array
+
+
+def _check_column(
+    where: str, column: Any, field: Field, values: list[Any], random: np.random.Generator
+) -> None:
+    if field.dtype in ("str", "bytes"):
+        if list(column) != values:
+            raise ConformanceError(f"{where} reads {list(column)[:3]}, must read {values[:3]}")
+        return
+    if not isinstance(column, Column):
+        raise ConformanceError(f"{where} reads a {type(column).__name__}, must read a Column")
+    told = (len(column), column.dtype, tuple(column.shape), column.lengths.tolist())
+    due = (len(values), np.dtype(field.dtype), tuple(field.shape), [len(one) for one in values])
+    if told != due:
+        raise ConformanceError(
+            f"{where} reads a column of (pieces, dtype, shape, lengths) {told}, must be {due}"
+        )
+    for number, value in enumerate(values):
+        piece = column[number]
+        if piece.shape != value.shape or piece.tobytes() != value.tobytes():
+            raise ConformanceError(f"{where}: piece {number} differs from what was written")
+    for padding in (None, np.ones(1, field.dtype).tobytes()):
+        _check_fill(where, column, values, padding, random)
+
+
+def _check_fill(
+    where: str,
+    column: Column,
+    values: list[Any],
+    padding: bytes | None,
+    random: np.random.Generator,
+) -> None:
+    sizes = [len(value) + int(random.integers(0, 4)) for value in values]
+    bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    out = np.empty((int(bounds[-1]), *column.shape), dtype=column.dtype)
+    out.view(np.uint8)[...] = 0xA5  # what nobody wrote
+    due = np.zeros_like(out) if padding is None else np.ones_like(out)
+    for begin, value in zip(bounds[:-1], values, strict=True):
+        due[begin : begin + len(value)] = value
+    column.fill(out, bounds, padding)
+    if out.tobytes() != due.tobytes():
+        raise ConformanceError(
+            f"{where}: `fill` with padding {padding!r} differs from pieces and padding in their "
+            "places"
+        )
+
+
+def _pieces(column: Any) -> list[Any]:
+    return [column[number] for number in range(len(column))]
+
+
+def _all_pieces(column: Column) -> None:
+    _pieces(column)
+
+
+def _filled(column: Column) -> None:
+    bounds = np.concatenate([[0], np.cumsum(column.lengths)]).astype(np.int64)
+    column.fill(np.empty((int(bounds[-1]), *column.shape), dtype=column.dtype), bounds, None)
+
+
+def _in_child(method: str, store: Store) -> str:
+    context: Any = multiprocessing.get_context(method)
+    mine, other = context.Pipe(duplex=False)
+    child = context.Process(target=_send_digest, args=(other, store), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: tried on purpose
+        child.start()
+    other.close()
+    try:
+        told = str(mine.recv()) if mine.poll(PATIENCE) else "nothing in time"
+    except EOFError:
+        told = "nothing: it died"
+    child.join(timeout=PATIENCE)
+    if child.is_alive():
+        child.kill()
+    return told
+
+
+def _send_digest(pipe: Connection, store: Store) -> None:
+    pipe.send(digest_of(store))

@@ -1,0 +1,71 @@
+"""How long tests wait: for events, with bounds that stretch where the machine is busy.
+
+A test that waits for a clock fails where others compute beside it. So a test waits for an event
+(``until``), which takes as long as it takes; a bound, of a program or a promise ("within 2 s"), is
+in seconds of an idle machine (``patient``, ``within``). Place in the flow: tests and the faults.
+Reads: how much runs on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from seqdata_testing.verdict import ConformanceError
+
+PATIENCE = 30.0  # seconds of an idle machine: far more than any event of a test takes
+_OFTEN = 0.005
+_LOADS = Path("/proc/loadavg")
+
+
+def slowness() -> float:
+    """Return how many times longer than on an idle machine work takes now, at least 1.
+
+    That is the number of processes that want to run per processor, on average over the last minute
+    or at this moment, whichever is more.
+    """
+    averaged = os.getloadavg()[0]
+    running = int(_LOADS.read_text().split()[3].split("/")[0]) if _LOADS.exists() else 0
+    return max(1.0, averaged / _processors(), running / _processors())
+
+
+def patient(seconds: float = 60.0) -> float:
+    """Return what a bound of so many seconds of an idle machine is on this one now."""
+    return seconds * slowness()
+
+
+def until(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Wait until something is true; return whether it is.
+
+    Args:
+        true: Is asked often.
+        seconds: After which it is given up, of an idle machine.
+    """
+    began, slowest = time.monotonic(), 1.0
+    while not (found := bool(true())):
+        slowest = max(slowest, slowness())
+        if time.monotonic() > began + seconds * slowest:
+            break
+        time.sleep(_OFTEN)
+    return found
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise a ``ConformanceError`` if the block takes longer.
+
+    Args:
+        seconds: Of an idle machine.
+    """
+    began, before = time.monotonic(), slowness()
+    yield
+    took, most = time.monotonic() - began, seconds * max(before, slowness())
+    if took > most:
+        raise ConformanceError(f"took {took:.1f} s, must take at most {most:.1f} s on this machine")
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

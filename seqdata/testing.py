@@ -1,0 +1,11 @@
+"""Where the conformance kit went: it is the distribution ``seqdata-testing`` now.
+
+Place in the flow: none; importing it raises an error that says what to install and import.
+"""
+
+raise ModuleNotFoundError(
+    "`seqdata.testing` is a distribution of its own, `seqdata-testing`. Run "
+    '`pip install "lightning-seqdata[testing]"`, then import `seqdata_testing` instead, or run '
+    "`python -m seqdata_testing.faults`.",
+    name="seqdata.testing",
+)
