@@ -6,9 +6,8 @@ import torch
 from seqdata import TBPTT
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata_testing import heads
+from seqdata_testing import ConformanceError, heads
 from seqdata_testing.heads import check_heads
-from seqdata_testing.verdict import ConformanceError
 
 INDEX = SequenceIndex.from_lengths([9, 4, 7])
 PLAN = TBPTT(2, 4, advance=3).plan(INDEX, seed=0, epoch=0)

@@ -4,8 +4,8 @@ import pytest
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
+from seqdata_testing import ConformanceError
 from seqdata_testing.lanes import FewLanes, check_lanes
-from seqdata_testing.verdict import ConformanceError
 
 INDEX = SequenceIndex.from_lengths([5, 2, 0, 3])
 

@@ -12,6 +12,7 @@ import pytest
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
+from seqdata_testing import ConformanceError
 from seqdata_testing.lanes import FewLanes
 from seqdata_testing.loaders import (
     check_changing_worlds,
@@ -24,7 +25,6 @@ from seqdata_testing.loaders import (
     check_worlds,
 )
 from seqdata_testing.recording import LoaderOf, play_rank, rows_of
-from seqdata_testing.verdict import ConformanceError
 
 STORE = MemoryStore.of([{"x": np.arange(1, 2 + k), "y": k, "name": f"n{k}"} for k in range(7)])
 GOOD = LoaderOf(STORE, Bucketed(2), prefetch=0)

@@ -11,6 +11,7 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.tables import ArrayTable
+from seqdata_testing import ConformanceError
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.plans import (
     check_budget,
@@ -20,7 +21,6 @@ from seqdata_testing.plans import (
     check_pure,
     check_table,
 )
-from seqdata_testing.verdict import ConformanceError
 
 INDEX = SequenceIndex.from_lengths([3, 0, 2, 5])
 SPANS = [[0, 0, 3], [2, 0, 2], [3, 0, 5]]

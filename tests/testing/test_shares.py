@@ -9,7 +9,7 @@ import pytest
 from seqdata.plan import Plan
 from seqdata.sharing import RankPlan, share
 from seqdata.world import World
-from seqdata_testing import playing
+from seqdata_testing import ConformanceError, playing
 from seqdata_testing.playing import play
 from seqdata_testing.shares import (
     check_elastic,
@@ -20,7 +20,6 @@ from seqdata_testing.shares import (
     check_shares,
     check_totals,
 )
-from seqdata_testing.verdict import ConformanceError
 
 FIVE = Plan([(number, 0, 1 + number) for number in range(5)], offsets=range(6))
 LANES = Plan([(lane, 0, lane + step) for step in (0, 1) for lane in range(3)], None, [0, 3, 6], 3)

@@ -9,6 +9,7 @@ import pytest
 
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.writing.writer import write_arrow
+from seqdata_testing import ConformanceError
 from seqdata_testing.contract import StoreContract, sample_sequences
 from seqdata_testing.stores import (
     check_description,
@@ -20,7 +21,6 @@ from seqdata_testing.stores import (
     check_refusals,
     check_store,
 )
-from seqdata_testing.verdict import ConformanceError
 
 ROWS = [{"x": np.arange(3)}, {"x": np.arange(2)}]
 

@@ -6,3 +6,9 @@ backends, with a ready test class in ``contract``; ``loaders`` checks whole load
 ``generators`` draws the inputs worth trying and needs hypothesis; nothing else here needs more than
 seqdata itself, and nothing needs pytest.
 """
+
+from seqdata.errors import SeqDataError
+
+
+class ConformanceError(SeqDataError, AssertionError):
+    """A part of seqdata, or of a plugin, does not keep a promise; the message says which."""

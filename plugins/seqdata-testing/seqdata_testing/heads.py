@@ -14,8 +14,8 @@ from seqdata.batch import SequenceBatch
 from seqdata.loading.head import head_of
 from seqdata.plan import Plan
 from seqdata.sharing import Step
+from seqdata_testing import ConformanceError
 from seqdata_testing.playing import counted, ranks_of
-from seqdata_testing.verdict import ConformanceError
 
 _AXES = Axes()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata_testing.verdict import ConformanceError
+from seqdata_testing import ConformanceError
 
 
 @dataclass(frozen=True, slots=True)

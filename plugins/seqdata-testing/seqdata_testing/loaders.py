@@ -19,8 +19,8 @@ from seqdata.batch import SequenceBatch
 from seqdata.errors import IncompleteEpochError
 from seqdata.protocols import Store
 from seqdata.world import World
+from seqdata_testing import ConformanceError
 from seqdata_testing.recording import Make, Plays, Row, rows_of
-from seqdata_testing.verdict import ConformanceError
 
 
 def check_content(make: Make, store: Store, *, size: int = 1, axis: str = "time") -> None:

@@ -17,8 +17,8 @@ from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.protocols import Policy
 from seqdata.tables import PlanBatch
+from seqdata_testing import ConformanceError
 from seqdata_testing.playing import row_lengths, scored_spans, without_context
-from seqdata_testing.verdict import ConformanceError
 
 MANY_BATCHES = 16  # from here on another seed surely gives another order
 

@@ -18,7 +18,7 @@ from seqdata.plan import Plan
 from seqdata.sharing import RankPlan, Step, Tail, share
 from seqdata.tables import PlanBatch
 from seqdata.world import World
-from seqdata_testing.verdict import ConformanceError
+from seqdata_testing import ConformanceError
 
 
 class Part(NamedTuple):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.plan import Plan
 from seqdata.sharing import RankPlan, Step, Tail
+from seqdata_testing import ConformanceError
 from seqdata_testing.playing import (
     Part,
     Played,
@@ -26,7 +27,6 @@ from seqdata_testing.playing import (
     trained_in,
     weighted_spans,
 )
-from seqdata_testing.verdict import ConformanceError
 
 
 def check_shares(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fill") -> None:

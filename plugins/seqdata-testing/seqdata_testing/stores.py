@@ -22,7 +22,7 @@ from seqdata.protocols import Column, Field, Store
 from seqdata.storage.raw import RawTexts, join_texts
 from seqdata.storage.schema import TEXTS, default_axis
 from seqdata.storage.views import whole
-from seqdata_testing.verdict import ConformanceError
+from seqdata_testing import ConformanceError
 
 Sequences = Sequence[Mapping[str, Any]]
 PATIENCE = 60.0  # seconds that a child process may take

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from seqdata_testing.verdict import ConformanceError
+from seqdata_testing import ConformanceError
 
 PATIENCE = 30.0  # seconds of an idle machine: far more than any event of a test takes
 _OFTEN = 0.005
