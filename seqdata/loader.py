@@ -101,7 +101,7 @@ class Loader:
     """
 
     @check_arguments
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         store: Any,
         batching: Policy | str | None = None,

@@ -47,7 +47,7 @@ class LSTMClassifier(L.LightningModule):
         ConfigError: If ``layout`` is neither.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         features: int,
         classes: int,

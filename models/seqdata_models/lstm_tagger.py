@@ -42,7 +42,7 @@ class LSTMTagger(L.LightningModule):
         ConfigError: If ``layout`` is neither.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         features: int,
         classes: int,

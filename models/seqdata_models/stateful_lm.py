@@ -40,7 +40,7 @@ class StatefulLM(L.LightningModule):
         ConfigError: If there is no such cell.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         tokens: int,
         embedding: int | None = 128,

@@ -38,7 +38,7 @@ class StatefulTagger(L.LightningModule):
         ConfigError: If there is no such cell.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         features: int,
         classes: int,

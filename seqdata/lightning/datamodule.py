@@ -104,7 +104,7 @@ class SequenceDataModule(LightningDataModule):
     """
 
     @check_arguments
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         *,
         train: Location | None = None,

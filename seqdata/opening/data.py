@@ -30,7 +30,7 @@ _TORCH_DATASET = "torch.utils.data.dataset"
 _TORCH_LOADER = "torch.utils.data.dataloader"
 
 
-def open_store(
+def open_store(  # noqa: PLR0913
     location: Any,
     *,
     backend: str | Opener | None = None,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 
-def write_store(
+def write_store(  # noqa: PLR0913
     location: Location,
     sequences: Any,
     *,

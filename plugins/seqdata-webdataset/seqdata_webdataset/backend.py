@@ -72,7 +72,7 @@ class WebDataset:
         """Look at everything; see ``seqdata.protocols.Auditing``."""
         return audit(location, shard=shard, repair=repair, told=told)
 
-    def write(
+    def write(  # noqa: PLR0913
         self,
         location: str,
         sequences: Iterable[Any],

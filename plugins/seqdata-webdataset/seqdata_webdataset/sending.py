@@ -32,7 +32,7 @@ from seqdata_webdataset.store import WebDatasetStore
 from seqdata_webdataset.writing import is_own, write_local
 
 
-def write_webdataset(
+def write_webdataset(  # noqa: PLR0913
     location: str | os.PathLike[str],
     sequences: Iterable[Any],
     *,

@@ -40,7 +40,7 @@ _UNDER_WAY = 1 << 30  # bytes of shards that an executor has at a time
 _MOST_JOBS = 64
 
 
-def write_arrow(
+def write_arrow(  # noqa: PLR0913
     location: str | os.PathLike[str],
     sequences: Iterable[Any],
     *,
