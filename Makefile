@@ -17,8 +17,9 @@ GROUPS_OF_TOOLS := "import tomllib; g = tomllib.load(open('pyproject.toml', 'rb'
 	print(*g['dev'], *g['docs'])"
 
 # Nothing from outside the environment is seen. Only what installs is pinned (relative paths: a
-# constraint's path may hold no blank), what builds a package too.
-unexport PYTHONPATH PYTHONHOME
+# constraint's path may hold no blank), what builds a package too. Bytecode is kept: without it each
+# of the tests' processes compiles pytest's plugins, the tests and the library again.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 $(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
