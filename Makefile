@@ -112,7 +112,7 @@ torture: env $(STAMP_OF_PEERS)  ## the same harm to the same data, here and in o
 
 faults: env  ## inject every fault there is and show what comes of it (40 minutes)
 	@echo "== faults: damaged files, killed workers, writers and ranks, a full disk, broken networks; on Arrow and tar, here and remote"
-	@$(BIN)/python -m seqdata_testing.faults --subject seqdata_webdataset.faults:TAR
+	@$(BIN)/python -m seqdata_testing.faults --target seqdata_webdataset.faults:TAR
 
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 	@echo "== mutants: one bug after the other on a copy of the tree"

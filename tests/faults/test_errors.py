@@ -6,8 +6,8 @@ import pytest
 from seqdata import Fixed, Loader, open_store
 from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata_testing.faults import damage
-from seqdata_testing.faults.processes import Trap, Unheard, raised
-from seqdata_testing.faults.subject import OWN
+from seqdata_testing.faults.processes import FaultTransform, Unheard, raised
+from seqdata_testing.faults.targets import OWN
 
 OF_WORKERS = {"worker", "pid"}
 WHERE = {"shard": 7, "file": "part-00007.arrow", "epoch": 0, "rank": 0}
@@ -76,7 +76,7 @@ def test_our_errors_about_a_transform_are_told_alike(root, transform):
 
 
 def test_errors_of_others_are_told_alike(root):
-    here, there = errors_of(root, Unheard, Trap(raised, "id", "s41"))
+    here, there = errors_of(root, Unheard, FaultTransform(raised, "id", "s41"))
     assert here.args == there.args == ("nothing of this kind is known", 7)
     told = [note for note in there.__notes__ if not note.startswith("in worker ")]
     assert told == here.__notes__

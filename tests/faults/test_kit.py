@@ -14,17 +14,17 @@ import pytest
 
 from seqdata import open_store
 from seqdata.errors import CorruptShardError, DataError
-from seqdata_testing.faults import damage, damaged, limits
+from seqdata_testing.faults import damage, limits, try_damage
+from seqdata_testing.faults.cases_damage import OWN_SPECS
 from seqdata_testing.faults.children import in_child
-from seqdata_testing.faults.damaged import How
-from seqdata_testing.faults.matrix import Result, run_cell, summary
-from seqdata_testing.faults.mended import mend_through
+from seqdata_testing.faults.fault_case import FaultCase
+from seqdata_testing.faults.matrix import Result, run_case, summary
+from seqdata_testing.faults.on_error import play_on_error
 from seqdata_testing.faults.outcome import Expectation, Outcome, complaints, of_error
 from seqdata_testing.faults.ranks import Ranks, alike, play_ranks
 from seqdata_testing.faults.reading import play_through, read_through
-from seqdata_testing.faults.rows_d import OWN_ROWS
-from seqdata_testing.faults.subject import OWN
-from seqdata_testing.faults.table import Cell
+from seqdata_testing.faults.targets import OWN
+from seqdata_testing.faults.try_damage import ReadMode
 from seqdata_testing.waiting import until
 
 
@@ -60,19 +60,19 @@ def test_files_are_cut_emptied_zeroed_swapped_and_removed(file, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other"]
 
 
-def without_checksums(row):
-    """A cell that must fail: nothing looks at values."""
-    tries = partial(damaged.harmed, OWN, How(verify="off"), row.harms, 20, row.part)
-    return Cell(fault="D1", way="off", tries=tries, must=Expectation(kinds=row.kinds))
+def without_checksums(spec):
+    """A case that must fail: nothing looks at values."""
+    tries = partial(try_damage.harmed, OWN, ReadMode(verify="off"), spec.harms, 20, spec.part)
+    return FaultCase(fault="D1", way="off", tries=tries, must=Expectation(kinds=spec.kinds))
 
 
 def test_wrong_values_are_noticed_and_counted_as_silent():
-    result = run_cell(without_checksums(OWN_ROWS[0]))
+    result = run_case(without_checksums(OWN_SPECS[0]))
     assert not result.ok
     assert result.silent == result.names["wrong"] > 10
     assert "is wrong (field 'x' of sequence" in result.complaints[0]
     assert summary([result]).endswith(
-        f"20 outcomes, {result.silent} silent, 0 unbounded waits; 1 cells failed, 0 not run"
+        f"20 outcomes, {result.silent} silent, 0 unbounded waits; 1 cases failed, 0 not run"
     )
 
 
@@ -91,18 +91,18 @@ def harmed_without_retry():
 
 def test_a_cell_that_does_not_show_its_fault_was_not_run():
     must = Expectation(kinds=("whole",), happened={"retry": 3})
-    cell = Cell(fault="S1", way="once", tries=partial(saw, 1, 2), must=must)
-    assert run_cell(cell).ok
-    result = run_cell(replace(cell, tries=partial(saw, 1, 1)))
+    case = FaultCase(fault="S1", way="once", tries=partial(saw, 1, 2), must=must)
+    assert run_case(case).ok
+    result = run_case(replace(case, tries=partial(saw, 1, 1)))
     assert not result.ok
     assert not result.cannot
     assert result.names == {"not run": 2}
     assert result.not_run == "the fault did not happen: 2 x retry, must be at least 3"
-    assert summary([result]).endswith("0 cells failed, 1 not run")
+    assert summary([result]).endswith("0 cases failed, 1 not run")
 
 
 def test_a_cell_that_this_system_cannot_do_was_not_run():
-    result = run_cell(Cell(fault="V2", way="disk", tries=cannot, must=Expectation(kinds=())))
+    result = run_case(FaultCase(fault="V2", way="disk", tries=cannot, must=Expectation(kinds=())))
     assert not result.ok
     assert result.cannot
     assert (result.names, result.not_run) == ({"not run": 1}, "mount: not permitted")
@@ -110,7 +110,7 @@ def test_a_cell_that_this_system_cannot_do_was_not_run():
 
 def test_what_went_wrong_is_told_also_where_the_fault_does_not_show():
     must = Expectation(kinds=("whole",), happened={"retry": 1})
-    result = run_cell(Cell(fault="S1", way="once", tries=harmed_without_retry, must=must))
+    result = run_case(FaultCase(fault="S1", way="once", tries=harmed_without_retry, must=must))
     assert result.names == {"wrong": 1}
     assert result.complaints
 
@@ -119,7 +119,7 @@ class Goes:
     """A loader that gives what it is told to, and tells so many errors."""
 
     def __init__(self, store, policy, keep=lambda errors: errors):
-        self.inner = damaged.loader_of(lambda: store, 0, policy)
+        self.inner = try_damage.loader_of(lambda: store, 0, policy)
         self.keep = keep
 
     def __len__(self):
@@ -149,7 +149,7 @@ def bad(tmp_path):
 @pytest.mark.parametrize("policy", ["mask", "replace"])
 def test_a_loader_that_goes_on_is_mended(bad, policy):
     store, given = bad
-    found = mend_through(lambda: Goes(store, policy), given)
+    found = play_on_error(lambda: Goes(store, policy), given)
     assert (found.what, found.delivered) == ("mended", found.planned)
     assert found.text.startswith("1 sequences; the first: ")
     assert "Verify: seqdata verify" in found.text
@@ -157,21 +157,21 @@ def test_a_loader_that_goes_on_is_mended(bad, policy):
     number = found.facts["sequence"]
     for at, what in ((number, "mended"), (number + 1, "wrong")):  # a bad row is not looked at
         others = [{**one, "y": one["y"] + (i == at)} for i, one in enumerate(given)]
-        assert mend_through(lambda: Goes(store, policy), others).what == what
+        assert play_on_error(lambda: Goes(store, policy), others).what == what
 
 
 def test_a_masked_row_that_nobody_tells_is_noticed(bad):
     store, given = bad
-    found = mend_through(lambda: Goes(store, "mask", lambda _: []), given)
+    found = play_on_error(lambda: Goes(store, "mask", lambda _: []), given)
     assert found.what == "wrong"
     assert "are masked untold" in found.text
 
 
 def test_a_loader_that_goes_on_with_fewer_rows_is_noticed(bad):
     store, given = bad
-    found = mend_through(lambda: Goes(store, "mask"), [*given, given[0]])
+    found = play_on_error(lambda: Goes(store, "mask"), [*given, given[0]])
     assert (found.what, found.text) == ("short", "79 of 80 rows")
-    none = mend_through(lambda: Goes(store, "raise"), given)
+    none = play_on_error(lambda: Goes(store, "raise"), given)
     assert none.name == "CorruptSampleError"
 
 
@@ -277,7 +277,7 @@ def beside(rank):
 
 
 def plays_ranks():
-    return play_ranks(beside, Ranks(subject=OWN, world=3, bound=2.0))
+    return play_ranks(beside, Ranks(target=OWN, world=3, bound=2.0))
 
 
 def test_ranks_that_answer_end_or_hang_are_outcomes():
@@ -327,17 +327,17 @@ def test_an_outcome_that_is_as_it_must_be_has_no_complaint():
 
 def test_errors_that_do_not_name_the_sequence_are_counted():
     found = [of_error(CorruptShardError("bad"), seconds=0.0)]
-    cell = Cell(
+    case = FaultCase(
         fault="D1", way="", tries=lambda: found, must=Expectation(kinds=("DataError",)), named=0.95
     )
     from seqdata_testing.faults.matrix import _complaints
 
-    assert _complaints(cell, found) == ["0 of 1 errors name the sequence, must 95%"]
+    assert _complaints(case, found) == ["0 of 1 errors name the sequence, must 95%"]
 
 
 def test_a_result_without_outcomes_is_one_that_cannot_apply():
-    cell = Cell(fault="D1", way="tar", reason="as a test")
-    assert run_cell(cell) == Result(cell=cell, names={})
+    case = FaultCase(fault="D1", way="tar", reason="as a test")
+    assert run_case(case) == Result(case=case, names={})
 
 
 def test_limits_are_given_back(tmp_path):

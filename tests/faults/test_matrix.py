@@ -1,4 +1,4 @@
-"""One cell per fault at every change, all of them at night: nothing silent, nothing unbounded."""
+"""One case per fault at every change, all of them at night: nothing silent, nothing unbounded."""
 
 import json
 from pathlib import Path
@@ -6,23 +6,23 @@ from pathlib import Path
 import pytest
 
 from seqdata_testing.faults.__main__ import main
-from seqdata_testing.faults.matrix import Result, run_cell, summary
+from seqdata_testing.faults.cases import all_cases, cases_for, find_target
+from seqdata_testing.faults.fault_case import FAULTS, POLICIES, FaultCase
+from seqdata_testing.faults.matrix import Result, run_case, summary
 from seqdata_testing.faults.page import as_grid, as_page, as_reasons
-from seqdata_testing.faults.rows import all_cells, cells_of, subject_named
-from seqdata_testing.faults.subject import OWN
-from seqdata_testing.faults.table import FAULTS, POLICIES, Cell
+from seqdata_testing.faults.targets import OWN
 
 TAR = "seqdata_webdataset.faults:TAR"
 FORMS = ("arrow", "arrow remote", "tar", "tar remote")
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "when-something-breaks.md"
-SUBJECTS = [subject_named(TAR)]
-QUICK = [cell for cell in all_cells(SUBJECTS, quick=True) if cell.quick]
-EVERY = all_cells(SUBJECTS)
-ALL = [cell for cell in EVERY if cell.tries is not None]
+TARGETS = [find_target(TAR)]
+QUICK = [case for case in all_cases(TARGETS, quick=True) if case.quick]
+EVERY = all_cases(TARGETS)
+ALL = [case for case in EVERY if case.tries is not None]
 
 
-def name(cell):
-    return f"{cell.fault}: {cell.way}".replace(", ", ",").replace(" ", "-")
+def name(case):
+    return f"{case.fault}: {case.way}".replace(", ", ",").replace(" ", "-")
 
 
 def as_it_must_be(result):
@@ -34,22 +34,22 @@ def as_it_must_be(result):
     assert not result.not_run
 
 
-@pytest.mark.parametrize("cell", QUICK, ids=name)
+@pytest.mark.parametrize("case", QUICK, ids=name)
 @pytest.mark.slow
-def test_a_fault_ends_as_it_must(cell):
-    result = run_cell(cell)
+def test_a_fault_ends_as_it_must(case):
+    result = run_case(case)
     as_it_must_be(result)
     assert result.names
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("cell", ALL, ids=name)
-def test_a_fault_ends_as_it_must_in_every_way(cell, record_property):
-    result = run_cell(cell)
+@pytest.mark.parametrize("case", ALL, ids=name)
+def test_a_fault_ends_as_it_must_in_every_way(case, record_property):
+    result = run_case(case)
     about = {
-        "fault": cell.fault, "way": cell.way, "bound": cell.must.seconds,
-        "form": cell.form, "policy": cell.policy,
+        "fault": case.fault, "way": case.way, "bound": case.must.seconds,
+        "form": case.form, "policy": case.policy,
     }  # fmt: skip
     told = {name: getattr(result, name) for name in ("names", "slowest", "silent", "stuck")}
     record_property("cell", json.dumps({**about, **told}))
@@ -57,37 +57,37 @@ def test_a_fault_ends_as_it_must_in_every_way(cell, record_property):
 
 
 def test_every_fault_is_tried_at_every_change():
-    assert {cell.fault for cell in QUICK} == set(FAULTS)
+    assert {case.fault for case in QUICK} == set(FAULTS)
     damage = {fault for fault in FAULTS if fault.startswith("D")}
-    assert {cell.fault for cell in QUICK if cell.form == "tar"} == damage
+    assert {case.fault for case in QUICK if case.form == "tar"} == damage
 
 
 def test_every_fault_is_tried_on_every_form_under_every_policy_or_says_why_not():
-    found = {(cell.fault, cell.form, cell.policy) for cell in EVERY}
+    found = {(case.fault, case.form, case.policy) for case in EVERY}
     due = {(fault, form, policy) for fault in FAULTS for form in FORMS for policy in POLICIES}
     assert len(due) >= 408
     assert not due - found
-    assert not {cell.form for cell in EVERY} - {*FORMS, "files of others"}
+    assert not {case.form for case in EVERY} - {*FORMS, "files of others"}
 
 
 def test_each_cell_is_there_once():
-    named = [(cell.fault, cell.way) for cell in ALL]
+    named = [(case.fault, case.way) for case in ALL]
     assert len(named) == len(set(named))
 
 
 def test_what_cannot_apply_says_why():
-    cells = [cell for cell in EVERY if cell.tries is None]
-    assert cells
-    assert all(cell.reason for cell in cells)
-    line = summary([run_cell(cell) for cell in cells])
-    assert line.startswith(f"{len(cells)} cells, {len(cells)} of them cannot apply; 0 outcomes")
+    cases = [case for case in EVERY if case.tries is None]
+    assert cases
+    assert all(case.reason for case in cases)
+    line = summary([run_case(case) for case in cases])
+    assert line.startswith(f"{len(cases)} cases, {len(cases)} of them cannot apply; 0 outcomes")
 
 
 def test_a_thousand_flipped_bits_are_tried_with_every_way_to_verify():
     ways = {
-        cell.way: cell.tries.args[-2]
-        for cell in ALL
-        if cell.fault == "D1" and "read, shards" in cell.way and "remote" not in cell.way
+        case.way: case.tries.args[-2]
+        for case in ALL
+        if case.fault == "D1" and "read, shards" in case.way and "remote" not in case.way
     }
     assert ways == {
         f"{form}, verify {verify}, read, shards": 1000
@@ -98,16 +98,16 @@ def test_a_thousand_flipped_bits_are_tried_with_every_way_to_verify():
 
 def test_what_crosses_a_network_is_tried_two_hundred_times_per_form():
     flips = {
-        cell.way: cell.tries.args[-2]
-        for cell in ALL
-        if cell.fault == "D1" and "remote" in cell.form and cell.policy == "raise"
+        case.way: case.tries.args[-2]
+        for case in ALL
+        if case.fault == "D1" and "remote" in case.form and case.policy == "raise"
     }
     assert flips == {
         f"{form}, {how}, read, shards": 100
         for form in ("arrow remote", "tar remote")
         for how in ("cache", "ranges")
     }
-    ways = {cell.way for cell in ALL if cell.fault in ("C2", "C3")}
+    ways = {case.way for case in ALL if case.fault in ("C2", "C3")}
     for form in ("arrow", "tar"):
         assert f"{form} remote, two processes, 100 times" in ways
         assert f"{form} remote, killed at 200 instants" in ways
@@ -124,14 +124,14 @@ def test_the_page_shows_what_came_of_every_fault_on_every_form():
     head = f"| | `on_error` | {' | '.join(FORMS)} |".replace("| |", "|  |")
     assert head in lines
     shown = {tuple(line.split(" | ")[:2]) for line in lines[lines.index(head) + 2 :]}
-    due = {(f"| {cell.fault}", cell.policy) for cell in ALL if cell.form in FORMS}
+    due = {(f"| {case.fault}", case.policy) for case in ALL if case.form in FORMS}
     assert not due - shown
     assert not {"WRONG", "SHORT", "STUCK", "BROKEN"} & set(" ".join(lines).split())
 
 
 def test_a_matrix_counts_by_fault_policy_and_form():
     results = [
-        Result(cell=Cell(fault="D1", way=form, form=form, policy=policy), names=names)
+        Result(case=FaultCase(fault="D1", way=form, form=form, policy=policy), names=names)
         for form, policy, names in (
             ("arrow", "raise", {"DataError": 3, "whole": 1}),
             ("arrow", "raise", {"DataError": 4}),
@@ -151,14 +151,14 @@ def test_a_matrix_counts_by_fault_policy_and_form():
 
 
 def test_the_command_ends_with_1_where_a_fault_did_not_happen(capsys, monkeypatch):
-    cell = QUICK[0]
+    case = QUICK[0]
     for cannot, ends in ((False, 1), (True, 0)):
-        found = Result(cell=cell, names={"not run": 1}, not_run="why", cannot=cannot)
+        found = Result(case=case, names={"not run": 1}, not_run="why", cannot=cannot)
         monkeypatch.setattr("seqdata_testing.faults.__main__.run", lambda _, one=found: [one])
         assert main(["--quick"]) == ends
         said = capsys.readouterr().out
-        assert f"  NOT RUN  {cell.way}: why\n" in said
-        assert said.rstrip().endswith("0 cells failed, 1 not run")
+        assert f"  NOT RUN  {case.way}: why\n" in said
+        assert said.rstrip().endswith("0 cases failed, 1 not run")
 
 
 def test_a_fault_that_there_is_not_is_refused(capsys):
@@ -171,23 +171,26 @@ def test_a_fault_that_there_is_not_is_refused(capsys):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("nowhere.at_all:TAR", "no subject 'nowhere.at_all:TAR' (No module named 'nowhere'"),
-        ("seqdata_testing.faults:TAR", "no subject 'seqdata_testing.faults:TAR' (module"),
-        ("no name", "no subject 'no name' (invalid format"),
-        ("seqdata_testing.faults.table:FAULTS", "is a dict, must be a Subject; name another"),
+        ("nowhere.at_all:TAR", "no target 'nowhere.at_all:TAR' (No module named 'nowhere'"),
+        ("seqdata_testing.faults:TAR", "no target 'seqdata_testing.faults:TAR' (module"),
+        ("no name", "no target 'no name' (invalid format"),
+        (
+            "seqdata_testing.faults.fault_case:FAULTS",
+            "is a dict, must be a FaultTarget; name another",
+        ),
     ],
 )
 def test_a_subject_that_there_is_not_is_refused(capsys, name, text):
-    assert main(["--subject", name]) == 2
+    assert main(["--target", name]) == 2
     assert text in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_plugin_runs_the_whole_matrix_on_its_own_subject(capsys):
-    ours = {(cell.fault, cell.policy) for cell in cells_of(OWN)}
-    assert ours == {(cell.fault, cell.policy) for cell in cells_of(SUBJECTS[0])}
+    ours = {(case.fault, case.policy) for case in cases_for(OWN)}
+    assert ours == {(case.fault, case.policy) for case in cases_for(TARGETS[0])}
     assert main(["D8", "--quick", "--subject", TAR]) == 0
     said = capsys.readouterr().out
     assert "ok    arrow, verify always, read, shards: " in said
     assert "ok    tar, verify always, read, shards: " in said
-    assert "2 cells, 0 of them cannot apply" in said
+    assert "2 cases, 0 of them cannot apply" in said

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from seqdata_testing.faults.cases import all_cases, find_target
+from seqdata_testing.faults.fault_case import FaultCase
 from seqdata_testing.faults.matrix import Result
 from seqdata_testing.faults.outcome import NOT_RUN
 from seqdata_testing.faults.page import as_grid
-from seqdata_testing.faults.rows import all_cells, subject_named
-from seqdata_testing.faults.table import Cell
 from tests.nightly import reports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +114,7 @@ def page(found: dict[str, Any]) -> str:
     return "\n\n".join(["\n".join(section(found)) for section in sections])
 
 
-def matrix(found: dict[str, Any], cells: Sequence[Cell] = ()) -> str:
+def matrix(found: dict[str, Any], cells: Sequence[FaultCase] = ()) -> str:
     """Put what came of all faults in words: counted by fault, policy and form of data.
 
     Args:
@@ -125,12 +125,12 @@ def matrix(found: dict[str, Any], cells: Sequence[Cell] = ()) -> str:
     if part is None:
         return f"These {NEVER}."
     results = [
-        Result(cell=Cell(**{name: one[name] for name in SAID_OF_CELLS}), names=one["names"])
+        Result(case=FaultCase(**{name: one[name] for name in SAID_OF_CELLS}), names=one["names"])
         for one in told
     ]
-    tried = {(one.cell.fault, one.cell.policy, one.cell.form) for one in results}
+    tried = {(one.case.fault, one.case.policy, one.case.form) for one in results}
     results += [
-        Result(cell=cell, names={NOT_RUN: 1})
+        Result(case=cell, names={NOT_RUN: 1})
         for cell in cells
         if cell.tries is not None and (cell.fault, cell.policy, cell.form) not in tried
     ]
@@ -280,9 +280,9 @@ def _rest(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def of_forms() -> list[Cell]:
+def of_forms() -> list[FaultCase]:
     """Return the cells of all forms of data that the matrix has columns of."""
-    cells = all_cells([subject_named("seqdata_webdataset.faults:TAR")])
+    cells = all_cases([find_target("seqdata_webdataset.faults:TAR")])
     forms = {cell.form for cell in cells if cell.policy != "raise"}
     return [cell for cell in cells if cell.form in forms]
 

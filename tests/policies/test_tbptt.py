@@ -10,7 +10,7 @@ from seqdata.sharing import share
 from seqdata.world import World
 from seqdata_testing.lanes import check_lanes
 from seqdata_testing.plans import check_covers, check_table
-from seqdata_testing.shares import check_shares
+from seqdata_testing.sharing import check_shares
 
 
 def index_of(count=1000, seed=0, mean=4.0):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata_testing.generators import indexes, lane_policies, world_sizes
-from seqdata_testing.heads import check_heads
+from seqdata_testing.lane_metadata import check_heads
 from seqdata_testing.lanes import check_lanes
 from seqdata_testing.plans import check_covers, check_table
-from seqdata_testing.shares import check_elastic, check_resume, check_shares
+from seqdata_testing.sharing import check_elastic, check_resume, check_shares
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night

@@ -33,7 +33,7 @@ from seqdata_testing.loaders import (
     check_totals,
     check_worlds,
 )
-from seqdata_testing.recording import LoaderOf, play_rank
+from seqdata_testing.recorder import LoaderFactory, play_rank
 from seqdata_testing.waiting import patient
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
@@ -57,7 +57,7 @@ def makers(draw, tails=("fill",)):
     count = policy.num_batches(SequenceIndex.from_lengths(store.lengths))
     assume(count >= (8 if tail == "drop" else 1))
     seed, prefetch = draw(st.integers(0, 1 << 40)), draw(st.sampled_from((0, 1, 3)))
-    return LoaderOf(store, policy, seed=seed, tail=tail, prefetch=prefetch)
+    return LoaderFactory(store, policy, seed=seed, tail=tail, prefetch=prefetch)
 
 
 @pytest.mark.shows("I1", "I2", "I7", by="loaders")
@@ -127,7 +127,7 @@ def pool(request):
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 @pytest.mark.slow
 def test_loaders_of_a_store_on_disk_keep_every_promise(stored, policy):
-    make = LoaderOf(stored, policy, seed=5)
+    make = LoaderFactory(stored, policy, seed=5)
     check_content(make, stored, size=3)
     check_steps(make, (1, 2, 3, 16))
     check_worlds(make, (2, 3, 16), epochs=2)
@@ -141,7 +141,7 @@ def test_loaders_of_a_store_on_disk_keep_every_promise(stored, policy):
 @pytest.mark.slow
 def test_other_processes_deliver_the_same_rows(pool, stored, policy, record_property):
     for seed in range(10 * CASES // 100):
-        make = LoaderOf(stored, policy, seed=seed)
+        make = LoaderFactory(stored, policy, seed=seed)
         rank = World(1, 2)
         told = [pool.submit(play_rank, make, World(0, 2)), pool.submit(play_rank, make, rank)]
         rows = [one.result(timeout=patient()) for one in told]
@@ -152,7 +152,7 @@ def test_other_processes_deliver_the_same_rows(pool, stored, policy, record_prop
 
 def gone_on(pool, stored, policy, *, seed, cut, before, after):
     """Leave an epoch after some steps; assert that other processes play the rest of it."""
-    make = LoaderOf(stored, policy, seed=seed)
+    make = LoaderFactory(stored, policy, seed=seed)
     whole = play_rank(make, World(0, 1))
     loader = make(World(0, before))
     cut = min(cut, len(loader) - 1)  # at the end of an epoch the next one follows
@@ -186,7 +186,7 @@ def test_other_processes_go_on_from_a_state_on_any_world(pool, stored, policy, r
 
 def test_lanes_say_where_sequences_begin_and_which_are_idle(stored):
     for size in (1, 2, 3, 7):
-        check_lane_flags(LoaderOf(stored, FewLanes(5, 16)), size)
+        check_lane_flags(LoaderFactory(stored, FewLanes(5, 16)), size)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_lanes_say_where_sequences_begin_and_which_are_idle(stored):
     ids=["seed", "policy", "data"],
 )
 def test_a_state_of_another_run_is_refused(stored, change, named):
-    make = LoaderOf(stored, Bucketed(4), seed=5)
+    make = LoaderFactory(stored, Bucketed(4), seed=5)
     loader = make(World(0, 1))
     next(iter(loader))
     with pytest.raises(ResumeError, match=f"`{named}` was .*, is "):
@@ -204,4 +204,4 @@ def test_a_state_of_another_run_is_refused(stored, change, named):
 
 def test_uneven_lanes_are_said_once_per_share(stored):
     with pytest.warns(SeqDataWarning, match=r"5 lanes on 2 ranks: the load is uneven"):
-        next(iter(LoaderOf(stored, FewLanes(5, 16))(World(0, 2))))
+        next(iter(LoaderFactory(stored, FewLanes(5, 16))(World(0, 2))))

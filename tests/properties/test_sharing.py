@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from seqdata.plan import Plan
 from seqdata_testing.generators import cases, world_sizes
-from seqdata_testing.shares import check_elastic, check_resume, check_shares
+from seqdata_testing.sharing import check_elastic, check_resume, check_shares
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night

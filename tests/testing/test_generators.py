@@ -26,13 +26,13 @@ def test_generators_without_hypothesis_name_what_to_install():
 
 def test_all_other_checks_need_neither_pytest_nor_hypothesis():
     code = "; sys.modules['pytest'] = None; import seqdata_testing.plans, seqdata_testing.contract"
-    code += ", seqdata_testing.shares, seqdata_testing.lanes, seqdata_testing.loaders"
+    code += ", seqdata_testing.sharing, seqdata_testing.lanes, seqdata_testing.loaders"
     done = in_python(BLOCKED.rstrip("; ") + code)
     assert done.returncode == 0, done.stderr
 
 
 def test_checks_of_plans_and_stores_load_no_torch():
-    code = "import sys, seqdata_testing.plans, seqdata_testing.shares, seqdata_testing.contract"
+    code = "import sys, seqdata_testing.plans, seqdata_testing.sharing, seqdata_testing.contract"
     done = in_python(code + "; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
 

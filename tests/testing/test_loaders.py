@@ -24,11 +24,11 @@ from seqdata_testing.loaders import (
     check_totals,
     check_worlds,
 )
-from seqdata_testing.recording import LoaderOf, play_rank, rows_of
+from seqdata_testing.recorder import LoaderFactory, play_rank, record_rows
 
 STORE = MemoryStore.of([{"x": np.arange(1, 2 + k), "y": k, "name": f"n{k}"} for k in range(7)])
-GOOD = LoaderOf(STORE, Bucketed(2), prefetch=0)
-LANES = LoaderOf(STORE, FewLanes(5, 2), prefetch=0)
+GOOD = LoaderFactory(STORE, Bucketed(2), prefetch=0)
+LANES = LoaderFactory(STORE, FewLanes(5, 2), prefetch=0)
 ALONE = World(0, 1)
 
 
@@ -78,13 +78,13 @@ def test_good_loaders_pass():
 
 def test_rows_are_recorded_with_their_content():
     batches = list(GOOD(World(0, 1)))
-    rows = [row for batch in batches for row in rows_of(batch)]
+    rows = [row for batch in batches for row in record_rows(batch)]
     assert rows == play_rank(GOOD, World(0, 1))
     assert sorted((row.id, row.start, row.length) for row in rows) == [
         (k, 0, k + 1) for k in range(7)
     ]
     assert len({row.digest for row in rows}) == 7
-    assert all(not rows_of(batch) for batch in list(GOOD(World(2, 3)))[1:])  # a filler
+    assert all(not record_rows(batch) for batch in list(GOOD(World(2, 3)))[1:])  # a filler
 
 
 def data_with(**values):

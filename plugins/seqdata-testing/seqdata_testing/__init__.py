@@ -1,8 +1,8 @@
 """The conformance kit: what every policy, store and loader must keep, as checks to call.
 
-``plans`` and ``shares`` check policies, ``lanes`` those that deal by rows; ``stores`` checks
+``plans`` and ``sharing`` check policies, ``lanes`` those that deal by rows; ``stores`` checks
 backends, with a ready test class in ``contract``; ``loaders`` checks whole loaders over what
-``recording`` records. ``faults`` damages files and harms processes, and says what came of it.
+``recorder`` records. ``faults`` damages files and harms processes, and says what came of it.
 ``generators`` draws the inputs worth trying and needs hypothesis; nothing else here needs more than
 seqdata itself, and nothing needs pytest.
 """

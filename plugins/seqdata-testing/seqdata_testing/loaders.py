@@ -20,7 +20,7 @@ from seqdata.errors import IncompleteEpochError
 from seqdata.protocols import Store
 from seqdata.world import World
 from seqdata_testing import ConformanceError
-from seqdata_testing.recording import Make, Plays, Row, rows_of
+from seqdata_testing.recorder import LoaderLike, Make, Row, record_rows
 
 
 def check_content(make: Make, store: Store, *, size: int = 1, axis: str = "time") -> None:
@@ -202,7 +202,7 @@ def check_no_short_epoch(make: Make) -> None:
         )
 
 
-def _loaders(make: Make, size: int, state: dict[str, Any] | None = None) -> list[Plays]:
+def _loaders(make: Make, size: int, state: dict[str, Any] | None = None) -> list[LoaderLike]:
     loaders = [make(World(rank, size)) for rank in range(size)]
     for loader in loaders:
         if state is not None:
@@ -210,7 +210,7 @@ def _loaders(make: Make, size: int, state: dict[str, Any] | None = None) -> list
     return loaders
 
 
-def _steps(loaders: Sequence[Plays]) -> Iterator[list[SequenceBatch]]:
+def _steps(loaders: Sequence[LoaderLike]) -> Iterator[list[SequenceBatch]]:
     for number, step in enumerate(zip_longest(*loaders)):
         if any(batch is None for batch in step):
             ended = [rank for rank, batch in enumerate(step) if batch is None]
@@ -222,10 +222,10 @@ def _steps(loaders: Sequence[Plays]) -> Iterator[list[SequenceBatch]]:
 
 
 def _rows(steps: Any) -> list[Row]:
-    return [row for step in steps for batch in step for row in rows_of(batch)]
+    return [row for step in steps for batch in step for row in record_rows(batch)]
 
 
-def _state(loaders: Sequence[Plays]) -> dict[str, Any]:
+def _state(loaders: Sequence[LoaderLike]) -> dict[str, Any]:
     states = {json.dumps(loader.state_dict(), sort_keys=True) for loader in loaders}
     if len(states) > 1:
         raise ConformanceError(f"loader: ranks save {sorted(states)}, must save the same state")
@@ -247,7 +247,7 @@ def _compare(where: str, found: Sequence[Row], due: Sequence[Row]) -> None:
 
 
 def _spans_of(batch: SequenceBatch) -> tuple[NDArray[np.int64], list[int]]:
-    """Give the spans of a batch, int64 (n, 3), and where those of each row begin, and the end."""
+    """Return the spans of a batch, int64 (n, 3), and where those of each row begin, and the end."""
     if batch.segments is None:
         spans = np.stack([batch.ids, batch.start, batch.start + batch.lengths], axis=1)
         return spans, list(range(len(batch) + 1))

@@ -18,7 +18,7 @@ from seqdata.plan import Plan
 from seqdata.protocols import Policy
 from seqdata.tables import PlanBatch
 from seqdata_testing import ConformanceError
-from seqdata_testing.playing import row_lengths, scored_spans, without_context
+from seqdata_testing.simulate import row_lengths, scored_spans, without_context
 
 MANY_BATCHES = 16  # from here on another seed surely gives another order
 
@@ -122,7 +122,7 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
 
 
 def _scored(plan: Plan) -> NDArray[np.int64]:
-    """Give what is scored of all spans that hold a timestep, int64 (n, 3)."""
+    """Return what is scored of all spans that hold a timestep, int64 (n, 3)."""
     if not plan.carry:
         spans = plan.spans[plan.spans[:, 1] < plan.spans[:, 2]]
         return without_context(plan, 0, spans, None)
@@ -232,7 +232,7 @@ def check_pure(
 
 
 def same_tables(one: Plan, other: Plan) -> bool:
-    """Say whether two plans have the same batches in the same order."""
+    """Return whether two plans have the same batches in the same order."""
     pairs = [(one.spans, other.spans), (one.offsets, other.offsets)]
     if one.rows is not None and other.rows is not None:
         pairs.append((one.rows, other.rows))
@@ -255,10 +255,10 @@ def _check_batch(
         edges = rows[first : stop + 1] - rows[first]
         first, stop = int(rows[first]), int(rows[stop])
     same = np.array_equal(batch.spans, spans[first:stop])
-    same_rows = edges is batch.rows or (
+    is_same_rows = edges is batch.rows or (
         edges is not None and batch.rows is not None and np.array_equal(batch.rows, edges)
     )
-    if not (same and same_rows):
+    if not (same and is_same_rows):
         raise ConformanceError(
             f"plan: batch({number}) differs from its place in `spans`, must be the same"
         )
@@ -309,6 +309,6 @@ def _totals(plan: Plan, number: int, batch: PlanBatch) -> tuple[int, int]:
 
 
 def _spread(count: int, most: int = 64) -> list[int]:
-    """Give all numbers below ``count``, or ``most`` of them, back and forth: access is random."""
+    """Return all numbers below ``count``, or ``most`` of them, back and forth: access is random."""
     numbers = sorted({int(place) for place in np.linspace(0, count - 1, most)}) if count else []
     return numbers[::2] + numbers[1::2][::-1]

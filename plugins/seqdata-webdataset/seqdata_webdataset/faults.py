@@ -1,6 +1,6 @@
 """What faults are tried on: shards that we wrote, for the matrix of ``seqdata_testing.faults``.
 
-``python -m seqdata_testing.faults --subject seqdata_webdataset.faults:TAR`` runs it. Place in the
+``python -m seqdata_testing.faults --target seqdata_webdataset.faults:TAR`` runs it. Place in the
 flow: beside the backend; nothing of the plugin imports it. Makes: data sets in folders.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seqdata.storage.remote.options import Remote
-from seqdata_testing.faults.subject import VERIFY, Extent, Kept, Subject
+from seqdata_testing.faults.targets import VERIFY, Extent, FaultTarget, SavedFile
 from seqdata_webdataset.finding import SUFFIX
 from seqdata_webdataset.keeping import FOLDER, find_index, read_index
 from seqdata_webdataset.opening import open_webdataset
@@ -75,9 +75,9 @@ def _read_counted(root: Path) -> Any:
     return store.lengths.tolist()
 
 
-TAR = Subject(
+TAR = FaultTarget(
     name="tar", verify=VERIFY, write=_write, open=_open, served=_open_served, hits=SUFFIX,
     shards=_shards, values=_values, others=_others,
-    kept=(Kept(name="counted lengths", write=_write_counted, read=_read_counted),),
+    kept=(SavedFile(name="counted lengths", write=_write_counted, read=_read_counted),),
 )  # fmt: skip
 """Tar shards of ours, with their indexes."""

@@ -1,6 +1,6 @@
 """``python -m seqdata_testing.faults``: the matrix of faults, on our stores and on a plugin's.
 
-Usage: ``python -m seqdata_testing.faults [FAULT ...] [--subject MODULE:NAME ...] [--quick]``.
+Usage: ``python -m seqdata_testing.faults [FAULT ...] [--target MODULE:NAME ...] [--quick]``.
 Place in the flow: above the matrix.
 """
 
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from seqdata.errors import ConfigError
+from seqdata_testing.faults.cases import all_cases, find_target
+from seqdata_testing.faults.fault_case import FAULTS
 from seqdata_testing.faults.matrix import Result, run, summary
 from seqdata_testing.faults.page import as_grid, as_page, as_reasons
-from seqdata_testing.faults.rows import all_cells, subject_named
-from seqdata_testing.faults.table import FAULTS
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the cells of all faults, or of those that are named.
+    """Run the cases of all faults, or of those that are named.
 
     Returns:
         1 where one is not as it must be or does not show that its fault happened (a fault that this
@@ -29,36 +29,36 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m seqdata_testing.faults")
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="D1, W5, …; none: all")
     parser.add_argument(
-        "--subject", action="append", default=[], metavar="MODULE:NAME",
-        help="a Subject of a plugin, to be tried like ours",
+        "--target", "--subject", dest="target", action="append", default=[], metavar="MODULE:NAME",
+        help="a FaultTarget of a plugin, tried as the core's own are (--subject: its old name)",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="only what runs at every change")
     options = parser.parse_args(arguments)
     console = Console(width=120, highlight=False)
     try:
         unknown(options.faults)
-        others = [subject_named(name) for name in options.subject]
+        others = [find_target(name) for name in options.target]
     except ConfigError as error:
         Console(stderr=True, highlight=False).print(str(error), markup=False, soft_wrap=True)
         return 2
-    cells = all_cells(others, quick=options.quick)
+    cases = all_cases(others, quick=options.quick)
     chosen = [
-        cell for cell in cells
-        if (not options.faults or cell.fault in options.faults)
-        and (cell.quick or not options.quick)
+        case for case in cases
+        if (not options.faults or case.fault in options.faults)
+        and (case.quick or not options.quick)
     ]  # fmt: skip
     results = []
     fault = ""
     for result in run(chosen):
-        if result.cell.fault != fault:
-            fault = result.cell.fault
+        if result.case.fault != fault:
+            fault = result.case.fault
             console.print(f"{fault}: {FAULTS[fault]}")
         console.print(_line(result), markup=False, soft_wrap=True)
         results.append(result)
     if not options.faults and not options.quick:
-        for text in (as_page([cell for cell in cells if cell.quick]), as_grid(results)):
+        for text in (as_page([case for case in cases if case.quick]), as_grid(results)):
             console.print(text, markup=False, soft_wrap=True)
-        console.print(as_reasons(cells), markup=False, soft_wrap=True)
+        console.print(as_reasons(cases), markup=False, soft_wrap=True)
     console.print(summary(results), markup=False)
     wrong = [one for one in results if one.complaints or (one.not_run and not one.cannot)]
     return 1 if wrong else 0
@@ -78,14 +78,14 @@ def unknown(names: Sequence[str]) -> None:
 
 
 def _line(result: Result) -> str:
-    cell = result.cell
-    if cell.tries is None:
-        return f"  n/a   {cell.way}: {cell.reason}"
+    case = result.case
+    if case.tries is None:
+        return f"  n/a   {case.way}: {case.reason}"
     names = ", ".join(f"{count} {name}" for name, count in sorted(result.names.items()))
     if result.not_run and not result.complaints:
-        return f"  NOT RUN  {cell.way}: {result.not_run}"
+        return f"  NOT RUN  {case.way}: {result.not_run}"
     state = "FAIL" if result.complaints else "ok  "
-    lines = [f"  {state}  {cell.way}: {names} (slowest {result.slowest:.2f} s)"]
+    lines = [f"  {state}  {case.way}: {names} (slowest {result.slowest:.2f} s)"]
     return "\n".join([*lines, *(f"        {text}" for text in result.complaints)])
 
 

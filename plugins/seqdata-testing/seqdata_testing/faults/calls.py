@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 CALLS = ("fsync", "replace", "rename", "unlink")
-Told = Callable[[int, str, tuple[Any, ...]], None]
+OnCall = Callable[[int, str, tuple[Any, ...]], None]
 """Is told of a call before it is made: which one it is, from 0, its name and its arguments."""
 State = Mapping[str, bytes | None]
 """What lies on a disk: relative path -> content; None: a folder."""
 
 
 @contextmanager
-def announced(told: Told) -> Iterator[None]:
+def announced(told: OnCall) -> Iterator[None]:
     """Tell of every call that changes a folder, in this process."""
     numbers, before = itertools.count(), {name: getattr(os, name) for name in CALLS}
     for name, function in before.items():
@@ -39,7 +39,7 @@ def announced(told: Told) -> Iterator[None]:
 
 
 def _announced(
-    function: Callable[..., Any], name: str, numbers: Iterator[int], told: Told, *given: Any,
+    function: Callable[..., Any], name: str, numbers: Iterator[int], told: OnCall, *given: Any,
     **options: Any,
 ) -> Any:  # fmt: skip
     told(next(numbers), name, given)

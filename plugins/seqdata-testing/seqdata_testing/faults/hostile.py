@@ -16,11 +16,11 @@ from pathlib import Path
 from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults import network
 from seqdata_testing.faults import outcome as outcomes
-from seqdata_testing.faults.damaged import loader_of
 from seqdata_testing.faults.outcome import Outcome
 from seqdata_testing.faults.reading import play_through
-from seqdata_testing.faults.remote import opened
-from seqdata_testing.faults.subject import Subject
+from seqdata_testing.faults.targets import FaultTarget
+from seqdata_testing.faults.try_damage import loader_of
+from seqdata_testing.faults.try_remote import opened
 
 BODY, BOMB, SENT_ON, SECRET = "endless body", "bomb", "request sent on", "cookie at its server"
 """Events that show that a fault happened."""
@@ -68,15 +68,15 @@ class Endless:
         self.taken = max(self.taken, taken)
 
 
-def endless(subject: Subject, how: str) -> list[Outcome]:
+def endless(target: FaultTarget, how: str) -> list[Outcome]:
     """Play a data set whose shards never end.
 
     Args:
-        subject: What is played.
+        target: What is played.
         how: ``cache`` or ``ranges``.
     """
     fault = Endless(4 * _TAKEN)
-    (found,) = _harmed(subject, how, fault)
+    (found,) = _harmed(target, how, fault)
     left = [f"{fault.taken} bytes of a body taken"] if fault.taken > _TAKEN else []
     return [replace(found, happened={BODY: fault.bodies}, left=(*found.left, *left))]
 
@@ -106,24 +106,24 @@ class Bomb:
         network.send(answer, handler)
 
 
-def bomb(subject: Subject, how: str) -> list[Outcome]:
+def bomb(target: FaultTarget, how: str) -> list[Outcome]:
     """Play a data set whose shards unpack to very much.
 
     Args:
-        subject: What is played.
+        target: What is played.
         how: ``cache`` or ``ranges``.
     """
     fault = Bomb()
     before = _most_memory()
-    (found,) = _harmed(subject, how, fault)
+    (found,) = _harmed(target, how, fault)
     taken = _most_memory() - before
     left = [f"{taken} bytes of memory taken"] if taken > _TAKEN else []
     return [replace(found, happened={BOMB: fault.sent}, left=(*found.left, *left))]
 
 
-def _harmed(subject: Subject, how: str, fault: network.Fault) -> list[Outcome]:
-    with opened(subject, how) as (given, _, made, store):
-        made.fault, made.hits = fault, subject.hits
+def _harmed(target: FaultTarget, how: str, fault: network.Fault) -> list[Outcome]:
+    with opened(target, how) as (given, _, made, store):
+        made.fault, made.hits = fault, target.hits
         return [play_through(partial(loader_of, lambda: store, 0), given)]
 
 
@@ -133,20 +133,22 @@ def _most_memory() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
-def sent_on(subject: Subject, how: str) -> list[Outcome]:
+def sent_on(target: FaultTarget, how: str) -> list[Outcome]:
     """Play a data set whose server, which wants a cookie, sends every request on to another one.
 
     Args:
-        subject: What is played.
+        target: What is played.
         how: ``cache`` or ``ranges``.
     """
-    root, given, open_it = Path("data").resolve(), subject.dataset(), subject.served
+    root, given, open_it = Path("data").resolve(), target.dataset(), target.served
     if open_it is None:
-        return [Outcome(what=outcomes.UNAVAILABLE, text=f"{subject.name!r} has no `served`")]
-    subject.write(root, given)
+        return [Outcome(what=outcomes.UNAVAILABLE, text=f"{target.name!r} has no `served`")]
+    target.write(root, given)
     here, there = [0, 0], [0, 0]  # how often each server was asked, and told the secret
 
-    def heard(counts: list[int], then: network.Source, asked: network.Asked) -> network.Answer:
+    def heard(
+        counts: list[int], then: network.Source, asked: network.HttpRequest
+    ) -> network.Answer:
         counts[0] += 1
         counts[1] += any(_SECRET in value for _, value in asked.headers)
         return then(asked)
@@ -155,7 +157,7 @@ def sent_on(subject: Subject, how: str) -> list[Outcome]:
     far = Remote(how=how, cache_dir=Path("cache").resolve(), storage_options=options)
     with network.served(partial(heard, there, network.folder_of(root))) as second:
 
-        def on(asked: network.Asked) -> network.Answer:
+        def on(asked: network.HttpRequest) -> network.Answer:
             return network.Answer(302, (("Location", second.url + asked.path),))
 
         with network.served(partial(heard, here, on)) as first:

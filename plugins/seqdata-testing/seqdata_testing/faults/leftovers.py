@@ -19,7 +19,7 @@ _OFTEN = 0.05  # seconds between two looks
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class Baseline:
     """What was there before: made by ``look``.
 
     Attributes:
@@ -31,17 +31,17 @@ class Before:
     files: frozenset[str]
 
 
-def look(folder: Path) -> Before:
+def look(folder: Path) -> Baseline:
     """Note what is there.
 
     Args:
         folder: Where temporary files go, of which none may stay.
     """
-    return Before(folder, _files(folder))
+    return Baseline(folder, _files(folder))
 
 
-def left_behind(before: Before, session: int, *, within: float) -> tuple[str, ...]:
-    """Give what is there and was not; empty as soon as that is nothing.
+def left_behind(before: Baseline, session: int, *, within: float) -> tuple[str, ...]:
+    """Return what is there and was not; empty as soon as that is nothing.
 
     Args:
         before: What was there.
@@ -65,12 +65,12 @@ def until_empty(found: Callable[[], tuple[str, ...]], within: float) -> tuple[st
 
 
 def processes_of(session: int) -> list[int]:
-    """Give the processes of a session that have not ended."""
+    """Return the processes of a session that have not ended."""
     return [pid for pid in _pids() if (about := _stat(pid)) and about == (session, True)]
 
 
 def open_descriptors() -> set[int]:
-    """Give the open descriptors of this process."""
+    """Return the open descriptors of this process."""
     found = set()
     for name in os.listdir(_PROC / "self" / "fd"):
         with contextlib.suppress(OSError):  # the listing had one itself
@@ -80,7 +80,7 @@ def open_descriptors() -> set[int]:
 
 
 def shared_by_name(session: int) -> list[str]:
-    """Give the named shared memory that processes of a session have mapped: what may stay."""
+    """Return the named shared memory that processes of a session have mapped: what may stay."""
     named: set[str] = set()
     for pid in processes_of(session):
         try:
@@ -97,7 +97,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> tuple[int, bool] | None:
-    """Give the session of a process, and whether it is no zombie; None: it has ended."""
+    """Return the session of a process, and whether it is no zombie; None: it has ended."""
     try:
         after_name = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Runs the cells of faults, and says what is not as it must be.
+"""Runs the cases of faults, and says what is not as it must be.
 
-Place in the flow: above the rows. Reads: cells. Makes: results, and their sums.
+Place in the flow: above the cases. Reads: cases. Makes: results, and their sums.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from seqdata_testing.faults.children import in_child
+from seqdata_testing.faults.fault_case import FaultCase
 from seqdata_testing.faults.outcome import (
     ERROR,
     NOT_RUN,
@@ -21,17 +22,16 @@ from seqdata_testing.faults.outcome import (
     complaints,
     unproven,
 )
-from seqdata_testing.faults.table import Cell
 
-_SHOWN = 3  # complaints of one cell
+_SHOWN = 3  # complaints of one case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a cell.
+    """What came of a case.
 
     Attributes:
-        cell: What was tried.
+        case: What was tried.
         names: Class of error, or what happened -> how often; only ``not run`` if it was not.
         slowest: Seconds of the slowest outcome.
         silent: Outcomes that nobody would have noticed.
@@ -42,7 +42,7 @@ class Result:
         seconds: That it took.
     """
 
-    cell: Cell
+    case: FaultCase
     names: dict[str, int]
     slowest: float = 0.0
     silent: int = 0
@@ -58,22 +58,22 @@ class Result:
         return not self.complaints and not self.not_run
 
 
-def run(cells: Iterable[Cell]) -> Iterator[Result]:
-    """Run cells one after the other, each in a process of its own."""
-    for cell in cells:
-        yield run_cell(cell)
+def run(cases: Iterable[FaultCase]) -> Iterator[Result]:
+    """Run cases one after the other, each in a process of its own."""
+    for case in cases:
+        yield run_case(case)
 
 
-def run_cell(cell: Cell) -> Result:
-    """Run one cell; one that cannot apply has no outcomes."""
-    if cell.tries is None:
-        return Result(cell=cell, names={})
+def run_case(case: FaultCase) -> Result:
+    """Run one case; one that cannot apply has no outcomes."""
+    if case.tries is None:
+        return Result(case=case, names={})
     began = time.monotonic()
-    found = in_child(cell.tries, bound=cell.bound)
-    wrong, not_run = _complaints(cell, found), unproven(found, cell.must)
+    found = in_child(case.tries, bound=case.bound)
+    wrong, not_run = _complaints(case, found), unproven(found, case.must)
     said = not_run and not wrong  # what went wrong is told as what it is
     return Result(
-        cell=cell,
+        case=case,
         names={NOT_RUN: len(found)} if said else dict(Counter(one.name for one in found)),
         slowest=max(one.seconds for one in found),
         silent=sum(one.what in SILENT for one in found),
@@ -85,24 +85,24 @@ def run_cell(cell: Cell) -> Result:
     )
 
 
-def _complaints(cell: Cell, found: Sequence[Outcome]) -> list[str]:
-    wrong = [text for one in found for text in complaints(one, cell.must)]
+def _complaints(case: FaultCase, found: Sequence[Outcome]) -> list[str]:
+    wrong = [text for one in found for text in complaints(one, case.must)]
     more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
     errors = [one for one in found if one.what == ERROR]
     named = sum("sequence" in one.facts for one in errors)
-    if errors and named < cell.named * len(errors):
-        more.append(f"{named} of {len(errors)} errors name the sequence, must {cell.named:.0%}")
+    if errors and named < case.named * len(errors):
+        more.append(f"{named} of {len(errors)} errors name the sequence, must {case.named:.0%}")
     return wrong[:_SHOWN] + more
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Give the line of sums."""
-    tried = [one for one in results if one.cell.tries is not None]
+    """Return the line of sums."""
+    tried = [one for one in results if one.case.tries is not None]
     outcomes = sum(sum(one.names.values()) for one in tried)
     return (
-        f"{len(results)} cells, {len(results) - len(tried)} of them cannot apply; "
+        f"{len(results)} cases, {len(results) - len(tried)} of them cannot apply; "
         f"{outcomes} outcomes, {sum(one.silent for one in tried)} silent, "
         f"{sum(one.stuck for one in tried)} unbounded waits; "
-        f"{sum(bool(one.complaints) for one in tried)} cells failed, "
+        f"{sum(bool(one.complaints) for one in tried)} cases failed, "
         f"{sum(bool(one.not_run) for one in tried)} not run"
     )

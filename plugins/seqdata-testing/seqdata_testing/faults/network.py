@@ -47,7 +47,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HttpRequest:
     """What a server is asked: method, path, headers and body."""
 
     method: str
@@ -56,7 +56,7 @@ class Asked:
     body: bytes = b""
 
 
-Source = Callable[[Asked], Answer]
+Source = Callable[[HttpRequest], Answer]
 Fault = Callable[[Answer, BaseHTTPRequestHandler], None]
 """Sends an answer, in its own way."""
 
@@ -108,7 +108,7 @@ def served(source: Source, *, certificate: Path | None = None) -> Iterator[Serve
 def folder_of(root: Path) -> Source:
     """Serve the files of a folder: HEAD and GET, ranges, and a tag that follows the content."""
 
-    def answer(asked: Asked) -> Answer:
+    def answer(asked: HttpRequest) -> Answer:
         path = root / unquote(urlsplit(asked.path).path).lstrip("/")
         if not path.resolve().is_relative_to(root.resolve()) or not path.is_file():
             return Answer(404)
@@ -136,7 +136,7 @@ def folder_of(root: Path) -> Source:
 def before(host: str, port: int) -> Source:
     """Stand before another server, and hand on what it says."""
 
-    def answer(asked: Asked) -> Answer:
+    def answer(asked: HttpRequest) -> Answer:
         connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
         try:
             connection.request(asked.method, asked.path, asked.body, dict(asked.headers))
@@ -264,7 +264,7 @@ class Replaced:
             self._version[handler.path] = self._version.get(handler.path, 0) + bool(answer.body)
             version = self._version[handler.path]
         if version:
-            asked = Asked(handler.command, handler.path, tuple(handler.headers.items()))
+            asked = HttpRequest(handler.command, handler.path, tuple(handler.headers.items()))
             first, answer = answer, self._other(asked)
             tags = ("etag", "content-md5", "last-modified")
             kept = [one for one in answer.headers if one[0].lower() not in tags]
@@ -362,7 +362,9 @@ class _Handler(BaseHTTPRequestHandler):
         made.asked.append((self.command, self.path))
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else b""
-        answer = self._source(Asked(self.command, self.path, tuple(self.headers.items()), body))
+        answer = self._source(
+            HttpRequest(self.command, self.path, tuple(self.headers.items()), body)
+        )
         if made.fault is not None and made.hits in self.path:
             made.fault(answer, self)
         else:

@@ -77,7 +77,7 @@ class Expectation:
         seconds: Within which it must come, on an idle machine.
         delivered: Batches that must have come before; None: any number.
         happened: Events that show that the fault happened, with how often each must have been seen
-            at least, in all outcomes of a cell together. A cell that lacks one was not run.
+            at least, in all outcomes of a case together. A case that lacks one was not run.
     """
 
     kinds: tuple[str, ...]
@@ -93,7 +93,7 @@ class Expectation:
 def of_error(
     error: BaseException, *, seconds: float, delivered: int = 0, planned: int = 0
 ) -> Outcome:
-    """Give the outcome that an exception is."""
+    """Return the outcome that an exception is."""
     classes = [one.__name__ for one in type(error).__mro__]
     facts = error.facts if isinstance(error, SeqDataError) else {}
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
@@ -111,10 +111,10 @@ def complaints(outcome: Outcome, must: Expectation) -> tuple[str, ...]:
 
 
 def unproven(found: Sequence[Outcome], must: Expectation) -> str:
-    """Return why the outcomes of a cell do not show that its fault happened; "" if they do.
+    """Return why the outcomes of a case do not show that its fault happened; "" if they do.
 
     Args:
-        found: All outcomes of the cell.
+        found: All outcomes of the case.
         must: Which events must have been seen.
     """
     for one in found:

@@ -1,6 +1,6 @@
 """The tables of faults for a page: what must come of each, what came of it, and what is left out.
 
-Place in the flow: beside the matrix. Reads: cells and results. Makes: text.
+Place in the flow: beside the matrix. Reads: cases and results. Makes: text.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from seqdata_testing.faults.fault_case import FAULTS, POLICIES, FaultCase
 from seqdata_testing.faults.matrix import Result
 from seqdata_testing.faults.outcome import (
     BROKEN,
@@ -19,7 +20,6 @@ from seqdata_testing.faults.outcome import (
     WHOLE,
     WRONG,
 )
-from seqdata_testing.faults.table import FAULTS, POLICIES, Cell
 
 _NAMES = {
     WHOLE: "no harm",
@@ -33,15 +33,15 @@ _NAMES = {
 }
 
 
-def as_page(cells: Sequence[Cell]) -> str:
-    """Give the table of what must come of each fault, a row per fault.
+def as_page(cases: Sequence[FaultCase]) -> str:
+    """Return the table of what must come of each fault, a row per fault.
 
     Args:
-        cells: Those that are tried at every change.
+        cases: Those that are tried at every change.
     """
     rows = ["| | what happens | what comes of it | within |", "|---|---|---|---|"]
     for fault, what in FAULTS.items():
-        musts = [cell.must for cell in cells if cell.fault == fault]
+        musts = [case.must for case in cases if case.fault == fault]
         kinds = list(dict.fromkeys(kind for must in musts for kind in must.kinds))
         seconds = max((must.seconds for must in musts), default=0.0)
         rows.append(f"| {fault} | {what} | {', '.join(map(_shown, kinds))} | {seconds:g} s |")
@@ -49,15 +49,15 @@ def as_page(cells: Sequence[Cell]) -> str:
 
 
 def as_grid(results: Sequence[Result]) -> str:
-    """Give the matrix of what came of each fault: a row per fault and policy, a column per form.
+    """Return the matrix of what came of each fault: a row per fault and policy, a column per form.
 
     Args:
-        results: Of all cells.
+        results: Of all cases.
     """
-    forms = _forms([one.cell for one in results])
+    forms = _forms([one.case for one in results])
     found: dict[tuple[str, str, str], Counter[str]] = {}
     for one in results:
-        key = (one.cell.fault, one.cell.policy, one.cell.form)
+        key = (one.case.fault, one.case.policy, one.case.form)
         found.setdefault(key, Counter()).update(one.names)
     head = ["", "`on_error`", *forms]
     rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
@@ -70,16 +70,16 @@ def as_grid(results: Sequence[Result]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def as_reasons(cells: Sequence[Cell]) -> str:
-    """Give the table of what cannot be tried: faults, policies, forms and why.
+def as_reasons(cases: Sequence[FaultCase]) -> str:
+    """Return the table of what cannot be tried: faults, policies, forms and why.
 
     Args:
-        cells: All of them.
+        cases: All of them.
     """
-    tried = {(one.fault, one.policy, one.form) for one in cells if one.tries is not None}
-    forms = _forms(cells)
+    tried = {(one.fault, one.policy, one.form) for one in cases if one.tries is not None}
+    forms = _forms(cases)
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for one in cells:
+    for one in cases:
         key = (one.fault, one.policy, one.form)
         if one.tries is None and one.form in forms and key not in tried:
             found.setdefault((one.reason, one.fault), []).append((one.policy, one.form))
@@ -88,15 +88,15 @@ def as_reasons(cells: Sequence[Cell]) -> str:
         policies, kinds = (", ".join(sorted({key[i] for key in keys}, key=order.index))
                            for i, order in enumerate((POLICIES, forms)))  # fmt: skip
         alike.setdefault((reason, policies, kinds), []).append(fault)
-    rows = ["| | `on_error` | of | why there is no such cell |", "|---|---|---|---|"]
+    rows = ["| | `on_error` | of | why there is no such case |", "|---|---|---|---|"]
     for (reason, policies, kinds), faults in alike.items():
         rows.append(f"| {', '.join(faults)} | {policies} | {kinds} | {reason} |")
     return "\n".join(rows) + "\n"
 
 
-def _forms(cells: Sequence[Cell]) -> list[str]:
-    """Give those that the matrix has columns of: they are tried under every policy."""
-    return sorted({one.form for one in cells if one.policy != "raise"})
+def _forms(cases: Sequence[FaultCase]) -> list[str]:
+    """Return those that the matrix has columns of: they are tried under every policy."""
+    return sorted({one.form for one in cases if one.policy != "raise"})
 
 
 def _counted(names: Counter[str]) -> str:

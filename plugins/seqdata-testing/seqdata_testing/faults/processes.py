@@ -1,8 +1,8 @@
 """What happens to worker processes: a transform that harms its own process, or a signal to one.
 
-``Trap`` is a transform that lets all sequences through but one. What must come of each act stands
-with it. Place in the flow: a Loader's ``transform``; it runs in a worker process. Harms: that
-process.
+``FaultTransform`` passes all sequences on and acts when it sees a certain one. What must come of
+each act stands with it. Place in the flow: a Loader's ``transform``; it runs in a worker
+process. Harms: that process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SEEN = "seen-by-"  # a file of each process that has begun
 
 
 @dataclass(frozen=True, slots=True)
-class Trap:
+class FaultTransform:
     """A transform that acts when it sees one sequence, and changes nothing.
 
     Attributes:
@@ -110,7 +110,7 @@ def left_at_once() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Swollen:
+class OutOfMemoryKill:
     """Takes memory, then is killed, as by a system that has none left.
 
     Must come of it: a ``WorkerDiedError`` with SIGKILL whose memory is at least what was taken.

@@ -26,7 +26,7 @@ from typing import Any
 from seqdata.loading.options import OnError
 from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.outcome import Outcome
-from seqdata_testing.faults.subject import Subject
+from seqdata_testing.faults.targets import FaultTarget
 from seqdata_testing.waiting import patient
 
 NOTE = Path("struck")
@@ -47,7 +47,7 @@ class Ranks:
     """How ranks train.
 
     Attributes:
-        subject: What they play.
+        target: What they play.
         world: How many there are.
         workers: Processes that each of them has.
         struck: The rank that comes to harm.
@@ -57,7 +57,7 @@ class Ranks:
             are stuck, and ended.
     """
 
-    subject: Subject
+    target: FaultTarget
     world: int = 2
     workers: int = 0
     struck: int = 1
@@ -66,19 +66,19 @@ class Ranks:
     bound: float = 40.0
 
 
-def play_ranks(play: Play, setting: Ranks, *, silent: int | None = None) -> list[Outcome]:
+def play_ranks(play: Play, setup: Ranks, *, silent: int | None = None) -> list[Outcome]:
     """Play ranks beside each other, and wait for all that can end.
 
     Args:
         play: Is called in each rank's process.
-        setting: How many there are, and how long they may take.
+        setup: How many there are, and how long they may take.
         silent: The rank that is struck so that it says nothing, and may never end.
 
     Returns:
         Per rank but the silent one, what came of it. Seconds count from when a rank was struck, or
         else from the beginning, to the end of the process.
     """
-    context, world = multiprocessing.get_context("fork"), setting.world
+    context, world = multiprocessing.get_context("fork"), setup.world
     pipes = [context.Pipe(duplex=False) for _ in range(world)]
     gate = context.Barrier(world + 1)  # a rank may end as soon as all are in their group
     ranks = [
@@ -91,7 +91,7 @@ def play_ranks(play: Play, setting: Ranks, *, silent: int | None = None) -> list
     began = time.monotonic()
     ends: dict[int, float] = {}
     due: dict[Any, int] = {one.sentinel: rank for rank, one in enumerate(ranks) if rank != silent}
-    while due and time.monotonic() < began + patient(setting.bound):
+    while due and time.monotonic() < began + patient(setup.bound):
         for sentinel in wait(list(due), timeout=1.0):
             ends[due.pop(sentinel)] = time.monotonic()
     for process in ranks:
@@ -175,7 +175,7 @@ def _enter(rank: int, world: int) -> None:
 
 
 def _told(rank: int, code: int | None, told: Connection, seconds: float) -> Outcome:
-    """Give what a rank has said, or its last words where it was ended."""
+    """Return what a rank has said, or its last words where it was ended."""
     said = _log(rank).read_text(errors="replace") if _log(rank).exists() else ""
     text = f"rank {rank}: {said[-_SHOWN:]}"
     if code is None:

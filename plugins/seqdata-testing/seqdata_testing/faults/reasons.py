@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from seqdata_testing.faults.table import FAULTS, POLICIES
+from seqdata_testing.faults.fault_case import FAULTS, POLICIES
 
 _SENT = (
     "it is written on this machine, as in the local columns, then sent, the manifest or list last; "
@@ -41,7 +41,7 @@ _MENDING = {
 
 
 def why_not(*, remote: bool) -> Iterator[tuple[str, str, str]]:
-    """Give (fault, policy, reason) of all that may be left out.
+    """Return (fault, policy, reason) of all that may be left out.
 
     Args:
         remote: Whether the data lies on another machine.

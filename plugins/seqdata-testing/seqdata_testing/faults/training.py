@@ -30,9 +30,9 @@ from seqdata.lightning.watcher import Bounds
 from seqdata.policies.fixed import Fixed
 from seqdata_testing.faults import damage
 from seqdata_testing.faults import outcome as outcomes
-from seqdata_testing.faults.mended import different_rows
+from seqdata_testing.faults.on_error import different_rows
 from seqdata_testing.faults.outcome import Outcome, of_error
-from seqdata_testing.faults.processes import Trap
+from seqdata_testing.faults.processes import FaultTransform
 from seqdata_testing.faults.ranks import NOTE, Ranks, alike, play_ranks, strike
 
 UNREADABLE = "row that cannot be read"
@@ -43,40 +43,38 @@ _MOST_ERRORS = 1000
 _BEATS = 6  # in the time of patience
 
 
-def damaged(setting: Ranks) -> list[Outcome]:
+def damaged(setup: Ranks) -> list[Outcome]:
     """Train until the struck rank reads a flipped bit in its own copy of the data."""
-    roots = [Path(f"copy-{rank}") / "data" for rank in range(setting.world)]
-    given = setting.subject.dataset()
-    setting.subject.write(roots[0].resolve(), given)
+    roots = [Path(f"copy-{rank}") / "data" for rank in range(setup.world)]
+    given = setup.target.dataset()
+    setup.target.write(roots[0].resolve(), given)
     for root in roots[1:]:
         shutil.copytree(roots[0], root)
-    root = roots[setting.struck]
-    shards = setting.subject.shards(root)
+    root = roots[setup.struck]
+    shards = setup.target.shards(root)
     late = shards[len(shards) // 2 :]
-    for name, position, size in setting.subject.values(root):
+    for name, position, size in setup.target.values(root):
         if name in late:
             damage.flip_bit(root / name, 8 * (position + size // 2))
-    play = partial(_fit, setting, roots, None, None)
-    found = play_ranks(play, setting)
-    if setting.policy == "raise":
-        return alike(found, setting.struck)
-    bad = _unreadable(setting, root, given)
+    play = partial(_fit, setup, roots, None, None)
+    found = play_ranks(play, setup)
+    if setup.policy == "raise":
+        return alike(found, setup.struck)
+    bad = _unreadable(setup, root, given)
     due = [number for number, one in enumerate(given) if len(one["x"])]  # others are left out
     batches = [due[first : first + _BATCH] for first in range(0, len(due), _BATCH)]
     return [
-        _as_dealt(
-            setting, one, batches[rank :: setting.world], bad if rank == setting.struck else {}
-        )
+        _as_dealt(setup, one, batches[rank :: setup.world], bad if rank == setup.struck else {})
         for rank, one in enumerate(found)
     ]
 
 
-def _unreadable(setting: Ranks, root: Path, given: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+def _unreadable(setup: Ranks, root: Path, given: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """Return the sequences of a copy that cannot be read, with the errors."""
     found = {}
     for number, one in enumerate(given):
         try:
-            store = setting.subject.open(root, setting.subject.verify[-1])
+            store = setup.target.open(root, setup.target.verify[-1])
             store.read(np.array([[number, 0, len(one["x"])]]), store.fields)
         except DataError as error:
             found[number] = type(error).__name__
@@ -84,7 +82,7 @@ def _unreadable(setting: Ranks, root: Path, given: Sequence[Mapping[str, Any]]) 
 
 
 def _as_dealt(
-    setting: Ranks, found: Outcome, batches: Sequence[Sequence[int]], bad: Mapping[int, str]
+    setup: Ranks, found: Outcome, batches: Sequence[Sequence[int]], bad: Mapping[int, str]
 ) -> Outcome:
     """Hold what a rank trained on against the plan: each row, in its step, of its own values."""
     if found.what != outcomes.WHOLE:
@@ -95,7 +93,7 @@ def _as_dealt(
     for step, (rows, must) in enumerate(zip_longest(trained, batches, fillvalue=())):
         if not must and not any(real for _, real in rows):
             continue  # a filler, so that all ranks make as many steps
-        if not _is_dealt(setting.policy, rows, must, bad):
+        if not _is_dealt(setup.policy, rows, must, bad):
             wrong = wrong or f"step {step} has {rows}, must be of {list(must)}"
     if wrong:
         return replace(found, what=outcomes.WRONG, text=wrong)
@@ -118,24 +116,24 @@ def _is_dealt(
     return True
 
 
-def raised(setting: Ranks, act: Callable[[], None]) -> list[Outcome]:
+def raised(setup: Ranks, act: Callable[[], None]) -> list[Outcome]:
     """Train until a transform of the struck rank raises, or ends its worker."""
-    root, given = _written(setting)
+    root, given = _written(setup)
     due = [one for one in given if len(one["x"])]  # others are left out
-    at = due[(_STEP * setting.world + setting.struck) * _BATCH]
-    trap = Trap(act, "y", at["y"], NOTE.resolve())
-    play = partial(_fit, setting, [root] * setting.world, trap, None)
-    return alike(play_ranks(play, setting), setting.struck)
+    at = due[(_STEP * setup.world + setup.struck) * _BATCH]
+    trap = FaultTransform(act, "y", at["y"], NOTE.resolve())
+    play = partial(_fit, setup, [root] * setup.world, trap, None)
+    return alike(play_ranks(play, setup), setup.struck)
 
 
-def signalled(setting: Ranks, number: int) -> list[Outcome]:
+def signalled(setup: Ranks, number: int) -> list[Outcome]:
     """Train until the struck rank is ended or held by a signal; its workers get none."""
-    root, _ = _written(setting)
-    play = partial(_fit, setting, [root] * setting.world, None, number)
-    return play_ranks(play, setting, silent=setting.struck)
+    root, _ = _written(setup)
+    play = partial(_fit, setup, [root] * setup.world, None, number)
+    return play_ranks(play, setup, silent=setup.struck)
 
 
-class Struck(Callback):
+class FaultCallback(Callback):
     """Sends this process a signal before a step.
 
     Args:
@@ -183,42 +181,42 @@ class Mean(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def _written(setting: Ranks) -> tuple[Path, list[dict[str, Any]]]:
-    root, given = Path("data").resolve(), setting.subject.dataset()
-    setting.subject.write(root, given)
+def _written(setup: Ranks) -> tuple[Path, list[dict[str, Any]]]:
+    root, given = Path("data").resolve(), setup.target.dataset()
+    setup.target.write(root, given)
     return root, given
 
 
 def _hurried(patience: float) -> Bounds:
-    """Give short waits: no option of the DataModule, as only who waits for a test needs others."""
+    """Return short waits: no option of the DataModule, only a test needs others."""
     beat = patience / _BEATS
     return Bounds(beat=beat, patience=patience, grace=_GRACE, parting=_GRACE)
 
 
 def _fit(
-    setting: Ranks, roots: list[Path], trap: Trap | None, number: int | None, rank: int
+    setup: Ranks, roots: list[Path], trap: FaultTransform | None, number: int | None, rank: int
 ) -> Outcome:
     """Fit an epoch as one of the ranks; gives the error, in full."""
-    struck = rank == setting.struck
+    struck = rank == setup.struck
     data = SequenceDataModule(
-        train=setting.subject.open(roots[rank], setting.subject.verify[-1]),
-        batching=Fixed(_BATCH, shuffle=False), num_workers=setting.workers,
-        transform=trap if struck else None, on_error=setting.policy, max_errors=_MOST_ERRORS,
+        train=setup.target.open(roots[rank], setup.target.verify[-1]),
+        batching=Fixed(_BATCH, shuffle=False), num_workers=setup.workers,
+        transform=trap if struck else None, on_error=setup.policy, max_errors=_MOST_ERRORS,
     )  # fmt: skip
-    if setting.patience is not None:
-        data._together = Together(_hurried(setting.patience))
-    alone = setting.world == 1
+    if setup.patience is not None:
+        data._together = Together(_hurried(setup.patience))
+    alone = setup.world == 1
     trainer = Trainer(
         accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, devices=setting.world,
+        enable_progress_bar=False, enable_model_summary=False, devices=setup.world,
         strategy="auto" if alone else DDPStrategy(process_group_backend="gloo"),
         plugins=None if alone else [TorchElasticEnvironment()],
-        callbacks=[] if number is None or not struck else [Struck(number)],
+        callbacks=[] if number is None or not struck else [FaultCallback(number)],
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model = Mean(setting.subject.dataset())
+            model = Mean(setup.target.dataset())
             trainer.fit(model, datamodule=data)
         except Exception as error:
             return of_error(error, seconds=0.0, delivered=trainer.global_step)

@@ -30,11 +30,11 @@ from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults import network, processes
 from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.children import printed
-from seqdata_testing.faults.damaged import loader_of
 from seqdata_testing.faults.outcome import Outcome
 from seqdata_testing.faults.reading import play_through, read_through
-from seqdata_testing.faults.remote import open_url, written
-from seqdata_testing.faults.subject import Subject
+from seqdata_testing.faults.targets import FaultTarget
+from seqdata_testing.faults.try_damage import loader_of
+from seqdata_testing.faults.try_remote import open_url, written
 from seqdata_testing.waiting import patient, until
 
 EVICTED, HALF, REMOVED = "file evicted", "kill in the middle of a file", "folder removed"
@@ -76,51 +76,51 @@ def _counted() -> Iterator[dict[str, int]]:
         log.removeHandler(handler)
 
 
-def raced(subject: Subject, rounds: int) -> list[Outcome]:
+def raced(target: FaultTarget, rounds: int) -> list[Outcome]:
     """Let two processes play a store through one empty cache that holds only a part of it.
 
     A file that goes while it is read is still mapped: the system says so of the mapping.
     """
-    _, root = written(subject)
-    most = _room(subject, root)
+    _, root = written(target)
+    most = _room(target, root)
     found = []
     with network.served(network.folder_of(root)) as made:
         for number in range(rounds):
             cache = Path(f"cache-{number}").resolve()
-            both = [_player(subject, made.url, cache, most) for _ in range(2)]
+            both = [_player(target, made.url, cache, most) for _ in range(2)]
             found += [_ended(*one) for one in both]
     return found
 
 
-def killed(subject: Subject, runs: int) -> list[Outcome]:
+def killed(target: FaultTarget, runs: int) -> list[Outcome]:
     """Kill a process while a file in the cache is half there; read through what it left."""
-    given, root = written(subject)
+    given, root = written(target)
     random, found = Random(0), []
     with network.served(network.folder_of(root)) as made:
         for number in range(runs):
             remote = _remote(Path(f"cache-{number}").resolve())
-            made.fault, made.hits = network.slow(_CRAWL), subject.hits
-            filler, _ = _player(subject, made.url, Path(f"cache-{number}").resolve(), _ENOUGH)
+            made.fault, made.hits = network.slow(_CRAWL), target.hits
+            filler, _ = _player(target, made.url, Path(f"cache-{number}").resolve(), _ENOUGH)
             until(partial(_any_half, remote.folder))
             time.sleep(random.random() * 0.1)
             processes.kill(filler.pid or 0)
             filler.join(timeout=patient(_PATIENCE))
             half = len(_halves(remote.folder))
             made.fault = None
-            came = read_through(partial(open_url, subject, made.url, remote), given)
+            came = read_through(partial(open_url, target, made.url, remote), given)
             left = tuple(f"{one} in the cache" for one in _halves(remote.folder))
             found.append(replace(came, happened={HALF: half}, left=(*came.left, *left)))
     return found
 
 
-def damaged(subject: Subject, workers: int) -> list[Outcome]:
+def damaged(target: FaultTarget, workers: int) -> list[Outcome]:
     """Play a store whose copies in the cache were damaged after an earlier run."""
-    given, root = written(subject)
+    given, root = written(target)
     remote = _remote(Path("cache").resolve())
     with network.served(network.folder_of(root)) as made:
-        open_it = partial(open_url, subject, made.url, remote)
+        open_it = partial(open_url, target, made.url, remote)
         before = read_through(open_it, given)
-        sizes = {(root / name).stat().st_size for name in subject.shards(root)}
+        sizes = {(root / name).stat().st_size for name in target.shards(root)}
         for path in remote.folder.iterdir():
             if path.stat().st_size in sizes:
                 path.write_bytes(bytes(255 - one for one in path.read_bytes()))
@@ -130,9 +130,9 @@ def damaged(subject: Subject, workers: int) -> list[Outcome]:
         return [before, replace(found, happened={MENDED: mended})]
 
 
-def removed(subject: Subject, workers: int) -> list[Outcome]:
+def removed(target: FaultTarget, workers: int) -> list[Outcome]:
     """Remove the whole folder of the cache after each batch."""
-    given, root = written(subject)
+    given, root = written(target)
     remote = _remote(Path("cache").resolve())
     gone = []
 
@@ -141,36 +141,36 @@ def removed(subject: Subject, workers: int) -> list[Outcome]:
         shutil.rmtree(remote.folder, ignore_errors=True)
 
     with network.served(network.folder_of(root)) as made:
-        open_it = partial(open_url, subject, made.url, remote)
+        open_it = partial(open_url, target, made.url, remote)
         found = play_through(partial(loader_of, open_it, workers), given, each=remove)
     return [replace(found, happened={REMOVED: sum(gone)})]
 
 
-def too_small(subject: Subject, shards: int, workers: int) -> list[Outcome]:
+def too_small(target: FaultTarget, shards: int, workers: int) -> list[Outcome]:
     """Play shuffled batches of more shards than there is room for."""
-    given, root = written(subject)
-    sizes = sorted((root / name).stat().st_size for name in subject.shards(root))
+    given, root = written(target)
+    sizes = sorted((root / name).stat().st_size for name in target.shards(root))
     others = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) - sum(sizes)
     remote = _remote(Path("cache").resolve(), others + shards * sizes[len(sizes) // 2])
     with network.served(network.folder_of(root)) as made, printed(Path("printed")) as file:
-        open_it = partial(open_url, subject, made.url, remote)
+        open_it = partial(open_url, target, made.url, remote)
         found = play_through(partial(_shuffled, open_it, workers), given)
         told = file.read_text().count(_TOLD[BY_RANGES])
     return [replace(found, happened={BY_RANGES: told})]
 
 
-def beside_others(subject: Subject) -> list[Outcome]:
+def beside_others(target: FaultTarget) -> list[Outcome]:
     """Play a store through a small cache in a folder that holds older files of the user's."""
-    given, root = written(subject)
+    given, root = written(target)
     mine = Path("mine").resolve()
     mine.mkdir()
     for name in ("thesis.txt", "0" * 64, "part-00000.arrow"):
         (mine / name).write_bytes(name.encode() * 1000)
         os.utime(mine / name, ns=(0, 0))
     before = {one.name: one.read_bytes() for one in mine.iterdir()}
-    remote = _remote(mine, _room(subject, root))
+    remote = _remote(mine, _room(target, root))
     with network.served(network.folder_of(root)) as made, _counted() as seen:
-        open_it = partial(open_url, subject, made.url, remote)
+        open_it = partial(open_url, target, made.url, remote)
         found = play_through(partial(loader_of, open_it, 0), given)
     after = {one.name: one.read_bytes() for one in mine.iterdir() if one.is_file()}
     wrong = tuple(name for name in before if after.get(name) != before[name])
@@ -178,12 +178,12 @@ def beside_others(subject: Subject) -> list[Outcome]:
     return [replace(found, happened=dict(seen), left=(*found.left, *left))]
 
 
-def without_locks(subject: Subject) -> list[Outcome]:
+def without_locks(target: FaultTarget) -> list[Outcome]:
     """Read through a cache on a file system without locks, of each kind that there is."""
-    given, root = written(subject)
+    given, root = written(target)
     found = []
     with network.served(network.folder_of(root)) as made:
-        open_it = partial(open_url, subject, made.url, _remote(Path("cache").resolve()))
+        open_it = partial(open_url, target, made.url, _remote(Path("cache").resolve()))
         for number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             with lockless(number) as refused:
                 came = read_through(open_it, given)
@@ -191,28 +191,28 @@ def without_locks(subject: Subject) -> list[Outcome]:
     return found
 
 
-def writer_without_locks(subject: Subject) -> list[Outcome]:
+def writer_without_locks(target: FaultTarget) -> list[Outcome]:
     """Write on a file system without locks, on top of what a writer that was ended has left."""
-    given, root = subject.dataset(), Path("data").resolve()
+    given, root = target.dataset(), Path("data").resolve()
     found = []
     for number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
         shutil.rmtree(root, ignore_errors=True)
         with lockless(number) as refused:
             context = multiprocessing.get_context("fork")
-            writer = context.Process(target=subject.write, args=(root, given))
+            writer = context.Process(target=target.write, args=(root, given))
             writer.start()
             until(root.exists)
             processes.kill(writer.pid or 0)
             writer.join(timeout=patient(_PATIENCE))
-            came = read_through(partial(_written_again, subject, root, given), given)
+            came = read_through(partial(_written_again, target, root, given), given)
         found.append(replace(came, happened={LOCKLESS: len(refused)}))
     return found
 
 
-def _written_again(subject: Subject, root: Path, given: Sequence[Mapping[str, Any]]) -> Store:
+def _written_again(target: FaultTarget, root: Path, given: Sequence[Mapping[str, Any]]) -> Store:
     with suppress(ConfigError):  # the one that was ended had come to its end
-        subject.write(root, given)
-    return subject.open(root, subject.verify[-1])
+        target.write(root, given)
+    return target.open(root, target.verify[-1])
 
 
 @contextmanager
@@ -232,10 +232,10 @@ def _remote(cache: Path, most: int = _ENOUGH) -> Remote:
     return Remote(cache_dir=cache, cache_bytes=most)
 
 
-def _room(subject: Subject, root: Path) -> int:
+def _room(target: FaultTarget, root: Path) -> int:
     """Return bytes for what is no shard, the largest shard, and a third of the others."""
-    largest = max((root / name).stat().st_size for name in subject.shards(root))
-    shards = sum((root / name).stat().st_size for name in subject.shards(root))
+    largest = max((root / name).stat().st_size for name in target.shards(root))
+    shards = sum((root / name).stat().st_size for name in target.shards(root))
     files = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     return files - shards + largest + (shards - largest) // 3
 
@@ -252,16 +252,16 @@ def _halves(folder: Path) -> Sequence[str]:
     return [path.name for path in folder.glob("*.part")]
 
 
-def _player(subject: Subject, url: str, cache: Path, most: int) -> tuple[Any, Any]:
+def _player(target: FaultTarget, url: str, cache: Path, most: int) -> tuple[Any, Any]:
     context = multiprocessing.get_context("fork")
     mine, its = context.Pipe(duplex=False)
-    process = context.Process(target=_play, args=(its, subject, url, cache, most))
+    process = context.Process(target=_play, args=(its, target, url, cache, most))
     process.start()
     its.close()
     return process, mine
 
 
-def _play(connection: Any, subject: Subject, url: str, cache: Path, most: int) -> None:
+def _play(connection: Any, target: FaultTarget, url: str, cache: Path, most: int) -> None:
     remote = _remote(cache, most)
     lost: list[str] = []
 
@@ -274,8 +274,8 @@ def _play(connection: Any, subject: Subject, url: str, cache: Path, most: int) -
             )  # fmt: skip
 
     with _counted() as seen:
-        open_it = partial(open_url, subject, url, remote)
-        found = play_through(partial(loader_of, open_it, 0), subject.dataset(), each=look)
+        open_it = partial(open_url, target, url, remote)
+        found = play_through(partial(loader_of, open_it, 0), target.dataset(), each=look)
     left = ("a file that was removed while it was read",) if lost else ()
     connection.send(replace(found, happened=dict(seen), left=(*found.left, *left)))
 

@@ -24,9 +24,9 @@ from seqdata_testing.faults import leftovers, processes
 from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.leftovers import open_descriptors, shared_by_name
 from seqdata_testing.faults.outcome import Outcome
-from seqdata_testing.faults.processes import Trap
+from seqdata_testing.faults.processes import FaultTransform
 from seqdata_testing.faults.reading import play_through
-from seqdata_testing.faults.subject import Subject
+from seqdata_testing.faults.targets import FaultTarget
 from seqdata_testing.waiting import patient
 
 BATCH = 4
@@ -40,63 +40,63 @@ _KEPT = 2  # descriptors more or less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class WorkerSetup:
     """How the loader is made.
 
     Attributes:
-        subject: What it plays.
+        target: What it plays.
         workers: Its processes.
         method: How they are started.
         stall_timeout: Seconds after which one is given up.
         counted: Whether descriptors are; not where the server is a part of this process.
     """
 
-    subject: Subject
+    target: FaultTarget
     workers: int = 2
     method: str | None = None
     stall_timeout: float = _CALM
     counted: bool = True
 
-    def loader(self, root: Path, transform: Trap) -> Loader:
+    def loader(self, root: Path, transform: FaultTransform) -> Loader:
         """Make it."""
-        store = self.subject.open(root, self.subject.verify[-1])
+        store = self.target.open(root, self.target.verify[-1])
         return Loader(
             store, Fixed(BATCH, shuffle=False), num_workers=self.workers, transform=transform,
             start_method=self.method, stall_timeout=self.stall_timeout,
         )  # fmt: skip
 
 
-def trapped(setting: Setting, act: Callable[[], None]) -> list[Outcome]:
+def trapped(setup: WorkerSetup, act: Callable[[], None]) -> list[Outcome]:
     """Play until a transform harms its own process."""
-    root, given = _written(setting.subject)
-    return [_played(setting, root, given, Trap(act, "y", given[AT]["y"], _NOTE))]
+    root, given = _written(setup.target)
+    return [_played(setup, root, given, FaultTransform(act, "y", given[AT]["y"], _NOTE))]
 
 
-def cut_while_read(setting: Setting) -> list[Outcome]:
+def cut_while_read(setup: WorkerSetup) -> list[Outcome]:
     """Play until a transform cuts off the last shard, which is mapped and will be read."""
-    root, given = _written(setting.subject)
-    act = processes.Cutting(root / setting.subject.shards(root)[-1])
-    trap = Trap(  # the last shard is read later; who opens it later finds it damaged
-        act, "y", given[BATCH]["y"], _NOTE, _HELD.resolve(), among=max(1, setting.workers)
+    root, given = _written(setup.target)
+    act = processes.Cutting(root / setup.target.shards(root)[-1])
+    trap = FaultTransform(  # the last shard is read later; who opens it later finds it damaged
+        act, "y", given[BATCH]["y"], _NOTE, _HELD.resolve(), among=max(1, setup.workers)
     )
-    return [_played(setting, root, given, trap)]
+    return [_played(setup, root, given, trap)]
 
 
-def signalled(setting: Setting, number: int, whom: str) -> list[Outcome]:
+def signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
     """Play until a process gets a signal, in the middle of the epoch.
 
     Args:
-        setting: How the loader is made.
+        setup: How the loader is made.
         number: The signal.
         whom: ``worker``, ``self`` (the training process) or ``group`` (all of them).
     """
-    root, given = _written(setting.subject)
+    root, given = _written(setup.target)
     sent: list[float] = []
     loaders: list[Loader] = []
     names: set[str] = set()
 
     def open_it() -> Loader:
-        loaders.append(setting.loader(root, Trap(None, held=_HELD.resolve())))
+        loaders.append(setup.loader(root, FaultTransform(None, held=_HELD.resolve())))
         return loaders[-1]
 
     def each(_: int) -> None:
@@ -112,17 +112,17 @@ def signalled(setting: Setting, number: int, whom: str) -> list[Outcome]:
     return [replace(played, left=(*played.left, *names))]
 
 
-def asked_to_end(setting: Setting, number: int) -> list[Outcome]:
+def asked_to_end(setup: WorkerSetup, number: int) -> list[Outcome]:
     """Play until all processes get a signal; take the state, shut down, and play the rest.
 
     Args:
-        setting: How the loader is made.
+        setup: How the loader is made.
         number: The signal.
     """
-    root, given = _written(setting.subject)
+    root, given = _written(setup.target)
     asked: list[float] = []
     signal.signal(number, lambda *_: asked.append(time.monotonic()))
-    loader = setting.loader(root, Trap(None, held=_HELD.resolve()))
+    loader = setup.loader(root, FaultTransform(None, held=_HELD.resolve()))
     ids: list[int] = []
     for batch in loader:
         ids += batch.ids.tolist()
@@ -137,7 +137,7 @@ def asked_to_end(setting: Setting, number: int) -> list[Outcome]:
     left = leftovers.until_empty(
         lambda: tuple(map(str, multiprocessing.active_children())), patient(1.0)
     )
-    rest = setting.loader(root, Trap(None))
+    rest = setup.loader(root, FaultTransform(None))
     rest.load_state_dict(state)
     ids += [number for batch in rest for number in batch.ids.tolist()]
     rest.shutdown()
@@ -153,10 +153,10 @@ def _send(number: int, whom: str, loader: Loader) -> None:
         processes.kill(loader.worker_pids[0] if whom == "worker" else os.getpid(), number)
 
 
-def _written(subject: Subject) -> tuple[Path, list[dict[str, Any]]]:
+def _written(target: FaultTarget) -> tuple[Path, list[dict[str, Any]]]:
     """Write the data set into the present folder."""
-    root, given = Path("data").resolve(), subject.dataset()
-    subject.write(root, given)
+    root, given = Path("data").resolve(), target.dataset()
+    target.write(root, given)
     return root, given
 
 
@@ -164,7 +164,9 @@ def _noted() -> float | None:
     return float(_NOTE.read_text()) if _NOTE.exists() else None
 
 
-def _played(setting: Setting, root: Path, given: list[dict[str, Any]], trap: Trap) -> Outcome:
+def _played(
+    setup: WorkerSetup, root: Path, given: list[dict[str, Any]], trap: FaultTransform
+) -> Outcome:
     """Play once in peace and once into the trap; say whether descriptors or names are left."""
     names: set[str] = set()
     began, ready = time.monotonic(), list[float]()
@@ -173,27 +175,27 @@ def _played(setting: Setting, root: Path, given: list[dict[str, Any]], trap: Tra
         ready.append(time.monotonic() - began)
         names.update(shared_by_name(os.getsid(0)))
 
-    calm = replace(setting, stall_timeout=_CALM)
-    peace = play_through(partial(calm.loader, root, Trap(None)), given, each=each)
+    calm = replace(setup, stall_timeout=_CALM)
+    peace = play_through(partial(calm.loader, root, FaultTransform(None)), given, each=each)
     if peace.what != outcomes.WHOLE:
         return peace
     gc.collect()
     before = len(open_descriptors())
-    told = _Told()
+    told = _LogLines()
     logging.getLogger("seqdata").addHandler(told)
-    busy = max(0.0, _LATE * ready[0] - setting.stall_timeout)  # where processes start slowly
-    later = replace(setting, stall_timeout=setting.stall_timeout + busy)
+    busy = max(0.0, _LATE * ready[0] - setup.stall_timeout)  # where processes start slowly
+    later = replace(setup, stall_timeout=setup.stall_timeout + busy)
     found = play_through(partial(later.loader, root, trap), given, since=_noted)
     gc.collect()
     more = len(open_descriptors()) - before
-    left = [f"{more} descriptors more"] if setting.counted and abs(more) > _KEPT else []
+    left = [f"{more} descriptors more"] if setup.counted and abs(more) > _KEPT else []
     text = "\n".join([found.text, *told.lines])
     return replace(
         found, text=text, left=(*found.left, *left, *sorted(names)), seconds=found.seconds - busy
     )
 
 
-class _Told(logging.Handler):
+class _LogLines(logging.Handler):
     """Keeps what is logged."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from seqdata_testing.faults.outcome import Outcome, of_error
 from seqdata_testing.faults.reading import Sequences
 
 
-def mend_through(open_it: Callable[[], Loader], sequences: Sequences) -> Outcome:
+def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcome:
     """Make a loader and play one epoch of padded batches, bad rows and all.
 
     Args:

@@ -17,7 +17,7 @@ from seqdata.sharing import Tail
 from seqdata.world import World
 
 
-class Plays(Protocol):
+class LoaderLike(Protocol):
     """A loader: what ``seqdata.Loader`` is."""
 
     def __len__(self) -> int: ...
@@ -37,7 +37,7 @@ class Plays(Protocol):
         ...
 
 
-Make = Callable[[World], Plays]
+Make = Callable[[World], LoaderLike]
 
 
 class Row(NamedTuple):
@@ -62,7 +62,7 @@ class Row(NamedTuple):
     digest: str
 
 
-def rows_of(batch: SequenceBatch) -> list[Row]:
+def record_rows(batch: SequenceBatch) -> list[Row]:
     """Record the rows of a batch that count."""
     return [
         Row(
@@ -80,7 +80,7 @@ def rows_of(batch: SequenceBatch) -> list[Row]:
 
 
 @dataclass(frozen=True, slots=True)
-class LoaderOf:
+class LoaderFactory:
     """Make a loader per world; pickles, so that other processes can make one too.
 
     Args:
@@ -114,7 +114,7 @@ def play_rank(make: Make, world: World, state: dict[str, Any] | None = None) -> 
     loader = make(world)
     if state is not None:
         loader.load_state_dict(state)
-    return [row for batch in loader for row in rows_of(batch)]
+    return [row for batch in loader for row in record_rows(batch)]
 
 
 def _digest(batch: SequenceBatch, row: int) -> str:

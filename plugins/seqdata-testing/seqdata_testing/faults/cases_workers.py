@@ -1,6 +1,6 @@
 """Rows W1 to W5, D10 and X1: what happens to worker processes, for every way to start them.
 
-Place in the flow: cells for the matrix. Makes: cells.
+Place in the flow: cases for the matrix. Makes: cases.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from seqdata_testing.faults import processes, working
+from seqdata_testing.faults import processes, try_workers
+from seqdata_testing.faults.fault_case import FaultCase, Try
 from seqdata_testing.faults.outcome import DIED, WHOLE, Expectation
-from seqdata_testing.faults.subject import Subject
-from seqdata_testing.faults.table import Cell, Try
-from seqdata_testing.faults.working import BEFORE, Setting
+from seqdata_testing.faults.targets import FaultTarget
+from seqdata_testing.faults.try_workers import BEFORE, WorkerSetup
 
 SOON = 2.0  # seconds within which the death of a worker is an error
 _STALL = 3.0  # seconds; a process starts in less
@@ -40,7 +40,7 @@ _ACTS: dict[str, list[tuple[Callable[[], None], str, Expectation]]] = {
         )),
     ],
     "W3": [
-        (processes.Swollen(_SWOLLEN), "and is killed for it", Expectation(
+        (processes.OutOfMemoryKill(_SWOLLEN), "and is killed for it", Expectation(
             kinds=("WorkerDiedError",), facts=_DEAD, values={"signal": "SIGKILL"},
             least={"rss": _SWOLLEN}, texts=("memory",), seconds=SOON + 1, delivered=BEFORE,
         )),
@@ -87,50 +87,50 @@ _BUS_ALONE = (
 
 
 def all_methods() -> list[str]:
-    """Give the ways to start a process here, the default first."""
+    """Return the ways to start a process here, the default first."""
     return sorted(multiprocessing.get_all_start_methods(), key=lambda name: name != "forkserver")
 
 
-def cells(
-    subject: Subject, methods: Sequence[str] | None = None, *, mapped: bool = True
-) -> list[Cell]:
-    """Give the cells of W1 to W5, D10 and X1.
+def cases(
+    target: FaultTarget, methods: Sequence[str] | None = None, *, mapped: bool = True
+) -> list[FaultCase]:
+    """Return the cases of W1 to W5, D10 and X1.
 
     Args:
-        subject: What is played.
+        target: What is played.
         methods: How workers are started; None: in every way that there is.
         mapped: Whether its files are mapped where they lie, and may be cut off then.
     """
-    found: list[Cell] = []
+    found: list[FaultCase] = []
     for method in all_methods() if methods is None else methods:
-        setting = Setting(subject=subject, method=method, counted=mapped)
-        impatient = replace(setting, stall_timeout=_STALL)
-        make = partial(_cell, f"{subject.name}, workers 2, {method}", quick=method == "forkserver")
+        setup = WorkerSetup(target=target, method=method, counted=mapped)
+        impatient = replace(setup, stall_timeout=_STALL)
+        make = partial(_case, f"{target.name}, workers 2, {method}", quick=method == "forkserver")
         for fault, acts in _ACTS.items():
             for i, (act, how, due) in enumerate(acts):
                 must = due if mapped else _without_key(due)
-                tries = partial(working.trapped, impatient if fault == "W5" else setting, act)
+                tries = partial(try_workers.trapped, impatient if fault == "W5" else setup, act)
                 found.append(make(fault, how, tries, must, first=not i))
         died = Expectation(
             kinds=("WorkerDiedError",), facts=("pid", "worker"), values={"signal": "SIGKILL"},
             seconds=SOON,
         )  # fmt: skip
-        tries = partial(working.signalled, setting, signal.SIGKILL, "worker")
+        tries = partial(try_workers.signalled, setup, signal.SIGKILL, "worker")
         found.append(make("W1", "by another process", tries, died, first=False))
-        tries = partial(working.signalled, setting, signal.SIGKILL, "self")
+        tries = partial(try_workers.signalled, setup, signal.SIGKILL, "self")
         must = Expectation(kinds=(DIED,), seconds=_LEAVE)
         found.append(make("W1", "with the training process", tries, must, first=False))
         if mapped:
-            tries = partial(working.cut_while_read, setting)
+            tries = partial(try_workers.cut_while_read, setup)
             found.append(make("D10", "", tries, _BUS, first=True))
         whole = Expectation(kinds=(WHOLE,), seconds=_LEAVE)
         for number in (signal.SIGTERM, signal.SIGINT):
-            tries = partial(working.signalled, setting, number, "group")
+            tries = partial(try_workers.signalled, setup, number, "group")
             first = number == signal.SIGTERM
             found.append(make("X1", f"by {number.name}, and go on", tries, whole, first=first))
-            tries = partial(working.asked_to_end, setting, number)
+            tries = partial(try_workers.asked_to_end, setup, number)
             found.append(make("X1", f"by {number.name}, and end", tries, whole, first=first))
-    return [*found, *_alone(subject, mapped=mapped)]
+    return [*found, *_alone(target, mapped=mapped)]
 
 
 def _without_key(must: Expectation) -> Expectation:
@@ -138,23 +138,23 @@ def _without_key(must: Expectation) -> Expectation:
     return replace(must, facts=tuple(name for name in must.facts if name != "key"))
 
 
-def _cell(
+def _case(
     way: str, fault: str, how: str, tries: Try, must: Expectation, *, first: bool, quick: bool
-) -> Cell:
+) -> FaultCase:
     way = f"{way}, {how}" if how else way
-    return Cell(fault=fault, way=way, tries=tries, must=must, quick=quick and first)
+    return FaultCase(fault=fault, way=way, tries=tries, must=must, quick=quick and first)
 
 
-def _alone(subject: Subject, *, mapped: bool) -> list[Cell]:
-    """Give the cells without workers."""
-    way = f"{subject.name}, workers 0"
-    setting = Setting(subject=subject, workers=0)
+def _alone(target: FaultTarget, *, mapped: bool) -> list[FaultCase]:
+    """Return the cases without workers."""
+    way = f"{target.name}, workers 0"
+    setup = WorkerSetup(target=target, workers=0)
     made: list[Any] = [
-        Cell(fault=fault, way=way, reason=reason) for fault, reason in _ALONE.items()
+        FaultCase(fault=fault, way=way, reason=reason) for fault, reason in _ALONE.items()
     ]
     if mapped:
-        tries, died = partial(working.cut_while_read, setting), Expectation(kinds=(DIED,))
-        made.append(Cell(fault="D10", way=way, tries=tries, must=died, reason=_BUS_ALONE))
-    tries = partial(working.signalled, setting, signal.SIGTERM, "group")
-    made.append(Cell(fault="X1", way=way, tries=tries, must=Expectation(kinds=(WHOLE,))))
+        tries, died = partial(try_workers.cut_while_read, setup), Expectation(kinds=(DIED,))
+        made.append(FaultCase(fault="D10", way=way, tries=tries, must=died, reason=_BUS_ALONE))
+    tries = partial(try_workers.signalled, setup, signal.SIGTERM, "group")
+    made.append(FaultCase(fault="X1", way=way, tries=tries, must=Expectation(kinds=(WHOLE,))))
     return made

@@ -25,11 +25,11 @@ from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults import damage, limits, network
 from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.children import printed
-from seqdata_testing.faults.damaged import loader_of
-from seqdata_testing.faults.mended import mend_through
+from seqdata_testing.faults.on_error import play_on_error
 from seqdata_testing.faults.outcome import Outcome
 from seqdata_testing.faults.reading import play_through, read_through
-from seqdata_testing.faults.subject import Subject
+from seqdata_testing.faults.targets import FaultTarget
+from seqdata_testing.faults.try_damage import loader_of
 
 TRIED = 2.0  # seconds that a read is tried
 STALL = 1.5  # seconds of one try
@@ -41,117 +41,117 @@ _LITTLE = 20_000  # bytes: less than the largest shard
 _ENOUGH = 64 << 20
 
 
-def served_subject(subject: Subject, how: str) -> Subject:
-    """Give the same data sets behind a web server, each time with an empty cache."""
-    open_it = partial(_open_served, subject, how)
-    return replace(subject, name=f"{subject.name} remote, {how}", open=open_it)
+def served_target(target: FaultTarget, how: str) -> FaultTarget:
+    """Return the same data sets behind a web server, each time with an empty cache."""
+    open_it = partial(_open_served, target, how)
+    return replace(target, name=f"{target.name} remote, {how}", open=open_it)
 
 
-def open_url(subject: Subject, url: str, remote: Remote, verify: str = "first_read") -> Store:
+def open_url(target: FaultTarget, url: str, remote: Remote, verify: str = "first_read") -> Store:
     """Open a data set that is served.
 
     Raises:
-        ConfigError: If the subject is local only.
+        ConfigError: If the target is local only.
     """
-    if subject.served is None:
-        raise ConfigError(f"faults: {subject.name!r} has no `served`, must have it; say how a URL "
+    if target.served is None:
+        raise ConfigError(f"faults: {target.name!r} has no `served`, must have it; say how a URL "
                           "is opened")  # fmt: skip
-    return subject.served(url, verify, remote)
+    return target.served(url, verify, remote)
 
 
-def _open_served(subject: Subject, how: str, folder: Path, verify: str) -> Store:
+def _open_served(target: FaultTarget, how: str, folder: Path, verify: str) -> Store:
     with ExitStack() as stack:
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="cache-", dir="."))
         made = stack.enter_context(network.served(network.folder_of(folder)))
-        store = open_url(subject, made.url, _remote(how, Path(cache).resolve()), verify)
+        store = open_url(target, made.url, _remote(how, Path(cache).resolve()), verify)
         weakref.finalize(store, stack.pop_all().close)
     return store
 
 
 def _remote(how: str, cache: Path, most: int = _ENOUGH) -> Remote:
-    """Give options with time enough for a busy machine."""
+    """Return options with time enough for a busy machine."""
     return Remote(how=how, cache_dir=cache, cache_bytes=most)
 
 
 def failing(
-    subject: Subject, how: str, workers: int, fault: Callable[[], network.Fault], passes: bool
+    target: FaultTarget, how: str, workers: int, fault: Callable[[], network.Fault], passes: bool
 ) -> list[Outcome]:
     """Play a remote store whose shards meet a fault of the network after it was opened.
 
     Args:
-        subject: What is played.
+        target: What is played.
         how: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         fault: Makes the fault.
         passes: Whether it passes if one waits; else reads are given up soon.
     """
-    with opened(subject, how, passes=passes) as (given, _, made, store):
-        made.fault, made.hits = fault(), subject.hits
+    with opened(target, how, passes=passes) as (given, _, made, store):
+        made.fault, made.hits = fault(), target.hits
         with printed(Path("printed")) as file:
             found = play_through(partial(loader_of, lambda: store, workers), given)
         retries = len(_AGAIN.findall(file.read_bytes()))
         return [replace(found, happened={RETRY: retries})]
 
 
-def replaced(subject: Subject, how: str, workers: int, policy: OnError) -> list[Outcome]:
+def replaced(target: FaultTarget, how: str, workers: int, policy: OnError) -> list[Outcome]:
     """Play a remote store whose shards are replaced by others of their sizes whenever one is read.
 
     Args:
-        subject: What is played.
+        target: What is played.
         how: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         policy: The loader's ``on_error``.
     """
-    with opened(subject, how) as (given, root, made, store):
+    with opened(target, how) as (given, root, made, store):
         other = shutil.copytree(root, "other")
-        for name, at, size in subject.values(root):
+        for name, at, size in target.values(root):
             damage.invert(Path(other, name), at, size)
         fault = network.Replaced(network.folder_of(Path(other).resolve()))
-        made.fault, made.hits = fault, subject.hits
-        play = play_through if policy == "raise" else mend_through
+        made.fault, made.hits = fault, target.hits
+        play = play_through if policy == "raise" else play_on_error
         found = play(partial(loader_of, lambda: store, workers, policy), given)
         return [replace(found, happened={CHANGED: fault.changed})]
 
 
 @contextmanager
 def opened(
-    subject: Subject, how: str, *, passes: bool = True
+    target: FaultTarget, how: str, *, passes: bool = True
 ) -> Iterator[tuple[list[dict[str, Any]], Path, network.Served, Store]]:
     """Write a data set into the present folder, serve it and open it: what is small is here then.
 
     Args:
-        subject: What is written.
+        target: What is written.
         how: ``cache`` or ``ranges``.
         passes: Whether reads are tried for long.
     """
-    given, root = written(subject)
+    given, root = written(target)
     with network.served(network.folder_of(root)) as made:
         remote = _remote(how, Path("cache").resolve())
-        open_url(subject, made.url, remote)
+        open_url(target, made.url, remote)
         if not passes:
             remote = replace(remote, retry_seconds=TRIED, stall_seconds=STALL)
-        yield given, root, made, open_url(subject, made.url, remote)
+        yield given, root, made, open_url(target, made.url, remote)
 
 
-def written(subject: Subject) -> tuple[list[dict[str, Any]], Path]:
+def written(target: FaultTarget) -> tuple[list[dict[str, Any]], Path]:
     """Write the data set into the present folder."""
-    root, given = Path("data").resolve(), subject.dataset()
-    subject.write(root, given)
+    root, given = Path("data").resolve(), target.dataset()
+    target.write(root, given)
     return given, root
 
 
-def without_room(subject: Subject, disk: bool) -> list[Outcome]:
+def without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
     """Read through a cache that has no room on its disk; then through one that has.
 
     Args:
-        subject: What is read.
+        target: What is read.
         disk: Whether the disk is full, or only a file as large as it may be.
     """
-    given, root = written(subject)
+    given, root = written(target)
     cache = Path("cache").resolve()
     cache.mkdir()
     with network.served(network.folder_of(root)) as made:
-        open_it = partial(open_url, subject, made.url, _remote("cache", cache))
+        open_it = partial(open_url, target, made.url, _remote("cache", cache))
         try:
             size = _LITTLE
             room = limits.full_disk(cache, size) if disk else limits.small_files(size)

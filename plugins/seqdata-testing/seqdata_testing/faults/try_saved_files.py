@@ -1,4 +1,4 @@
-"""Kept files and their data: bits of what was kept on disk flip, other data takes an old place.
+"""Saved files and their data: bits of what was kept on disk flip, other data takes an old place.
 
 What is kept (lengths that were counted, notes of a run, predictions on their way) is made again or
 refused; it is never believed. A store that is opened again is the one that was opened. Place in the
@@ -27,7 +27,7 @@ from seqdata.storage.foreign.files import STATE
 from seqdata_testing.faults import damage
 from seqdata_testing.faults.outcome import WHOLE, WRONG, Outcome, of_error
 from seqdata_testing.faults.reading import Sequences, play_through, read_through
-from seqdata_testing.faults.subject import FOREIGN, Kept, Subject
+from seqdata_testing.faults.targets import FOREIGN, FaultTarget, SavedFile
 
 CHANGED = "bytes changed"
 REPLACED = "data replaced"
@@ -35,18 +35,18 @@ _EDGE = 96  # bytes at the start and at the end of a file that are regions of th
 _LATER = 10_000_000  # nanoseconds by which the files of the other data are newer, at least
 
 
-def flipped(kept: Kept, count: int) -> list[Outcome]:
+def flipped(saved: SavedFile, count: int) -> list[Outcome]:
     """Flip bits in each region of a kept file: its start, its middle, and its end.
 
     Args:
-        kept: What is kept.
+        saved: What is kept.
         count: Flips in each region.
     """
     logging.getLogger("seqdata").setLevel(logging.ERROR)  # each flip is told, as it must
     root = Path("data").resolve()
     root.mkdir()
-    path = kept.write(root)
-    due, raw = kept.read(root), path.read_bytes()
+    path = saved.write(root)
+    due, raw = saved.read(root), path.read_bytes()
     edge, size = min(_EDGE, len(raw) // 3), len(raw)
     random = np.random.default_rng(2)
     found = []
@@ -56,14 +56,14 @@ def flipped(kept: Kept, count: int) -> list[Outcome]:
             path.write_bytes(raw)
             damage.flip_bit(path, bit)
             happened = {CHANGED: int(path.read_bytes() != raw)}
-            found.append(_came_of(kept, root, due, happened))
+            found.append(_came_of(saved, root, due, happened))
     return found
 
 
-def _came_of(kept: Kept, root: Path, due: Any, happened: dict[str, int]) -> Outcome:
+def _came_of(saved: SavedFile, root: Path, due: Any, happened: dict[str, int]) -> Outcome:
     began = time.monotonic()
     try:
-        same = kept.read(root) == due
+        same = saved.read(root) == due
     except Exception as error:
         came = of_error(error, seconds=time.monotonic() - began)
         return replace(came, happened=happened)
@@ -71,24 +71,24 @@ def _came_of(kept: Kept, root: Path, due: Any, happened: dict[str, int]) -> Outc
     return Outcome(what=WHOLE if same else WRONG, seconds=seconds, happened=happened)
 
 
-def replaced(subject: Subject, verify: str, workers: int | None) -> list[Outcome]:
+def replaced(target: FaultTarget, verify: str, workers: int | None) -> list[Outcome]:
     """Open a data set, write other data to its place, and open it again as a worker or pickle does.
 
     Args:
-        subject: The kind of data set.
+        target: The kind of data set.
         verify: When checksums are looked at.
         workers: Processes of a loader that plays the opened store; None: it is unpickled.
     """
-    given = subject.dataset()
+    given = target.dataset()
     root = Path("data").resolve()
-    subject.write(root, given)
-    store = subject.open(root, verify)
+    target.write(root, given)
+    store = target.open(root, verify)
     sent, older = pickle.dumps(store), root.with_name("older")
     root.rename(older)
-    subject.write(root, [{**row, "x": row["x"] + 1, "y": row["y"] + 1} for row in given])
+    target.write(root, [{**row, "x": row["x"] + 1, "y": row["y"] + 1} for row in given])
     happened = sum(
         path.read_bytes() != (root / path.relative_to(older)).read_bytes()
-        for path in map(older.joinpath, subject.shards(older))
+        for path in map(older.joinpath, target.shards(older))
     )
     for path in root.rglob("*"):
         newer = path.stat().st_mtime_ns + _LATER
@@ -162,9 +162,9 @@ def _state_of_saved(_: Path) -> list[str]:
     return [STATE]
 
 
-MEASURED = Kept(name="measured lengths", write=_write_measured, read=_read_measured)
-COUNTED = Kept(name="counted lengths", write=_write_counted, read=_read_counted)
-RUN_FILE = Kept(
+MEASURED = SavedFile(name="measured lengths", write=_write_measured, read=_read_measured)
+COUNTED = SavedFile(name="counted lengths", write=_write_counted, read=_read_counted)
+RUN_FILE = SavedFile(
     name="a run file", write=_write_run, read=_read_run, kinds=(WHOLE, "ConfigError")
 )  # fmt: skip
 SAVED = replace(

@@ -9,9 +9,8 @@ import pytest
 from seqdata.plan import Plan
 from seqdata.sharing import RankPlan, share
 from seqdata.world import World
-from seqdata_testing import ConformanceError, playing
-from seqdata_testing.playing import play
-from seqdata_testing.shares import (
+from seqdata_testing import ConformanceError, simulate
+from seqdata_testing.sharing import (
     check_elastic,
     check_equal_steps,
     check_exactly_once,
@@ -20,6 +19,7 @@ from seqdata_testing.shares import (
     check_shares,
     check_totals,
 )
+from seqdata_testing.simulate import play
 
 FIVE = Plan([(number, 0, 1 + number) for number in range(5)], offsets=range(6))
 LANES = Plan([(lane, 0, lane + step) for step in (0, 1) for lane in range(3)], None, [0, 3, 6], 3)
@@ -61,7 +61,7 @@ def bend(monkeypatch):
             made = share(plan, world, **options)
             return Bent(made, told) if world == World(rank, size) else made
 
-        monkeypatch.setattr(playing, "share", bent)
+        monkeypatch.setattr(simulate, "share", bent)
 
     return bend
 
@@ -177,7 +177,7 @@ def test_a_resume_with_other_batches_is_found(monkeypatch):
         made = share(plan, world, first=first, tail=tail)
         return Bent(made, {"step": {4: 3}} if first else {})
 
-    monkeypatch.setattr(playing, "share", forgetful)
+    monkeypatch.setattr(simulate, "share", forgetful)
     message = "rank 0 of 1, resumed at step 2: step 4 is batch 3, must be batch 4 just as without"
     with pytest.raises(ConformanceError, match=message):
         check_resume(FIVE, 1, [2])

@@ -1,6 +1,6 @@
 """Rows R1 to R3: what happens to one of several ranks, and what the others make of it.
 
-Place in the flow: cells for the matrix. Makes: cells.
+Place in the flow: cases for the matrix. Makes: cases.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from seqdata.loading.options import OnError
 from seqdata_testing.faults import processes
+from seqdata_testing.faults.fault_case import FaultCase
 from seqdata_testing.faults.outcome import WHOLE, Expectation, Outcome
 from seqdata_testing.faults.ranks import Ranks
-from seqdata_testing.faults.subject import Subject
-from seqdata_testing.faults.table import Cell
+from seqdata_testing.faults.targets import FaultTarget
 
 _FAILED = 10.0  # seconds within which the others raise the same
 _TRAINED = 30.0  # an epoch, with starting
@@ -35,36 +35,36 @@ _ALONE = "a single rank has no others: W1 and W5 say what comes of it"
 WORLDS = ((2, 1), (3, 0))  # ranks, and which of them is struck
 
 
-def cells(
-    subject: Subject, worlds: Sequence[tuple[int, int]] = WORLDS, *, mapped: bool = True
-) -> list[Cell]:
-    """Give the cells of R1 to R3.
+def cases(
+    target: FaultTarget, worlds: Sequence[tuple[int, int]] = WORLDS, *, mapped: bool = True
+) -> list[FaultCase]:
+    """Return the cases of R1 to R3.
 
     Args:
-        subject: What is trained on.
+        target: What is trained on.
         worlds: How many ranks there are, and which of them is struck.
         mapped: Whether its files are mapped where they lie; else a shard is looked at as a whole.
     """
-    found: list[Cell] = []
+    found: list[FaultCase] = []
     for world, struck in worlds:
         for workers in (0, 2):
-            ranks = Ranks(subject=subject, world=world, workers=workers, struck=struck)
+            ranks = Ranks(target=target, world=world, workers=workers, struck=struck)
             found += [*_failing(ranks, mapped=mapped), *_going_on(ranks)]
             stopped = ranks if world == 2 else replace(ranks, patience=_SHORT)
             found += [_signalled(ranks, "R2"), _signalled(stopped, "R3")]
-    way = f"{subject.name}, ranks 1"
+    way = f"{target.name}, ranks 1"
     return [
         *found,
-        *(Cell(fault=fault, way=way, reason=_ALONE) for fault in ("R2", "R3")),
+        *(FaultCase(fault=fault, way=way, reason=_ALONE) for fault in ("R2", "R3")),
     ]
 
 
 def _way(ranks: Ranks, how: str) -> str:
-    return f"{ranks.subject.name}, ranks {ranks.world}, workers {ranks.workers}, {how}"
+    return f"{ranks.target.name}, ranks {ranks.world}, workers {ranks.workers}, {how}"
 
 
-def _failing(ranks: Ranks, *, mapped: bool) -> list[Cell]:
-    """Give the cells of R1: the error of one rank is raised on every rank."""
+def _failing(ranks: Ranks, *, mapped: bool) -> list[FaultCase]:
+    """Return the cases of R1: the error of one rank is raised on every rank."""
     rank = ranks.struck
     quick = ranks.world == 2 and not ranks.workers
     corrupt = Expectation(
@@ -75,11 +75,11 @@ def _failing(ranks: Ranks, *, mapped: bool) -> list[Cell]:
         kinds=("Unheard",), texts=("nothing of this kind is known",), seconds=_FAILED
     )
     found = [
-        Cell(
+        FaultCase(
             fault="R1", way=_way(ranks, "a flipped bit in its copy"), must=corrupt, quick=quick,
             tries=partial(_damaged, ranks),
         ),
-        Cell(
+        FaultCase(
             fault="R1", way=_way(ranks, "its transform raises"), must=unheard,
             tries=partial(_raised, ranks, processes.raised),
         ),
@@ -90,16 +90,18 @@ def _failing(ranks: Ranks, *, mapped: bool) -> list[Cell]:
             values={"signal": "SIGKILL", "rank": rank},
         )  # fmt: skip
         tries = partial(_raised, ranks, processes.killed)
-        found.append(Cell(fault="R1", way=_way(ranks, "its worker dies"), must=died, tries=tries))
+        found.append(
+            FaultCase(fault="R1", way=_way(ranks, "its worker dies"), must=died, tries=tries)
+        )
     return found
 
 
-def _going_on(ranks: Ranks) -> list[Cell]:
-    """Give the cells of R1 where what one rank cannot read is replaced, or masked."""
+def _going_on(ranks: Ranks) -> list[FaultCase]:
+    """Return the cases of R1 where what one rank cannot read is replaced, or masked."""
     policies: tuple[OnError, ...] = ("replace", "mask")
     must = Expectation(kinds=(WHOLE,), seconds=_TRAINED, happened={"row that cannot be read": 1})
     return [
-        Cell(
+        FaultCase(
             fault="R1", way=_way(ranks, f"a flipped bit in its copy, on_error {policy}"), must=must,
             tries=partial(_damaged, replace(ranks, policy=policy)), policy=policy,
         )
@@ -107,8 +109,8 @@ def _going_on(ranks: Ranks) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _signalled(ranks: Ranks, fault: str) -> Cell:
-    """Give a cell of R2 or R3: the others end with an error that names the rank."""
+def _signalled(ranks: Ranks, fault: str) -> FaultCase:
+    """Return a case of R2 or R3: the others end with an error that names the rank."""
     number, within = _SIGNALS[fault]
     must = Expectation(
         kinds=("PeerFailedError",), seconds=within, values={"rank": ranks.struck},
@@ -118,14 +120,14 @@ def _signalled(ranks: Ranks, fault: str) -> Cell:
     if ranks.patience is not None:
         how += f", patience {ranks.patience:g} s"
     quick = not ranks.workers and (ranks.world == 2) == (fault == "R2")
-    return Cell(
+    return FaultCase(
         fault=fault, way=_way(ranks, how), must=must, quick=quick,
         tries=partial(_struck, replace(ranks, bound=within + _LATER), number),
         bound=within + 3 * _LATER,
     )  # fmt: skip
 
 
-# Lightning is imported only where ranks are forked: cells are listed without it.
+# Lightning is imported only where ranks are forked: cases are listed without it.
 def _damaged(ranks: Ranks) -> list[Outcome]:
     _keep_here()
     from seqdata_testing.faults.training import damaged

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from seqdata.plan import Plan
 from seqdata.sharing import RankPlan, Step, Tail
 from seqdata_testing import ConformanceError
-from seqdata_testing.playing import (
-    Part,
-    Played,
-    counted,
+from seqdata_testing.simulate import (
+    SimulatedShare,
+    TrainedBatch,
+    count_step,
     is_batch,
+    is_same_step,
     play,
-    ranks_of,
-    same_step,
-    trained_in,
+    share_all_ranks,
+    trained_batches,
     weighted_spans,
 )
 
@@ -57,7 +57,7 @@ def check_equal_steps(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fi
     steps = _steps(plan, len(plan), size, tail)
     remaining = _steps(plan, len(plan) - first, size, tail)
     stride = 1 if plan.lanes else size
-    for rank, mine in enumerate(ranks_of(plan, size, first, tail)):
+    for rank, mine in enumerate(share_all_ranks(plan, size, first, tail)):
         where = f"share: rank {rank} of {size} from batch {first}"
         if len(mine) != steps:
             raise ConformanceError(f"{where} has {len(mine)} steps, must have {steps}")
@@ -80,7 +80,7 @@ def check_equal_steps(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fi
                 )
 
 
-def check_order(played: Played) -> None:
+def check_order(played: SimulatedShare) -> None:
     """Check that the ranks' steps, one after another, are the plan (I3).
 
     Raises:
@@ -92,7 +92,7 @@ def check_order(played: Played) -> None:
         due = due[: len(due) // size * size]
     if not plan.lanes and tail == "repeat":
         due += [number % len(plan) for number in range(len(plan), len(plan) + -len(due) % size)]
-    trained = [part for steps in played.steps for part in trained_in(plan, steps)]
+    trained = [part for steps in played.steps for part in trained_batches(plan, steps)]
     numbers = [part.number for part in trained]
     if numbers != due:
         place = next(
@@ -113,7 +113,7 @@ def check_order(played: Played) -> None:
         _check_fillers(plan, played.steps)
 
 
-def check_exactly_once(played: Played) -> None:
+def check_exactly_once(played: SimulatedShare) -> None:
     """Check that each row of weight > 0 comes once over all ranks, as ``tail`` declares (I1).
 
     Raises:
@@ -136,7 +136,7 @@ def check_exactly_once(played: Played) -> None:
         )
 
 
-def check_totals(played: Played) -> None:
+def check_totals(played: SimulatedShare) -> None:
     """Check that every rank knows the scored timesteps and rows of all ranks' steps.
 
     Raises:
@@ -146,7 +146,7 @@ def check_totals(played: Played) -> None:
     for steps in played.steps:
         scored, rows = sums[-1]
         for step in steps:
-            more = counted(step, played.plan)
+            more = count_step(step, played.plan)
             scored, rows = scored + more[0], rows + more[1]
         sums.append((scored, rows))
     last = len(sums) - 1
@@ -175,11 +175,11 @@ def check_resume(plan: Plan, size: int, cuts: Sequence[int], *, tail: Tail = "fi
     Raises:
         ConformanceError: If a step after a resume differs from the uninterrupted epoch's.
     """
-    whole = ranks_of(plan, size, 0, tail)
+    whole = share_all_ranks(plan, size, 0, tail)
     ranks = whole
     for cut in cuts:
         position = _agreed_position(ranks, cut)
-        ranks = ranks_of(plan, size, position, tail)
+        ranks = share_all_ranks(plan, size, position, tail)
         for rank, (mine, uncut) in enumerate(zip(ranks, whole, strict=True)):
             where = f"share: rank {rank} of {size}, resumed at step {cut}"
             if (mine.first_step, len(mine)) != (cut, len(uncut)):
@@ -188,7 +188,7 @@ def check_resume(plan: Plan, size: int, cuts: Sequence[int], *, tail: Tail = "fi
                     f"to {len(uncut)}"
                 )
             for step in range(cut, len(mine)):
-                if not same_step(mine[step], uncut[step]):
+                if not is_same_step(mine[step], uncut[step]):
                     raise ConformanceError(
                         f"{where}: step {step} is batch {mine[step].number}, must be batch "
                         f"{uncut[step].number} just as without a stop"
@@ -206,14 +206,14 @@ def check_elastic(plan: Plan, legs: Sequence[tuple[int, int]]) -> None:
         ConformanceError: If batches are lost, repeated or out of order, or a count is not kept.
     """
     position = 0
-    trained: list[Part] = []
+    trained: list[TrainedBatch] = []
     for leg, (size, steps) in enumerate(legs):
         check_equal_steps(plan, size, first=position)
-        ranks = ranks_of(plan, size, position, "fill")
+        ranks = share_all_ranks(plan, size, position, "fill")
         last = len(ranks[0])
         stop = last if leg == len(legs) - 1 else min(last, ranks[0].first_step + steps)
         for step in range(ranks[0].first_step, stop):
-            trained += trained_in(plan, [mine[step] for mine in ranks])
+            trained += trained_batches(plan, [mine[step] for mine in ranks])
         position = _agreed_position(ranks, stop)
     worlds = [size for size, _ in legs]
     numbers = [part.number for part in trained]

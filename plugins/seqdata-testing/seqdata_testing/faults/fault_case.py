@@ -1,6 +1,6 @@
-"""All faults, and what a cell of their matrix is.
+"""All faults, and what a case of their matrix is.
 
-Place in the flow: below the rows, which are lists of cells.
+Place in the flow: below the modules ``cases_...``, which list them.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ NOTHING = Expectation(kinds=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class FaultCase:
     """A fault, tried in one way.
 
     Attributes:
         fault: Its name in ``FAULTS``.
-        way: Data set, ``verify``, workers, …: what makes this cell another than the rest.
+        way: Data set, ``verify``, workers, …: what makes this case another than the rest.
         tries: Gives the outcomes; runs in a process of its own. None: cannot apply.
         reason: Why it cannot apply, or what is special.
         must: What every outcome must be.
-        bound: Seconds that the whole cell may take.
+        bound: Seconds that the whole case may take.
         quick: Whether it is run at every change; the others only at night.
         named: Which part of the errors must name the sequence.
         form: Where the data lies, and as what: ``arrow``, ``arrow remote``, …

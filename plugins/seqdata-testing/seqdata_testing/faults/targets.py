@@ -1,8 +1,8 @@
 """What faults are tried on: a kind of data set, how it is written and opened, and its files.
 
-A plugin makes a ``Subject`` of its own, names it to ``python -m seqdata_testing.faults --subject``
-or gives it to ``rows.cells_of``, and all faults are tried on it. Place in the flow: below the
-matrix. Makes: data sets in folders.
+A plugin makes a ``FaultTarget`` of its own and names it: ``python -m seqdata_testing.faults
+--target MODULE:NAME``, or gives it to ``cases.cases_for``. All faults are tried on it. Place in the
+flow: below the matrix. Makes: data sets in folders.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERIFY = ("off", "first_read", "always")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class SavedFile:
     """A kind of file that is kept beside data and believed later.
 
     Attributes:
@@ -48,7 +48,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class FaultTarget:
     """A kind of data set.
 
     Attributes:
@@ -75,7 +75,7 @@ class Subject:
     dataset: Callable[[], list[dict[str, Any]]] = field(default_factory=lambda: sequences)
     served: Callable[[str, str, Remote], Store] | None = None
     hits: str = ""
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[SavedFile, ...] = ()
 
     @property
     def verified(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Subject:
 
 
 def sequences() -> list[dict[str, Any]]:
-    """Give sequences of many lengths: one empty, one of several checksum blocks, many alike."""
+    """Return sequences of many lengths: one empty, one of several checksum blocks, many alike."""
     random = np.random.default_rng(0)
     lengths = np.full(80, 8)  # the second half makes shards of one size
     lengths[:40] = random.integers(1, 40, 40)
@@ -131,7 +131,7 @@ def _others_of_own(folder: Path) -> list[str]:
     return [MANIFEST, *(name for name in names if name != MANIFEST)]
 
 
-OWN = Subject(
+OWN = FaultTarget(
     name="arrow", verify=VERIFY, write=_write_own, open=_open_own, shards=_shards_of_own,
     values=_values_of_own, others=_others_of_own, served=_open_served, hits=".arrow",
 )  # fmt: skip
@@ -172,10 +172,10 @@ def _nothing(_: Path) -> list[Any]:
     return []
 
 
-FOREIGN = Subject(
+FOREIGN = FaultTarget(
     name="files of others", verify=("off",), write=_write_foreign, open=_open_foreign,
     shards=_files_of_foreign, values=_nothing, others=_nothing,
 )  # fmt: skip
 """Uncompressed Arrow files that somebody else wrote."""
 
-SUBJECTS = (OWN, FOREIGN)
+TARGETS = (OWN, FOREIGN)

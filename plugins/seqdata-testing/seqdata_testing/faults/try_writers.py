@@ -23,7 +23,7 @@ from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.calls import Disk, State, announced, lay_out
 from seqdata_testing.faults.outcome import Outcome, of_error
 from seqdata_testing.faults.reading import read_through
-from seqdata_testing.faults.subject import Subject
+from seqdata_testing.faults.targets import FaultTarget
 from seqdata_testing.waiting import patient
 
 _PATIENCE = 30.0  # seconds that a writer may take
@@ -34,33 +34,33 @@ _LITTLE = 100_000  # bytes: less than the largest shard
 _ENOUGH = 64 << 20
 
 
-def stopped(subject: Subject, number: int, instants: int) -> list[Outcome]:
+def stopped(target: FaultTarget, number: int, instants: int) -> list[Outcome]:
     """Stop a writer by a signal between two calls; after each, read, write again, and compare.
 
     Args:
-        subject: What is written.
+        target: What is written.
         number: The signal.
         instants: How often.
     """
-    given = subject.dataset()
+    given = target.dataset()
     calls = [0]
     with announced(lambda at, *_: calls.append(at)):
-        due = _written(subject, Path("due"), given)
+        due = _written(target, Path("due"), given)
     context = multiprocessing.get_context("fork")
     chosen = Random(number).sample(range(max(calls) + 1), min(instants, max(calls) + 1))
     found: list[Outcome] = []
     for at in sorted(chosen):
         root = Path(str(at)).resolve()
-        writer = context.Process(target=_ending, args=(subject, root, given, at, number))
+        writer = context.Process(target=_ending, args=(target, root, given, at, number))
         writer.start()
         writer.join(timeout=patient(_PATIENCE))
-        first, *rest = _gone_on(subject, root, given, due)
+        first, *rest = _gone_on(target, root, given, due)
         found += [replace(first, happened={STOPPED: int(writer.exitcode == -number)}), *rest]
     return found
 
 
 def _ending(
-    subject: Subject, root: Path, given: Sequence[Mapping[str, Any]], last: int, number: int
+    target: FaultTarget, root: Path, given: Sequence[Mapping[str, Any]], last: int, number: int
 ) -> None:
     """Write, and be stopped before one of the calls."""
 
@@ -69,17 +69,17 @@ def _ending(
             processes.kill(os.getpid(), number)
 
     with announced(told):
-        subject.write(root, given)
+        target.write(root, given)
 
 
-def without_power(subject: Subject, instants: int) -> list[Outcome]:
+def without_power(target: FaultTarget, instants: int) -> list[Outcome]:
     """Lose the power before each call of a writer, and at its end; read what may be left then.
 
     Args:
-        subject: What is written.
+        target: What is written.
         instants: How often another writer goes on from what is left.
     """
-    given = subject.dataset()
+    given = target.dataset()
     base = Path("power").resolve()
     base.mkdir()
     disk, states, lock = Disk(base), list[State](), threading.Lock()
@@ -90,12 +90,12 @@ def without_power(subject: Subject, instants: int) -> list[Outcome]:
             disk.note(name, arguments)
 
     with announced(told):
-        due = _written(subject, base / "data", given)
+        due = _written(target, base / "data", given)
     last = disk.left()
     disk.close()
     some = [state for i, state in enumerate(states) if state not in (*states[:i], *last)]
     again = Random(0).sample(range(len(some)), min(instants, len(some)))
-    tried = partial(_after_power, subject, given, due)
+    tried = partial(_after_power, target, given, due)
     found = [tried(state, again=i in again) for i, state in enumerate(some)]
     for state in last:
         outcome = tried(state, again=False)
@@ -107,7 +107,7 @@ def without_power(subject: Subject, instants: int) -> list[Outcome]:
 
 
 def _after_power(
-    subject: Subject, given: Sequence[Mapping[str, Any]], due: dict[str, bytes], state: State, *,
+    target: FaultTarget, given: Sequence[Mapping[str, Any]], due: dict[str, bytes], state: State, *,
     again: bool,
 ) -> Outcome:  # fmt: skip
     """Read what a loss of power has left; write again, too, if it is asked for."""
@@ -115,24 +115,24 @@ def _after_power(
     lay_out(state, folder)
     root, lost = folder / "data", {LOST: 1}
     if again:
-        *_, last = found = _gone_on(subject, root, given, due)
+        *_, last = found = _gone_on(target, root, given, due)
         worst = next((one for one in found if one.what in outcomes.SILENT), last)
         return replace(worst, happened=lost)
     if not root.exists() or not any(root.iterdir()):
         return Outcome(what=outcomes.WHOLE, text=NOTHING, happened=lost)
-    read = read_through(partial(subject.open, root, subject.verify[-1]), given)
+    read = read_through(partial(target.open, root, target.verify[-1]), given)
     return replace(read, happened=lost)
 
 
-def without_room(subject: Subject, disk: bool) -> list[Outcome]:
+def without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
     """Write until there is no room; read, make room, write again, and compare.
 
     Args:
-        subject: What is written.
+        target: What is written.
         disk: Whether a disk is full, or only a file as large as it may be.
     """
-    given = subject.dataset()
-    due = _written(subject, Path("due"), given)
+    given = target.dataset()
+    due = _written(target, Path("due"), given)
     folder = Path("disk")
     folder.mkdir()
     try:
@@ -142,12 +142,12 @@ def without_room(subject: Subject, disk: bool) -> list[Outcome]:
     root = (folder / "data").resolve()
     began = time.monotonic()
     try:
-        subject.write(root, given)
+        target.write(root, given)
         refused = Outcome(what=outcomes.WRONG, text="there was room for all")
     except Exception as error:
         refused = of_error(error, seconds=time.monotonic() - began)
     room()
-    return [refused, *_gone_on(subject, root, given, due)]
+    return [refused, *_gone_on(target, root, given, due)]
 
 
 def _small(folder: Path) -> Callable[[], None]:
@@ -155,15 +155,15 @@ def _small(folder: Path) -> Callable[[], None]:
 
 
 def _gone_on(
-    subject: Subject, root: Path, given: Sequence[Mapping[str, Any]], due: dict[str, bytes]
+    target: FaultTarget, root: Path, given: Sequence[Mapping[str, Any]], due: dict[str, bytes]
 ) -> list[Outcome]:
     """Read what a writer left, write again, and say whether all is as it would have been."""
     found = []
     if root.exists() and any(root.iterdir()):
-        found.append(read_through(partial(subject.open, root, subject.verify[-1]), given))
+        found.append(read_through(partial(target.open, root, target.verify[-1]), given))
     try:
         if not found or found[0].what != outcomes.WHOLE:
-            subject.write(root, given)
+            target.write(root, given)
     except Exception as error:
         return [*found, of_error(error, seconds=0.0)]
     different = _different(due, _content(root))
@@ -171,8 +171,10 @@ def _gone_on(
     return [*found, Outcome(what=what, text=different)]
 
 
-def _written(subject: Subject, root: Path, given: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
-    subject.write(root.resolve(), given)
+def _written(
+    target: FaultTarget, root: Path, given: Sequence[Mapping[str, Any]]
+) -> dict[str, bytes]:
+    target.write(root.resolve(), given)
     return _content(root)
 
 

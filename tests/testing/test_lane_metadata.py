@@ -6,8 +6,8 @@ import torch
 from seqdata import TBPTT
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata_testing import ConformanceError, heads
-from seqdata_testing.heads import check_heads
+from seqdata_testing import ConformanceError, lane_metadata
+from seqdata_testing.lane_metadata import check_heads
 
 INDEX = SequenceIndex.from_lengths([9, 4, 7])
 PLAN = TBPTT(2, 4, advance=3).plan(INDEX, seed=0, epoch=0)
@@ -17,14 +17,14 @@ STREAM = TBPTT(2, 4, continuous=True).plan(INDEX, seed=0, epoch=0)
 
 def changed(monkeypatch, change):
     """Let every head be changed after it is made."""
-    made = heads.head_of
+    made = lane_metadata.head_of
 
     def head_of(step, ids, plan, axes):
         head = made(step, ids, plan, axes)
         change(head)
         return head
 
-    monkeypatch.setattr(heads, "head_of", head_of)
+    monkeypatch.setattr(lane_metadata, "head_of", head_of)
 
 
 def never_reset(head):

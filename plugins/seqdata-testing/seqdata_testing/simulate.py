@@ -1,6 +1,7 @@
 """Play an epoch on every rank in one process, and put together again what the ranks trained.
 
-Place in the flow: below the checks of ``shares``. Reads: plans. Makes: steps of all ranks, batches.
+Place in the flow: below the checks of ``sharing``. Reads: plans. Makes: steps and batches of all
+ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from seqdata.world import World
 from seqdata_testing import ConformanceError
 
 
-class Part(NamedTuple):
+class TrainedBatch(NamedTuple):
     """What is trained of a batch in one step: its number, its spans, how they make rows."""
 
     number: int
@@ -29,14 +30,14 @@ class Part(NamedTuple):
     rows: NDArray[np.int64] | None
 
 
-def ranks_of(plan: Plan, size: int, first: int, tail: Tail) -> list[RankPlan]:
-    """Give the share of every rank; that lanes are uneven is meant here."""
+def share_all_ranks(plan: Plan, size: int, first: int, tail: Tail) -> list[RankPlan]:
+    """Return the share of every rank; that lanes are uneven is meant here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeqDataWarning)
         return [share(plan, World(rank, size), first=first, tail=tail) for rank in range(size)]
 
 
-class Played(NamedTuple):
+class SimulatedShare(NamedTuple):
     """A whole share of a plan: every step of every rank that was still to come.
 
     Attributes:
@@ -56,23 +57,27 @@ class Played(NamedTuple):
     steps: list[list[Step]]
 
 
-def play(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fill") -> Played:
+def play(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fill") -> SimulatedShare:
     """Play what is left of an epoch on all ranks of a world."""
-    ranks = ranks_of(plan, size, first, tail)
+    ranks = share_all_ranks(plan, size, first, tail)
     coming = range(ranks[0].first_step, len(ranks[0]))
-    return Played(plan, size, first, tail, ranks, [[mine[k] for mine in ranks] for k in coming])
+    return SimulatedShare(
+        plan, size, first, tail, ranks, [[mine[k] for mine in ranks] for k in coming]
+    )
 
 
-def trained_in(plan: Plan, steps: Sequence[Step]) -> list[Part]:
-    """Give the batches that the ranks of one step train, in the order of ranks."""
+def trained_batches(plan: Plan, steps: Sequence[Step]) -> list[TrainedBatch]:
+    """Return the batches that the ranks of one step train, in the order of ranks."""
     if not plan.lanes:
         return [
-            Part(step.number, step.spans, step.rows) for step in steps if bool(step.weights.all())
+            TrainedBatch(step.number, step.spans, step.rows)
+            for step in steps
+            if bool(step.weights.all())
         ]
-    return [_joined(plan, steps)]
+    return [_join_lanes(plan, steps)]
 
 
-def _joined(plan: Plan, steps: Sequence[Step]) -> Part:
+def _join_lanes(plan: Plan, steps: Sequence[Step]) -> TrainedBatch:
     """Put the lanes of all ranks side by side again, checking weights and lane numbers."""
     spans, sizes = [], []
     lanes: list[int] = []
@@ -98,33 +103,33 @@ def _joined(plan: Plan, steps: Sequence[Step]) -> Part:
     rows = None
     if steps[0].rows is not None:
         rows = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
-    return Part(steps[0].number, np.concatenate(spans), rows)
+    return TrainedBatch(steps[0].number, np.concatenate(spans), rows)
 
 
 def weighted_spans(step: Step) -> NDArray[np.int64]:
-    """Give the spans of a step's rows of weight > 0, int64 (n, 3)."""
+    """Return the spans of a step's rows of weight > 0, int64 (n, 3)."""
     if bool(step.weights.all()):
         return step.spans
     kept = step.weights > 0
     return step.spans[kept if step.rows is None else np.repeat(kept, np.diff(step.rows))]
 
 
-def counted(step: Step, plan: Plan) -> tuple[int, int]:
-    """Give the scored timesteps and rows of weight > 0 of a step."""
+def count_step(step: Step, plan: Plan) -> tuple[int, int]:
+    """Return the scored timesteps and rows of weight > 0 of a step."""
     scored = without_context(plan, step.number, step.spans, step.rows)
     spans = weighted_spans(step._replace(spans=scored))
     return int((spans[:, 2] - spans[:, 1]).sum()), int(np.count_nonzero(step.weights))
 
 
 def scored_spans(plan: Plan, number: int, batch: PlanBatch) -> NDArray[np.int64]:
-    """Give the spans of a batch without what is context, int64 (n, 3)."""
+    """Return the spans of a batch without what is context, int64 (n, 3)."""
     return without_context(plan, number, batch.spans, batch.rows)
 
 
 def without_context(
     plan: Plan, number: int, spans: NDArray[np.int64], rows: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Give the spans of rows of a batch without what is context, int64 (n, 3)."""
+    """Return the spans of rows of a batch without what is context, int64 (n, 3)."""
     lengths = spans[:, 2] - spans[:, 1]
     if not plan.carry:
         context = np.where(spans[:, 1] > 0, np.minimum(plan.overlap, lengths), 0)
@@ -143,31 +148,31 @@ def without_context(
 
 
 def row_lengths(spans: NDArray[np.int64], rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Give the timesteps of each row, int64 (r,)."""
+    """Return the timesteps of each row, int64 (r,)."""
     lengths = spans[:, 2] - spans[:, 1]
     if rows is None:
         return lengths
     return np.array([lengths[a:b].sum() for a, b in pairwise(rows)])
 
 
-def is_batch(batch: PlanBatch, part: Part) -> bool:
-    """Say whether what was trained is the plan's batch, row by row."""
-    return np.array_equal(batch.spans, part.spans) and same_rows(batch.rows, part.rows)
+def is_batch(batch: PlanBatch, part: TrainedBatch) -> bool:
+    """Return whether what was trained is the plan's batch, row by row."""
+    return np.array_equal(batch.spans, part.spans) and is_same_rows(batch.rows, part.rows)
 
 
-def same_step(one: Step, other: Step) -> bool:
-    """Say whether two steps are the same in every part."""
+def is_same_step(one: Step, other: Step) -> bool:
+    """Return whether two steps are the same in every part."""
     return (
         one.number == other.number
         and np.array_equal(one.spans, other.spans)
         and np.array_equal(one.weights, other.weights)
-        and same_rows(one.rows, other.rows)
-        and same_rows(one.lanes, other.lanes)
+        and is_same_rows(one.rows, other.rows)
+        and is_same_rows(one.lanes, other.lanes)
     )
 
 
-def same_rows(one: NDArray[np.int64] | None, other: NDArray[np.int64] | None) -> bool:
-    """Say whether two optional arrays are the same."""
+def is_same_rows(one: NDArray[np.int64] | None, other: NDArray[np.int64] | None) -> bool:
+    """Return whether two optional arrays are the same."""
     if one is None or other is None:
         return one is other
     return np.array_equal(one, other)

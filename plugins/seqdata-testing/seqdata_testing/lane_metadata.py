@@ -15,7 +15,7 @@ from seqdata.loading.head import head_of
 from seqdata.plan import Plan
 from seqdata.sharing import Step
 from seqdata_testing import ConformanceError
-from seqdata_testing.playing import counted, ranks_of
+from seqdata_testing.simulate import count_step, share_all_ranks
 
 _AXES = Axes()
 
@@ -32,7 +32,7 @@ def check_heads(plan: Plan, size: int = 1) -> None:
             up elsewhere than where it was left, or a count is wrong.
     """
     states = [_State() for _ in range(plan.lanes)]
-    ranks = ranks_of(plan, size, 0, "fill")
+    ranks = share_all_ranks(plan, size, 0, "fill")
     for number in range(len(plan)):
         total = 0
         for rank, mine in enumerate(ranks):
@@ -109,7 +109,7 @@ def _check_counts(where: str, head: SequenceBatch, step: Step, plan: Plan) -> No
     if head.burn_in is not None:
         scored -= head.burn_in
     told = int(scored[head.weight > 0].sum())
-    due = counted(step, plan)[0]
+    due = count_step(step, plan)[0]
     if not head.num_tokens == told == due:
         raise ConformanceError(
             f"{where}: num_tokens is {head.num_tokens}, its rows score {told}, must be {due}"

@@ -13,24 +13,26 @@ from typing import Any
 
 from seqdata_testing.faults import limits
 from seqdata_testing.faults import outcome as outcomes
-from seqdata_testing.faults.damaged import loader_of
 from seqdata_testing.faults.outcome import Outcome
 from seqdata_testing.faults.reading import play_through
-from seqdata_testing.faults.subject import Subject
+from seqdata_testing.faults.targets import FaultTarget
+from seqdata_testing.faults.try_damage import loader_of
 
 Limit = Callable[[int], Callable[[], None]]
 
 
-def limited(subject: Subject, workers: int, limit: Limit, values: Sequence[int]) -> list[Outcome]:
+def limited(
+    target: FaultTarget, workers: int, limit: Limit, values: Sequence[int]
+) -> list[Outcome]:
     """Open and play under one limit after the other.
 
     Args:
-        subject: What is played.
+        target: What is played.
         workers: Processes of the loader.
         limit: Sets it, and gives what undoes it.
         values: What it is set to.
     """
-    open_it, given = _written(subject, workers)
+    open_it, given = _written(target, workers)
     found = [play_through(open_it, given)]  # whatever is needed once is there
     for value in values:
         undo = limit(value)
@@ -44,11 +46,11 @@ def limited(subject: Subject, workers: int, limit: Limit, values: Sequence[int])
     return found
 
 
-def little_shared(subject: Subject, workers: int, size: int) -> list[Outcome]:
+def little_shared(target: FaultTarget, workers: int, size: int) -> list[Outcome]:
     """Play with a small /dev/shm.
 
     Args:
-        subject: What is played.
+        target: What is played.
         workers: Processes of the loader.
         size: Bytes of it.
     """
@@ -56,11 +58,11 @@ def little_shared(subject: Subject, workers: int, size: int) -> list[Outcome]:
         limits.small_shared(size)
     except limits.Unavailable as error:
         return [Outcome(what=outcomes.UNAVAILABLE, text=str(error))]
-    open_it, given = _written(subject, workers)
+    open_it, given = _written(target, workers)
     return [play_through(open_it, given)]
 
 
-def _written(subject: Subject, workers: int) -> tuple[Callable[[], Any], list[dict[str, Any]]]:
-    root, given = Path("data").resolve(), subject.dataset()
-    subject.write(root, given)
-    return partial(loader_of, partial(subject.open, root, subject.verify[-1]), workers), given
+def _written(target: FaultTarget, workers: int) -> tuple[Callable[[], Any], list[dict[str, Any]]]:
+    root, given = Path("data").resolve(), target.dataset()
+    target.write(root, given)
+    return partial(loader_of, partial(target.open, root, target.verify[-1]), workers), given

@@ -1,0 +1,114 @@
+"""All cases: of the core's own stores, and of what a plugin names.
+
+Place in the flow: between the lists of cases and the matrix. Makes: cases.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import replace
+
+from seqdata.errors import ConfigError
+from seqdata_testing.faults import (
+    cases_damage,
+    cases_ranks,
+    cases_remote,
+    cases_saved_files,
+    cases_workers,
+    cases_writers,
+    reasons,
+    try_remote,
+)
+from seqdata_testing.faults.fault_case import FAULTS, FaultCase
+from seqdata_testing.faults.targets import FOREIGN, OWN, FaultTarget
+
+_QUICK_OF_OTHERS = tuple(f"D{number}" for number in range(1, 11))
+_HOW_SERVED = "cache"
+
+
+def all_cases(others: Sequence[FaultTarget] = (), *, quick: bool = False) -> list[FaultCase]:
+    """Return the cases of every fault, in the order of ``FAULTS``.
+
+    Args:
+        others: What plugins say how to write and open, beside the core's own.
+        quick: Whether each tries little, for the cases that run at every change.
+    """
+    found = cases_for(OWN, quick=quick)
+    foreign = [
+        *cases_damage.cases(FOREIGN, quick=quick),
+        *cases_saved_files.cases(FOREIGN, quick=quick),
+        *cases_saved_files.saved_cases(quick=quick),
+    ]
+    found += [replace(case, form=FOREIGN.name) for case in foreign]
+    for target in others:
+        found += [
+            replace(case, quick=case.quick and case.fault in _QUICK_OF_OTHERS)
+            for case in cases_for(target, quick=quick)
+        ]
+    order = list(FAULTS)
+    return sorted(found, key=lambda case: order.index(case.fault))
+
+
+def cases_for(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
+    """Return the cases of one kind of data, local and remote: each fault under each policy.
+
+    Args:
+        target: How it is written and opened; it must have checksums.
+        quick: Whether each tries little.
+    """
+    local = [
+        *cases_damage.cases(target, quick=quick),
+        *cases_damage.mended_cases(target, cases_damage.REACHES, quick=quick),
+        *cases_saved_files.cases(target, quick=quick),
+        *cases_workers.cases(target),
+        *cases_ranks.cases(target),
+        *cases_writers.cases(target, quick=quick),
+    ]
+    found = _placed(target.name, local, remote=False)
+    if target.served is not None:
+        served = try_remote.served_target(target, _HOW_SERVED)
+        far = [
+            *cases_remote.cases(target, quick=quick),
+            *cases_workers.cases(served, methods=cases_workers.all_methods()[:1], mapped=False),
+            *cases_ranks.cases(served, worlds=cases_ranks.WORLDS[:1], mapped=False),
+            *cases_writers.little_shared(served),
+        ]
+        slow = [replace(case, quick=case.quick and case.fault[0] in "SC") for case in far]
+        found += _placed(f"{target.name} remote", slow, remote=True)
+    return found
+
+
+def _placed(form: str, cases: Sequence[FaultCase], *, remote: bool) -> list[FaultCase]:
+    """Return cases with their form, and one that says why for each that there is not."""
+    made = [replace(case, form=form) for case in cases]
+    there = {(case.fault, case.policy) for case in made}
+    return made + [
+        FaultCase(
+            fault=fault, way=f"{form}, on_error {policy}", form=form, policy=policy, reason=reason
+        )
+        for fault, policy, reason in reasons.why_not(remote=remote)
+        if (fault, policy) not in there
+    ]
+
+
+def find_target(name: str) -> FaultTarget:
+    """Return the target that a plugin offers for the matrix.
+
+    Args:
+        name: Where it is: ``package.module:NAME``.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"faults: no target {name!r} ({error}), must be one; give package.module:NAME"
+        ) from error
+    if not isinstance(found, FaultTarget):
+        raise ConfigError(
+            f"faults: {name!r} is a {type(found).__name__}, must be a FaultTarget; name another"
+        )
+    return found

@@ -1,0 +1,193 @@
+"""Rows D1 to D9: damage of files, for every way to open and to read.
+
+Place in the flow: cases for the matrix. Makes: cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from seqdata_testing.faults import try_damage
+from seqdata_testing.faults.fault_case import FaultCase
+from seqdata_testing.faults.outcome import MENDED, WHOLE, Expectation
+from seqdata_testing.faults.targets import FaultTarget
+from seqdata_testing.faults.try_damage import DamageMaker, ReadMode
+
+SHARD_FACTS = ("dataset", "shard", "file", "offset", "length")
+FILE_FACTS = ("dataset", "file")
+NAMED = 0.95  # of the errors about values name the sequence
+_WAYS = {None: "read", 0: "workers 0", 2: "workers 2"}
+_MOST = {None: 1000, 0: 20, 2: 3}  # trials; a loader with workers takes a second to start
+_MOST_OF_A_QUICK_ONE = {None: 40, 0: 4, 2: 1}
+_OPENING = 5.0  # seconds
+_MENDED = {0: 20, 2: 2}  # trials of loaders that go on
+_GOING_ON = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamageSpec:
+    """A kind of damage, and what must come of it.
+
+    Attributes:
+        fault: Its name in ``FAULTS``.
+        harms: Draws the damage.
+        part: Which files: ``shards`` or the ``others``.
+        kinds: What must come of it.
+        facts: That the errors must have.
+        count: Trials at most.
+        named: Which part of the errors must name the sequence.
+        off: Why it cannot be noticed with ``verify`` off; empty: it is.
+        unread: Whether it may be in files that nobody reads with ``verify`` off.
+    """
+
+    fault: str
+    harms: DamageMaker
+    part: str = "shards"
+    kinds: tuple[str, ...]
+    facts: tuple[str, ...] = SHARD_FACTS
+    count: int = 100
+    named: float = 0.0
+    off: str = ""
+    unread: bool = False
+
+
+_BELIEVED = "off asks for no look at values and lengths"
+OWN_SPECS = (
+    DamageSpec(
+        fault="D1", harms=try_damage.flips_of_values, kinds=("CorruptSampleError",), count=1000,
+        facts=(*SHARD_FACTS, "field"), named=NAMED, off=_BELIEVED,
+    ),
+    DamageSpec(
+        fault="D2", harms=try_damage.flips_of_the_rest, kinds=("CorruptShardError", WHOLE),
+        count=300,
+    ),
+    DamageSpec(
+        fault="D2", harms=try_damage.flips_of_the_rest, part="others", kinds=("DataError", WHOLE),
+        facts=FILE_FACTS, count=300, off=_BELIEVED,
+    ),
+    DamageSpec(fault="D3", harms=try_damage.cuts, kinds=("CorruptShardError",)),
+    DamageSpec(
+        fault="D3", harms=try_damage.cuts, part="others", kinds=("DataError",), facts=FILE_FACTS,
+        unread=True,
+    ),
+    DamageSpec(fault="D4", harms=try_damage.cuts_of_blocks, kinds=("CorruptShardError",)),
+    DamageSpec(fault="D5", harms=try_damage.emptied, kinds=("CorruptShardError",)),
+    DamageSpec(
+        fault="D5", harms=try_damage.emptied, part="others", kinds=("DataError",), facts=FILE_FACTS,
+        unread=True,
+    ),
+    DamageSpec(
+        fault="D6", harms=try_damage.zeroed, kinds=("CorruptSampleError", "CorruptShardError"),
+        off=_BELIEVED,
+    ),
+    DamageSpec(fault="D7", harms=try_damage.removed, kinds=("MissingShardError",)),
+    DamageSpec(
+        fault="D7", harms=try_damage.removed, part="others", facts=FILE_FACTS, unread=True,
+        kinds=("MissingShardError", "IncompleteDatasetError"),
+    ),
+    DamageSpec(
+        fault="D8", harms=try_damage.swapped, kinds=("CorruptShardError", "FingerprintMismatch"),
+    ),
+    DamageSpec(
+        fault="D9", harms=try_damage.stale, part="others", kinds=("DataError",), facts=FILE_FACTS,
+        unread=True,
+    ),
+)  # fmt: skip
+REACHES = tuple(spec for spec in OWN_SPECS if spec.fault in ("D1", "D6"))
+"""Damage that reaches sequences: that a store opens with."""
+
+_FOREIGN_FACTS = ("dataset", "shard", "file")
+FOREIGN_SPECS = (
+    DamageSpec(fault="D3", harms=try_damage.cuts, kinds=("DataError",), facts=_FOREIGN_FACTS),
+    DamageSpec(
+        fault="D4", harms=try_damage.cuts_of_blocks, kinds=("CorruptShardError",),
+        facts=_FOREIGN_FACTS,
+    ),
+    DamageSpec(fault="D5", harms=try_damage.emptied, kinds=("DataError",), facts=_FOREIGN_FACTS),
+)  # fmt: skip
+_CANNOT = {
+    "D1": "such files have no checksums: opening says that they are unverified",
+    "D2": "as D1; that no byte ends the process is shown by tests/fuzz",
+    "D6": "as D1",
+    "D7": "such a folder has no manifest: nobody knows which files belong to it (a saved dataset "
+    "has one)",
+    "D8": "as D7; a state of other data is refused by its fingerprint",
+}
+
+
+def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
+    """Return the cases of D1 to D9.
+
+    Args:
+        target: What is damaged.
+        quick: Whether only the cases that run at every change, which try little.
+    """
+    checked = bool(target.verified)
+    none = {} if checked else _CANNOT
+    found = [FaultCase(fault=one, way=target.name, reason=reason) for one, reason in none.items()]
+    for spec in OWN_SPECS if checked else FOREIGN_SPECS:
+        for verify in target.verify:
+            if spec.off and verify == "off":
+                way = f"{target.name}, verify off, {spec.part}"
+                found.append(FaultCase(fault=spec.fault, way=way, reason=spec.off))
+                continue
+            found += [_case(target, spec, verify, how, quick=quick) for how in _WAYS]
+    return found
+
+
+def cases_of_spec(target: FaultTarget, spec: DamageSpec, *, quick: bool = False) -> list[FaultCase]:
+    """Return the cases of one kind of damage, for every way to open and to read."""
+    verify = target.verify[-1]
+    return [_case(target, spec, verify, how, quick=quick) for how in _WAYS]
+
+
+def mended_cases(
+    target: FaultTarget, specs: Sequence[DamageSpec], *, quick: bool = False
+) -> list[FaultCase]:
+    """Return the cases of loaders that go on: bad sequences are replaced, or masked.
+
+    Args:
+        target: What is damaged.
+        specs: The damage that reaches sequences.
+        quick: Whether each tries little.
+    """
+    made = []
+    for policy in ("replace", "mask"):
+        for spec in specs:
+            for workers in (0, 2):
+                count = min(spec.count, _MENDED[workers], _MOST_OF_A_QUICK_ONE[2] if quick else 99)
+                how = ReadMode(verify=target.verify[-1], workers=workers, policy=policy)
+                tries = partial(try_damage.harmed, target, how, spec.harms, count, spec.part)
+                must = Expectation(
+                    kinds=(MENDED, *spec.kinds[1:]), facts=FILE_FACTS, seconds=_GOING_ON
+                )
+                way = f"{target.name}, workers {workers}, on_error {policy}, {spec.part}"
+                made.append(
+                    FaultCase(fault=spec.fault, way=way, tries=tries, must=must, policy=policy,
+                         bound=120.0)
+                )  # fmt: skip
+    return made
+
+
+def _case(
+    target: FaultTarget, spec: DamageSpec, verify: str, how: int | None, *, quick: bool
+) -> FaultCase:
+    count = min(spec.count, (_MOST_OF_A_QUICK_ONE if quick else _MOST)[how])
+    kinds = (*spec.kinds, WHOLE) if spec.unread and verify == "off" else spec.kinds
+    return FaultCase(
+        fault=spec.fault,
+        way=f"{target.name}, verify {verify}, {_WAYS[how]}, {spec.part}",
+        tries=partial(
+            try_damage.harmed,
+            target,
+            ReadMode(verify=verify, workers=how),
+            spec.harms,
+            count,
+            spec.part,
+        ),
+        must=Expectation(kinds=kinds, facts=spec.facts, seconds=_OPENING),
+        quick=how is None and verify == target.verify[-1],
+        named=spec.named,
+    )

@@ -1,0 +1,140 @@
+"""Rows S1 to S8, C by ``cases_cache``, D1 to D9 of remote data: networks and caches that fail.
+
+Place in the flow: cases for the matrix. Makes: cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from seqdata_testing.faults import cases_cache, hostile, network, try_damage, try_remote
+from seqdata_testing.faults.cases_damage import FILE_FACTS, OWN_SPECS, mended_cases
+from seqdata_testing.faults.fault_case import FaultCase
+from seqdata_testing.faults.outcome import MENDED, WHOLE, Expectation
+from seqdata_testing.faults.targets import FaultTarget
+from seqdata_testing.faults.try_damage import ReadMode
+
+_HOW = ("cache", "ranges")
+_FACTS = ("dataset", "shard", "file", "attempts")
+_UNREADABLE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=15.0)
+_NO_HARM = Expectation(kinds=(WHOLE,), seconds=30.0)
+_TRIED_AGAIN = replace(_NO_HARM, happened={try_remote.RETRY: 1})
+_ANOTHER = Expectation(
+    kinds=("FingerprintMismatch",), facts=("dataset", "shard", "file"), seconds=30.0,
+    texts=("was replaced while it was read",), happened={try_remote.CHANGED: 1},
+)  # fmt: skip
+_NO_ROOM = Expectation(
+    kinds=("CacheError", WHOLE), facts=("file", "free"), happened={try_remote.FULL: 1}
+)
+_DAMAGES = 6  # of each kind
+_FLIPS = 100  # of bits of values, each way
+_RUNS, _QUICK_RUNS = 200, 3
+
+_REACHES = tuple(
+    replace(spec, kinds=(MENDED, "DataError"), count=_DAMAGES)  # shards are looked at when read
+    for spec in OWN_SPECS
+    if spec.part == "shards" and spec.fault in ("D1", "D3", "D4", "D5", "D6", "D7", "D8")
+)
+_FAULTS: tuple[tuple[str, Callable[[int | None], network.Fault]], ...] = (
+    ("S1", partial(network.unavailable, bodies=True)),
+    ("S2", network.reset),
+    ("S3", network.short),
+)
+_MORE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=30.0)
+_HOSTILE = (
+    (
+        "S6", hostile.endless,
+        replace(_MORE, texts=("were asked for, more came",), happened={hostile.BODY: 1}),
+    ),
+    (
+        "S7", hostile.bomb,
+        replace(_MORE, texts=("they came as 'deflate'",), happened={hostile.BOMB: 1}),
+    ),
+    (
+        "S8", hostile.sent_on,
+        replace(_NO_HARM, happened={hostile.SENT_ON: 1, hostile.SECRET: 1}),
+    ),
+)  # fmt: skip
+
+
+def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
+    """Return the cases of remote data.
+
+    Args:
+        target: What is served.
+        quick: Whether each tries little.
+    """
+    found = []
+    for how in _HOW:
+        for workers in (0, 2):
+            found += _network(target, how, workers)
+        for fault, tried, must in _HOSTILE:
+            found.append(
+                FaultCase(
+                    fault=fault, way=f"{target.name} remote, {how}", quick=how == "ranges",
+                    tries=partial(tried, target, how), must=must,
+                )
+            )  # fmt: skip
+    runs = _QUICK_RUNS if quick else _RUNS
+    found += [
+        FaultCase(
+            fault="C1", way=f"{target.name} remote, {way}",
+            tries=partial(try_remote.without_room, target, disk), must=_NO_ROOM, quick=not disk,
+        )
+        for disk, way in ((False, "a file that may not grow"), (True, "a full disk"))
+    ]  # fmt: skip
+    return found + cases_cache.cases(target, runs) + _damages(target, quick=quick)
+
+
+def _network(target: FaultTarget, how: str, workers: int) -> list[FaultCase]:
+    way = f"{target.name} remote, {how}, workers {workers}"
+    quick = how == "cache" and workers == 0
+    found = []
+    for fault, made in _FAULTS:
+        tries = partial(try_remote.failing, target, how, workers, partial(made, None), False)
+        found.append(
+            FaultCase(
+                fault=fault, way=f"{way}, lasting", tries=tries, must=_UNREADABLE, quick=quick
+            )
+        )
+        tries = partial(try_remote.failing, target, how, workers, partial(made, 1), True)
+        once = quick and fault == "S1"
+        found.append(
+            FaultCase(fault=fault, way=f"{way}, once", tries=tries, must=_TRIED_AGAIN, quick=once)
+        )
+    tries = partial(try_remote.failing, target, how, workers, partial(network.slow, 1000), False)
+    found.append(FaultCase(fault="S4", way=way, tries=tries, must=_UNREADABLE, quick=quick))
+    tries = partial(try_remote.replaced, target, how, workers, "raise")
+    found.append(FaultCase(fault="S5", way=way, tries=tries, must=_ANOTHER, quick=workers == 0))
+    for policy in ("replace", "mask"):
+        tries = partial(try_remote.replaced, target, how, workers, policy)
+        must = replace(_ANOTHER, kinds=(MENDED, *_ANOTHER.kinds))
+        told = f"{way}, on_error {policy}"
+        found.append(FaultCase(fault="S5", way=told, tries=tries, must=must, policy=policy))
+    return found
+
+
+def _damages(given: FaultTarget, *, quick: bool) -> list[FaultCase]:
+    """Return the rows of damage for remote data: of shards that come whole, no part is used."""
+    found = []
+    for how in _HOW:
+        target = try_remote.served_target(given, how)
+        found += mended_cases(target, _REACHES, quick=quick)
+        for spec in OWN_SPECS:
+            kinds = (*spec.kinds, "CorruptShardError", "MissingShardError")
+            if spec.fault == "D1" and how == "ranges":  # offsets are not read: lengths say the same
+                kinds = (*kinds, WHOLE)
+            count = _FLIPS if spec.fault == "D1" and not quick else min(_DAMAGES, spec.count)
+            tries = partial(
+                try_damage.harmed, target, ReadMode(verify="first_read"), spec.harms, count,
+                spec.part,
+            )  # fmt: skip
+            found.append(
+                FaultCase(
+                    fault=spec.fault, way=f"{target.name}, read, {spec.part}", tries=tries,
+                    must=Expectation(kinds=kinds, facts=FILE_FACTS, seconds=10.0), bound=300.0,
+                )
+            )  # fmt: skip
+    return found

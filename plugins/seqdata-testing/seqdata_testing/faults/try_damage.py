@@ -1,0 +1,248 @@
+"""Tries damage on a data set: harm its files, open and read or play it, put them back.
+
+Place in the flow: the matrix's rows D1 to D9. Reads: data sets in a folder of its own. Makes:
+outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from seqdata.loader import Loader
+from seqdata.loading.options import OnError
+from seqdata.policies.fixed import Fixed
+from seqdata.protocols import Store
+from seqdata_testing.faults import damage
+from seqdata_testing.faults.on_error import play_on_error
+from seqdata_testing.faults.outcome import Outcome
+from seqdata_testing.faults.reading import Sequences, play_through, read_through
+from seqdata_testing.faults.targets import FaultTarget
+
+BATCH = 4  # sequences
+_MOST_ERRORS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One act of damage.
+
+    Attributes:
+        what: For messages.
+        act: Changes the files in a folder.
+        files: Names of those that it changes.
+    """
+
+    what: str
+    act: Callable[[Path], None]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DamageRequest:
+    """What damage is drawn for.
+
+    Attributes:
+        target: The kind of data set.
+        root: Its folder.
+        names: The files that are to be harmed.
+        random: To draw from.
+        count: How many acts of damage.
+    """
+
+    target: FaultTarget
+    root: Path
+    names: list[str]
+    random: np.random.Generator
+    count: int
+
+
+DamageMaker = Callable[[DamageRequest], list[Damage]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadMode:
+    """How a data set is opened and read.
+
+    Attributes:
+        verify: When checksums are looked at.
+        workers: Processes of the loader that plays it; None: the store is read without a loader.
+        policy: The loader's ``on_error``.
+    """
+
+    verify: str
+    workers: int | None = None
+    policy: OnError = "raise"
+
+
+def harmed(
+    target: FaultTarget, mode: ReadMode, harms: DamageMaker, count: int, part: str
+) -> list[Outcome]:
+    """Try one act of damage after the other on a data set in the present folder.
+
+    Args:
+        target: What is damaged.
+        mode: ReadMode it is opened and read.
+        harms: Gives the damage.
+        count: How many to try.
+        part: Which files: ``shards``, or the ``others``.
+    """
+    given = target.dataset()
+    root = Path("data").resolve()
+    target.write(root, given)
+    open_it = partial(target.open, root, mode.verify)
+    found = []
+    names = target.shards(root) if part == "shards" else target.others(root)
+    for harm in harms(DamageRequest(target, root, names, np.random.default_rng(1), count)):
+        with _done(root, harm):
+            found.append(_came_of(open_it, mode, given))
+    return found
+
+
+def _came_of(open_it: Callable[[], Store], mode: ReadMode, given: Sequences) -> Outcome:
+    if mode.workers is None:
+        return read_through(open_it, given)
+    make = partial(loader_of, open_it, mode.workers, mode.policy)
+    return (play_through if mode.policy == "raise" else play_on_error)(make, given)
+
+
+def loader_of(open_it: Callable[[], Store], workers: int, policy: OnError = "raise") -> Loader:
+    """Make a loader that plays all sequences in their order."""
+    return Loader(
+        open_it(), Fixed(BATCH, shuffle=False), num_workers=workers, on_error=policy,
+        max_errors=_MOST_ERRORS,
+    )  # fmt: skip
+
+
+@contextmanager
+def _done(root: Path, harm: Damage) -> Iterator[None]:
+    kept = {name: (root / name).read_bytes() for name in harm.files}
+    try:
+        harm.act(root)
+        yield
+    finally:
+        for name, content in kept.items():
+            (root / name).write_bytes(content)
+
+
+def flips_of_values(request: DamageRequest) -> list[Damage]:
+    """Return flips of single bits in values, drawn evenly over all of their bytes."""
+    extents = request.target.values(request.root)
+    edges = np.cumsum([0, *(8 * size for _, _, size in extents)])
+    harms = []
+    for at in request.random.integers(0, edges[-1], request.count).tolist():
+        i = int(np.searchsorted(edges, at, side="right")) - 1
+        name, position, _ = extents[i]
+        harms.append(_flip(name, 8 * position + at - int(edges[i])))
+    return harms
+
+
+def flips_of_the_rest(request: DamageRequest) -> list[Damage]:
+    """Return flips of single bits in all that is no value: metadata, footers, lengths, manifest."""
+    inside: dict[str, list[tuple[int, int]]] = {}
+    for name, position, size in request.target.values(request.root):
+        inside.setdefault(name, []).append((8 * position, 8 * (position + size)))
+    harms: list[Damage] = []
+    while len(harms) < request.count:  # ends: values are never all of a file
+        name = request.names[int(request.random.integers(len(request.names)))]
+        bit = int(request.random.integers(8 * _size(request, name)))
+        if not any(first <= bit < stop for first, stop in inside.get(name, ())):
+            harms.append(_flip(name, bit))
+    return harms
+
+
+def _size(request: DamageRequest, name: str) -> int:
+    return (request.root / name).stat().st_size
+
+
+def _flip(name: str, bit: int) -> Damage:
+    return Damage(f"bit {bit} of {name}", lambda root: damage.flip_bit(root / name, bit), (name,))
+
+
+def _cut(name: str, size: int) -> Damage:
+    return Damage(f"{name} cut to {size}", lambda root: damage.cut(root / name, size), (name,))
+
+
+def cuts(request: DamageRequest) -> list[Damage]:
+    """Return cuts at any byte."""
+    chosen = [request.names[i % len(request.names)] for i in range(request.count)]
+    return [_cut(name, int(request.random.integers(_size(request, name)))) for name in chosen]
+
+
+def cuts_of_blocks(request: DamageRequest) -> list[Damage]:
+    """Return cuts at multiples of 512 bytes, where a tar would look whole."""
+    harms = []
+    for i in range(request.count):
+        name = request.names[i % len(request.names)]
+        blocks = -(-_size(request, name) // 512)
+        harms.append(_cut(name, 512 * int(request.random.integers(1, max(2, blocks)))))
+    return harms
+
+
+def emptied(request: DamageRequest) -> list[Damage]:
+    """Return files of no bytes."""
+    return [_cut(name, 0) for name in request.names[: request.count]]
+
+
+def zeroed(request: DamageRequest) -> list[Damage]:
+    """Return pages of zeros over values, one after the other."""
+    pages = {
+        (name, page)
+        for name, position, size in request.target.values(request.root)
+        for page in range(position // damage.PAGE, -(-(position + size) // damage.PAGE))
+    }
+    return [_zero(name, page) for name, page in sorted(pages)[: request.count]]
+
+
+def _zero(name: str, page: int) -> Damage:
+    return Damage(
+        f"page {page} of {name}", lambda root: damage.zero_page(root / name, page), (name,)
+    )
+
+
+def removed(request: DamageRequest) -> list[Damage]:
+    """Return files that are gone."""
+    return [_remove(name) for name in request.names[: request.count]]
+
+
+def _remove(name: str) -> Damage:
+    return Damage(f"{name} removed", lambda root: damage.remove(root / name), (name,))
+
+
+def swapped(request: DamageRequest) -> list[Damage]:
+    """Return files in each other's place, those of equal size first."""
+    by_size = sorted(request.names, key=lambda name: _size(request, name))
+    pairs = sorted(
+        pairwise(by_size), key=lambda pair: _size(request, pair[1]) - _size(request, pair[0])
+    )
+    return [_swap(one, other) for one, other in pairs[: request.count]]
+
+
+def _swap(one: str, other: str) -> Damage:
+    return Damage(
+        f"{one} and {other} swapped",
+        lambda root: damage.swap(root / one, root / other), (one, other),
+    )  # fmt: skip
+
+
+def stale(request: DamageRequest) -> list[Damage]:
+    """Return files of an older write among newer ones: of the same sequences with other values."""
+    older = request.root.with_name("older")
+    given = request.target.dataset()
+    request.target.write(older, [{**row, "y": row["y"] + 1} for row in given])
+    contents = {name: (older / name).read_bytes() for name in request.names}
+    return [
+        _stale(name, content)
+        for name, content in contents.items()
+        if content != (request.root / name).read_bytes()
+    ][: request.count]
+
+
+def _stale(name: str, content: bytes) -> Damage:
+    return Damage(f"older {name}", lambda root: damage.put_back(root / name, content), (name,))
