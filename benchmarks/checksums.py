@@ -20,10 +20,10 @@ from common import POLICIES, Cost, Data, machine, make_m, make_s, spread
 from rich.console import Console
 from rich.table import Table
 
+from seqdata.api import open_store
 from seqdata.errors import ConfigError
-from seqdata.kernel.choose import kernel_name
-from seqdata.loader import Loader
-from seqdata.opening import open_store
+from seqdata.kernel.dispatch import kernel_name
+from seqdata.loading.loader import Loader
 
 MODES = ("off", "first_read", "always")
 EPOCHS = ("first epoch", "warm")

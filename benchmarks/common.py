@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from samples import BATCH, FRAME, Data, Samples, frames, frames_count, tokens
 
+from seqdata.api import open_store, write_store
 from seqdata.index import SequenceIndex
-from seqdata.opening import open_store, write_store
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 
@@ -52,7 +52,7 @@ def _write(data: Data, samples: Samples) -> Data:
 
 def ours(data: Data, order: str, **options: Any) -> Generator[Any, None, None]:
     """Batches of seqdata, epoch after epoch: a SequenceBatch with data, lengths, ids, weight."""
-    from seqdata.loader import Loader
+    from seqdata.loading.loader import Loader
 
     loader = Loader(data.store, POLICIES[order], **options)
     try:

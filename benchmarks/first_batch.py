@@ -31,7 +31,7 @@ OURS = """
 import gc, json, time, torch
 gc.collect()
 began = time.perf_counter()
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.policies.{module} import {policy}
 imported = time.perf_counter()
 loader = Loader({store!r}, {policy}(64), **{options!r})

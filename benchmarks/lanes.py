@@ -34,9 +34,9 @@ from rich.console import Console
 from rich.table import Table
 from samples import CHUNK, LANES, Samples, documents
 
+from seqdata.api import write_store
 from seqdata.errors import ConfigError
-from seqdata.kernel.choose import kernel_name
-from seqdata.opening import write_store
+from seqdata.kernel.dispatch import kernel_name
 from seqdata.policies.tbptt import TBPTT
 
 HERE = Path(__file__).resolve().parent
@@ -95,7 +95,7 @@ def make(root: Path, count: int) -> dict[str, Tokens]:
 
 def ours(data: Tokens, shift: int) -> Generator[Any, None, None]:
     """Batches of seqdata, epoch after epoch."""
-    from seqdata.loader import Loader
+    from seqdata.loading.loader import Loader
 
     loader = Loader(data.store, TBPTT(LANES, CHUNK, continuous=True), shift=shift, prefetch=0)
     while True:

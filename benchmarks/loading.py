@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from seqdata.errors import ConfigError
-from seqdata.kernel.choose import kernel_name
+from seqdata.kernel.dispatch import kernel_name
 
 FLOORS = {"S": 10.0, "M": 1.7}
 PEER = "memmap DataLoader"

@@ -50,7 +50,7 @@ def write_tar(data: Data, samples: Samples) -> str:
 
 def from_tar(location: str, order: str) -> Generator[Any, None, None]:
     """Batches of seqdata from shards."""
-    from seqdata.loader import Loader
+    from seqdata.loading.loader import Loader
 
     loader = Loader(location, POLICIES[order], prefetch=0)
     while True:

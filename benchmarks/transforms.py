@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from samples import FRAME
 
-from seqdata.transforms import Ragged, columnar
+from seqdata.loading.transforms.declare import Ragged, columnar
 
 KNOWN, UNKNOWN = 40_000, 1
 _MEAN = np.linspace(0.4, 0.6, FRAME, dtype=np.float32)

@@ -22,7 +22,7 @@ from rich.table import Table
 from transforms import CHANGES, SETTINGS
 
 from seqdata.errors import ConfigError
-from seqdata.kernel.choose import kernel_name
+from seqdata.kernel.dispatch import kernel_name
 
 WORKERS = (0, 1, 2)
 FLOORS = {

@@ -29,7 +29,7 @@ from rich.table import Table
 from samples import frames, frames_count, touch
 from writers import OURS, WRITERS
 
-from seqdata.opening import write_store
+from seqdata.api import write_store
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE.parent / ".venv-bench" / "bin" / "python"

@@ -50,12 +50,10 @@ if TYPE_CHECKING:
     from seqdata.lightning.callbacks.rescale import RescaleLearningRate
     from seqdata.lightning.datamodule import SequenceDataModule
     from seqdata.lightning.metrics import ExactMean
-    from seqdata.lightning.prediction import PredictionWriter
-    from seqdata.loader import Loader
-    from seqdata.measuring import measure_lengths
-    from seqdata.opening.data import open_store
-    from seqdata.opening.dividing import concat, folds, split
-    from seqdata.opening.writing import write_store
+    from seqdata.lightning.predictions.writer import PredictionWriter
+    from seqdata.loading.loader import Loader
+    from seqdata.loading.measure_lengths import measure_lengths
+    from seqdata.loading.transforms.declare import Ragged, columnar
     from seqdata.plan import Plan
     from seqdata.planning.jitter import Jitter
     from seqdata.policies.bucketed import Bucketed
@@ -65,12 +63,14 @@ if TYPE_CHECKING:
     from seqdata.policies.tbptt import TBPTT
     from seqdata.policies.token_budget import TokenBudget
     from seqdata.policies.windows import Windows
-    from seqdata.recurrent.states import LaneStates
+    from seqdata.random_streams import RandomStreams
+    from seqdata.recurrent.lane_states import LaneStates
+    from seqdata.resolve_store import open_store
+    from seqdata.resolve_writer import write_store
     from seqdata.sharing import share
+    from seqdata.split_stores import concat, folds, split
     from seqdata.storage.remote.options import Remote
     from seqdata.storage.views import SequenceStore
-    from seqdata.streams import RandomStreams
-    from seqdata.transforms import Ragged, columnar
     from seqdata.world import World
 
     __version__: str
@@ -147,16 +147,16 @@ _DEFINED_IN = {
     "DataMonitor": "lightning.callbacks.data_monitor",
     "ExactMean": "lightning.metrics",
     "Fixed": "policies.fixed",
-    "LaneStates": "recurrent.states",
+    "LaneStates": "recurrent.lane_states",
     "Jitter": "planning.jitter",
-    "Loader": "loader",
+    "Loader": "loading.loader",
     "Packed": "policies.packed",
     "Plan": "plan",
     "PluginHost": "host",
-    "PredictionWriter": "lightning.prediction",
+    "PredictionWriter": "lightning.predictions.writer",
     "Preemption": "lightning.callbacks.preemption",
-    "Ragged": "transforms",
-    "RandomStreams": "streams",
+    "Ragged": "loading.transforms.declare",
+    "RandomStreams": "random_streams",
     "RankConsistency": "lightning.callbacks.consistency",
     "RankFileLogger": "lightning.callbacks.file_logger",
     "RankMemoryMonitor": "lightning.callbacks.memory_monitor",
@@ -172,16 +172,16 @@ _DEFINED_IN = {
     "Windows": "policies.windows",
     "World": "world",
     "batch_size_fn": "batch",
-    "columnar": "transforms",
-    "concat": "opening.dividing",
-    "folds": "opening.dividing",
+    "columnar": "loading.transforms.declare",
+    "concat": "split_stores",
+    "folds": "split_stores",
     "hookimpl": "hookspecs",
     "length_fn": "batch",
-    "measure_lengths": "measuring",
-    "open_store": "opening.data",
+    "measure_lengths": "loading.measure_lengths",
+    "open_store": "resolve_store",
     "share": "sharing",
-    "split": "opening.dividing",
-    "write_store": "opening.writing",
+    "split": "split_stores",
+    "write_store": "resolve_writer",
 }
 
 
@@ -206,5 +206,5 @@ def __dir__() -> list[str]:
 
 for _name in _OF_ANOTHER_PROJECT:
     if os.path.exists(os.path.join(__path__[0], _name)):
-        importlib.import_module("seqdata.installed").warn_of_foreign_files(__path__[0])
+        importlib.import_module("seqdata.name_conflict").warn_of_foreign_files(__path__[0])
         break

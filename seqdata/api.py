@@ -5,13 +5,13 @@ takes another host as an argument. Place in the flow: the first step of every ru
 and names. Makes: stores, policies, collators.
 """
 
-from seqdata.opening.data import is_map_style, open_store, store_of
-from seqdata.opening.forms import Location, form_of
-from seqdata.opening.hosts import default_host
-from seqdata.opening.members import POLICY_MEMBERS, STORE_MEMBERS
-from seqdata.opening.naming import CollatorLike, resolve_collator, resolve_policy
-from seqdata.opening.stores import opener_of
-from seqdata.opening.writing import write_store
+from seqdata.default_host import default_host
+from seqdata.detect import Location, form_of
+from seqdata.open_location import opener_of
+from seqdata.required_members import POLICY_MEMBERS, STORE_MEMBERS
+from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy
+from seqdata.resolve_store import is_map_style, open_store, store_of
+from seqdata.resolve_writer import write_store
 
 __all__ = [
     "POLICY_MEMBERS",

@@ -13,7 +13,7 @@ from typing import Any
 from seqdata.hookspecs import hookimpl
 
 BACKENDS = {
-    "arrow": "seqdata.storage.arrow:open_arrow",
+    "arrow": "seqdata.storage.arrow.store:open_arrow",
     "foreign": "seqdata.storage.foreign.store:open_foreign",
 }
 POLICIES = {

@@ -9,17 +9,17 @@ import os
 import re
 from pathlib import Path
 
+from seqdata.default_host import default_host
 from seqdata.errors import MissingShardError, RemoteReadError
 from seqdata.host import PluginHost
-from seqdata.opening.hosts import default_host
-from seqdata.storage.foreign.files import SUFFIXES, is_foreign
-from seqdata.storage.location import local_path
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.remote.files import remote_files
-from seqdata.storage.remote.manifests import is_there
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.remote_manifest import is_there
+from seqdata.storage.foreign.file_discovery import SUFFIXES, is_foreign
+from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote, remote_of
+from seqdata.storage.remote.transport import remote_files
 from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.writing.commit import unfinished
+from seqdata.storage.writing.staging_dir import unfinished
 
 Location = str | os.PathLike[str]
 

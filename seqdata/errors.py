@@ -39,7 +39,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Self
 
-from seqdata.installed import require_own_front
+from seqdata.name_conflict import require_own_front
 
 require_own_front()
 

@@ -9,15 +9,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from seqdata.arguments import taken
+from seqdata.default_host import default_host
+from seqdata.detect import Location, form_at
 from seqdata.errors import ConfigError, PluginError
 from seqdata.host import PluginHost
-from seqdata.opening.forms import Location, form_at
-from seqdata.opening.hosts import default_host
-from seqdata.opening.members import STORE_MEMBERS, missing
-from seqdata.opening.options import taken
 from seqdata.protocols import Opener
 from seqdata.readers.binary import READ_BY
-from seqdata.storage.location import local_path
+from seqdata.required_members import STORE_MEMBERS, missing
+from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import is_remote, shown
 from seqdata.storage.views import SequenceStore, whole

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import PlanError
+from seqdata.plan_table import ArrayTable, BatchTable, LaneTable, PlanBatch, gather, part_of
 from seqdata.report import Measures, Report, measure, report_of
-from seqdata.tables import ArrayTable, BatchTable, LaneTable, PlanBatch, gather, part_of
 
 PLAN_VERSION = 1
 """Part of every fingerprint; raised when the same inputs give another plan than before."""

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from seqdata.batch import SequenceBatch
+    from seqdata.batch.batch import SequenceBatch
     from seqdata.index import SequenceIndex
     from seqdata.plan import Plan
-    from seqdata.storage.checking.auditing import Report
+    from seqdata.storage.integrity.audit import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.tables import BatchTable
+from seqdata.plan_table import BatchTable
 
 _NO_NUMBERS = np.empty(0, dtype=np.int64)
 

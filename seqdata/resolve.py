@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from seqdata.default_host import default_host
 from seqdata.errors import ConfigError, PluginError, did_you_mean
 from seqdata.host import PluginHost
-from seqdata.opening.hosts import default_host
-from seqdata.opening.members import POLICY_MEMBERS, missing
 from seqdata.protocols import Collator, Policy
+from seqdata.required_members import POLICY_MEMBERS, missing
 
 CollatorLike = Collator | Callable[[list[dict[str, Any]]], Any]
 """A collator, or a torch ``collate_fn``."""
@@ -82,7 +82,7 @@ def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = 
         )
     if not _takes_one(collator):
         return cast(Collator, collator)
-    from seqdata.collators.samples import Samples  # torch is imported only where it is needed
+    from seqdata.collators.collate_fn import Samples  # torch is imported only where it is needed
 
     return Samples(cast(Callable[..., Any], collator))
 

@@ -14,16 +14,16 @@ import numpy as np
 
 from seqdata.errors import ConfigError
 from seqdata.host import PluginHost
-from seqdata.opening.members import STORE_MEMBERS, missing
-from seqdata.opening.stores import open_location
+from seqdata.open_location import open_location
 from seqdata.protocols import Opener, Store
 from seqdata.readers.tables import by_group
+from seqdata.required_members import STORE_MEMBERS, missing
+from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
-from seqdata.storage.items import as_mapping
-from seqdata.storage.joining import concat_stores
+from seqdata.storage.dataset_items import as_mapping
+from seqdata.storage.inputs import Axes, arrow_table, is_frame
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.tables import Axes, arrow_table, is_frame
 from seqdata.storage.views import SequenceStore, whole
 
 _TORCH_DATASET = "torch.utils.data.dataset"

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from seqdata.arguments import taken
+from seqdata.default_host import default_host
+from seqdata.detect import Location
 from seqdata.errors import ConfigError
-from seqdata.opening.data import are_locations, is_location, is_store, rows_of, store_of
-from seqdata.opening.forms import Location
-from seqdata.opening.hosts import default_host
-from seqdata.opening.options import taken
 from seqdata.protocols import Store, Writing
+from seqdata.resolve_store import are_locations, is_location, is_store, rows_of, store_of
+from seqdata.storage.arrow.write import SHARD_BYTES, write_arrow
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.rows import StoreRows
+from seqdata.storage.store_rows import StoreRows
 from seqdata.storage.views import SequenceStore, whole
-from seqdata.storage.writing.writer import SHARD_BYTES, write_arrow
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, SeqDataWarning
 from seqdata.plan import Plan
-from seqdata.tables import ArrayTable, PlanBatch, lengths_of_rows
+from seqdata.plan_table import ArrayTable, PlanBatch, lengths_of_rows
 from seqdata.world import World
 
 Tail = Literal["fill", "drop", "repeat"]

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seqdata.errors import ConfigError
-from seqdata.opening.data import is_location, is_store, store_of
+from seqdata.resolve_store import is_location, is_store, store_of
 from seqdata.storage import splitting
-from seqdata.storage.joining import concat_stores
+from seqdata.storage.concat import concat_stores
 from seqdata.storage.splitting import Folds
 from seqdata.storage.views import SequenceStore, View
 

@@ -14,8 +14,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.utils.rnn import pad_packed_sequence
 
 from seqdata import TBPTT, Fixed, Loader, Windows
-from seqdata.axes import Axes, unknown_name
-from seqdata.batch import SequenceBatch, batch_size_fn, length_fn
+from seqdata.batch.axes import Axes, unknown_name
+from seqdata.batch.batch import SequenceBatch, batch_size_fn, length_fn
 from seqdata.errors import ConfigError
 
 

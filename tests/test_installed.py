@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import seqdata
-from seqdata import installed
+from seqdata import name_conflict
 
 PACKAGE = Path(seqdata.__file__).parent
 FILES = ("__init__.py", "installed.py", "errors.py")
@@ -62,8 +62,8 @@ def test_a_front_that_was_uninstalled_is_refused_too(folder):
 
 
 def test_the_other_project_is_found_with_its_files(folder, monkeypatch):
-    assert installed.foreign_release() is None
-    assert installed.foreign_files() == []
+    assert name_conflict.foreign_release() is None
+    assert name_conflict.foreign_files() == []
     known = folder / "seqdata-0.2.2.dist-info"
     known.mkdir()
     known.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: seqdata\nVersion: 0.2.2\n")
@@ -71,7 +71,7 @@ def test_the_other_project_is_found_with_its_files(folder, monkeypatch):
     (folder / "seqdata" / "_io").mkdir()
     (folder / "seqdata" / "_io" / "read.py").touch()  # importlib_metadata leaves out what is gone
     monkeypatch.syspath_prepend(folder)
-    assert installed.foreign_release() == "seqdata 0.2.2"
-    assert installed.foreign_files() == []  # it lies elsewhere
-    monkeypatch.setattr(installed, "__file__", str(folder / "seqdata" / "installed.py"))
-    assert installed.foreign_files() == ["seqdata/__init__.py", "seqdata/_io/read.py"]
+    assert name_conflict.foreign_release() == "seqdata 0.2.2"
+    assert name_conflict.foreign_files() == []  # it lies elsewhere
+    monkeypatch.setattr(name_conflict, "__file__", str(folder / "seqdata" / "installed.py"))
+    assert name_conflict.foreign_files() == ["seqdata/__init__.py", "seqdata/_io/read.py"]

@@ -6,9 +6,9 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from seqdata import Loader, Packed, TokenBudget, Windows
+from seqdata.batch.layouts import LAYOUTS
 from seqdata.errors import ConfigError
 from seqdata.policies.bucketed import Bucketed
-from seqdata.ragged import LAYOUTS
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
 

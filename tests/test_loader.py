@@ -18,7 +18,7 @@ from seqdata.errors import (
     ResumeError,
     SeqDataWarning,
 )
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget

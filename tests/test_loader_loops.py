@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore

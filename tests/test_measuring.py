@@ -8,19 +8,19 @@ import stat
 import numpy as np
 import pytest
 
+from seqdata.api import open_store
+from seqdata.code_digest import code_digest
 from seqdata.errors import ConfigError, DecodeError, WorkerDiedError
-from seqdata.identity import code_digest
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.loader import Loader
-from seqdata.measuring import RUN, measure_lengths
-from seqdata.opening import open_store
+from seqdata.loading.loader import Loader
+from seqdata.loading.measure_lengths import RUN, measure_lengths
+from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import take, where
-from seqdata.storage.writing.writer import write_arrow
-from seqdata.transforms import Ragged, columnar
 
 COUNT = RUN * 2 + 5
 

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from seqdata.errors import ConfigError, IncompleteDatasetError, PluginError
-from seqdata.hookspecs import hookimpl
-from seqdata.host import PluginHost
-from seqdata.opening import (
+from seqdata.api import (
     default_host,
     form_of,
     open_store,
@@ -20,6 +17,9 @@ from seqdata.opening import (
     store_of,
     write_store,
 )
+from seqdata.errors import ConfigError, IncompleteDatasetError, PluginError
+from seqdata.hookspecs import hookimpl
+from seqdata.host import PluginHost
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
@@ -276,7 +276,7 @@ def test_opening_and_reading_an_own_store_needs_neither_torch_nor_pyarrow(tmp_pa
     write_store(tmp_path / "store", ROWS)
     code = f"""
 import sys, numpy
-from seqdata.opening import open_store
+from seqdata.api import open_store
 store = open_store({str(tmp_path / "store")!r})
 (column,) = store.read(numpy.array([[1, 1, 4]]), ["x"]).values()
 assert column[0].tolist() == [1, 2, 3]

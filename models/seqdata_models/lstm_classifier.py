@@ -15,13 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqdata import SequenceBatch
-from seqdata_models.functional import (
-    Layout,
-    check_layout,
-    last_valid,
-    linear_exactly,
-    run_dense,
-)
+from seqdata_models.functional import Layout, check_layout, last_valid, linear_exactly, run_dense
 from seqdata_models.metrics import ExactMean
 
 

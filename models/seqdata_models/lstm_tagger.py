@@ -13,13 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_packed_sequence
 
 from seqdata import SequenceBatch
-from seqdata_models.functional import (
-    Layout,
-    check_layout,
-    linear_exactly,
-    run_dense,
-    token_nll,
-)
+from seqdata_models.functional import Layout, check_layout, linear_exactly, run_dense, token_nll
 from seqdata_models.metrics import ExactMean
 
 

@@ -10,15 +10,7 @@ import pytest
 import torch
 from seqdata_models import Seq2SeqLSTM
 
-from seqdata import (
-    Bucketed,
-    Fixed,
-    Loader,
-    SequenceBatch,
-    SequenceDataModule,
-    World,
-    write_store,
-)
+from seqdata import Bucketed, Fixed, Loader, SequenceBatch, SequenceDataModule, World, write_store
 
 TOKENS = 6
 Pair = dict[str, np.ndarray]

@@ -14,14 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from seqdata_models import StatefulLM, StatefulTagger
 from torch import Tensor, nn
 
-from seqdata import (
-    TBPTT,
-    ConfigError,
-    LaneStates,
-    Loader,
-    RescaleLearningRate,
-    SequenceDataModule,
-)
+from seqdata import TBPTT, ConfigError, LaneStates, Loader, RescaleLearningRate, SequenceDataModule
 
 TOKENS, LANES, CHUNK = 11, 4, 8
 RANDOM = np.random.default_rng(0)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from seqdata.axes import Axes, AxisMap, FieldMap, unknown_name
-from seqdata.batch_faults import ON_CPU, ON_DEVICE, faults, shape_of
+from seqdata.batch.axes import Axes, AxisMap, FieldMap, unknown_name
+from seqdata.batch.layouts import LayoutName, check_layout, edges, flat_of, laid_out, packed
+from seqdata.batch.validation import ON_CPU, ON_DEVICE, faults, shape_of
 from seqdata.errors import ConfigError, UnknownNameError
-from seqdata.ragged import LayoutName, check_layout, edges, flat_of, laid_out, packed
 
 _OF_LANES = ("weight", "lanes", "reset")
 _LATE = (*ON_CPU, *ON_DEVICE, "segments", "lengths_of")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 if TYPE_CHECKING:
-    from seqdata.batch import SequenceBatch
+    from seqdata.batch.batch import SequenceBatch
 
 ON_CPU = ("lengths", "ids", "start", "positions")
 """int64 (r,), on the CPU wherever the data is."""

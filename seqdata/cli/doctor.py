@@ -15,12 +15,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from seqdata.cli.checkup.data import data_findings, opened
-from seqdata.cli.checkup.finding import Finding
-from seqdata.cli.checkup.machine import machine_findings, this_machine
-from seqdata.cli.checkup.software import plugin_findings, software_findings
-from seqdata.cli.console import DATA, backend_option, console, examples, reporting
-from seqdata.opening.hosts import default_host
+from seqdata.cli._doctor.data import data_findings, opened
+from seqdata.cli._doctor.finding import Finding
+from seqdata.cli._doctor.machine import machine_findings, this_machine
+from seqdata.cli._doctor.software import plugin_findings, software_findings
+from seqdata.cli._report.console import DATA, backend_option, console, examples, reporting
+from seqdata.default_host import default_host
 
 _RUN_FILE = "seqdata-run.yaml"
 _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
@@ -85,8 +85,8 @@ def _of_data(location: str, backend: str | None) -> tuple[int, list[Finding]]:
 
 def _of_run(path: Path, backend: str | None) -> tuple[int, int, list[Finding]]:
     # torch is imported only where a run is looked at
-    from seqdata.cli.checkup.settings import settings_findings
-    from seqdata.lightning.replay.run_file import RunFile, paths_of
+    from seqdata.cli._doctor.run_settings import settings_findings
+    from seqdata.runs.run_file import RunFile, paths_of
 
     file = RunFile.read(path)
     found, shards, train = list[Finding](), 0, None

@@ -14,9 +14,9 @@ from multiprocessing import get_context
 
 import click
 
-from seqdata.cli.console import backend_option, console, examples, reporting, size
+from seqdata.cli._report.console import backend_option, console, examples, reporting, size
 from seqdata.errors import ConfigError
-from seqdata.opening.stores import opener_of
+from seqdata.open_location import opener_of
 from seqdata.protocols import Indexing
 from seqdata.storage.remote.urls import without_secrets
 

@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from seqdata.cli.console import backend_option, console, examples, reporting
-from seqdata.cli.figures import WorldFigures, idle_share, world_figures
-from seqdata.cli.lane_picture import draw_lanes
-from seqdata.cli.ledger import STDOUT, ledger, write_ledger
-from seqdata.cli.picture import draw_plan
+from seqdata.cli._report.console import backend_option, console, examples, reporting
+from seqdata.cli._report.lane_plot import draw_lanes
+from seqdata.cli._report.ledger import STDOUT, ledger, write_ledger
+from seqdata.cli._report.padding_plot import draw_plan
+from seqdata.cli._report.statistics import WorldFigures, idle_share, world_figures
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
-from seqdata.opening.data import open_store
-from seqdata.opening.naming import resolve_policy
 from seqdata.plan import Plan
-from seqdata.planning.making import describe
+from seqdata.planning.build import describe
 from seqdata.report import Measures
+from seqdata.resolve import resolve_policy
+from seqdata.resolve_store import open_store
 from seqdata.sharing import Tail
 
 _DEFAULT = "token-budget"

@@ -12,8 +12,8 @@ import click
 from rich.table import Table
 
 from seqdata.builtin import BACKENDS, COLLATORS, POLICIES, READERS
-from seqdata.cli.console import DATA, console, examples, reporting
-from seqdata.opening.hosts import default_host
+from seqdata.cli._report.console import DATA, console, examples, reporting
+from seqdata.default_host import default_host
 
 _OWN = {"backends": BACKENDS, "policies": POLICIES, "collators": COLLATORS, "readers": READERS}
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from seqdata.cli.console import DATA, backend_option, console, examples, reporting
+from seqdata.cli._report.console import DATA, backend_option, console, examples, reporting
 
 _SHOWN = 32  # sequences of a table; --json has all
 _FIGURES = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
@@ -68,9 +68,9 @@ def replay(
     the exit code is then 1.
     """
     # torch is imported only when a batch is made
-    from seqdata.cli.batches import batch_figures, save_batch
-    from seqdata.lightning.replay.course import Wanted, described, made_again
-    from seqdata.lightning.replay.from_file import replay_from
+    from seqdata.cli._report.batch import batch_figures, save_batch
+    from seqdata.runs.locate_batch import Wanted, described, made_again
+    from seqdata.runs.replay import replay_from
 
     made = replay_from(config, Wanted(**_given(which)), kind, name, backend=backend)
     player, found = made.player, made.found

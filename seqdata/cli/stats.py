@@ -14,11 +14,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from seqdata.cli.console import backend_option, console, examples, reporting, size
-from seqdata.cli.figures import LengthFigures, length_figures
-from seqdata.cli.values import MOST_BYTES, ValueCounts, count_values, float_bytes
-from seqdata.opening.data import open_store
+from seqdata.cli._report.console import backend_option, console, examples, reporting, size
+from seqdata.cli._report.non_finite import MOST_BYTES, ValueCounts, count_values, float_bytes
+from seqdata.cli._report.statistics import LengthFigures, length_figures
 from seqdata.protocols import Field, Store
+from seqdata.resolve_store import open_store
 from seqdata.storage.remote.urls import is_remote, without_secrets
 
 _BAR = 40

@@ -23,21 +23,21 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from seqdata.cli.console import DATA, backend_option, console, examples, reporting, size
+from seqdata.cli._report.console import DATA, backend_option, console, examples, reporting, size
+from seqdata.detect import form_of
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
-from seqdata.opening.data import open_store
-from seqdata.opening.forms import form_of
-from seqdata.opening.stores import opener_of
+from seqdata.open_location import opener_of
 from seqdata.protocols import Auditing
-from seqdata.storage.checking.auditing import Report, Told, audit, bytes_of, keep_bad
-from seqdata.storage.checking.reading_all import read_all
-from seqdata.storage.location import local_path
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.parsing import load_manifest
-from seqdata.storage.remote.auditing import audit_remote
-from seqdata.storage.remote.files import RemoteFiles, remote_files
-from seqdata.storage.remote.manifests import manifest_at
+from seqdata.resolve_store import open_store
+from seqdata.storage.arrow.audit_remote import audit_remote
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.remote_manifest import manifest_at
+from seqdata.storage.integrity.audit import Report, Told, audit, bytes_of, keep_bad
+from seqdata.storage.integrity.audit_by_reading import read_all
+from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.transport import RemoteFiles, remote_files
 from seqdata.storage.remote.urls import is_remote, without_secrets
 
 _SHOWN = 20  # findings of one file; --json has more

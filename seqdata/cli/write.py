@@ -14,23 +14,23 @@ from pathlib import Path
 import click
 
 from seqdata.builtin import READERS
-from seqdata.cli.console import backend_option, console, examples, reporting, size
+from seqdata.cli._report.console import backend_option, console, examples, reporting, size
 from seqdata.cli.stats import describe_store, field_text
+from seqdata.default_host import default_host
+from seqdata.detect import form_of
 from seqdata.errors import ConfigError, MissingShardError, SeqDataError
 from seqdata.host import PluginHost
-from seqdata.opening.data import open_store
-from seqdata.opening.forms import form_of
-from seqdata.opening.hosts import default_host
-from seqdata.opening.writing import write_store
 from seqdata.protocols import Reader, Store
 from seqdata.readers.binary import refuse_binary
 from seqdata.readers.source import ReadOptions, SourceFile, endings, find_files
-from seqdata.storage.location import local_path
-from seqdata.storage.manifest import MANIFEST
+from seqdata.resolve_store import open_store
+from seqdata.resolve_writer import write_store
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.write import SHARD_BYTES
+from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.urls import is_remote, shown
 from seqdata.storage.writing.progress import Bar, told
-from seqdata.storage.writing.whole import left_behind
-from seqdata.storage.writing.writer import SHARD_BYTES
+from seqdata.storage.writing.staged_shards import left_behind
 
 STORE = "store"
 _TAR = ".tar"

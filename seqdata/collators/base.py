@@ -13,8 +13,8 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from seqdata.axes import Axes
-from seqdata.batch import SequenceBatch
+from seqdata.batch.axes import Axes
+from seqdata.batch.batch import SequenceBatch
 from seqdata.protocols import Column, Columns
 
 Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]

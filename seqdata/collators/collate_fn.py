@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes
-from seqdata.batch import SequenceBatch
+from seqdata.batch.axes import Axes
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.protocols import Columns
-from seqdata.storage.items import ItemForm, ValueForm
+from seqdata.storage.dataset_items import ItemForm, ValueForm
 
 COLLATED = "collated"
 """Where ``batch.data`` holds what the function gave."""

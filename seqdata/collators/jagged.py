@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from seqdata.batch import SequenceBatch
-from seqdata.collating import Allocate, fill_flat
+from seqdata.batch.batch import SequenceBatch
+from seqdata.collators.base import Allocate, fill_flat
 from seqdata.protocols import Columns
 
 

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqdata.axes import TARGETS, unknown_name
-from seqdata.batch import SequenceBatch
-from seqdata.collating import Allocate, lengths_of_rows, per_sequence, rows_of, texts
+from seqdata.batch.axes import TARGETS, unknown_name
+from seqdata.batch.batch import SequenceBatch
+from seqdata.collators.base import Allocate, lengths_of_rows, per_sequence, rows_of, texts
 from seqdata.errors import ConfigError
+from seqdata.plan_table import running
 from seqdata.protocols import Column, Columns
-from seqdata.tables import running
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from seqdata.kernel.choose import Checks, Source
-from seqdata.kernel.rows import Loan, Packed
+from seqdata.kernel.dispatch import Checks, Source
+from seqdata.kernel.pack_rows import Loan, Packed
 
 def source(
     values: tuple[Any, ...],

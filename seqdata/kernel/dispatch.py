@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any, NewType, Protocol, cast
 
 from seqdata.errors import ConfigError
-from seqdata.kernel import twin
-from seqdata.kernel.rows import Loan, Packed
+from seqdata.kernel import numpy_kernel
+from seqdata.kernel.pack_rows import Loan, Packed
 
 Source = NewType("Source", object)
 """What ``source`` gives and ``fill`` takes; nobody else looks inside."""
@@ -152,7 +152,7 @@ def kernel() -> Kernel:
         raise ConfigError(
             f"kernel: `SEQDATA_KERNEL` is {wanted!r}, must be 'c' or 'numpy'; unset it"
         )
-    numpy = cast("Kernel", twin)
+    numpy = cast("Kernel", numpy_kernel)
     if wanted == "numpy":
         return numpy
     try:
@@ -168,4 +168,4 @@ def kernel() -> Kernel:
 
 def kernel_name() -> str:
     """Give the name of the kernel in use: ``"c"``, or ``"numpy"``, which is slower."""
-    return "numpy" if kernel() is cast("Kernel", twin) else "c"
+    return "numpy" if kernel() is cast("Kernel", numpy_kernel) else "c"

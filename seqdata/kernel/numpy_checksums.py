@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.sums import Sum, sum_of
+from seqdata.kernel.checksum_functions import Sum, sum_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.rows import pack as pack
-from seqdata.kernel.sums import algorithms as algorithms
-from seqdata.kernel.sums import checksums as checksums
-from seqdata.kernel.twin_checks import TwinChecks, checks_of
+from seqdata.kernel.checksum_functions import algorithms as algorithms
+from seqdata.kernel.checksum_functions import checksums as checksums
+from seqdata.kernel.numpy_checksums import TwinChecks, checks_of
+from seqdata.kernel.pack_rows import pack as pack
 
 POPULATE_READ = 22  # MADV_POPULATE_READ, which the mmap module does not name
 _NOTHING = np.zeros(1, dtype=np.uint8)

@@ -24,7 +24,7 @@ from seqdata.lightning.adapter import (
     loop_states,
     take_back_failed_step,
 )
-from seqdata.lightning.cursor import Place
+from seqdata.runs.run_state import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from seqdata.lightning.adapter import Counters
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A point in a run: ``position`` batches of the plan of ``epoch`` are trained."""
-
-    epoch: int = 0
-    position: int = 0
-
-    @property
-    def next_epoch(self) -> Place:
-        """The start of the epoch after this one."""
-        return Place(self.epoch + 1, 0)
+from seqdata.runs.run_state import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +26,7 @@ class Cursor:
         stride: Batches of the plan that one step of all ranks trains.
     """
 
-    start: Place = Place()
+    start: Place = Place()  # noqa: RUF009 (a frozen value)
     trained: int | None = None
     batches: int = 0
     stride: int = 1

@@ -14,35 +14,36 @@ from typing import Any, Self, cast, get_args
 
 from lightning.pytorch import LightningDataModule
 
-from seqdata.batch import SequenceBatch
+from seqdata.arguments import check_arguments
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, SeqDataError
-from seqdata.lightning import accumulation, adapter, lane_states, preflight
-from seqdata.lightning.agreement import agree
-from seqdata.lightning.explaining import explain_evaluation
-from seqdata.lightning.loader import (
+from seqdata.lightning import accumulation, adapter, lane_checkpoint
+from seqdata.lightning.error_context import explain_evaluation
+from seqdata.lightning.policy_names import PolicyName, register
+from seqdata.lightning.ranks import environment
+from seqdata.lightning.ranks.collect import agree
+from seqdata.lightning.ranks.coordinator import PartNotice, Together
+from seqdata.lightning.train_run import TrainRun
+from seqdata.lightning.trainer_loader import (
     Drawn,
     EpochAfterEpoch,
     Iteration,
     TrainerLoader,
     first_epoch,
 )
-from seqdata.lightning.options import DataOptions, Kind, Location, Locations, OnChanged
-from seqdata.lightning.replay.course import Course, Wanted, locate, made_again
-from seqdata.lightning.replay.record import RunRecord, installed_versions
-from seqdata.lightning.replay.run_file import RunFile
-from seqdata.lightning.run import TrainRun
-from seqdata.lightning.short_names import PolicyName, register
-from seqdata.lightning.state import RunState
-from seqdata.lightning.stock import Circumstances, Stock
-from seqdata.lightning.together import PartNotice, Together
+from seqdata.loading.engine import Player
+from seqdata.loading.error_log import MAX_ERRORS
 from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError
-from seqdata.loading.player import Player
-from seqdata.loading.tally import MAX_ERRORS
-from seqdata.loading.values import DTypes
-from seqdata.opening.naming import CollatorLike
-from seqdata.opening.options import check_arguments
+from seqdata.loading.value_options import DTypes
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
+from seqdata.resolve import CollatorLike
+from seqdata.runs.data_sources import Circumstances, Stock
+from seqdata.runs.locate_batch import Course, Wanted, locate, made_again
+from seqdata.runs.options import DataOptions, Kind, Location, Locations, OnChanged
+from seqdata.runs.run_file import RunFile
+from seqdata.runs.run_record import RunRecord, installed_versions
+from seqdata.runs.run_state import RunState
 from seqdata.sharing import Tail
 from seqdata.world import World
 
@@ -183,7 +184,8 @@ class SequenceDataModule(LightningDataModule):
             agree(world, facts, error)
         else:
             device = None if self.trainer is None else self.trainer.strategy.root_device
-            agree(world, {**preflight.versions(), **facts}, error, noted=preflight.settings(device))
+            noted = environment.settings(device)
+            agree(world, {**environment.versions(), **facts}, error, noted=noted)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a fit was saved; outside a fit nothing is kept.
@@ -193,7 +195,7 @@ class SequenceDataModule(LightningDataModule):
         """
         if self._run is not None and adapter.is_fitting(self.trainer):
             self._run.load(RunState.of_dict(state_dict))
-            lane_states.restore(self._run.trainer, self._run.here(), state_dict)
+            lane_checkpoint.restore(self._run.trainer, self._run.here(), state_dict)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the plan and what it is made from: equal on all ranks, 1 kB of JSON.
@@ -203,7 +205,7 @@ class SequenceDataModule(LightningDataModule):
         run = self._run
         if run is None:
             return {}
-        lanes = lane_states.saved(run.trainer, run.here(), self._together)
+        lanes = lane_checkpoint.saved(run.trainer, run.here(), self._together)
         return {**run.state().as_dict(), **lanes}
 
     def train_dataloader(self) -> TrainerLoader:

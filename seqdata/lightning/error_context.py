@@ -10,7 +10,7 @@ from lightning.pytorch import Trainer
 
 from seqdata.errors import SEE, step_line
 from seqdata.lightning import adapter
-from seqdata.lightning.loader import Iteration, TrainerLoader
+from seqdata.lightning.trainer_loader import Iteration, TrainerLoader
 
 
 def explain_evaluation(trainer: Trainer | None, exception: BaseException) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from seqdata.lightning.channel import Counting
-from seqdata.lightning.cursor import Place
-from seqdata.lightning.loader import Drawn, Handed
-from seqdata.loading.player import Player
+from seqdata.lightning.ranks.lockstep import Counting
+from seqdata.lightning.trainer_loader import Drawn, Handed
+from seqdata.loading.engine import Player
+from seqdata.runs.run_state import Place
 
 _KEPT = 2  # the batch in hand may be trained or not
 

@@ -16,9 +16,9 @@ from lightning.pytorch import Trainer
 from torch import nn
 
 from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning
-from seqdata.lightning.cursor import Place
-from seqdata.lightning.together import Together
-from seqdata.recurrent.states import LaneStates
+from seqdata.lightning.ranks.coordinator import Together
+from seqdata.recurrent.lane_states import LaneStates
+from seqdata.runs.run_state import Place
 
 KEY = "lanes"
 _TABLE = "train"

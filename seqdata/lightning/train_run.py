@@ -15,16 +15,16 @@ from lightning.pytorch import Trainer
 
 from seqdata.errors import SEE, ConfigError, ResumeError, SeqDataError, SeqDataWarning, step_line
 from seqdata.lightning import adapter
-from seqdata.lightning.agreement import agree
-from seqdata.lightning.cursor import Cursor, Place
+from seqdata.lightning.counter_repair import CounterRepair, Resume, of_two_runs
+from seqdata.lightning.cursor import Cursor
 from seqdata.lightning.error_count import ErrorCount
-from seqdata.lightning.loader import Iteration, Start
-from seqdata.lightning.options import DataOptions
-from seqdata.lightning.repairs import CounterRepair, Resume, of_two_runs
-from seqdata.lightning.replay.course import Course
-from seqdata.lightning.state import RunState, shortened
+from seqdata.lightning.ranks.collect import agree
+from seqdata.lightning.trainer_loader import Iteration, Start
+from seqdata.loading.engine import Player
 from seqdata.loading.options import Update
-from seqdata.loading.player import Player
+from seqdata.runs.locate_batch import Course
+from seqdata.runs.options import DataOptions
+from seqdata.runs.run_state import Place, RunState, shortened
 from seqdata.world import World
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.lightning.cursor import Place
+from seqdata.loading.engine import Player
+from seqdata.loading.epoch_batches import Played
 from seqdata.loading.options import Update
-from seqdata.loading.played import Played
-from seqdata.loading.player import Player
+from seqdata.runs.run_state import Place
 
 MARKER = {"seqdata": 1}
 """All that a loader puts into a checkpoint; the place is the DataModule's to know."""

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import TARGETS, Axes
+from seqdata.batch.axes import TARGETS, Axes
 from seqdata.errors import DataError, SeqDataError
-from seqdata.loading.fetching import Fetching
+from seqdata.loading.fetcher import Fetching
 from seqdata.loading.options import OnError
-from seqdata.loading.request import Request
-from seqdata.loading.values import Values
+from seqdata.loading.step_requests import Request
+from seqdata.loading.value_options import Values
 from seqdata.protocols import Columns, Field
 from seqdata.sharing import Step
-from seqdata.storage.pieces import PieceColumn
-from seqdata.storage.schema import TEXTS
+from seqdata.storage.array_column import PieceColumn
+from seqdata.storage.fields import TEXTS
 
 _TRIES = 16  # sequences that are transformed to see what a transform makes
 

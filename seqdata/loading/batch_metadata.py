@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes
-from seqdata.batch import SequenceBatch
-from seqdata.loading.lane_heads import context_of, firsts_of, heads_of, segments_of
+from seqdata.batch.axes import Axes
+from seqdata.batch.batch import SequenceBatch
+from seqdata.loading.lane_metadata import context_of, firsts_of, heads_of, segments_of
 from seqdata.plan import Plan
+from seqdata.plan_table import ArrayTable
 from seqdata.sharing import Step, Steps
-from seqdata.tables import ArrayTable
 
 
 def head_of(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> SequenceBatch:

@@ -17,33 +17,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.batch import SequenceBatch
-from seqdata.collating import Allocating, Splitting
+from seqdata.batch.batch import SequenceBatch
+from seqdata.collators.base import Allocating, Splitting
+from seqdata.collators.collate_fn import COLLATED, Samples
 from seqdata.collators.padded import Padded
-from seqdata.collators.samples import COLLATED, Samples
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.loading.assembly import Assembly, Tools
-from seqdata.loading.expecting import teller_of
-from seqdata.loading.fetching import Fetching
-from seqdata.loading.occurrences import Crops, Occurrences, occurrences_of
+from seqdata.loading.buffer_pool import BlockPool
+from seqdata.loading.epoch_batches import Played
+from seqdata.loading.fetcher import Fetching
+from seqdata.loading.field_reader import Reading, reading_of
 from seqdata.loading.options import PlayOptions, Update
 from seqdata.loading.output import Output, output_of
 from seqdata.loading.pinning import check_device, pinned
-from seqdata.loading.played import Played
-from seqdata.loading.pool import BlockPool
+from seqdata.loading.pipeline import Assembly, Tools
 from seqdata.loading.prefetch import Ahead, Recipe
-from seqdata.loading.reading import Reading, reading_of
-from seqdata.loading.transforming import transforming_of
-from seqdata.loading.values import Values
-from seqdata.loading.workers.crews import Crews
+from seqdata.loading.prefetch_hints import teller_of
+from seqdata.loading.transforms.apply import transforming_of
+from seqdata.loading.transforms.rng import Crops, Occurrences, occurrences_of
+from seqdata.loading.value_options import Values
+from seqdata.loading.workers.pool_cache import Crews
 from seqdata.plan import Plan
-from seqdata.planning.making import describe
+from seqdata.planning.build import describe
 from seqdata.policies.windows import Windows
 from seqdata.protocols import Collator, Policy, Store, Varying
 from seqdata.sharing import RankPlan, share, steps_of
 from seqdata.storage.dataset import DatasetStore
-from seqdata.storage.items import ItemForm
+from seqdata.storage.dataset_items import ItemForm
 from seqdata.storage.views import View
 
 _KEPT_PLANS = 2

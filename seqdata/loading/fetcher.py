@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from seqdata.axes import Axes
-from seqdata.loading.reading import Reading
-from seqdata.loading.request import Request
-from seqdata.loading.transforming import Transforming
-from seqdata.loading.values import Values
+from seqdata.batch.axes import Axes
+from seqdata.loading.field_reader import Reading
+from seqdata.loading.step_requests import Request
+from seqdata.loading.transforms.apply import Transforming
+from seqdata.loading.value_options import Values
 from seqdata.protocols import Columns
 
 

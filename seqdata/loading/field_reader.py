@@ -15,15 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import TARGETS, Axes, unknown_name
+from seqdata.batch.axes import TARGETS, Axes, unknown_name
+from seqdata.code_digest import code_digest
 from seqdata.errors import ConfigError, did_you_mean
-from seqdata.identity import code_digest
 from seqdata.index import RUN, LengthMap, SequenceIndex
 from seqdata.loading.options import PlayOptions
+from seqdata.loading.transforms.declare import (
+    axes_of,
+    check_transform,
+    is_bounded,
+    lengths_of,
+    name_of,
+)
 from seqdata.protocols import Store
-from seqdata.storage.schema import TEXTS, default_axis
+from seqdata.storage.fields import TEXTS, default_axis
 from seqdata.storage.views import carried_of, stored_of
-from seqdata.transforms import axes_of, check_transform, is_bounded, lengths_of, name_of
 
 _MOST_NAME, _DIGITS = 120, 16  # of a transform in a state
 

@@ -12,11 +12,11 @@ from itertools import pairwise, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes
-from seqdata.batch import SequenceBatch
+from seqdata.batch.axes import Axes
+from seqdata.batch.batch import SequenceBatch
 from seqdata.plan import Plan
+from seqdata.plan_table import ArrayTable
 from seqdata.sharing import Steps
-from seqdata.tables import ArrayTable
 
 
 def heads_of(

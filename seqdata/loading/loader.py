@@ -14,24 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from seqdata.arguments import check_arguments
+from seqdata.default_host import default_host
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
-from seqdata.loading.options import (
-    PREFETCH,
-    STALL_TIMEOUT,
-    OnError,
-    PlayOptions,
-    Update,
-)
-from seqdata.loading.played import Played
-from seqdata.loading.player import Player
-from seqdata.loading.tally import MAX_ERRORS, Tally
-from seqdata.loading.values import DTypes, Values
-from seqdata.opening.data import store_of
-from seqdata.opening.hosts import default_host
-from seqdata.opening.naming import CollatorLike, resolve_collator, resolve_policy
-from seqdata.opening.options import check_arguments
+from seqdata.loading.engine import Player
+from seqdata.loading.epoch_batches import Played
+from seqdata.loading.error_log import MAX_ERRORS, Tally
+from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError, PlayOptions, Update
+from seqdata.loading.value_options import DTypes, Values
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
+from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy
+from seqdata.resolve_store import store_of
 from seqdata.sharing import RankPlan, Tail
 from seqdata.world import World
 

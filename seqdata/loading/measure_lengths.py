@@ -20,26 +20,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes
+from seqdata.batch.axes import Axes
+from seqdata.code_digest import code_digest
 from seqdata.errors import ConfigError
-from seqdata.identity import code_digest
 from seqdata.index import DEFAULT_AXIS
-from seqdata.loading.occurrences import occurrences_of
+from seqdata.loading.field_reader import Reading, whole_reading
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.reading import Reading, whole_reading
-from seqdata.loading.request import Request
-from seqdata.loading.results import Results
-from seqdata.loading.transforming import Transforming, transforming_of
-from seqdata.loading.workers.crews import Crews
-from seqdata.opening.data import store_of
+from seqdata.loading.step_requests import Request
+from seqdata.loading.transforms.apply import Transforming, transforming_of
+from seqdata.loading.transforms.declare import lengths_of, name_of
+from seqdata.loading.transforms.results import Results
+from seqdata.loading.transforms.rng import occurrences_of
+from seqdata.loading.workers.pool_cache import Crews
 from seqdata.protocols import Columns, Store, Transform
-from seqdata.storage.arrow import ArrowStore
-from seqdata.storage.pieces import PieceColumn
-from seqdata.storage.sealing import keep_sealed, read_sealed
-from seqdata.storage.selecting import Carried
+from seqdata.resolve_store import store_of
+from seqdata.storage.array_column import PieceColumn
+from seqdata.storage.arrow.store import ArrowStore
+from seqdata.storage.digest_trailer import keep_sealed, read_sealed
+from seqdata.storage.lengths import narrow
+from seqdata.storage.selection import Carried
 from seqdata.storage.views import View, carried_of, carrying
-from seqdata.storage.writing.lengths import narrow
-from seqdata.transforms import lengths_of, name_of
 
 RUN = 64  # sequences that are transformed together
 _LENGTHS = "lengths"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from seqdata.errors import ConfigError
-from seqdata.loading.tally import Tally
-from seqdata.loading.values import Values
+from seqdata.loading.error_log import Tally
+from seqdata.loading.value_options import Values
 from seqdata.plan import Plan
 from seqdata.protocols import Collator, Transform
 from seqdata.sharing import Tail

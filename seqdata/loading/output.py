@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.axes import unknown_name
-from seqdata.batch import SequenceBatch
+from seqdata.batch.axes import unknown_name
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 
 PARTS = (

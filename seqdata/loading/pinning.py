@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory as _pinned_parts
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 
 

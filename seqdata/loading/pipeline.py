@@ -11,21 +11,21 @@ from typing import Any
 
 from torch import Tensor
 
-from seqdata.axes import Axes
-from seqdata.batch import SequenceBatch
-from seqdata.collating import Splitting
+from seqdata.batch.axes import Axes
+from seqdata.batch.batch import SequenceBatch
+from seqdata.collators.base import Splitting
 from seqdata.errors import SEE, SeqDataError, step_line
-from seqdata.loading.fetching import Fetching
-from seqdata.loading.head import delivered
-from seqdata.loading.made import Made, Making
-from seqdata.loading.mending import is_about_data, mend, shortened
-from seqdata.loading.occurrences import Occurrences
+from seqdata.loading.bad_sequences import is_about_data, mend, shortened
+from seqdata.loading.batch_metadata import delivered
+from seqdata.loading.error_log import Tally
+from seqdata.loading.fetcher import Fetching
 from seqdata.loading.options import OnError, Update
 from seqdata.loading.output import Output
-from seqdata.loading.ranges import COLLATE, FETCH, ranged
-from seqdata.loading.request import Request
-from seqdata.loading.streaming import narrowed
-from seqdata.loading.tally import Tally
+from seqdata.loading.profiler_ranges import COLLATE, FETCH, ranged
+from seqdata.loading.shifted_stream import narrowed
+from seqdata.loading.step_preparer import Made, Making
+from seqdata.loading.step_requests import Request
+from seqdata.loading.transforms.rng import Occurrences
 from seqdata.protocols import Collator
 from seqdata.sharing import RankPlan, Step
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Generic, TypeVar
 
-from seqdata.loading.threads import start
+from seqdata.loading.start_thread import start
 
 Item = TypeVar("Item")
 GROUP_BYTES = 1 << 20

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import TARGETS, Axes
+from seqdata.batch.axes import TARGETS, Axes
+from seqdata.plan_table import ArrayTable, PlanBatch, running
 from seqdata.protocols import Column, Columns
 from seqdata.sharing import Step, Steps
-from seqdata.storage.pieces import PieceColumn
-from seqdata.tables import ArrayTable, PlanBatch, running
+from seqdata.storage.array_column import PieceColumn
 
 
 def plain(step: Step) -> Step:

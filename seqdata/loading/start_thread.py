@@ -10,7 +10,7 @@ import mmap
 import threading
 
 from seqdata.errors import ConfigError
-from seqdata.storage.location import limit_of
+from seqdata.storage.local_files import limit_of
 
 _MAPPINGS = 16  # that a thread needs for its stack and first objects, and some more
 

@@ -16,16 +16,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.batch import SequenceBatch
-from seqdata.loading.head import head_of
-from seqdata.loading.lane_heads import heads_of, widths_of
-from seqdata.loading.occurrences import Occurrences
-from seqdata.loading.reading import Reading
-from seqdata.loading.request import Request
-from seqdata.loading.streaming import bounds_of, plain, whole_rows
+from seqdata.batch.batch import SequenceBatch
+from seqdata.loading.batch_metadata import head_of
+from seqdata.loading.field_reader import Reading
+from seqdata.loading.lane_metadata import heads_of, widths_of
+from seqdata.loading.shifted_stream import bounds_of, plain, whole_rows
+from seqdata.loading.step_requests import Request
+from seqdata.loading.transforms.rng import Occurrences
 from seqdata.plan import Plan
+from seqdata.plan_table import ArrayTable
 from seqdata.sharing import RankPlan, Step, Steps
-from seqdata.tables import ArrayTable
 
 _ROWS = 1 << 13  # of lanes that are described at once
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes, unknown_name
+from seqdata.batch.axes import Axes, unknown_name
 from seqdata.errors import ConfigError, DecodeError, Fact
-from seqdata.loading.request import Request
+from seqdata.loading.step_requests import Request
 from seqdata.protocols import Column, Columns, Store
-from seqdata.storage.schema import NUMBERS
+from seqdata.storage.fields import NUMBERS
 from seqdata.storage.views import place_of
 
 DTypes = str | Mapping[str, str]

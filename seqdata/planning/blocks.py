@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.plan_table import ArrayTable, PlanBatch, running
 from seqdata.planning.items import Items
-from seqdata.planning.order import arrange, group_size
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.tables import ArrayTable, PlanBatch, running
+from seqdata.planning.shuffle import arrange, group_size
 
 MAX_BLOCK = 1 << 18
 _KEPT_BLOCKS = 3

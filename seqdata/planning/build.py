@@ -15,11 +15,11 @@ import numpy as np
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import PLAN_VERSION, Origin, Plan
+from seqdata.plan_table import BatchTable
 from seqdata.planning.blocks import Cutter, block_table, counts_of
 from seqdata.planning.items import Items, WholeSequences, find
 from seqdata.planning.randomness import Draw
 from seqdata.report import Report, report_of
-from seqdata.tables import BatchTable
 
 _LATER = ("keep",)
 """Options of policies that came after states had been saved: left unsaid at their defaults."""

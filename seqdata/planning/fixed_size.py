@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut
 from seqdata.planning.items import Items
-from seqdata.planning.order import MAX_GROUP
 from seqdata.planning.randomness import Draw, Purpose
+from seqdata.planning.shuffle import MAX_GROUP
 
 Ordering = Callable[[NDArray[np.int64], Draw | None, int], NDArray[np.int64]]
 """``(lengths, draw, block) -> members``: the order in which a block's items are cut."""

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.planning.chunks import UnevenChunks
+from seqdata.plan_table import running
+from seqdata.planning.lanes.chunks import UnevenChunks
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.tables import running
 
 _WORDS = 4  # drawn per length
 _SUMMED = 12  # uniform numbers of 16 bits whose sum is as good as normal, with a deviation of 2^16

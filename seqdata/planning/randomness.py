@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.planning.ranking import stable_order
+from seqdata.planning.stable_sort import stable_order
 
 
 class Purpose(IntEnum):

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from seqdata.errors import PlanError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.cutting import EveryFew, check_count, longest_first
+from seqdata.planning.build import count_blocks, plan_blocks
+from seqdata.planning.fixed_size import EveryFew, check_count, longest_first
 from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
-from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.ranking import stable_order
+from seqdata.planning.stable_sort import stable_order
 
 _ONE = 1 << 30  # lengths are scaled by this, in integers: `log` differs between CPUs
 _NOISE = _ONE // 100

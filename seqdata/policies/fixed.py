@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.cutting import EveryFew, any_order, check_count
+from seqdata.planning.build import count_blocks, plan_blocks
+from seqdata.planning.fixed_size import EveryFew, any_order, check_count
 from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
-from seqdata.planning.making import count_blocks, plan_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
+from seqdata.plan_table import running
+from seqdata.planning.bin_packing import Slots, pack
 from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut, histogram
-from seqdata.planning.cutting import check_count, longest_first
+from seqdata.planning.build import count_blocks, plan_blocks
+from seqdata.planning.fixed_size import check_count, longest_first
 from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
-from seqdata.planning.making import count_blocks, plan_blocks
-from seqdata.planning.packing import Slots, pack
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.tables import running
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.cutting import EveryFew, check_count, longest_first
+from seqdata.planning.build import count_blocks, plan_blocks
+from seqdata.planning.fixed_size import EveryFew, check_count, longest_first
 from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
-from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw
 
 

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Origin, Plan
-from seqdata.planning.chunks import Chunks, UnevenChunks
-from seqdata.planning.cutting import check_count
+from seqdata.plan_table import ArrayTable, running
+from seqdata.planning.build import fingerprint_of, whole_report
+from seqdata.planning.fixed_size import check_count
 from seqdata.planning.items import Empty, Items, WholeSequences, select
 from seqdata.planning.jitter import Jitter
-from seqdata.planning.lanes import Dealt, Limits, deal, queues
-from seqdata.planning.making import fingerprint_of, whole_report
-from seqdata.planning.queued import queued
+from seqdata.planning.lanes.assign import Dealt, Limits, deal, queues
+from seqdata.planning.lanes.chunks import Chunks, UnevenChunks
+from seqdata.planning.lanes.queued import queued
+from seqdata.planning.lanes.step_table import Lanes, RunTable, run_table
+from seqdata.planning.lanes.stream import columns, streamed
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.running import Lanes, RunTable, run_table
-from seqdata.planning.stream import columns, streamed
-from seqdata.tables import ArrayTable, running
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from seqdata.errors import ConfigError, PlanError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut, histogram
-from seqdata.planning.cutting import check_count, longest_first
+from seqdata.planning.build import count_blocks, plan_blocks
+from seqdata.planning.fixed_size import check_count, longest_first
 from seqdata.planning.items import Cost, Empty, Items, Keep, TooLong, WholeSequences, select
-from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw, Purpose
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.cutting import EveryFew, any_order, check_count
+from seqdata.planning.build import count_blocks, plan_blocks
+from seqdata.planning.fixed_size import EveryFew, any_order, check_count
 from seqdata.planning.items import Items, Pieces, number_items
-from seqdata.planning.making import count_blocks, plan_blocks
 from seqdata.planning.randomness import Draw, Purpose
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.readers.columns import Lists, column_of, leave_out, refuse_missing
 from seqdata.readers.source import ReadOptions, SourceFile
-from seqdata.storage.schema import no_such
-from seqdata.storage.tables import without_index
+from seqdata.storage.fields import no_such
+from seqdata.storage.inputs import without_index
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import edges
 from seqdata.errors import PlanError, ResumeError
-from seqdata.ragged import edges
 
 _NOTHING = -1
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import edges
 from seqdata.errors import ConfigError
-from seqdata.ragged import edges
 from seqdata.recurrent.cells import Cell
 from seqdata.recurrent.trees import Tree, chosen, leaves, mapped, placed, where, zeros_like
 

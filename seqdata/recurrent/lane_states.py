@@ -14,12 +14,12 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, ResumeError
 from seqdata.recurrent.cells import Recurrent, cell_of, features_of
-from seqdata.recurrent.guarding import after, begun_within, check_next
-from seqdata.recurrent.running import run
-from seqdata.recurrent.tables import NEVER, Table, joined, kept
+from seqdata.recurrent.continuity import after, begun_within, check_next
+from seqdata.recurrent.forward import run
+from seqdata.recurrent.lane_table import NEVER, Table, joined, kept
 from seqdata.recurrent.trees import Tree, mapped, placed, where
 
 STATE_VERSION = 2

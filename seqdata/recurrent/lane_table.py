@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seqdata.errors import ConfigError, ResumeError
-from seqdata.recurrent.guarding import Seen
+from seqdata.recurrent.continuity import Seen
 from seqdata.recurrent.trees import Tree, chosen, leaves, mapped
 
 NEVER = -1

@@ -1,1 +1,1 @@
-"""The record of a run, and any of its batches made again without a Trainer."""
+"""What a fit was asked for, without Lightning: options, data, run file, replay of any batch."""

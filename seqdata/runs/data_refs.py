@@ -19,20 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.lightning.replay.naming import NOTHING, Names, Objects
-from seqdata.opening.data import (
-    are_locations,
-    is_location,
-    is_map_style,
-    open_store,
-    store_of,
-)
-from seqdata.opening.members import STORE_MEMBERS
 from seqdata.protocols import Store
-from seqdata.storage.joining import JoinedStore, concat_stores
+from seqdata.required_members import STORE_MEMBERS
+from seqdata.resolve_store import are_locations, is_location, is_map_style, open_store, store_of
+from seqdata.runs.to_plain import NOTHING, Names, Objects
+from seqdata.storage.concat import JoinedStore, concat_stores
+from seqdata.storage.digest_trailer import has_seal, unsealed
 from seqdata.storage.remote.urls import without_secrets
-from seqdata.storage.sealing import has_seal, unsealed
-from seqdata.storage.selecting import Carried
+from seqdata.storage.selection import Carried
 from seqdata.storage.views import SequenceStore, View, carrying, take, whole
 
 Arrays = Mapping[str, NDArray[Any]]

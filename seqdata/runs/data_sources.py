@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from seqdata.default_host import default_host
 from seqdata.errors import ConfigError
-from seqdata.lightning.options import DataOptions, Kind, unshuffled
+from seqdata.loading.engine import Player
+from seqdata.loading.error_log import Tally
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.player import Player
-from seqdata.loading.tally import Tally
-from seqdata.opening.data import store_of
-from seqdata.opening.hosts import default_host
-from seqdata.opening.naming import resolve_collator, resolve_policy
 from seqdata.protocols import Policy, Store
+from seqdata.resolve import resolve_collator, resolve_policy
+from seqdata.resolve_store import store_of
+from seqdata.runs.options import DataOptions, Kind, unshuffled
 from seqdata.world import World
 
 Command = Callable[[Kind, str | None, int, int], str]

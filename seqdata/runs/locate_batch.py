@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, PlanError
+from seqdata.loading.engine import Player
 from seqdata.loading.options import Update
-from seqdata.loading.player import Player
 from seqdata.sharing import RankPlan, share
 from seqdata.world import World
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
 from seqdata.errors import ConfigError
+from seqdata.loading.error_log import Tally
 from seqdata.loading.options import OnError, PlayOptions
-from seqdata.loading.tally import Tally
-from seqdata.loading.values import DTypes, Values
-from seqdata.opening.data import is_map_style
-from seqdata.opening.naming import CollatorLike
+from seqdata.loading.value_options import DTypes, Values
 from seqdata.protocols import Policy, Store, Transform
+from seqdata.resolve import CollatorLike
+from seqdata.resolve_store import is_map_style
 from seqdata.sharing import Tail
 from seqdata.storage.dataset import MapStyle
 from seqdata.world import World

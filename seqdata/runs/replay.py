@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seqdata.errors import FingerprintMismatch, PlanError
-from seqdata.lightning.options import Kind
-from seqdata.lightning.replay.course import Course, Found, Wanted, locate
-from seqdata.lightning.replay.run_file import RunFile
-from seqdata.lightning.stock import Circumstances, Stock
-from seqdata.loading.player import Player
+from seqdata.loading.engine import Player
+from seqdata.runs.data_sources import Circumstances, Stock
+from seqdata.runs.locate_batch import Course, Found, Wanted, locate
+from seqdata.runs.options import Kind
+from seqdata.runs.run_file import RunFile
 from seqdata.world import World
 
 

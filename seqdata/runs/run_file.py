@@ -19,14 +19,14 @@ import yaml
 
 from seqdata.builtin import POLICIES
 from seqdata.errors import ConfigError
-from seqdata.lightning.options import DataOptions, Kind
-from seqdata.lightning.replay.bounded import load_plain
-from seqdata.lightning.replay.course import Course
-from seqdata.lightning.replay.naming import IMPORT, NOTHING, OBJECT, Names, Objects
-from seqdata.lightning.replay.places import PATH, VIEW, Arrays, Locations, content_of, opened
-from seqdata.opening.naming import resolve_policy
-from seqdata.storage.sealing import has_seal, sealed, unsealed
-from seqdata.storage.writing.commit import write_whole
+from seqdata.resolve import resolve_policy
+from seqdata.runs.bounded_yaml import load_plain
+from seqdata.runs.data_refs import PATH, VIEW, Arrays, Locations, content_of, opened
+from seqdata.runs.locate_batch import Course
+from seqdata.runs.options import DataOptions, Kind
+from seqdata.runs.to_plain import IMPORT, NOTHING, OBJECT, Names, Objects
+from seqdata.storage.digest_trailer import has_seal, sealed, unsealed
+from seqdata.storage.writing.staging_dir import write_whole
 
 _logger = logging.getLogger("seqdata.replay")
 NAME = "seqdata-run.yaml"
@@ -264,7 +264,9 @@ def _policy(policy: Any, argument: str, names: Names) -> Any:
     plain = names.plain(policy, argument)
     if not isinstance(plain, dict) or OBJECT not in plain:
         return plain
-    registered = {place: name for name, place in POLICIES.items()}.get(plain[OBJECT])
+    kind = type(policy)
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    registered = {place: name for name, place in POLICIES.items()}.get(path)
     if registered is None:
         return plain
     return {_POLICY: registered, _OPTIONS: plain["fields"]}

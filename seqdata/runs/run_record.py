@@ -16,9 +16,9 @@ from pathlib import Path
 
 from seqdata.errors import SeqDataWarning
 from seqdata.host import core_version
-from seqdata.lightning.options import Kind
-from seqdata.lightning.replay.course import Course
-from seqdata.lightning.replay.run_file import NAME, RunFile
+from seqdata.runs.locate_batch import Course
+from seqdata.runs.options import Kind
+from seqdata.runs.run_file import NAME, RunFile
 
 _PACKAGES = ("lightning", "torch", "numpy", "pyarrow")
 

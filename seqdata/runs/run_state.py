@@ -13,13 +13,25 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from seqdata.errors import ResumeError
-from seqdata.lightning.cursor import Place
 
 VERSION = 1
 Value = str | int | None
 _MOST_TEXT = 300
 _MOST_NUMBER = 2**63
 _ORIGINS = ("data", "policy", "seed", "shift")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A point in a run: ``position`` batches of the plan of ``epoch`` are trained."""
+
+    epoch: int = 0
+    position: int = 0
+
+    @property
+    def next_epoch(self) -> Place:
+        """The start of the epoch after this one."""
+        return Place(self.epoch + 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,13 @@ PARTIAL, ARGUMENTS, KEYWORDS = "partial", "arguments", "keywords"
 TUPLE, DICT = "tuple", "dict"
 NOTHING = "unreplayable"
 _TAGS = frozenset((IMPORT, OBJECT, PARTIAL, TUPLE, DICT, NOTHING))
+_MOVED = {
+    "seqdata.collators.samples": "seqdata.collators.collate_fn",
+    "seqdata.streams": "seqdata",
+    "seqdata.transforms": "seqdata",
+}
+"""Modules of earlier releases -> where what run files name in them is found now."""
+
 _SCRIPT = "__seqdata_script__"  # what a script is called while it is read again
 
 
@@ -86,7 +93,7 @@ class Names:
         if module == "__main__":
             return self._of_script(name, argument)
         self._keep_root(module)
-        return {IMPORT: f"{module}:{name}"}
+        return {IMPORT: f"{'seqdata' if _is_public(value, module, name) else module}:{name}"}
 
     def nothing(self, argument: str, why: str) -> dict[str, Any]:
         """Note what cannot be written down."""
@@ -202,7 +209,8 @@ class Objects:
     def _imported(self, path: str, script: str | None, argument: str) -> Any:
         module, _, name = path.partition(":")
         try:
-            found = _script(script) if script is not None else self._module(module)
+            where = _MOVED.get(module, module)
+            found = _script(script) if script is not None else self._module(where)
         except Exception as error:
             raise ConfigError(
                 f"{self.file}: `{argument}` is {path!r}, which cannot be imported "
@@ -216,6 +224,14 @@ class Objects:
             if root not in sys.path:
                 sys.path.append(root)
         return importlib.import_module(name)
+
+
+def _is_public(value: Any, module: str, name: str) -> bool:
+    """Return whether users import a value of ours from ``seqdata`` itself."""
+    if not module.startswith("seqdata."):
+        return False
+    package = sys.modules["seqdata"]
+    return name in package.__all__ and getattr(package, name) is value
 
 
 def _looked_up(module: ModuleType | None, name: str) -> Any:

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, DataError
-from seqdata.kernel.choose import Kernel, kernel
-from seqdata.kernel.choose import Source as KernelSource
+from seqdata.kernel.dispatch import Kernel, kernel
+from seqdata.kernel.dispatch import Source as KernelSource
 from seqdata.protocols import Field
-from seqdata.storage.checking.verifying import Checks, Suspect, mismatch
-from seqdata.storage.places import Place
-from seqdata.storage.schema import field_width
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import field_width
+from seqdata.storage.integrity.verify import Checks, Suspect, mismatch
 
 Given = TypeVar("Given")
 

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Expecting, Field, Store, Watched
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import default_axis, no_such
 from seqdata.storage.hashing import hash_texts
-from seqdata.storage.joined import join_columns, owners_of
-from seqdata.storage.places import Place
-from seqdata.storage.raw import Raw, RawTexts, in_order, join_texts
-from seqdata.storage.rows import is_named
-from seqdata.storage.schema import default_axis, no_such
-from seqdata.storage.selecting import Carried
-from seqdata.storage.shown import shape_of
+from seqdata.storage.multi_shard_column import join_columns, owners_of
+from seqdata.storage.selection import Carried
+from seqdata.storage.store_repr import shape_of
+from seqdata.storage.store_rows import is_named
+from seqdata.storage.text_bytes import Raw, RawTexts, in_order, join_texts
 from seqdata.storage.views import SequenceStore, View, place_of, title_of, whole
 
 _RUN = 1 << 16  # sequences whose ids are looked at together

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
+from seqdata.storage.array_column import PieceColumn, check_spans
 from seqdata.storage.columns import Layout
-from seqdata.storage.items import ItemForm, as_mapping, infer_item_fields, value_of
-from seqdata.storage.pieces import PieceColumn, check_spans
-from seqdata.storage.places import Place
-from seqdata.storage.schema import TEXTS, default_axis, no_such
+from seqdata.storage.data_location import Place
+from seqdata.storage.dataset_items import ItemForm, as_mapping, infer_item_fields, value_of
+from seqdata.storage.fields import TEXTS, default_axis, no_such
+from seqdata.storage.lengths import narrow
 from seqdata.storage.views import SequenceStore
-from seqdata.storage.writing.lengths import narrow
 
 _NAME = "dataset"
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.schema import Deviation, as_array, field_width, no_such
+from seqdata.storage.fields import Deviation, as_array, field_width, no_such
 
 _PARTS = ("x", "y", "z")  # of a tuple, and field3, field4, … after them
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata.protocols import Field
+from seqdata.storage.array_column import PieceColumn, check_spans
 from seqdata.storage.columns import Layout
-from seqdata.storage.foreign.arrow_types import Decoded
-from seqdata.storage.pieces import PieceColumn, check_spans
-from seqdata.storage.schema import TEXTS
+from seqdata.storage.fields import TEXTS
+from seqdata.storage.foreign.arrow_columns import Decoded
 
 KEPT_BYTES = 256 << 20
 """Decoded bytes that one store keeps; the unit in use may be larger."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
-from seqdata.storage.items import as_mapping
+from seqdata.storage.dataset_items import as_mapping
 
 PLAIN_FIELD = "x"  # of sequences that are plain arrays
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.choose import kernel
-from seqdata.storage.checking.checksums import algorithm
-from seqdata.storage.manifest import LengthsFile
-from seqdata.storage.writing.commit import sync_file
+from seqdata.kernel.dispatch import kernel
+from seqdata.storage.arrow.manifest import LengthsFile
+from seqdata.storage.integrity.checksums import algorithm
+from seqdata.storage.writing.staging_dir import sync_file
 
 _UINT32 = 1 << 32
 _BLOCK = 1 << 22  # bytes

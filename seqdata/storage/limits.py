@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from seqdata.errors import LimitError
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
 
 MAX_ROWS = 1 << 48
 """Rows of a file or of one of its units."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from seqdata.errors import ConfigError, DataError, FingerprintMismatch, MissingShardError
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _SHOWN = 100  # characters of a location

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from seqdata.errors import LimitError
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout, Source
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import TEXTS, default_axis, infer_fields
+from seqdata.storage.inputs import as_rows
+from seqdata.storage.lengths import narrow
 from seqdata.storage.limits import free_memory
-from seqdata.storage.places import Place
-from seqdata.storage.raw import Raw
-from seqdata.storage.schema import TEXTS, default_axis, infer_fields
-from seqdata.storage.sources import Sources, keyed
-from seqdata.storage.tables import as_rows
-from seqdata.storage.texts import TextSource
+from seqdata.storage.store_fields import Sources, keyed
+from seqdata.storage.text_bytes import Raw
+from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
-from seqdata.storage.writing.lengths import narrow
 from seqdata.storage.writing.packing import (
     Packed,
     Packer,

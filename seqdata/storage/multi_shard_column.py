@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.choose import kernel
+from seqdata.kernel.dispatch import kernel
 from seqdata.protocols import Column
-from seqdata.storage.pieces import PieceColumn
+from seqdata.storage.array_column import PieceColumn
 
 
 class JoinedColumn:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Transform
-from seqdata.storage.schema import axes_of, no_such
+from seqdata.storage.fields import axes_of, no_such
 
 Names = Mapping[str, str]
 """Name in a view -> name in its base, of the fields that it shows."""

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Store
+from seqdata.storage.fields import TEXTS, default_axis, no_such
 from seqdata.storage.hashing import MASK, hash_numbers, hash_texts
-from seqdata.storage.raw import Raw, RawTexts, join_texts
-from seqdata.storage.schema import TEXTS, default_axis, no_such
+from seqdata.storage.text_bytes import Raw, RawTexts, join_texts
 from seqdata.storage.views import View, title_of, where
 
 RUN = 1 << 16  # sequences whose ids are looked at together

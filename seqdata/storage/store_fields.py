@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError
 from seqdata.storage.columns import Layout, Source, SpanColumn
-from seqdata.storage.foreign.decoded import DecodedSource
-from seqdata.storage.places import Place
-from seqdata.storage.raw import Raw, decimals, join_texts
-from seqdata.storage.schema import TEXTS, no_such
-from seqdata.storage.texts import TextSource
+from seqdata.storage.data_location import Place
+from seqdata.storage.decoded_source import DecodedSource
+from seqdata.storage.fields import TEXTS, no_such
+from seqdata.storage.text_bytes import Raw, decimals, join_texts
+from seqdata.storage.text_source import TextSource
 
 
 def keyed(layout: Layout, ids: TextSource | DecodedSource) -> Layout:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.schema import TEXTS, default_axis, field_width, no_such
+from seqdata.storage.fields import TEXTS, default_axis, field_width, no_such
 
 ID = "id"
 Predicate = Callable[[Mapping[str, Any]], bool]

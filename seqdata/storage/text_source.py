@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import CorruptSampleError, CorruptShardError, DecodeError
-from seqdata.kernel.choose import Kernel, kernel
-from seqdata.kernel.choose import Source as KernelSource
+from seqdata.kernel.dispatch import Kernel, kernel
+from seqdata.kernel.dispatch import Source as KernelSource
 from seqdata.protocols import Field
-from seqdata.storage.checking.verifying import Checks, Suspect, mismatch
 from seqdata.storage.columns import Layout
+from seqdata.storage.data_location import Place
+from seqdata.storage.integrity.verify import Checks, Suspect, mismatch
 from seqdata.storage.limits import FREE_BYTES
-from seqdata.storage.places import Place
-from seqdata.storage.probing import are_there
-from seqdata.storage.raw import Raw
+from seqdata.storage.text_bytes import Raw
+from seqdata.storage.truncation import are_there
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,10 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Store, Watched
-from seqdata.storage.places import Place, Placing
-from seqdata.storage.rows import Predicate, answers_of, dict_at, dicts_of
-from seqdata.storage.schema import default_axis, no_such
-from seqdata.storage.selecting import (
+from seqdata.storage.data_location import Place, Placing
+from seqdata.storage.fields import default_axis, no_such
+from seqdata.storage.selection import (
     Carried,
     Gathered,
     Names,
@@ -33,7 +32,8 @@ from seqdata.storage.selecting import (
     renamed,
     selected_names,
 )
-from seqdata.storage.shown import as_html, as_text
+from seqdata.storage.store_repr import as_html, as_text
+from seqdata.storage.store_rows import Predicate, answers_of, dict_at, dicts_of
 
 
 class SequenceStore(Store):

@@ -11,22 +11,22 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from seqdata.api import open_store, write_store
+from seqdata.cli._doctor import software
+from seqdata.cli._doctor.data import data_findings, lengths_finding, opened
+from seqdata.cli._doctor.finding import Finding
+from seqdata.cli._doctor.machine import Machine, machine_findings, this_machine
+from seqdata.cli._doctor.run_settings import settings_findings
+from seqdata.cli._doctor.software import lightning_finding, plugin_findings, vision_finding
 from seqdata.cli.app import app
-from seqdata.cli.checkup import software
-from seqdata.cli.checkup.data import data_findings, lengths_finding, opened
-from seqdata.cli.checkup.finding import Finding
-from seqdata.cli.checkup.machine import Machine, machine_findings, this_machine
-from seqdata.cli.checkup.settings import settings_findings
-from seqdata.cli.checkup.software import lightning_finding, plugin_findings, vision_finding
 from seqdata.host import PluginInfo
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.replay.course import Course
-from seqdata.lightning.replay.record import installed_versions
-from seqdata.lightning.replay.run_file import NAME, RunFile
-from seqdata.opening import open_store, write_store
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.runs.locate_batch import Course
+from seqdata.runs.run_file import NAME, RunFile
+from seqdata.runs.run_record import installed_versions
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import fit, sequences
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from seqdata.cli.console import size
-from seqdata.cli.figures import world_figures
+from seqdata.cli._report.console import size
+from seqdata.cli._report.statistics import world_figures
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
-from seqdata.storage.shown import Bin, histogram
+from seqdata.storage.store_repr import Bin, histogram
 
 
 @pytest.mark.parametrize(

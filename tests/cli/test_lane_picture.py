@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqdata import TBPTT
-from seqdata.cli.lane_picture import draw_lanes, paint
+from seqdata.cli._report.lane_plot import draw_lanes, paint
 from seqdata.index import SequenceIndex
 
 PAPER, IDLE, RESET = (255, 255, 255), (176, 176, 176), (0, 0, 0)

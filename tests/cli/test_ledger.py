@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from seqdata.api import open_store, write_store
+from seqdata.cli._report.ledger import ledger
 from seqdata.cli.app import app
-from seqdata.cli.ledger import ledger
 from seqdata.index import SequenceIndex
-from seqdata.opening import open_store, write_store
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.sharing import share

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata.cli.picture import draw_plan
+from seqdata.cli._report.padding_plot import draw_plan
 from seqdata.index import SequenceIndex
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed

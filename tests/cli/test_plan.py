@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from seqdata.api import write_store
 from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
-from seqdata.opening import write_store
-from seqdata.planning.making import describe
+from seqdata.planning.build import describe
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 

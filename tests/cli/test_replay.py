@@ -8,14 +8,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from seqdata.api import open_store, write_store
 from seqdata.cli.app import app
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.replay.course import Course
-from seqdata.lightning.replay.run_file import NAME, RunFile
-from seqdata.opening import open_store, write_store
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
+from seqdata.runs.locate_batch import Course
+from seqdata.runs.run_file import NAME, RunFile
 
 VALUES = [[1.0, 2.0, np.nan], [4.0], [np.inf, -5.0], [6.0, 7.0, 8.0, 9.0]]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seqdata.cli.checkup import software
+from seqdata.cli._doctor import software
 
 ROOT = Path(__file__).resolve().parents[2]
 

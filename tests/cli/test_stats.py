@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from seqdata.api import write_store
 from seqdata.cli.app import app
-from seqdata.opening import write_store
 
 
 @pytest.fixture

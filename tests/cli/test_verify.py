@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from seqdata.api import open_store, write_store
 from seqdata.cli.app import app
-from seqdata.opening import open_store, write_store
-from seqdata.storage.checking.auditing import KEPT
+from seqdata.storage.integrity.audit import KEPT
 from seqdata_testing.waiting import patient
 from tests.storage.checked import flip, place_of, rewrite
 

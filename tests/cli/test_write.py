@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import feather
 
+from seqdata.api import open_store
 from seqdata.cli.app import app
-from seqdata.opening import open_store
 from seqdata_testing.waiting import patient
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.axes import Axes
-from seqdata.batch import SequenceBatch
-from seqdata.collating import Allocating
+from seqdata.batch.axes import Axes
+from seqdata.batch.batch import SequenceBatch
+from seqdata.collators.base import Allocating
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError
 from seqdata.storage.memory import MemoryStore

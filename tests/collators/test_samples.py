@@ -6,12 +6,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
-from seqdata.batch import SequenceBatch
+from seqdata.api import resolve_collator
+from seqdata.batch.batch import SequenceBatch
+from seqdata.collators.collate_fn import Samples
 from seqdata.collators.padded import Padded
-from seqdata.collators.samples import Samples
 from seqdata.errors import ConfigError
-from seqdata.loader import Loader
-from seqdata.opening import resolve_collator
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed

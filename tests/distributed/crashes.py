@@ -9,8 +9,8 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.together import PartNotice, Together
-from seqdata.lightning.watcher import Bounds
+from seqdata.lightning.ranks.coordinator import PartNotice, Together
+from seqdata.lightning.ranks.watchdog import Bounds
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.tbptt import TBPTT
 from tests.distributed.ddp import under_ddp

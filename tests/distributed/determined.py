@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from seqdata.errors import SeqDataError, SeqDataWarning
-from seqdata.lightning import preflight
+from seqdata.lightning.ranks import environment
 from tests.distributed.ddp import under_ddp
 from tests.lightning.crashing import noisy
 from tests.lightning.harness import Recorder, data_of, fit
@@ -65,7 +65,7 @@ def prepared(spec: dict[str, Any]) -> dict[str, Any]:
         torch.set_float32_matmul_precision(spec["precision"])
     os.environ.update(spec.get("variables", {}))
     if "driver" in spec:  # what a machine with cards says of it
-        preflight._DRIVER = Path(spec["driver"])
+        environment._DRIVER = Path(spec["driver"])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

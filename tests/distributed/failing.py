@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.errors import DecodeError, SeqDataError
 from seqdata.lightning.callbacks.preemption import Preemption
-from seqdata.lightning.together import Together
-from seqdata.lightning.watcher import Bounds
+from seqdata.lightning.ranks.coordinator import Together
+from seqdata.lightning.ranks.watchdog import Bounds
 from seqdata.policies.bucketed import Bucketed
 from tests.distributed.ddp import under_ddp
 from tests.lightning.harness import QUIET, Recorder, data_of, quietly

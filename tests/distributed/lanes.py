@@ -14,9 +14,9 @@ import torch.distributed
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.errors import SeqDataError
-from seqdata.lightning.together import PartNotice, Together
-from seqdata.lightning.watcher import Bounds
-from seqdata.loader import Loader
+from seqdata.lightning.ranks.coordinator import PartNotice, Together
+from seqdata.lightning.ranks.watchdog import Bounds
+from seqdata.loading.loader import Loader
 from seqdata.policies.tbptt import TBPTT
 from tests.distributed.ddp import under_ddp
 from tests.distributed.failing import Failing, Hurt

@@ -12,10 +12,10 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 from torch.utils.data import SequentialSampler as InOrder
 
+from seqdata.api import write_store
 from seqdata.errors import SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.loader import Loader
-from seqdata.opening import write_store
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.world import World
 from tests.distributed.ddp import under_ddp

@@ -15,9 +15,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 from seqdata.errors import DecodeError, SeqDataError
 from seqdata.lightning import adapter
-from seqdata.lightning.agreement import agree
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.metrics import ExactMean
+from seqdata.lightning.ranks.collect import agree
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
@@ -26,16 +26,7 @@ from tests.distributed.ddp import under_ddp
 from tests.lightning import predicting
 from tests.lightning.crashing import Crashing
 from tests.lightning.crashing import told as told_by_batch
-from tests.lightning.harness import (
-    QUIET,
-    Lanes,
-    Recorder,
-    Run,
-    data_of,
-    fit,
-    quietly,
-    sequences,
-)
+from tests.lightning.harness import QUIET, Lanes, Recorder, Run, data_of, fit, quietly, sequences
 
 
 def told(run: Run) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from seqdata.api import write_store
 from seqdata.errors import CorruptSampleError
-from seqdata.lightning.replay.course import Wanted, described, made_again
-from seqdata.lightning.replay.from_file import replay_from
-from seqdata.lightning.replay.run_file import NAME
-from seqdata.opening import write_store
+from seqdata.runs.locate_batch import Wanted, described, made_again
+from seqdata.runs.replay import replay_from
+from seqdata.runs.run_file import NAME
 from tests.lightning.crashing import told
 from tests.lightning.harness import sequences
 

@@ -83,7 +83,7 @@ def write_parquet(path, **options):
 
 
 def write_own(path, **options):
-    from seqdata.storage.writing.writer import write_arrow
+    from seqdata.storage.arrow.write import write_arrow
 
     write_arrow(path, rows(), axes={"vector": None}, shard_bytes=900, **options)
 
@@ -117,7 +117,7 @@ KINDS = {
 
 def make_seeds(folder):
     """Write every kind of file once, and open it once, so that what is kept beside it is there."""
-    from seqdata.opening import open_store
+    from seqdata.api import open_store
 
     for kind, make in KINDS.items():
         (folder / kind).mkdir(parents=True)
@@ -208,7 +208,7 @@ def mutate_json(path, raw, rng, *, reseal):
 
 def sealed(whole):
     """Give a manifest's text with digests that are right: whoever means harm makes them, too."""
-    from seqdata.storage.manifest import UNSEALED, fingerprint_of
+    from seqdata.storage.arrow.manifest import UNSEALED, fingerprint_of
 
     whole |= {"fingerprint": fingerprint_of(whole), "digest": UNSEALED}
     before, _, after = json.dumps(whole).rpartition(UNSEALED)

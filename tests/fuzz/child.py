@@ -14,9 +14,9 @@ from pathlib import Path
 import cases
 import numpy as np
 
+from seqdata.api import open_store
 from seqdata.errors import SeqDataError
-from seqdata.opening import open_store
-from seqdata.storage.raw import RawTexts
+from seqdata.storage.text_bytes import RawTexts
 
 MAPPED = ("VmSize", "VmHWM")
 
@@ -66,7 +66,7 @@ def warm_up():
     """Import what opening imports, so that it does not count."""
     from pyarrow import parquet  # noqa: F401
 
-    import seqdata.storage.arrow
+    import seqdata.storage.arrow.store
     import seqdata.storage.foreign.store  # noqa: F401
 
 

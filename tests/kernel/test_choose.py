@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.kernel import twin
-from seqdata.kernel.choose import kernel, kernel_name
+from seqdata.kernel import numpy_kernel
+from seqdata.kernel.dispatch import kernel, kernel_name
 
 
 def test_the_compiled_kernel_is_used_where_it_is_there(monkeypatch):
@@ -18,14 +18,14 @@ def test_the_compiled_kernel_is_used_where_it_is_there(monkeypatch):
 
 def test_the_environment_chooses_the_twin(monkeypatch):
     monkeypatch.setenv("SEQDATA_KERNEL", "numpy")
-    assert kernel() is twin
+    assert kernel() is numpy_kernel
     assert kernel_name() == "numpy"
 
 
 def test_without_the_compiled_file_the_twin_is_used(monkeypatch):
     monkeypatch.delenv("SEQDATA_KERNEL", raising=False)
     monkeypatch.setitem(sys.modules, "seqdata.kernel._fill", None)
-    assert kernel() is twin
+    assert kernel() is numpy_kernel
 
 
 def test_a_compiled_kernel_that_is_asked_for_and_missing_is_an_error(monkeypatch):

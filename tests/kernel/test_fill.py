@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from seqdata.kernel import twin
-from seqdata.kernel.choose import kernel
+from seqdata.kernel import numpy_kernel
+from seqdata.kernel.dispatch import kernel
 
 BIG = 2**63 - 1
 
@@ -17,7 +17,7 @@ def compiled():
 
 @pytest.fixture(params=["c", "numpy"])
 def engine(request):
-    return twin if request.param == "numpy" else compiled()
+    return numpy_kernel if request.param == "numpy" else compiled()
 
 
 def int64(*values):
@@ -265,7 +265,7 @@ def outcome(engine, call):
 @given(calls())
 @example((((b"",), (int64(0),), int64(0, 0), 1), (spans([0, 0, 0]), int64(0, 0)), 0, None))
 def test_the_compiled_kernel_and_its_twin_do_the_same_whatever_the_buffers_hold(call):
-    assert outcome(compiled(), call) == outcome(twin, call)
+    assert outcome(compiled(), call) == outcome(numpy_kernel, call)
 
 
 def test_the_kernel_in_use_fills(monkeypatch):

@@ -5,12 +5,12 @@ import os
 import numpy as np
 import pytest
 
-from seqdata.kernel import twin
+from seqdata.kernel import numpy_kernel
 
 
 @pytest.fixture(params=["c", "numpy"])
 def engine(request):
-    return twin if request.param == "numpy" else pytest.importorskip("seqdata.kernel._fill")
+    return numpy_kernel if request.param == "numpy" else pytest.importorskip("seqdata.kernel._fill")
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import pickle
 import numpy as np
 import pytest
 
-from seqdata.kernel import twin
-from seqdata.kernel.rows import MOST_KEY, Kind, Loan
+from seqdata.kernel import numpy_kernel
+from seqdata.kernel.pack_rows import MOST_KEY, Kind, Loan
 
 
 @pytest.fixture(params=["c", "numpy"])
 def engine(request):
-    return twin if request.param == "numpy" else pytest.importorskip("seqdata.kernel._fill")
+    return numpy_kernel if request.param == "numpy" else pytest.importorskip("seqdata.kernel._fill")
 
 
 def ragged(name="x", dtype="int32", shape=(), room=8, most=8):

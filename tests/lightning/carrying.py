@@ -9,7 +9,7 @@ import torch
 
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.tbptt import TBPTT
-from seqdata.recurrent.states import LaneStates
+from seqdata.recurrent.lane_states import LaneStates
 
 
 def series(count: int, seed: int = 0, longest: int = 40) -> list[np.ndarray]:

@@ -7,8 +7,8 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
-from seqdata.lightning.prediction import PredictionWriter
-from seqdata.opening import open_store
+from seqdata.api import open_store
+from seqdata.lightning.predictions.writer import PredictionWriter
 from tests.lightning.harness import QUIET, quietly
 
 

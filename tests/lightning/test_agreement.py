@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
-from seqdata.lightning.agreement import differences
-from seqdata.lightning.preflight import settings, versions
+from seqdata.lightning.ranks.collect import differences
+from seqdata.lightning.ranks.environment import settings, versions
 
 
 def test_equal_facts_have_no_difference():

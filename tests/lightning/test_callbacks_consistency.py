@@ -8,9 +8,9 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from seqdata import ConfigError, Fixed, Loader, RankConsistency
+from seqdata.lightning.callbacks._support.digests import digests_of
+from seqdata.lightning.callbacks._support.duplicates import Held, digest_of, duplicates
 from seqdata.lightning.callbacks.consistency import _difference, _tensors
-from seqdata.lightning.callbacks.digests import digests_of
-from seqdata.lightning.callbacks.duplicates import Held, digest_of, duplicates
 from tests.lightning.harness import QUIET, data_of, fit, sequences
 
 TYPES = [

@@ -14,11 +14,11 @@ import seqdata
 from seqdata import Bucketed, DataMonitor, SeqDataWarning, Windows
 from seqdata.collators.packed import PackedRows
 from seqdata.collators.varlen import Varlen
-from seqdata.lightning.callbacks.batches import facts_of, loader_of
-from seqdata.lightning.callbacks.figures import Figures
-from seqdata.lightning.cursor import Place
-from seqdata.lightning.loader import Start, TrainerLoader
+from seqdata.lightning.callbacks._support.batch_facts import facts_of, loader_of
+from seqdata.lightning.callbacks._support.step_stats import Figures
+from seqdata.lightning.trainer_loader import Start, TrainerLoader
 from seqdata.loading.options import Update
+from seqdata.runs.run_state import Place
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 
@@ -44,7 +44,9 @@ class Careless(Recorder):
 @pytest.fixture
 def measured(clock):
     """A clock that goes only where a test lets it, for what the monitor measures."""
-    clock.rule("seqdata.lightning.loader", "seqdata.lightning.callbacks.meter")
+    clock.rule(
+        "seqdata.lightning.trainer_loader", "seqdata.lightning.callbacks._support.step_timer"
+    )
     return clock
 
 

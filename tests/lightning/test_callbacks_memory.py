@@ -14,10 +14,10 @@ from lightning.pytorch.loggers import CSVLogger
 
 import seqdata
 from seqdata import Bucketed, ConfigError, Fixed, RankMemoryMonitor, SeqDataWarning
-from seqdata.lightning.callbacks.figures import Figures
-from seqdata.lightning.callbacks.memory import peak_bytes
-from seqdata.lightning.callbacks.out_of_memory import is_out_of_memory
-from seqdata.lightning.callbacks.skew import skew_of
+from seqdata.lightning.callbacks._support.out_of_memory import is_out_of_memory
+from seqdata.lightning.callbacks._support.peak_memory import peak_bytes
+from seqdata.lightning.callbacks._support.skew import skew_of
+from seqdata.lightning.callbacks._support.step_stats import Figures
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 from tests.lightning.test_callbacks_data import Bare, Careless, fit_loader, logged
 

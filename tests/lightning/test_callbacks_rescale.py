@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from seqdata import ConfigError, RescaleLearningRate, SequenceBatch
-from seqdata.lightning.callbacks.batches import facts_of, scale_of
+from seqdata.lightning.callbacks._support.batch_facts import facts_of, scale_of
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly
 
 SCALES = [1.0, 0.5, 0.25, 1.5, 0.75]

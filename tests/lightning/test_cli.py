@@ -5,7 +5,7 @@ import pytest
 
 from seqdata.errors import SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.short_names import import_path_of
+from seqdata.lightning.policy_names import import_path_of
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.tbptt import TBPTT

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.tuner import Tuner
 
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.loader import MARKER, TrainerLoader
+from seqdata.lightning.trainer_loader import MARKER, TrainerLoader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences

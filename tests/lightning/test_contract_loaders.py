@@ -10,8 +10,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.loader import TrainerLoader
-from seqdata.loading.ranges import ranged
+from seqdata.lightning.trainer_loader import TrainerLoader
+from seqdata.loading.profiler_ranges import ranged
 from seqdata.policies.bucketed import Bucketed
 from tests.lightning.harness import Recorder, data_of, fit, quietly, sequences
 from tests.lightning.test_resume import assert_goes_on, checkpoints, saved_after

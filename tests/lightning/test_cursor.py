@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from seqdata.lightning.adapter import Counters
-from seqdata.lightning.cursor import Cursor, Place
+from seqdata.lightning.cursor import Cursor
+from seqdata.runs.run_state import Place
 
 FRESH = Counters(ready=0, processed=0, total=0, last=False, steps=5)
 

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from seqdata.errors import ConfigError, PluginError, SeqDataWarning
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.loader import TrainerLoader
+from seqdata.lightning.trainer_loader import TrainerLoader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore

@@ -3,7 +3,7 @@
 import pytest
 
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.together import Together
+from seqdata.lightning.ranks.coordinator import Together
 from seqdata.policies.fixed import Fixed
 from tests.lightning.harness import sequences
 

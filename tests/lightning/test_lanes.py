@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning
-from seqdata.lightning import lane_states
-from seqdata.lightning.together import Together
-from seqdata.loader import Loader
+from seqdata.lightning import lane_checkpoint
+from seqdata.lightning.ranks.coordinator import Together
+from seqdata.loading.loader import Loader
 from seqdata.policies.tbptt import TBPTT
-from seqdata.recurrent.states import LaneStates
-from seqdata.recurrent.tables import NEVER
+from seqdata.recurrent.lane_states import LaneStates
+from seqdata.recurrent.lane_table import NEVER
 from tests.lightning.carrying import Carrying, lanes_of, series
 from tests.lightning.harness import fit
 
@@ -193,7 +193,7 @@ def test_a_loader_says_its_name():
 def test_what_a_checkpoint_holds_of_lanes_is_by_lane_and_the_rest_is_small(tmp_path):
     fit(lanes_of(), model=Carrying(), folder=tmp_path, every=3, max_epochs=1)
     state = state_of(saved_in(tmp_path)[0])
-    lanes = state.pop(lane_states.KEY)
+    lanes = state.pop(lane_checkpoint.KEY)
     assert list(lanes) == ["lanes"]
     table = lanes["lanes"]
     assert table["lanes"].tolist() == [0, 1, 2, 3]
@@ -212,7 +212,7 @@ def test_lanes_of_ranks_that_stand_at_different_places_are_not_mixed(monkeypatch
 
 def test_between_epochs_a_checkpoint_holds_no_lanes(tmp_path):
     fit(lanes_of(), model=Carrying(), folder=tmp_path, max_epochs=1)
-    assert lane_states.KEY not in state_of(saved_in(tmp_path)[0])
+    assert lane_checkpoint.KEY not in state_of(saved_in(tmp_path)[0])
 
 
 def test_lane_states_of_modules_within_are_found_and_no_buffers():
@@ -223,7 +223,10 @@ def test_lane_states_of_modules_within_are_found_and_no_buffers():
             self.mine = self.also = LaneStates()
 
     deep = Deep()
-    assert lane_states.lane_states_of(deep) == {"mine": deep.mine, "inner.lanes": deep.inner.lanes}
+    assert lane_checkpoint.lane_states_of(deep) == {
+        "mine": deep.mine,
+        "inner.lanes": deep.inner.lanes,
+    }
     assert not list(deep.buffers())
     assert not any("lanes" in name for name in deep.state_dict())
 
@@ -235,7 +238,7 @@ def test_lane_states_that_training_does_not_use_are_left_out(tmp_path):
             self.spare = LaneStates()
 
     fit(lanes_of(), model=Two(), folder=tmp_path, every=3, max_epochs=1)
-    assert list(state_of(saved_in(tmp_path)[0])[lane_states.KEY]) == ["lanes"]
+    assert list(state_of(saved_in(tmp_path)[0])[lane_checkpoint.KEY]) == ["lanes"]
 
 
 def test_a_step_that_puts_nothing_back_is_told_of_where_states_are_saved(tmp_path):
@@ -250,7 +253,7 @@ def test_a_step_that_puts_nothing_back_is_told_of_where_states_are_saved(tmp_pat
     with pytest.warns(SeqDataWarning, match=text):
         fit(lanes_of(), model=Forgetful(), folder=tmp_path, every=6, max_steps=7)
     path = saved_in(tmp_path)[0]
-    assert "`put` once" in state_of(path)[lane_states.KEY]
+    assert "`put` once" in state_of(path)[lane_checkpoint.KEY]
     with pytest.warns(
         SeqDataWarning, match="resume: the checkpoint holds no lane states: what was put back last"
     ):
@@ -262,7 +265,7 @@ def test_a_checkpoint_of_before_lane_states_is_refused_in_mid_epoch(tmp_path):
     fit(lanes_of(), model=Carrying(), folder=tmp_path, every=3, max_epochs=1)
     path = saved_in(tmp_path)[0]
     whole = torch.load(path, weights_only=True)
-    del whole["SequenceDataModule"][lane_states.KEY]
+    del whole["SequenceDataModule"][lane_checkpoint.KEY]
     torch.save(whole, path)
     with pytest.raises(ResumeError, match="lanes: table 'train' knows no state, and batch 3 of"):
         fit(lanes_of(), model=Carrying(), ckpt=path, max_epochs=1)

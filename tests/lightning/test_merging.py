@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError, CorruptShardError, IncompleteEpochError, PlanError
-from seqdata.lightning.merging import Target, write_pool
-from seqdata.lightning.outputs import Predicted, Rows
-from seqdata.lightning.spill import Spill, pool_of
+from seqdata.lightning.predictions.merge import Target, write_pool
+from seqdata.lightning.predictions.outputs import Predicted, Rows
+from seqdata.lightning.predictions.spill import Spill, pool_of
 from seqdata.storage.memory import MemoryStore
 from tests.lightning.predicting import read
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import yaml
 
+import seqdata
+from seqdata.api import write_store
+from seqdata.collators.collate_fn import Samples
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError
-from seqdata.lightning.replay.naming import Names, Objects
-from seqdata.lightning.replay.places import Locations
-from seqdata.opening import write_store
 from seqdata.policies.fixed import Fixed
+from seqdata.runs.data_refs import Locations
+from seqdata.runs.to_plain import Names, Objects
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy
@@ -141,7 +143,7 @@ SCRIPT = """
 import sys
 import yaml
 from helping import shift
-from seqdata.lightning.replay.naming import Names
+from seqdata.runs.to_plain import Names
 
 def own(sequence, rng):
     return shift
@@ -228,10 +230,26 @@ def test_files_beside_have_plain_names_of_their_own(tmp_path):
 
 
 def test_a_view_of_very_many_is_not_kept(monkeypatch, tmp_path):
-    from seqdata.lightning.replay import places as module
+    from seqdata.runs import data_refs as module
 
     monkeypatch.setattr(module, "MOST_NUMBERS", 1)
     store = write_store(tmp_path / "store", [[1.0], [2.0]])
     places = Locations(Names(), "seqdata-run")
     places.plain(store.take([1, 0]), "train")
     assert places.names.missing == ["train: a view of 2 sequences, more than 1"]
+
+
+def test_paths_of_earlier_releases_are_still_read():
+    """Run files name modules: those that have moved since are found where they are now."""
+    objects = Objects(roots=(), file="seqdata-run.yaml")
+    for module, name in [("streams", "RandomStreams"), ("transforms", "Ragged")]:
+        path = {"import": f"seqdata.{module}:{name}"}
+        assert objects.of(path, "transform") is getattr(seqdata, name)
+    path = {"import": "seqdata.collators.samples:Samples"}
+    assert objects.of(path, "collator") is Samples
+
+
+def test_public_names_are_written_by_their_public_path():
+    names = Names()
+    assert names.plain(seqdata.Ragged, "transform") == {"import": "seqdata:Ragged"}
+    assert names.plain(Samples, "collator") == {"import": "seqdata.collators.collate_fn:Samples"}

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from seqdata.api import open_store
 from seqdata.errors import ConfigError, PlanError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.outputs import Wanted
-from seqdata.lightning.prediction import PredictionWriter, _Run
-from seqdata.opening import open_store
-from seqdata.opening.dividing import concat
+from seqdata.lightning.predictions.outputs import Wanted
+from seqdata.lightning.predictions.writer import PredictionWriter, _Run
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.windows import Windows
+from seqdata.split_stores import concat
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.views import take
 from seqdata.world import World

@@ -6,11 +6,10 @@ from lightning.pytorch.callbacks import Callback
 
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import loop_states
-from seqdata.lightning.cursor import Place
+from seqdata.lightning.counter_repair import Resume, repair
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.repairs import Resume, repair
-from seqdata.lightning.state import RunState, shortened
 from seqdata.policies.bucketed import Bucketed
+from seqdata.runs.run_state import Place, RunState, shortened
 from tests.damage import damaged
 from tests.lightning.carrying import Carrying, lanes_of
 from tests.lightning.harness import Recorder, data_of, fit, sequences

@@ -5,8 +5,8 @@ import copy
 import pytest
 
 from seqdata.lightning.adapter import LoopStates
-from seqdata.lightning.cursor import Place
-from seqdata.lightning.repairs import Resume, reopen_validation, repair
+from seqdata.lightning.counter_repair import Resume, reopen_validation, repair
+from seqdata.runs.run_state import Place
 
 
 def tracker(ready: int, started: int, processed: int, completed: int) -> dict[str, int]:

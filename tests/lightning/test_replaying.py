@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, PlanError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed

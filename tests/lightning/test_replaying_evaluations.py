@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from seqdata.api import open_store, write_store
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.replay.course import Course
-from seqdata.lightning.replay.run_file import NAME, RunFile
-from seqdata.opening import open_store, write_store
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.runs.locate_batch import Course
+from seqdata.runs.run_file import NAME, RunFile
 from seqdata.storage.views import take
 from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy, told

@@ -13,16 +13,16 @@ import pytest
 import torch
 import yaml
 
+from seqdata.api import open_store, write_store
 from seqdata.errors import ConfigError, FingerprintMismatch, PlanError, SeqDataError, SeqDataWarning
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.replay.course import Course, Wanted, made_again
-from seqdata.lightning.replay.from_file import replay_from
-from seqdata.lightning.replay.record import RunRecord
-from seqdata.lightning.replay.run_file import NAME, RunFile
-from seqdata.opening import open_store, write_store
-from seqdata.opening.dividing import concat
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.runs.locate_batch import Course, Wanted, made_again
+from seqdata.runs.replay import replay_from
+from seqdata.runs.run_file import NAME, RunFile
+from seqdata.runs.run_record import RunRecord
+from seqdata.split_stores import concat
 from seqdata.storage.splitting import split
 from seqdata.storage.views import take
 from seqdata_testing.waiting import patient

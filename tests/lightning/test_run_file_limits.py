@@ -6,8 +6,8 @@ from click.testing import CliRunner
 
 from seqdata.cli.app import app
 from seqdata.errors import ConfigError, LimitError
-from seqdata.lightning.replay.bounded import load_plain
-from seqdata.lightning.replay.run_file import RunFile
+from seqdata.runs.bounded_yaml import load_plain
+from seqdata.runs.run_file import RunFile
 
 
 def counted(events, seen):

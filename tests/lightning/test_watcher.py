@@ -13,9 +13,9 @@ import pytest
 from torch.distributed import DistNetworkError
 
 from seqdata.errors import DecodeError, PeerFailedError
-from seqdata.lightning.channel import _again, _told
-from seqdata.lightning.peers import Fallen, fallen_of, myself
-from seqdata.lightning.watcher import Bounds, Watcher
+from seqdata.lightning.ranks.lockstep import _again, _told
+from seqdata.lightning.ranks.peers import Fallen, fallen_of, myself
+from seqdata.lightning.ranks.watchdog import Bounds, Watcher
 from seqdata_testing.waiting import patient, until, within
 
 
@@ -93,7 +93,7 @@ def test_an_exception_of_ones_own_is_told_once_which_rank_is_gone(sleeper):
 def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(
     sleeper, error, monkeypatch
 ):
-    monkeypatch.setattr("seqdata.lightning.watcher._TO_FALL", patient())
+    monkeypatch.setattr("seqdata.lightning.ranks.watchdog._TO_FALL", patient())
     peer, process = sleeper
     watching = watcher(myself(0), peer)
     ending = threading.Timer(0.2, process.kill)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from seqdata import Bucketed, Loader, columnar
-from seqdata.transforms import Ragged
+from seqdata.loading.transforms.declare import Ragged
 
 KEPT = []  # what the leaking transform never gives back
 

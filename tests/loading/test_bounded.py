@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed

@@ -5,10 +5,10 @@ import pytest
 
 from seqdata.collators.varlen import Varlen
 from seqdata.errors import ConfigError, DecodeError
+from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.storage.memory import MemoryStore
-from seqdata.transforms import Ragged, columnar
 from tests.loading.test_transforming import LONG, batch, halve
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.axes import Axes
-from seqdata.loading.head import head_of
+from seqdata.batch.axes import Axes
+from seqdata.loading.batch_metadata import head_of
 from seqdata.plan import Plan
 from seqdata.sharing import share
 from seqdata.world import World

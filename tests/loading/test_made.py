@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from seqdata import TBPTT, Loader, Plan, World
-from seqdata.loading.made import Making
+from seqdata.loading.field_reader import reading_of
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.reading import reading_of
+from seqdata.loading.step_preparer import Making
 from seqdata.sharing import share
 from seqdata.storage.memory import MemoryStore
 

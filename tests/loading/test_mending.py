@@ -8,9 +8,9 @@ import torch
 
 from seqdata import TBPTT, Bucketed, ConfigError, Fixed, Loader, Packed, Windows, write_store
 from seqdata.errors import DataError, LimitError
-from seqdata.loading.mending import is_about_data
-from seqdata.loading.tally import Tally
-from seqdata.transforms import Ragged, columnar
+from seqdata.loading.bad_sequences import is_about_data
+from seqdata.loading.error_log import Tally
+from seqdata.loading.transforms.declare import Ragged, columnar
 
 RANDOM = np.random.default_rng(3)
 ROWS = [

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.loading.output import PARTS, Output, output_of
 

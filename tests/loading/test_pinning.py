@@ -6,8 +6,8 @@ import torch
 
 from seqdata import Fixed, Loader
 from seqdata.errors import ConfigError
-from seqdata.lightning.stock import Circumstances
 from seqdata.loading.options import PlayOptions
+from seqdata.runs.data_sources import Circumstances
 from tests.lightning.harness import data_of
 
 DATA = [{"x": np.arange(n, dtype=np.float32)} for n in (3, 1, 2, 4)]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from seqdata.errors import ConfigError, CorruptSampleError, PlanError
+from seqdata.loading.engine import Player
 from seqdata.loading.options import PlayOptions, Update
-from seqdata.loading.player import Player
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed

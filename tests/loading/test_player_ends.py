@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from seqdata.errors import IncompleteEpochError
+from seqdata.loading.buffer_pool import SMALLEST
+from seqdata.loading.engine import Player
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.player import Player
-from seqdata.loading.pool import SMALLEST
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.blocks import SmallBlocks
@@ -70,7 +70,7 @@ def test_a_process_ends_while_an_epoch_is_played():
     code = """
         import numpy as np
         from seqdata.loading.options import PlayOptions
-        from seqdata.loading.player import Player
+        from seqdata.loading.engine import Player
         from seqdata.policies.fixed import Fixed
         from seqdata.storage.memory import MemoryStore
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.loading.pool import BlockPool
+from seqdata.loading.buffer_pool import BlockPool
 from seqdata_testing.waiting import patient
 
 SMALL = 1 << 10

@@ -3,9 +3,9 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
+from seqdata.loading.field_reader import reading_of
 from seqdata.loading.options import PlayOptions
 from seqdata.loading.output import Output
-from seqdata.loading.reading import reading_of
 from seqdata.storage.memory import MemoryStore
 
 STORE = MemoryStore.of(

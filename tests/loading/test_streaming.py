@@ -6,9 +6,9 @@ import torch
 
 from seqdata import TBPTT, Loader, Ragged, World, columnar
 from seqdata.errors import ConfigError, CorruptSampleError
-from seqdata.loading.streaming import Joined
+from seqdata.loading.shifted_stream import Joined
+from seqdata.storage.array_column import PieceColumn
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.pieces import PieceColumn
 
 LENGTHS = (4, 9, 3, 12, 7, 5, 11, 6, 3, 8, 40)
 POLICIES = {

@@ -7,9 +7,9 @@ import pytest
 
 from seqdata.collators.varlen import Varlen
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.loading.occurrences import occurrences_of
+from seqdata.loading.engine import Player
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.player import Player
+from seqdata.loading.transforms.rng import occurrences_of
 from seqdata.planning.randomness import Purpose
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed

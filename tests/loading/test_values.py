@@ -8,7 +8,7 @@ from seqdata import write_store
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT

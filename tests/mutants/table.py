@@ -7,7 +7,7 @@ them::
     name = "agreed-error-is-forgotten"
     about = "..."                              # optional
     tests = ["tests/lightning/test_going_on.py", "-x", "-q"]
-    file = "seqdata/lightning/together.py"
+    file = "seqdata/lightning/ranks/coordinator.py"
     function = "_Final.__next__"               # or the class that holds the text; "": the file
     old = '''
                 self._failed = error

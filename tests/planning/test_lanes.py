@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.planning.lanes import Limits, deal, queues
+from seqdata.planning.lanes.assign import Limits, deal, queues
+from seqdata.planning.lanes.step_table import live_before
 from seqdata.planning.randomness import Draw
-from seqdata.planning.running import live_before
 
 sizes_of = st.lists(st.integers(1, 30), max_size=60)
 

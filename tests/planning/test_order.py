@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from seqdata.planning.order import arrange, group_size
 from seqdata.planning.randomness import Draw
+from seqdata.planning.shuffle import arrange, group_size
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from seqdata.api import form_of, open_store, write_store
 from seqdata.cli.app import app
+from seqdata.default_host import default_host
 from seqdata.errors import ConfigError, PluginError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.loader import Loader
-from seqdata.opening import form_of, open_store, write_store
-from seqdata.opening.hosts import default_host
+from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Fixed
 
 MODULE = """

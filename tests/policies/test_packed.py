@@ -3,7 +3,7 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.planning.packing import pack
+from seqdata.planning.bin_packing import pack
 from seqdata.policies.packed import Packed
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.planning.making import describe
+from seqdata.planning.build import describe
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed

@@ -3,7 +3,7 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
-from seqdata.planning.making import fingerprint_of
+from seqdata.planning.build import fingerprint_of
 from seqdata.policies.windows import Windows
 from seqdata.storage.memory import MemoryStore
 

@@ -8,8 +8,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
-from seqdata.planning.order import arrange
 from seqdata.planning.randomness import Draw
+from seqdata.planning.shuffle import arrange
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.sorted import Sorted

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqdata.loading.engine import Player
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.player import Player
+from seqdata.loading.transforms.declare import columnar
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.policies.bucketed import Bucketed
 from seqdata.storage.memory import MemoryStore
-from seqdata.transforms import columnar
 from seqdata.world import World
 
 

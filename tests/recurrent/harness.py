@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seqdata.batch import SequenceBatch
-from seqdata.loader import Loader
-from seqdata.recurrent.states import LaneStates
+from seqdata.batch.batch import SequenceBatch
+from seqdata.loading.loader import Loader
+from seqdata.recurrent.lane_states import LaneStates
 
 SIZE = 4  # BLAS sums rows that are no multiple of 4 in another order when there are fewer
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from seqdata.policies.tbptt import TBPTT
-from seqdata.recurrent.states import LaneStates
+from seqdata.recurrent.lane_states import LaneStates
 from seqdata.recurrent.trees import leaves
 from tests.recurrent.harness import (
     MODULES,

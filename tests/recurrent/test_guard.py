@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import PlanError, ResumeError
 from seqdata.policies.tbptt import TBPTT
-from seqdata.recurrent.guarding import ends_of
-from seqdata.recurrent.states import LaneStates
+from seqdata.recurrent.continuity import ends_of
+from seqdata.recurrent.lane_states import LaneStates
 from tests.recurrent.harness import batches, module_of, series
 
 SEQUENCES = series([30, 26, 9, 17, 12])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from seqdata.policies.tbptt import TBPTT
-from seqdata.recurrent.states import LaneStates
+from seqdata.recurrent.lane_states import LaneStates
 from tests.recurrent.harness import batches, module_of, series
 
 

@@ -8,15 +8,8 @@ from torch import nn
 
 from seqdata.errors import ConfigError
 from seqdata.policies.fixed import Fixed
-from seqdata.recurrent.states import LaneStates
-from tests.recurrent.harness import (
-    SIZE,
-    batch_of,
-    batches,
-    module_of,
-    pair,
-    series,
-)
+from seqdata.recurrent.lane_states import LaneStates
+from tests.recurrent.harness import SIZE, batch_of, batches, module_of, pair, series
 
 
 def refuses(text):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from seqdata.errors import ResumeError
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.policies.tbptt import TBPTT
-from seqdata.recurrent.states import STATE_VERSION, LaneStates
+from seqdata.recurrent.lane_states import STATE_VERSION, LaneStates
 from seqdata.world import World
 from tests.damage import damaged
 from tests.recurrent.harness import module_of, series, states_for

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from seqdata.policies.tbptt import TBPTT
-from seqdata.recurrent.states import LaneStates
-from seqdata.recurrent.tables import NEVER
+from seqdata.recurrent.lane_states import LaneStates
+from seqdata.recurrent.lane_table import NEVER
 from seqdata.world import World
 from tests.recurrent.harness import (
     SIZE,

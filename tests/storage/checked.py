@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from seqdata.storage.checking.checksums import BLOCK
-from seqdata.storage.manifest import MANIFEST, dump_manifest
-from seqdata.storage.parsing import load_manifest
-from seqdata.storage.schema import TEXTS, field_width
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.manifest import MANIFEST, dump_manifest
+from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.fields import TEXTS, field_width
+from seqdata.storage.integrity.checksums import BLOCK
 
 LONG = 2 * BLOCK // 4 + 100  # timesteps of 4 bytes: three blocks
 LENGTHS = [3, 0, LONG, 1, 2, 5]

@@ -1,6 +1,6 @@
 """A store of somebody else that opens its path again and looks at nothing; without torch."""
 
-from seqdata.storage.arrow import open_local
+from seqdata.storage.arrow.store import open_local
 from tests.storage.somebodys import Somebodys
 
 

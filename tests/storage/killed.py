@@ -19,7 +19,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # children are forked: there must be n
 import numpy as np
 import pyarrow as pa
 
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.faults.calls import announced
 
 SHARD_BYTES = 8000

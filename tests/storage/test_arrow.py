@@ -12,15 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from seqdata.errors import (
-    ConfigError,
-    DataError,
-    IncompleteDatasetError,
-)
+from seqdata.errors import ConfigError, DataError, IncompleteDatasetError
 from seqdata.protocols import Store
-from seqdata.storage.arrow import open_arrow
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.store import open_arrow
+from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient
 
 
@@ -88,7 +84,7 @@ def test_a_location_in_the_home_folder_is_found(root, monkeypatch):
 
 def test_opening_and_reading_import_neither_pyarrow_nor_torch(root):
     code = (
-        "import sys\nimport numpy as np\nfrom seqdata.storage.arrow import open_arrow\n"
+        "import sys\nimport numpy as np\nfrom seqdata.storage.arrow.store import open_arrow\n"
         f"store = open_arrow({os.fspath(root)!r})\n"
         "columns = store.read(np.array([[3, 0, 3]]), ['x', 'y', 'id'])\n"
         "columns['x'].fill(np.empty(3, np.int32), np.array([0, 3]), None)\n"

@@ -6,25 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from seqdata.errors import (
-    CorruptSampleError,
-    CorruptShardError,
-    MissingShardError,
-    SeqDataError,
-)
-from seqdata.kernel.choose import kernel
-from seqdata.storage.arrow import open_arrow
-from seqdata.storage.checking.checksums import (
+from seqdata.errors import CorruptSampleError, CorruptShardError, MissingShardError, SeqDataError
+from seqdata.kernel.dispatch import kernel
+from seqdata.storage.arrow.manifest import MANIFEST, dump_manifest
+from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.store import open_arrow
+from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.integrity.checksums import (
     BLOCK,
     algorithm,
     checksums_of,
     piece_bounds,
     write_checksums,
 )
-from seqdata.storage.checking.verifying import Suspect, mismatch
-from seqdata.storage.manifest import MANIFEST, dump_manifest
-from seqdata.storage.parsing import load_manifest
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.integrity.verify import Suspect, mismatch
 from tests.storage.checked import LONG, everything, flip, marked, place_of, row, spans_of, write
 
 
@@ -106,7 +101,7 @@ def test_what_is_read_is_what_was_written(root, verify, filled):
 
 
 def test_zlibs_checksums_are_read_by_any_kernel(root, monkeypatch):
-    monkeypatch.setattr("seqdata.storage.checking.checksums.ALGORITHMS", ("crc32",))
+    monkeypatch.setattr("seqdata.storage.integrity.checksums.ALGORITHMS", ("crc32",))
     write_arrow(root, [row(i) for i in range(6)], axes={"wide": "wide"}, overwrite=True)
     store = open_arrow(root)
     assert store.manifest.checksums.algorithm == "crc32"

@@ -10,9 +10,15 @@ import sys
 import pytest
 
 from seqdata import ConfigError, open_store, write_store
-from seqdata.storage import locking
-from seqdata.storage.writing import claim
-from seqdata.storage.writing.claim import TakenError, let_go, new_folder, take_over, unfinished
+from seqdata.storage import file_lock
+from seqdata.storage.writing import writer_lock
+from seqdata.storage.writing.writer_lock import (
+    TakenError,
+    let_go,
+    new_folder,
+    take_over,
+    unfinished,
+)
 from seqdata_testing.waiting import patient
 
 HOST = socket.gethostname()
@@ -93,7 +99,7 @@ def lockless(request, monkeypatch):
     def flock(descriptor, kind):
         raise OSError(getattr(errno, request.param), "no locks")
 
-    monkeypatch.setattr(locking.fcntl, "flock", flock)
+    monkeypatch.setattr(file_lock.fcntl, "flock", flock)
 
 
 def test_without_locks_a_writer_has_its_folder_while_it_lives(tmp_path, lockless, ended):
@@ -115,16 +121,16 @@ def test_without_locks_a_folder_without_an_owner_is_taken_from_who_begins(
     tmp_path, lockless, monkeypatch
 ):
     """A writer that was killed at its very beginning leaves one; so does one that is at it."""
-    known = claim.own
+    known = writer_lock.own
 
     def own(descriptor):
-        monkeypatch.setattr(claim, "own", known)
+        monkeypatch.setattr(writer_lock, "own", known)
         (begun,) = unfinished(tmp_path)
         taken.append(take_over(tmp_path, begun))
         known(descriptor)
 
     taken = []
-    monkeypatch.setattr(claim, "own", own)
+    monkeypatch.setattr(writer_lock, "own", own)
     with pytest.raises(TakenError):
         new_folder(tmp_path)
     ((mine, lock),) = taken

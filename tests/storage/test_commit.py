@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
-from seqdata.storage.arrow import open_arrow
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.sealing import sealed
-from seqdata.storage.writing import commit
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.store import open_arrow
+from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.digest_trailer import sealed
+from seqdata.storage.writing import staging_dir
 from seqdata.storage.writing.parts import write_part
-from seqdata.storage.writing.scheme import Scheme, agree
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.writing.resume_key import Scheme, agree
 from seqdata_testing.waiting import patient
 
 
@@ -82,7 +82,7 @@ def test_an_overwrite_that_stops_among_its_renames_leaves_no_store(tmp_path, mon
 KILLED = """
 import os, signal, sys
 import numpy as np
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.write import write_arrow
 
 def rows():
     for i in range(int(sys.argv[2])):
@@ -135,12 +135,12 @@ def test_notes_of_a_writer_are_believed_sealed_only(tmp_path, name):
             with pytest.raises(ConfigError, match=r"must be as the writer left it, but is damaged"):
                 agree(tmp_path, folder, scheme)
         elif name == "moves.json":
-            commit._undo_moves(tmp_path, folder)
+            staging_dir._undo_moves(tmp_path, folder)
             assert (tmp_path / "part-00000.arrow").exists()
         else:
             assert write_part(folder, 0, part, scheme).shards == due.shards
             assert (folder / name).read_bytes() == raw
     if name == "moves.json":
         (folder / name).write_bytes(raw)
-        commit._undo_moves(tmp_path, folder)
+        staging_dir._undo_moves(tmp_path, folder)
         assert [path.name for path in folder.iterdir()] == ["a"]

@@ -15,8 +15,8 @@ from seqdata.errors import (
     DecodeError,
     MissingShardError,
 )
-from seqdata.storage.arrow import open_arrow
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.store import open_arrow
+from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient
 
 
@@ -145,7 +145,7 @@ def test_a_folder_in_the_place_of_a_shard_is_an_error(root):
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
-from seqdata.storage.arrow import open_arrow
+from seqdata.storage.arrow.store import open_arrow
 from seqdata.errors import DataError
 try:
     open_arrow(sys.argv[1])

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from seqdata.api import store_of
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.loader import Loader
-from seqdata.opening import store_of
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.protocols import Field, Store

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from seqdata.errors import IncompleteDatasetError
-from seqdata.storage.arrow import open_arrow
-from seqdata.storage.writing.whole import room_for
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.store import open_arrow
+from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.writing.staged_shards import room_for
 from seqdata_testing.waiting import patient
 
 LIMITED = """
 import json, resource, sys
 import numpy as np
 from seqdata.errors import IncompleteDatasetError
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.write import write_arrow
 
 sizes = [900, 900, 9000, 900]  # of sequences, each a shard; no file may be as large as the third
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

@@ -9,15 +9,13 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from seqdata.errors import (
-    SeqDataWarning,
-)
-from seqdata.loader import Loader
-from seqdata.opening import open_store
+from seqdata.api import open_store
+from seqdata.errors import SeqDataWarning
+from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Store
+from seqdata.storage import decoded_source
 from seqdata.storage.columns import SpanColumn
-from seqdata.storage.foreign import decoded
 from seqdata_testing.loaders import check_content, check_resumes, check_worlds
 from seqdata_testing.stores import check_store
 
@@ -229,7 +227,7 @@ def test_lengths_are_counted_once_and_kept_beside_the_data(tmp_path, monkeypatch
     kept = list(tmp_path.glob(".seqdata-lengths-*"))
     assert len(kept) == 1
     monkeypatch.setattr(
-        "seqdata.storage.foreign.survey.row_lengths", None
+        "seqdata.storage.foreign.length_scan.row_lengths", None
     )  # counting again would fail
     again = open_store(tmp_path / "a.parquet")
     assert again.lengths.tolist() == first.lengths.tolist() == list(LENGTHS)
@@ -252,12 +250,12 @@ def test_the_fingerprint_is_of_names_sizes_footers_and_lengths(tmp_path):
 
 
 def test_only_the_units_that_were_used_last_are_kept(monkeypatch):
-    cache = decoded.UnitCache(limit=100)
+    cache = decoded_source.UnitCache(limit=100)
     made = []
 
     def unit(number):
         made.append(number)
-        return decoded.Decoded(np.zeros(40, dtype=np.uint8), None)
+        return decoded_source.Decoded(np.zeros(40, dtype=np.uint8), None)
 
     for number in (0, 1, 0, 2, 0, 1):
         cache.get("x", number, lambda number=number: unit(number))

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from seqdata.api import open_store
 from seqdata.errors import (
     ConfigError,
     CorruptSampleError,
@@ -14,11 +15,10 @@ from seqdata.errors import (
     DataError,
     DecodeError,
 )
-from seqdata.opening import open_store
-from seqdata.storage.foreign import decoded
+from seqdata.storage import decoded_source
+from seqdata.storage.array_column import PieceColumn
+from seqdata.storage.digest_trailer import sealed
 from seqdata.storage.foreign.store import open_foreign
-from seqdata.storage.pieces import PieceColumn
-from seqdata.storage.sealing import sealed
 
 LENGTHS = [3, 0, 5, 1]
 
@@ -111,7 +111,7 @@ def test_a_file_that_shrank_or_grew_after_it_was_counted_is_an_error(tmp_path, l
     store = open_store(path)
     object.__setattr__(
         store._sources.by_name["x"], "decode",
-        lambda unit: decoded.Decoded(np.arange(6), np.array([0, length, 6])),
+        lambda unit: decoded_source.Decoded(np.arange(6), np.array([0, length, 6])),
     )  # fmt: skip
     with pytest.raises(
         CorruptSampleError, match=f"must have 3 timesteps as were counted, but has {length}: the"

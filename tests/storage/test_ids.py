@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqdata.errors import DecodeError
-from seqdata.storage.ids import check_ids
+from seqdata.storage.unique_ids import check_ids
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError, DataError
-from seqdata.loader import Loader
-from seqdata.measuring import measure_lengths
+from seqdata.loading.loader import Loader
+from seqdata.loading.measure_lengths import measure_lengths
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
+from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.concat import JoinedStore, concat_stores
 from seqdata.storage.dataset import DatasetStore
-from seqdata.storage.joining import JoinedStore, concat_stores
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import View, place_of, whole
-from seqdata.storage.writing.writer import write_arrow
 from seqdata_testing.stores import check_store
 from tests.storage.somebodys import Somebodys
 

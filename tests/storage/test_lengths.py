@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from seqdata.storage.writing.lengths import LengthsWriter, narrow
+from seqdata.storage.lengths import LengthsWriter, narrow
 
 
 def test_lengths_are_written_in_uint32(tmp_path):

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from seqdata.api import open_store
 from seqdata.errors import CorruptShardError, LimitError
-from seqdata.opening import open_store
 from seqdata.protocols import Field
-from seqdata.storage import limits, texts
-from seqdata.storage.checking.checksums import checksums_of
+from seqdata.storage import limits, text_source
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.columns import Layout
-from seqdata.storage.foreign import messages, table_files
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.places import Place
-from seqdata.storage.sealing import sealed
-from seqdata.storage.texts import TextSource
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.data_location import Place
+from seqdata.storage.digest_trailer import sealed
+from seqdata.storage.foreign import table_file, untrusted_ipc
+from seqdata.storage.integrity.checksums import checksums_of
+from seqdata.storage.text_source import TextSource
 
 HERE = Place(dataset="/d", shard=0, file="f")
 
@@ -131,7 +131,7 @@ def test_rows_of_many_small_units_count_together(tmp_path, monkeypatch, name):
 
 def test_metadata_without_end_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "a.arrow", column())
-    monkeypatch.setattr(messages, "MAX_METADATA", 100)
+    monkeypatch.setattr(untrusted_ipc, "MAX_METADATA", 100)
     with pytest.raises(LimitError, match=r"has \d+ bytes of metadata, must have at most 100"):
         open_store(path)
 
@@ -140,7 +140,7 @@ def test_metadata_without_end_is_refused(tmp_path, monkeypatch):
 def test_a_footer_without_end_is_refused(tmp_path, monkeypatch, name):
     write(tmp_path / "a.arrow", column())
     pa.parquet.write_table(pa.table(column()), tmp_path / "a.parquet")
-    monkeypatch.setattr(table_files, "MAX_FOOTER", 100)
+    monkeypatch.setattr(table_file, "MAX_FOOTER", 100)
     with pytest.raises(LimitError, match=r"has a footer of \d+ bytes, must have at most 100"):
         open_store(tmp_path / name)
 
@@ -169,7 +169,7 @@ def test_timesteps_that_no_memory_holds_are_refused(tmp_path):
 
 def test_memory_that_does_not_suffice_is_an_error_with_its_place():
     text = r"/d shard 0 \(.f.\): asks for more memory than there is \(.*\), must fit; write the"
-    with pytest.raises(LimitError, match=text), table_files.guarded(HERE):
+    with pytest.raises(LimitError, match=text), table_file.guarded(HERE):
         np.empty(1 << 60, dtype=np.int8)
 
 
@@ -179,7 +179,7 @@ def test_texts_that_lie_on_one_another_are_refused_before_memory_is_taken(monkey
     layout = Layout("/d", ("a",), [0, 100], {"time": np.ones(100, np.uint32)})
     source = TextSource.of("t", Field("str", (), None), layout, [values], [offsets])
     assert len(source.raw(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000  # asked for so often
-    monkeypatch.setattr(texts, "FREE_BYTES", 10_000)
+    monkeypatch.setattr(text_source, "FREE_BYTES", 10_000)
     assert len(source.raw(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000
     text = 'field "t": and 49 others take 50000 bytes of 1000, must not lie on one another; the'
     with pytest.raises(CorruptShardError, match=text):

@@ -92,7 +92,7 @@ def test_a_folder_that_may_not_be_entered_is_told(monkeypatch):
     def refused(path, **_):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr("seqdata.storage.location.os.stat", refused)
+    monkeypatch.setattr("seqdata.storage.local_files.os.stat", refused)
     text = r"'good' cannot be looked at \(no permission\), must be in folders that may be entered"
     with pytest.raises(ConfigError, match=text):
         open_store("good")

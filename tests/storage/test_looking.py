@@ -8,14 +8,14 @@ import pytest
 
 from seqdata.errors import ConfigError, UnknownNameError
 from seqdata.protocols import Store
-from seqdata.storage import shown
+from seqdata.storage import store_repr
+from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.rows import StoreRows
 from seqdata.storage.splitting import split
+from seqdata.storage.store_rows import StoreRows
 from seqdata.storage.views import SequenceStore, View, whole
-from seqdata.storage.writing.writer import write_arrow
 from seqdata_testing.stores import check_store
 from tests.storage.somebodys import Somebodys
 
@@ -204,7 +204,7 @@ def test_names_that_do_not_fit_are_refused(change, text):
 
 
 def test_a_view_with_a_transform_keeps_its_fields():
-    from seqdata.measuring import measure_lengths
+    from seqdata.loading.measure_lengths import measure_lengths
 
     store = MemoryStore.of([[1, 1, 2], [3]])
     view = measure_lengths(store.rename({"x": "t"}), lambda sequence, rng: {"t": sequence["t"][:1]})
@@ -261,7 +261,7 @@ def test_a_store_is_text_with_fields_and_lengths(monkeypatch):
         "  lengths along 'text': 1 ███████ 7, median 4",
     ]
     assert "there are no sequences" in repr(store.take([]))
-    monkeypatch.setattr(shown, "LOOKED_AT", 3)
+    monkeypatch.setattr(store_repr, "LOOKED_AT", 3)
     assert repr(store.select("x")).endswith("0 █  █  █ 6, median 3 (of 3 of them)")
 
 

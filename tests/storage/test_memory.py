@@ -8,11 +8,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from seqdata.api import store_of
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.opening import store_of
 from seqdata.protocols import Column, Field, Store
+from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.writing.writer import write_arrow
 from seqdata_testing.stores import check_store
 
 

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from seqdata.errors import CorruptShardError, LimitError
-from seqdata.storage.foreign.messages import batches_of, check_message, check_stream
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
+from seqdata.storage.foreign.untrusted_ipc import batches_of, check_message, check_stream
 
 HERE = Place(dataset="/d", shard=0, file="f")
 

@@ -8,13 +8,19 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from seqdata.api import open_store
 from seqdata.errors import CorruptShardError, LimitError
-from seqdata.opening import open_store
 from seqdata.storage import limits
-from seqdata.storage.foreign import pages, thrift
-from seqdata.storage.foreign.pages import Chunk, Group, check_column, groups_of, pages_of
-from seqdata.storage.foreign.thrift import NoStructError, read_struct
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
+from seqdata.storage.foreign import thrift_compact, untrusted_parquet
+from seqdata.storage.foreign.thrift_compact import NoStructError, read_struct
+from seqdata.storage.foreign.untrusted_parquet import (
+    Chunk,
+    Group,
+    check_column,
+    groups_of,
+    pages_of,
+)
 
 HERE = Place(dataset="/d", shard=0, file="f")
 
@@ -124,7 +130,7 @@ def test_a_run_of_one_value_counts_as_often_as_it_is_said(tmp_path, monkeypatch)
 
 def test_too_many_pages_are_refused(tmp_path, monkeypatch):
     raw = memoryview(parquet_bytes(tmp_path))
-    monkeypatch.setattr(pages, "MAX_PAGES", 1)
+    monkeypatch.setattr(untrusted_parquet, "MAX_PAGES", 1)
     with pytest.raises(
         LimitError, match="has too many pages, must have at most 1; where you trust"
     ):
@@ -134,7 +140,7 @@ def test_too_many_pages_are_refused(tmp_path, monkeypatch):
 def test_texts_are_read_by_pieces_where_they_might_become_long(tmp_path, monkeypatch):
     texts = ["t" * (i % 50) for i in range(300)]
     pa.parquet.write_table(pa.table({**column(300), "t": texts}), tmp_path / "a.parquet")
-    monkeypatch.setattr(pages, "PIECE_BYTES", 20_000)
+    monkeypatch.setattr(untrusted_parquet, "PIECE_BYTES", 20_000)
     raw = memoryview((tmp_path / "a.parquet").read_bytes())
     rows = check_column(HERE, raw, groups_of(HERE, raw)[0], "t")
     assert 1 < rows < 100
@@ -181,4 +187,4 @@ def test_what_is_no_struct_is_an_error(data):
 def test_a_field_of_another_type_is_an_error():
     with pytest.raises(NoStructError):
         read_struct(memoryview(b"\x15\x02\x00"), 0, {1: {1: None}})
-    assert thrift.MAX_NESTING == 12
+    assert thrift_compact.MAX_NESTING == 12

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from seqdata.errors import ConfigError, DecodeError, WorkerDiedError
-from seqdata.storage.arrow import open_arrow
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.store import open_arrow
+from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient, until, within
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -82,11 +82,11 @@ def test_the_bytes_do_not_depend_on_processes(tmp_path, due):
 @pytest.mark.parametrize(("shard_bytes", "most"), [(400 << 20, 2), (256 << 20, 4), (1, 64)])
 def test_so_many_shards_are_under_way_at_a_time(tmp_path, monkeypatch, shard_bytes, most):
     """Shards that would take shard_bytes are made small, so that the test needs no memory."""
-    from seqdata.storage.writing import cutting
+    from seqdata.storage.writing import split_shards
 
-    monkeypatch.setattr(cutting, "pack_many", lambda *given: one(given[2]))
-    small = cutting.pack_one
-    monkeypatch.setattr(cutting, "pack_one", lambda *given: small(*given) * shard_bytes)
+    monkeypatch.setattr(split_shards, "pack_many", lambda *given: one(given[2]))
+    small = split_shards.pack_one
+    monkeypatch.setattr(split_shards, "pack_one", lambda *given: small(*given) * shard_bytes)
     pool = Backwards(most + 1)
     write_arrow(tmp_path / "store", rows(most + 3), shard_bytes=shard_bytes, executor=pool)
     assert pool.most == most

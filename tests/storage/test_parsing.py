@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from seqdata.errors import DataError, FingerprintMismatch, LimitError
-from seqdata.storage import parsing
-from seqdata.storage.arrow import open_arrow
-from seqdata.storage.manifest import (
+from seqdata.storage.arrow import manifest_parser
+from seqdata.storage.arrow.manifest import (
     MANIFEST,
     UNSEALED,
     Checking,
@@ -20,9 +19,10 @@ from seqdata.storage.manifest import (
     fingerprint_of,
     seal_of,
 )
-from seqdata.storage.parsing import load_manifest, parse_manifest
-from seqdata.storage.places import Place
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.manifest_parser import load_manifest, parse_manifest
+from seqdata.storage.arrow.store import open_arrow
+from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.data_location import Place
 
 PLACE = Place(dataset="store", part="manifest", file="seqdata.json")
 
@@ -280,7 +280,7 @@ def test_a_manifest_without_a_fingerprint_is_an_error(whole):
 
 def test_a_manifest_that_is_too_large_is_an_error_before_it_is_read(tmp_path):
     with open(tmp_path / MANIFEST, "wb") as file:
-        os.truncate(file.fileno(), parsing.MAX_MANIFEST + 1)
+        os.truncate(file.fileno(), manifest_parser.MAX_MANIFEST + 1)
     with pytest.raises(LimitError, match="has 268435457 bytes, must have at most 268435456; write"):
         open_arrow(tmp_path)
 

@@ -7,12 +7,12 @@ import pyarrow.parquet
 import pytest
 
 from seqdata.errors import CorruptShardError, DecodeError
-from seqdata.storage.arrow import open_arrow
+from seqdata.storage.arrow.store import open_arrow
+from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.data_location import Place, Placing, quoted
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.places import Place, Placing, quoted
-from seqdata.storage.writing.writer import write_arrow
 
 WHOLE = Place(
     dataset="store/train", shard=17, file="part-00017.arrow", sequence=88123, key="utt-381",

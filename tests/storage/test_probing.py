@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from seqdata.storage.probing import are_there
+from seqdata.storage.truncation import are_there
 from seqdata_testing.waiting import patient
 
 PLACE = """

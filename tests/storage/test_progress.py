@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress as Rich
 
+from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.writing.progress import Bar, said
-from seqdata.storage.writing.writer import write_arrow
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from seqdata import Fixed, Loader, open_store, write_store
 from seqdata.errors import ConfigError, FingerprintMismatch
-from seqdata.storage.location import local_path
+from seqdata.storage.local_files import local_path
 from tests.storage.elsewhere import Elsewhere
 
 

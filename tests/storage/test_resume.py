@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqdata.api import open_store
 from seqdata.errors import ConfigError, DataError, DecodeError, IncompleteDatasetError
-from seqdata.opening import open_store
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient
 
 KILLED = Path(__file__).with_name("killed.py")

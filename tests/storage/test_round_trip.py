@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.fields import NUMBERS
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.schema import NUMBERS
-from seqdata.storage.writing.writer import write_arrow
 
 AXES = ("time", "text", None)
 KINDS = st.sampled_from([*NUMBERS, "str", "bytes"])

@@ -7,9 +7,9 @@ import warnings
 import pyarrow as pa
 import pytest
 
+from seqdata.api import open_store
 from seqdata.errors import CorruptShardError, MissingShardError, SeqDataWarning
-from seqdata.opening import open_store
-from seqdata.storage.foreign.files import named_by_datasets
+from seqdata.storage.foreign.file_discovery import named_by_datasets
 
 
 def save(folder, count=3, rows=10):

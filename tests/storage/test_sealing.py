@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from seqdata.storage.sealing import has_seal, keep_sealed, read_sealed, sealed, unsealed
+from seqdata.storage.digest_trailer import has_seal, keep_sealed, read_sealed, sealed, unsealed
 
 
 @pytest.mark.parametrize("content", [b"", b"12", b"\n", bytes(range(256))])

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Store
 from seqdata.storage import splitting
+from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.raw import RawTexts, decimals, join_texts
 from seqdata.storage.splitting import folds, split
+from seqdata.storage.text_bytes import RawTexts, decimals, join_texts
 from seqdata.storage.views import View
-from seqdata.storage.writing.writer import write_arrow
 
 
 def made(count, speakers=5):

@@ -7,13 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from seqdata.errors import (
-    ConfigError,
-    SeqDataWarning,
-)
-from seqdata.storage.arrow import open_arrow
-from seqdata.storage.parsing import load_manifest
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.store import open_arrow
+from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient
 from tests.storage.checked import everything, marked, rewrite, spans_of, write
 

@@ -12,7 +12,7 @@ import torch
 
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.writing.writer import write_arrow
+from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient
 
 
@@ -348,7 +348,7 @@ def test_no_bar_is_shown_where_nobody_looks(tmp_path, capsys):
 
 def test_writing_imports_neither_torch_nor_pandas(tmp_path):
     code = (
-        "import sys\nfrom seqdata.storage.writing.writer import write_arrow\n"
+        "import sys\nfrom seqdata.storage.arrow.write import write_arrow\n"
         "if 'pyarrow' in sys.modules: raise SystemExit('pyarrow at import')\n"
         f"write_arrow({os.fspath(tmp_path)!r}, [[1, 2]], overwrite=True)\n"
         "print(sorted({'torch', 'pandas', 'lightning'} & set(sys.modules)))"

@@ -26,7 +26,7 @@ from seqdata import (
     open_store,
     write_store,
 )
-from seqdata.ragged import LAYOUTS
+from seqdata.batch.layouts import LAYOUTS
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.lanes import FewLanes
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from seqdata import Loader, World
-from seqdata.axes import Axes
+from seqdata.batch.axes import Axes
 from seqdata.errors import SeqDataError
 from tests.table.cells import FIELDS, IDLE, POLICIES, ROWS, STORES, all_cells, pairwise, refusal
 

@@ -7,10 +7,10 @@ import pytest
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import Origin, Plan, Report
+from seqdata.plan_table import ArrayTable
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
-from seqdata.tables import ArrayTable
 from seqdata_testing import ConformanceError
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.plans import (

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.writing.writer import write_arrow
 from seqdata_testing import ConformanceError
 from seqdata_testing.contract import StoreContract, sample_sequences
 from seqdata_testing.stores import (

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.cutting import EveryFew
-from seqdata.planning.making import count_blocks, plan_blocks
+from seqdata.planning.build import count_blocks, plan_blocks
+from seqdata.planning.fixed_size import EveryFew
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed, Rows

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from seqdata.axes import Axes
-from seqdata.batch import SequenceBatch
-from seqdata.loading.head import head_of
+from seqdata.batch.axes import Axes
+from seqdata.batch.batch import SequenceBatch
+from seqdata.loading.batch_metadata import head_of
 from seqdata.plan import Plan
 from seqdata.sharing import Step
 from seqdata_testing import ConformanceError

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
+from seqdata.plan_table import PlanBatch
 from seqdata.protocols import Policy
-from seqdata.tables import PlanBatch
 from seqdata_testing import ConformanceError
 from seqdata_testing.simulate import row_lengths, scored_spans, without_context
 

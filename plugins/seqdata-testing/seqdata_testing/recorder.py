@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from seqdata.batch import SequenceBatch
-from seqdata.loader import Loader
+from seqdata.batch.batch import SequenceBatch
+from seqdata.loading.loader import Loader
 from seqdata.protocols import Policy, Store
 from seqdata.sharing import Tail
 from seqdata.world import World

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import SeqDataWarning
 from seqdata.plan import Plan
+from seqdata.plan_table import PlanBatch
 from seqdata.sharing import RankPlan, Step, Tail, share
-from seqdata.tables import PlanBatch
 from seqdata.world import World
 from seqdata_testing import ConformanceError
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import SeqDataError
 from seqdata.protocols import Column, Field, Store
-from seqdata.storage.raw import RawTexts, join_texts
-from seqdata.storage.schema import TEXTS, default_axis
+from seqdata.storage.fields import TEXTS, default_axis
+from seqdata.storage.text_bytes import RawTexts, join_texts
 from seqdata.storage.views import whole
 from seqdata_testing import ConformanceError
 

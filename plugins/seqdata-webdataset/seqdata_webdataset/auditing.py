@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DataError
-from seqdata.storage.checking.auditing import KEPT, Finding, Report
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
+from seqdata.storage.integrity.audit import KEPT, Finding, Report
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import shown
 from seqdata_webdataset.finding import find_shards
-from seqdata_webdataset.headers import walk
 from seqdata_webdataset.indexing import digest_of, make_index, sums_of
 from seqdata_webdataset.shard_index import Members, ShardIndex, ends_of
 from seqdata_webdataset.shards import Shard
+from seqdata_webdataset.tar_headers import walk
 
 Told = Callable[[int], None]
 

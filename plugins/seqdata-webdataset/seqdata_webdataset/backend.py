@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.storage.checking.auditing import Report
+from seqdata.storage.integrity.audit import Report
 from seqdata.storage.remote.options import Remote, remote_of
 from seqdata.storage.remote.urls import shown
 from seqdata_webdataset.auditing import audit

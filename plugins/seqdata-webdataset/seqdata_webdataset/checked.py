@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch
-from seqdata.storage.places import Place
-from seqdata_webdataset.headers import BLOCK, sum_is_right
+from seqdata.storage.data_location import Place
 from seqdata_webdataset.shard_index import ShardIndex, ends_of
 from seqdata_webdataset.shards import Shard
+from seqdata_webdataset.tar_headers import BLOCK, sum_is_right
 
 
 def checked(

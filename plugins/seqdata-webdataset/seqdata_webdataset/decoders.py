@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
 from seqdata.protocols import Field
+from seqdata.storage.data_location import Place
 from seqdata.storage.limits import check_size, refuse
-from seqdata.storage.places import Place
-from seqdata_webdataset.heads import Head, NoHeadError, read_npy
-from seqdata_webdataset.names import last_part
+from seqdata_webdataset.array_headers import Head, NoHeadError, read_npy
+from seqdata_webdataset.member_names import last_part
 from seqdata_webdataset.schema import Wanted
 from seqdata_webdataset.unsafe import read_unsafe
 

@@ -16,9 +16,9 @@ import numpy as np
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.writing.packing import Packer, check_axes, make_packer, pack_one
-from seqdata_webdataset.headers import BLOCK
-from seqdata_webdataset.names import is_unsafe, last_part, split_name
+from seqdata_webdataset.member_names import is_unsafe, last_part, split_name
 from seqdata_webdataset.schema import PARTED, TEXTS
+from seqdata_webdataset.tar_headers import BLOCK
 
 _BYTES = ("bin", "jpg", "jpeg", "png", "mp3", "mp4", "ogg", "xml", *PARTED)
 _PLAIN_NPY = 128  # bytes of its head

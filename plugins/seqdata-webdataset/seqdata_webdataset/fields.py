@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DataError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.checking.bits import SharedBits
-from seqdata.storage.checking.verifying import Checks
 from seqdata.storage.columns import Layout
-from seqdata.storage.places import quoted
-from seqdata.storage.remote.mending import Look, Mending
-from seqdata.storage.schema import field_width
-from seqdata.storage.texts import TextSource
-from seqdata.storage.writing.lengths import narrow
-from seqdata_webdataset.heads import Head
+from seqdata.storage.data_location import quoted
+from seqdata.storage.fields import field_width
+from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.integrity.verify import Checks
+from seqdata.storage.lengths import narrow
+from seqdata.storage.remote.copy_repair import Look, Mending
+from seqdata.storage.text_source import TextSource
+from seqdata_webdataset.array_headers import Head
 from seqdata_webdataset.kept_numbers import NumberSource
 from seqdata_webdataset.lengths import Opened, axes_of_fields, place_of, steps_of
 from seqdata_webdataset.placed import PlacedSource, PlacedTexts, Runs, doubled

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DataError, MissingShardError
-from seqdata.kernel.choose import kernel
+from seqdata.kernel.dispatch import kernel
+from seqdata.storage.data_location import Place
 from seqdata.storage.limits import refuse
-from seqdata.storage.location import limit_of
-from seqdata.storage.places import Place
+from seqdata.storage.local_files import limit_of
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 MAX_SMALL = 1 << 30

@@ -20,11 +20,11 @@ from seqdata.errors import (
     MissingShardError,
     UnsafeContentError,
 )
-from seqdata.storage.location import local_path
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
+from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.writing.claim import ASIDE
+from seqdata.storage.writing.writer_lock import ASIDE
 from seqdata_webdataset.files import names_in
 from seqdata_webdataset.keeping import FOLDER
 from seqdata_webdataset.keeping import SUFFIX as INDEX

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seqdata.errors import DecodeError
+from seqdata.storage.data_location import Place, quoted
 from seqdata.storage.limits import refuse
-from seqdata.storage.places import Place, quoted
-from seqdata_webdataset.headers import BLOCK, walk
-from seqdata_webdataset.heads import FIRST, READERS, Head, NoHeadError
-from seqdata_webdataset.names import MOST_KEY, last_part, split_name
+from seqdata_webdataset.array_headers import FIRST, READERS, Head, NoHeadError
+from seqdata_webdataset.member_names import MOST_KEY, last_part, split_name
+from seqdata_webdataset.tar_headers import BLOCK, walk
 
 MAX_FIELDS = 64
 """Members of one sample, and extensions of one shard."""

@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.choose import kernel
-from seqdata.storage.checking.checksums import BLOCK, algorithm
-from seqdata.storage.places import Place
-from seqdata.storage.remote.pools import Fetchers
+from seqdata.kernel.dispatch import kernel
+from seqdata.storage.data_location import Place
+from seqdata.storage.integrity.checksums import BLOCK, algorithm
+from seqdata.storage.remote.thread_pool import Fetchers
 from seqdata.storage.writing.progress import Progress, told
 from seqdata_webdataset.grouping import NUMBERS, Collected, group
-from seqdata_webdataset.names import last_part
+from seqdata_webdataset.member_names import last_part
 from seqdata_webdataset.shard_index import Members, ShardIndex, ends_of
 from seqdata_webdataset.shards import Shard
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from seqdata.errors import ConfigError
-from seqdata.storage.places import Place
-from seqdata.storage.writing.commit import sync_file
+from seqdata.storage.data_location import Place
+from seqdata.storage.writing.staging_dir import sync_file
 from seqdata_webdataset.files import content_of
 from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
 

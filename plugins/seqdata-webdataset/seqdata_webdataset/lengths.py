@@ -16,9 +16,9 @@ from seqdata.errors import DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout
-from seqdata.storage.places import Place
-from seqdata.storage.schema import field_width
-from seqdata.storage.texts import TextSource
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import field_width
+from seqdata.storage.text_source import TextSource
 from seqdata_webdataset.placed import Runs
 from seqdata_webdataset.schema import Wanted
 from seqdata_webdataset.shard_index import Members, ShardIndex

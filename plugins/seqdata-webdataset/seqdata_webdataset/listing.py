@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqdata.errors import CorruptShardError
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
 
 LIST = "shards.json"
 """Its name in the folder of indexes."""

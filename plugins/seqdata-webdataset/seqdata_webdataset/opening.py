@@ -24,21 +24,21 @@ from seqdata.errors import (
     IncompleteDatasetError,
     MissingShardError,
 )
-from seqdata.storage.checking.bits import SharedBits
-from seqdata.storage.checking.verifying import check_mode, mode_of
+from seqdata.storage.arrow.manifest import Checking
+from seqdata.storage.data_location import Place
+from seqdata.storage.digest_trailer import read_sealed
 from seqdata.storage.hashing import hash_texts
-from seqdata.storage.ids import check_ids
-from seqdata.storage.location import check_same
-from seqdata.storage.manifest import Checking
-from seqdata.storage.places import Place
-from seqdata.storage.remote.cache import NoRoomError
-from seqdata.storage.remote.files import remote_files
-from seqdata.storage.remote.kept import Kept
+from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.integrity.verify import check_mode, mode_of
+from seqdata.storage.local_files import check_same
+from seqdata.storage.remote.file_cache import NoRoomError
 from seqdata.storage.remote.options import Remote, remote_of
-from seqdata.storage.remote.pools import Fetchers
+from seqdata.storage.remote.range_cache import Kept
+from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.transport import remote_files
 from seqdata.storage.remote.urls import shown
-from seqdata.storage.sealing import read_sealed
-from seqdata.storage.texts import TextSource
+from seqdata.storage.text_source import TextSource
+from seqdata.storage.unique_ids import check_ids
 from seqdata.storage.writing.progress import told
 from seqdata_webdataset.bringing import Bringing
 from seqdata_webdataset.checked import checked

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.joined import join_columns
+from seqdata.storage.multi_shard_column import join_columns
 from seqdata_webdataset.bringing import Asked, Bringing
 from seqdata_webdataset.fields import Made
 from seqdata_webdataset.reading import read_sources

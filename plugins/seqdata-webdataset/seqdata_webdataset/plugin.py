@@ -10,7 +10,7 @@ from typing import Any
 
 from seqdata.hookspecs import hookimpl
 from seqdata_webdataset.backend import WebDataset
-from seqdata_webdataset.converting import read_tar
+from seqdata_webdataset.reader import read_tar
 
 
 @hookimpl

@@ -14,19 +14,19 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.places import Place
-from seqdata.storage.remote.files import RemoteFiles, Stat
-from seqdata.storage.remote.filling import Filling, empty
-from seqdata.storage.remote.kept import Kept, SparseFile, bring
-from seqdata.storage.remote.mending import Look, brought_again
-from seqdata.storage.remote.pools import Fetchers
+from seqdata.storage.data_location import Place
+from seqdata.storage.remote.copy_repair import Look, brought_again
+from seqdata.storage.remote.range_cache import Kept, SparseFile, bring
+from seqdata.storage.remote.range_requests import Filling, empty
+from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.transport import RemoteFiles, Stat
 from seqdata_webdataset.bringing import Asked, OneShard
 from seqdata_webdataset.checked import check_headers, check_size
 from seqdata_webdataset.fields import FieldSource, Made
-from seqdata_webdataset.headers import BLOCK
 from seqdata_webdataset.kept_numbers import NumberSource
 from seqdata_webdataset.placed import PlacedSource, Runs
 from seqdata_webdataset.shard_index import ShardIndex
+from seqdata_webdataset.tar_headers import BLOCK
 
 Ranges = list[NDArray[np.int64]]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.readers.source import ReadOptions, SourceFile
-from seqdata.storage.places import Place
-from seqdata.storage.schema import default_axis
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import default_axis
 from seqdata_webdataset.indexing import make_index
 from seqdata_webdataset.listing import Listed
 from seqdata_webdataset.opening import open_shards

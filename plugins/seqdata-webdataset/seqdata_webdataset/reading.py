@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field
-from seqdata.storage.schema import no_such
+from seqdata.storage.fields import no_such
 from seqdata_webdataset.fields import FieldSource
 from seqdata_webdataset.placed import PlacedTexts
 

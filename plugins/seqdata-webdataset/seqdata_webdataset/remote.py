@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, MissingShardError, RemoteReadError
-from seqdata.storage.places import Place
-from seqdata.storage.remote.cache import Wanted, cache_of
-from seqdata.storage.remote.files import RemoteFiles, remote_files, writable_files
+from seqdata.storage.data_location import Place
+from seqdata.storage.remote.file_cache import Wanted, cache_of
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.transport import RemoteFiles, remote_files, writable_files
 from seqdata.storage.remote.urls import identity, joined, parted, shown
 from seqdata_webdataset.files import check_small, content_of
 from seqdata_webdataset.keeping import FOLDER, SUFFIX, cache_folder, index_place, put_file

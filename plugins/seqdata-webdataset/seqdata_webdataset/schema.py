@@ -15,10 +15,10 @@ import numpy as np
 from seqdata.errors import ConfigError, DecodeError, UnsafeContentError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.places import Place, quoted
-from seqdata.storage.schema import NUMBERS, no_such
-from seqdata_webdataset.heads import Head
-from seqdata_webdataset.names import is_unsafe, last_part
+from seqdata.storage.data_location import Place, quoted
+from seqdata.storage.fields import NUMBERS, no_such
+from seqdata_webdataset.array_headers import Head
+from seqdata_webdataset.member_names import is_unsafe, last_part
 from seqdata_webdataset.unsafe import is_allowed
 
 Schema = Mapping[str, Any]

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from seqdata.errors import ConfigError, MissingShardError
-from seqdata.storage.location import local_path
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.remote.files import RemoteFiles, WritableFiles, remote_files
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
-from seqdata.storage.remote.sending import send_store
+from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, remote_files
+from seqdata.storage.remote.upload import send_store
 from seqdata.storage.remote.urls import is_remote
 from seqdata.storage.writing.progress import Progress
 from seqdata_webdataset.finding import SUFFIX

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
-from seqdata.storage.places import Place
-from seqdata_webdataset.heads import Head, is_dtype
+from seqdata.storage.data_location import Place
+from seqdata_webdataset.array_headers import Head, is_dtype
 
 VERSION = 1
 _MAGIC = b"seqdata index\n"

@@ -15,16 +15,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.places import Place
-from seqdata.storage.sealing import keep_sealed
+from seqdata.storage.data_location import Place
+from seqdata.storage.digest_trailer import keep_sealed
 from seqdata_webdataset.files import check_there, content_of, map_shard
-from seqdata_webdataset.keeping import (
-    FOLDER,
-    find_index,
-    index_files,
-    read_index,
-    write_index,
-)
+from seqdata_webdataset.keeping import FOLDER, find_index, index_files, read_index, write_index
 from seqdata_webdataset.listing import LIST, Listed
 from seqdata_webdataset.shard_index import ShardIndex
 

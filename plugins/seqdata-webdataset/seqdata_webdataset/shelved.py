@@ -11,9 +11,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.remote.parts import Part
-from seqdata.storage.remote.pools import Fetchers
-from seqdata.storage.remote.shelf import Shelf
+from seqdata.storage.arrow.shard_reader import Part
+from seqdata.storage.remote.open_shards import Shelf
+from seqdata.storage.remote.thread_pool import Fetchers
 from seqdata_webdataset.bringing import Asked, Bringing, OneShard
 from seqdata_webdataset.fields import Made
 

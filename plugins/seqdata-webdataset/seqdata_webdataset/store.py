@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.places import Place
-from seqdata.storage.raw import Raw, join_texts
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import TEXTS, default_axis, no_such
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.schema import TEXTS, default_axis, no_such
+from seqdata.storage.text_bytes import Raw, join_texts
 from seqdata.storage.views import SequenceStore
 from seqdata_webdataset.fields import Made
 from seqdata_webdataset.parts import Parts

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from seqdata.errors import CorruptShardError, DecodeError, UnsafeContentError
+from seqdata.storage.data_location import Place, quoted
 from seqdata.storage.limits import refuse
-from seqdata.storage.places import Place, quoted
 
 BLOCK = 512
 MAX_HEADER = 1 << 20

@@ -14,8 +14,8 @@ from collections.abc import Collection
 from typing import Any
 
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.storage.places import Place
-from seqdata_webdataset.names import UNSAFE, last_part
+from seqdata.storage.data_location import Place
+from seqdata_webdataset.member_names import UNSAFE, last_part
 
 PICKLED = ("pyd", "pkl", "pickle")
 TORCH = ("pth", "pt")

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptSampleError
-from seqdata.storage.pieces import PieceColumn, check_spans
-from seqdata_webdataset.decoding import decode
-from seqdata_webdataset.heads import Head
+from seqdata.storage.array_column import PieceColumn, check_spans
+from seqdata_webdataset.array_headers import Head
+from seqdata_webdataset.decoders import decode
 from seqdata_webdataset.placed import PlacedSource
 from seqdata_webdataset.schema import Wanted
 

@@ -20,14 +20,18 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import ConfigError, DecodeError
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.data_location import Place
+from seqdata.storage.digest_trailer import read_sealed, sealed
+from seqdata.storage.fields import infer_fields
 from seqdata.storage.hashing import hash_texts
-from seqdata.storage.ids import check_ids
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.places import Place
-from seqdata.storage.schema import infer_fields
-from seqdata.storage.sealing import read_sealed, sealed
-from seqdata.storage.tables import as_rows
-from seqdata.storage.writing.commit import (
+from seqdata.storage.inputs import as_rows
+from seqdata.storage.unique_ids import check_ids
+from seqdata.storage.writing.bounded_executor import running
+from seqdata.storage.writing.parts import are_parts
+from seqdata.storage.writing.progress import Bar, Progress, told
+from seqdata.storage.writing.staged_shards import room_for
+from seqdata.storage.writing.staging_dir import (
     FACTS,
     aside,
     sync_file,
@@ -35,10 +39,6 @@ from seqdata.storage.writing.commit import (
     write_synced,
     write_whole,
 )
-from seqdata.storage.writing.jobs import running
-from seqdata.storage.writing.parts import are_parts
-from seqdata.storage.writing.progress import Bar, Progress, told
-from seqdata.storage.writing.whole import room_for
 from seqdata_webdataset.encoding import END, Encoder, member
 from seqdata_webdataset.fields import ids_of
 from seqdata_webdataset.finding import SUFFIX

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqdata_webdataset.grouping import MAX_FIELDS, group
-from seqdata_webdataset.names import is_unsafe, split_name
+from seqdata_webdataset.member_names import is_unsafe, split_name
 from webdataset.tariterators import base_plus_ext, group_by_keys
 
 from seqdata.errors import DecodeError, LimitError
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
 
 PLACE = Place(dataset="d", shard=0, file="one.tar")
 PARTS = st.sampled_from(["a", "b", "a.b", ".", "..", "/", "npy", ".CLS", "__x__", "é", "d/", ".h"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seqdata_webdataset.heads import Head, NoHeadError, read_flac, read_npy, read_wav
+from seqdata_webdataset.array_headers import Head, NoHeadError, read_flac, read_npy, read_wav
 
 DTYPES = ["<f4", ">f4", "<i2", "|u1", "<f8", "<u8", "|b1", "<f2"]
 

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset
-from seqdata_webdataset.decoding import decode
+from seqdata_webdataset.decoders import decode
 from seqdata_webdataset.finding import find_shards
 from seqdata_webdataset.indexing import build
 from seqdata_webdataset.keeping import find_index, read_index

@@ -19,7 +19,7 @@ from seqdata.errors import (
     IncompleteDatasetError,
     MissingShardError,
 )
-from seqdata.storage.writing.claim import ASIDE
+from seqdata.storage.writing.writer_lock import ASIDE
 
 SHARD = 20_000
 

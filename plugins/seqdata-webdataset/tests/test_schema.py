@@ -9,11 +9,11 @@ import zipfile
 import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset
-from seqdata_webdataset.decoding import MAX_MEMBER
+from seqdata_webdataset.decoders import MAX_MEMBER
 
 from seqdata.errors import ConfigError, CorruptSampleError, DecodeError, LimitError
 from seqdata.protocols import Field
-from seqdata.storage.sealing import sealed
+from seqdata.storage.digest_trailer import sealed
 from seqdata_testing.stores import check_store
 
 X = np.arange(6, dtype=np.float32)

@@ -17,7 +17,7 @@ from seqdata.errors import (
     MissingShardError,
     RemoteReadError,
 )
-from seqdata.storage.remote.store import RemoteStore
+from seqdata.storage.arrow.remote_store import RemoteStore
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import before, folder_of, served
 from seqdata_testing.waiting import patient

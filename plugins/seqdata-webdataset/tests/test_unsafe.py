@@ -17,7 +17,7 @@ from seqdata_webdataset.schema import Extension, fields_of
 from seqdata import Remote, open_store, write_store
 from seqdata.errors import ConfigError, DataError, DecodeError, SeqDataError, UnsafeContentError
 from seqdata.protocols import Field
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
 
 EXTENSIONS = ("pyd", "pkl", "pickle", "pth", "pt", "dill", "joblib")
 

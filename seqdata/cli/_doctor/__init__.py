@@ -1,1 +1,1 @@
-"""What ``seqdata doctor`` looks at, one file per place."""
+"""The checks of ``seqdata doctor``, one file per subject."""

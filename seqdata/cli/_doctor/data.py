@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.cli.checkup.finding import Finding
+from seqdata.cli._doctor.finding import Finding
+from seqdata.detect import form_of
 from seqdata.errors import SeqDataError, SeqDataWarning
-from seqdata.opening.data import open_store
-from seqdata.opening.forms import form_of
 from seqdata.protocols import Store
-from seqdata.storage.remote.files import remote_files
+from seqdata.resolve_store import open_store
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.transport import remote_files
 from seqdata.storage.remote.urls import is_remote, parted, without_secrets
 
 _READ = 16  # sequences that are looked at

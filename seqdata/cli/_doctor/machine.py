@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqdata.cli.checkup.finding import Finding
-from seqdata.cli.console import size
-from seqdata.kernel.choose import kernel, kernel_name
+from seqdata.cli._doctor.finding import Finding
+from seqdata.cli._report.console import size
+from seqdata.kernel.dispatch import kernel, kernel_name
 from seqdata.storage.limits import free_memory, read_number
 
 _PLACE = "machine"

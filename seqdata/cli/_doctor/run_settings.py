@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from seqdata.builtin import POLICIES
-from seqdata.cli.checkup.finding import Finding, State
+from seqdata.cli._doctor.finding import Finding, State
+from seqdata.detect import form_of
 from seqdata.errors import SeqDataError
 from seqdata.index import SequenceIndex
-from seqdata.lightning.replay.naming import NOTHING, SCRIPT, Objects
-from seqdata.lightning.replay.record import installed_versions
-from seqdata.lightning.replay.run_file import RunFile, code_of, paths_of
-from seqdata.opening.forms import form_of
-from seqdata.opening.naming import resolve_policy
 from seqdata.policies.tbptt import TBPTT
 from seqdata.protocols import Store
+from seqdata.resolve import resolve_policy
+from seqdata.runs.run_file import RunFile, code_of, paths_of
+from seqdata.runs.run_record import installed_versions
+from seqdata.runs.to_plain import NOTHING, SCRIPT, Objects
 from seqdata.sharing import steps_of
 from seqdata.world import World
 

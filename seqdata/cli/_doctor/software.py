@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
-from seqdata.cli.checkup.finding import Finding
+from seqdata.cli._doctor.finding import Finding
 from seqdata.host import PluginInfo, core_version
-from seqdata.installed import FIX, foreign_files, foreign_release
+from seqdata.name_conflict import FIX, foreign_files, foreign_release
 
 _PLACE = "software"
 _PACKAGES = ("torch", "numpy", "pyarrow", "PyYAML")

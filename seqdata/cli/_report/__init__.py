@@ -1,1 +1,1 @@
-"""Report."""
+"""What commands print: batches, statistics, plots of padding and lanes."""

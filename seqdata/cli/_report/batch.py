@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.writing.commit import write_whole
+from seqdata.storage.writing.staging_dir import write_whole
 
 _PARTS = ("lengths", "ids", "weight", "start", "lanes", "reset", "burn_in", "segments")
 _NUMBERS = (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.cli.figures import idle_share
-from seqdata.cli.picture import figure_of, save
+from seqdata.cli._report.padding_plot import figure_of, save
+from seqdata.cli._report.statistics import idle_share
 from seqdata.plan import Plan
 
 if TYPE_CHECKING:

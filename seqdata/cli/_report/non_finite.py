@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Store
-from seqdata.storage.schema import default_axis
+from seqdata.storage.fields import default_axis
 
 MOST_BYTES = 1 << 30  # that are read without being asked
 _RUN = 1 << 18  # timesteps that are read together

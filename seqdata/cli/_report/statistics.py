@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from seqdata.plan import Plan
 from seqdata.report import Measures
 from seqdata.sharing import Tail, share
-from seqdata.storage.shown import Bin, histogram
+from seqdata.storage.store_repr import Bin, histogram
 from seqdata.world import World
 
 

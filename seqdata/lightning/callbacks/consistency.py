@@ -21,9 +21,9 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from seqdata.errors import ConfigError, RanksDifferError, SeqDataWarning
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks.digests import digests_of
-from seqdata.lightning.callbacks.duplicates import Held, digest_of, duplicates
-from seqdata.lightning.callbacks.gathering import Gathering
+from seqdata.lightning.callbacks._support.digests import digests_of
+from seqdata.lightning.callbacks._support.duplicates import Held, digest_of, duplicates
+from seqdata.lightning.ranks.gather_group import Gathering
 
 _SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
 _RUNNING = ("running_mean", "running_var")

@@ -10,9 +10,9 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks.figures import Figures
-from seqdata.lightning.callbacks.gathering import Gathering
-from seqdata.lightning.callbacks.meter import Meter
+from seqdata.lightning.callbacks._support.step_stats import Figures
+from seqdata.lightning.callbacks._support.step_timer import Meter
+from seqdata.lightning.ranks.gather_group import Gathering
 
 
 class DataMonitor(Callback):

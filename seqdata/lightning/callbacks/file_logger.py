@@ -21,7 +21,7 @@ from torch import Tensor
 
 from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks.batches import BatchFacts, facts_of, loader_of
+from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, facts_of, loader_of
 
 _MOST_TEXT = 8_000  # characters of a message, a note or a traceback
 

@@ -14,14 +14,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks.batches import BatchFacts, loader_of, planned
-from seqdata.lightning.callbacks.figures import Figures
-from seqdata.lightning.callbacks.gathering import Gathering
-from seqdata.lightning.callbacks.memory import peak_bytes
-from seqdata.lightning.callbacks.meter import Meter
-from seqdata.lightning.callbacks.out_of_memory import advice_of, is_out_of_memory, place_of
-from seqdata.lightning.callbacks.skew import skew_of
-from seqdata.lightning.explaining import evaluated, shown
+from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, loader_of, planned
+from seqdata.lightning.callbacks._support.out_of_memory import advice_of, is_out_of_memory, place_of
+from seqdata.lightning.callbacks._support.peak_memory import peak_bytes
+from seqdata.lightning.callbacks._support.skew import skew_of
+from seqdata.lightning.callbacks._support.step_stats import Figures
+from seqdata.lightning.callbacks._support.step_timer import Meter
+from seqdata.lightning.error_context import evaluated, shown
+from seqdata.lightning.ranks.gather_group import Gathering
 
 
 class RankMemoryMonitor(Callback):
@@ -136,7 +136,8 @@ class RankMemoryMonitor(Callback):
             return f"out of memory on rank {trainer.global_rank}, in no batch that is known"
         told = place_of(facts, trainer.global_rank)
         if evaluates:
-            what = f"{told}, in {adapter.stage_of(trainer)}: lower the budget of `eval_batching`"
+            stage = adapter.stage_of(trainer)
+            what = f"{told}, in {stage}: lower the budget of `eval_batching`"
         else:
             what = f"{told}. {advice_of(facts, self._largest)}"
         return what if loader is None else what + shown(loader, facts.epoch, facts.number)

@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from seqdata.errors import ConfigError
-from seqdata.lightning.callbacks.batches import loader_of, scale_of
+from seqdata.lightning.callbacks._support.batch_facts import loader_of, scale_of
 
 
 class RescaleLearningRate(Callback):

@@ -1,1 +1,1 @@
-"""Predictions."""
+"""Predictions, written back by id: outputs, spill files, the merge of all ranks."""

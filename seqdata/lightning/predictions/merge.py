@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import IncompleteEpochError, PlanError
-from seqdata.lightning.spill import Pool
+from seqdata.lightning.predictions.spill import Pool
 from seqdata.protocols import Store
-from seqdata.storage.joining import JoinedStore
+from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.concat import JoinedStore
 from seqdata.storage.views import View
-from seqdata.storage.writing.writer import write_arrow
 
 _RUN = 1 << 12  # sequences whose ids are looked up together
 

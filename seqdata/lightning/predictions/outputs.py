@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqdata.axes import unknown_name
-from seqdata.batch import SequenceBatch
+from seqdata.batch.axes import unknown_name
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
-from seqdata.storage.schema import NUMBERS
+from seqdata.storage.fields import NUMBERS
 
 Per = Literal["sequence", "timestep", "span"]
 RESERVED = ("id", "position", "spans")

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptShardError
-from seqdata.lightning.outputs import Predicted, Rows, check_same
-from seqdata.storage.writing.shards import digest_of_file
+from seqdata.lightning.predictions.outputs import Predicted, Rows, check_same
+from seqdata.storage.arrow.shard_file import digest_of_file
 
 PLACES = np.dtype("<i8")
 

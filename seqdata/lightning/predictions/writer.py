@@ -18,14 +18,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import ConfigError, SeqDataError
 from seqdata.lightning import adapter
-from seqdata.lightning.agreement import agree, gather
-from seqdata.lightning.loader import TrainerLoader
-from seqdata.lightning.merging import Target, left_out, write_pool
-from seqdata.lightning.outputs import Per, Wanted, ambiguous, chosen_names, rows_of
-from seqdata.lightning.spill import Spill, Spilled, pool_of
-from seqdata.loading.player import Player
-from seqdata.storage.location import is_plain_name, local_path
-from seqdata.storage.writing.commit import aside, check_free
+from seqdata.lightning.predictions.merge import Target, left_out, write_pool
+from seqdata.lightning.predictions.outputs import Per, Wanted, ambiguous, chosen_names, rows_of
+from seqdata.lightning.predictions.spill import Spill, Spilled, pool_of
+from seqdata.lightning.ranks.collect import agree, gather
+from seqdata.lightning.trainer_loader import TrainerLoader
+from seqdata.loading.engine import Player
+from seqdata.storage.local_files import is_plain_name, local_path
+from seqdata.storage.writing.staging_dir import aside, check_free
 from seqdata.world import World
 
 PATIENCE = timedelta(days=1)

@@ -1,1 +1,1 @@
-"""Ranks."""
+"""All ranks of a fit: lockstep, dead and stalled ranks, collectives."""

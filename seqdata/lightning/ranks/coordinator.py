@@ -16,10 +16,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import PeerFailedError
 from seqdata.lightning import adapter
-from seqdata.lightning.agreement import gather
-from seqdata.lightning.channel import PATIENCE, Channel, Counting, stopped
-from seqdata.lightning.peers import myself
-from seqdata.lightning.watcher import Bounds, Watcher
+from seqdata.lightning.ranks.collect import gather
+from seqdata.lightning.ranks.lockstep import PATIENCE, Channel, Counting, stopped
+from seqdata.lightning.ranks.peers import myself
+from seqdata.lightning.ranks.watchdog import Bounds, Watcher
 from seqdata.world import World
 
 Item = TypeVar("Item")

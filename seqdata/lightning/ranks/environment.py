@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from seqdata.lightning.agreement import Facts
-from seqdata.lightning.replay.record import installed_versions
-from seqdata.opening.hosts import default_host
+from seqdata.default_host import default_host
+from seqdata.lightning.ranks.collect import Facts
+from seqdata.runs.run_record import installed_versions
 
 _MUST = ("seqdata", "torch", "lightning", "numpy")
 _DRIVER = Path("/proc/driver/nvidia/version")

@@ -20,8 +20,8 @@ import torch
 import torch.distributed
 
 from seqdata.errors import IncompleteEpochError, PeerFailedError, Preempted, SeqDataError
-from seqdata.lightning.agreement import of_rank
-from seqdata.lightning.watcher import Watcher
+from seqdata.lightning.ranks.collect import of_rank
+from seqdata.lightning.ranks.watchdog import Watcher
 
 PATIENCE = 1800.0
 """Seconds for a rank that lives but brings no batch; torch's own for a collective."""

@@ -22,7 +22,7 @@ import torch
 import torch.distributed
 
 from seqdata.errors import PeerFailedError
-from seqdata.lightning.peers import Fallen, Peer, fallen_of
+from seqdata.lightning.ranks.peers import Fallen, Peer, fallen_of
 
 _LOG = logging.getLogger(__name__)
 _STAYS, _LEFT, _FAILED, _GIVES_UP = range(4)

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import TARGETS, Axes, unknown_name
+from seqdata.batch.axes import TARGETS, Axes, unknown_name
 from seqdata.errors import ConfigError, DecodeError, Fact, SeqDataError
-from seqdata.loading.columnar import shown, taken
-from seqdata.loading.pieces import Generator, pieces_of
-from seqdata.loading.reading import Reading
-from seqdata.loading.request import Request
-from seqdata.loading.results import Results, checked, gathered
+from seqdata.loading.field_reader import Reading
+from seqdata.loading.step_requests import Request
+from seqdata.loading.transforms.columnar import shown, taken
+from seqdata.loading.transforms.declare import is_columnar
+from seqdata.loading.transforms.inputs import Generator, pieces_of
+from seqdata.loading.transforms.results import Results, checked, gathered
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.protocols import Columns
 from seqdata.storage.views import place_of
-from seqdata.transforms import is_columnar
 
 _NAMED = 5  # sequences that a message names
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.axes import Axes
+from seqdata.batch.axes import Axes
 from seqdata.errors import DecodeError
-from seqdata.loading.results import Flat, Results
+from seqdata.loading.transforms.declare import Ragged
+from seqdata.loading.transforms.results import Flat, Results
 from seqdata.protocols import Columns
-from seqdata.transforms import Ragged
 
 
 def shown(columns: Columns, axes: Axes) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
 from seqdata.protocols import Column, Field
+from seqdata.storage.array_column import PieceColumn
 from seqdata.storage.columns import Layout, Source, SpanColumn
-from seqdata.storage.pieces import PieceColumn
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from seqdata.errors import REMEDY, Fact, SeqDataError, StallError, WorkerDiedError
 from seqdata.protocols import Store
-from seqdata.storage.anonymous import Anonymous
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
+from seqdata.storage.shared_memory import Anonymous
 from seqdata.storage.views import place_of
 
 Made = TypeVar("Made", bound=SeqDataError)

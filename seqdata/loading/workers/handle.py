@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import ConfigError, SeqDataError
-from seqdata.loading.fetching import Work
+from seqdata.loading.fetcher import Work
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.request import Request
-from seqdata.loading.workers.arena import Arena
-from seqdata.loading.workers.server import context_of, undisturbed
+from seqdata.loading.step_requests import Request
+from seqdata.loading.transforms.declare import name_of
+from seqdata.loading.workers.forkserver import context_of, undisturbed
+from seqdata.loading.workers.shared_slots import Arena
 from seqdata.loading.workers.worker import Desk, Sealed, data_of, work
-from seqdata.storage.anonymous import Anonymous
-from seqdata.transforms import name_of
+from seqdata.storage.shared_memory import Anonymous
 
 LOG = logging.getLogger("seqdata")
 _STACK = 1 << 16  # bytes

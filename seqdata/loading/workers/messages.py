@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.axes import Axes
+from seqdata.batch.axes import Axes
 from seqdata.errors import LimitError
-from seqdata.kernel.choose import Kernel
-from seqdata.loading.request import Request
-from seqdata.loading.workers.arena import HEAD
+from seqdata.kernel.dispatch import Kernel
+from seqdata.loading.step_requests import Request
+from seqdata.loading.workers.shared_slots import HEAD
 from seqdata.protocols import Columns
 
 ALIGNED = 64  # bytes

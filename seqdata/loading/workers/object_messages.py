@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.loading.workers.wire import ALIGNED
+from seqdata.loading.workers.messages import ALIGNED
 
 
 class ObjectParcel:

@@ -10,7 +10,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 
 from seqdata.errors import LimitError
-from seqdata.storage.anonymous import Anonymous
+from seqdata.storage.shared_memory import Anonymous
 
 
 def received(connection: Connection, size: int, *, within: float) -> Anonymous:

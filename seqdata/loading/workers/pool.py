@@ -22,19 +22,19 @@ from multiprocessing import util
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from seqdata.axes import Axes
+from seqdata.batch.axes import Axes
 from seqdata.errors import ConfigError, IncompleteEpochError, LimitError, SeqDataError
-from seqdata.kernel.choose import kernel
-from seqdata.loading.fetching import Work
+from seqdata.kernel.dispatch import kernel
+from seqdata.loading.fetcher import Work
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.request import Request
-from seqdata.loading.workers import arena as slots
-from seqdata.loading.workers import ends
-from seqdata.loading.workers.arena import Arena
-from seqdata.loading.workers.gifts import received
-from seqdata.loading.workers.member import Member, Task, needs_script, started
-from seqdata.loading.workers.objects import object_of
-from seqdata.loading.workers.wire import columns_of, put_requests
+from seqdata.loading.step_requests import Request
+from seqdata.loading.workers import diagnosis
+from seqdata.loading.workers import shared_slots as slots
+from seqdata.loading.workers.handle import Member, Task, needs_script, started
+from seqdata.loading.workers.messages import columns_of, put_requests
+from seqdata.loading.workers.object_messages import object_of
+from seqdata.loading.workers.overflow import received
+from seqdata.loading.workers.shared_slots import Arena
 from seqdata.loading.workers.worker import MESSAGE, OWN, STOP, Failure
 
 LOG = logging.getLogger("seqdata")
@@ -228,9 +228,11 @@ class Crew:
         while _has_more(member.connection) and self._read(member):
             pass
         member.process.join(timeout=_PATIENCE)
-        stack = ends.read_stack(member.stacks)
+        stack = diagnosis.read_stack(member.stacks)
         store = self._fetching.reading.store
-        self._give_up(member, ends.died(self._last(member), member.process.exitcode, stack, store))
+        self._give_up(
+            member, diagnosis.died(self._last(member), member.process.exitcode, stack, store)
+        )
 
     def _give_up(self, member: Member, error: SeqDataError) -> None:
         """Let what a worker has not finished be lost; what it has finished can be taken."""
@@ -255,13 +257,13 @@ class Crew:
         seconds, limit = member.quiet, self._options.stall_timeout
         store = self._fetching.reading.store
         if seconds >= limit:
-            stack = ends.stack_of(member.pid, member.stacks)
-            self._give_up(member, ends.stalled(self._last(member), seconds, stack, store))
+            stack = diagnosis.stack_of(member.pid, member.stacks)
+            self._give_up(member, diagnosis.stalled(self._last(member), seconds, stack, store))
         elif seconds >= min(_WARN, limit / 2) and not member.warned:
             member.warned = True
-            LOG.warning("loader: %s", ends.slow(self._last(member), seconds, store))
+            LOG.warning("loader: %s", diagnosis.slow(self._last(member), seconds, store))
 
-    def _last(self, member: Member) -> ends.Last:
+    def _last(self, member: Member) -> diagnosis.Last:
         """Say what is known of a worker's last work."""
         line = self._status[member.number].tolist()
         ready, among = line[slots.PROGRESS] > 0, tuple[int, ...]()
@@ -271,7 +273,7 @@ class Crew:
             if at < len(task.requests):
                 among = tuple(task.requests[at].ids.tolist())
         sequence = line[slots.SEQUENCE] if line[slots.SEQUENCE] in among else None
-        return ends.Last(
+        return diagnosis.Last(
             worker=member.number, pid=member.pid, ready=ready, sequence=sequence,
             among=among, memory=line[slots.MEMORY],
         )  # fmt: skip

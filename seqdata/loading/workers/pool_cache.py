@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from seqdata.loading.fetching import Work
+from seqdata.loading.fetcher import Work
 from seqdata.loading.options import PlayOptions
-from seqdata.loading.workers.crew import Crew
-from seqdata.loading.workers.run import Run
+from seqdata.loading.workers.pool import Crew
+from seqdata.loading.workers.session import Run
 
 
 class Crews:

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from seqdata.axes import Axes
+from seqdata.batch.axes import Axes
 from seqdata.errors import IncompleteEpochError, LimitError
 from seqdata.loading.prefetch import GROUP_BYTES
-from seqdata.loading.request import Request
-from seqdata.loading.workers.arena import GROUP, HEAD
-from seqdata.loading.workers.crew import SLOT_BYTES, TASK_SECONDS, Crew
-from seqdata.loading.workers.member import Task
-from seqdata.loading.workers.wire import room_for
+from seqdata.loading.step_requests import Request
+from seqdata.loading.workers.handle import Task
+from seqdata.loading.workers.messages import room_for
+from seqdata.loading.workers.pool import SLOT_BYTES, TASK_SECONDS, Crew
+from seqdata.loading.workers.shared_slots import GROUP, HEAD
 
 _PATIENCE = 5.0  # seconds that the end waits for whoever takes
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.anonymous import Anonymous
+from seqdata.storage.shared_memory import Anonymous
 
 STATUS = 8  # int64 per worker
 PROGRESS, SEQUENCE, MEMORY = 0, 1, 2  # columns of the status: a count, a base number, KiB

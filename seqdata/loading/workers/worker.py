@@ -31,19 +31,19 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import CacheError, ConfigError, DataError, RemoteReadError, SeqDataError
-from seqdata.loading.fetching import Fetching, Work
-from seqdata.loading.workers import arena as slots
-from seqdata.loading.workers.arena import Arena
-from seqdata.loading.workers.objects import ObjectParcel, reduced_tensor
-from seqdata.loading.workers.server import end_with_parent, leave_to_parent
-from seqdata.loading.workers.wire import Parcel, Tell, get_requests
+from seqdata.loading.fetcher import Fetching, Work
+from seqdata.loading.workers import shared_slots as slots
+from seqdata.loading.workers.forkserver import end_with_parent, leave_to_parent
+from seqdata.loading.workers.messages import Parcel, Tell, get_requests
+from seqdata.loading.workers.object_messages import ObjectParcel, reduced_tensor
+from seqdata.loading.workers.shared_slots import Arena
 from seqdata.protocols import Store, Watched
-from seqdata.storage.anonymous import Anonymous
+from seqdata.storage.concat import JoinedStore
+from seqdata.storage.data_location import Place, Placing
 from seqdata.storage.dataset import DatasetStore
-from seqdata.storage.joining import JoinedStore
-from seqdata.storage.location import check_same
+from seqdata.storage.local_files import check_same
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.places import Place, Placing
+from seqdata.storage.shared_memory import Anonymous
 from seqdata.storage.views import View, title_of
 
 MESSAGE = struct.Struct("<qqq")

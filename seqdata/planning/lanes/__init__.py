@@ -1,1 +1,1 @@
-"""Lanes."""
+"""Lanes of truncated backpropagation: which lane reads which span at which step."""

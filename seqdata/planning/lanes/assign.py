@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.planning.cutting import longest_first
+from seqdata.plan_table import running
+from seqdata.planning.fixed_size import longest_first
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.tables import running
 
 _ONE_BY_ONE = 8  # up to so many equal sequences per lane they are dealt one after the other
 _TRIED = 1 << 10  # places of a lane that are tried for an exchange

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.tables import ArrayTable, PlanBatch, running
+from seqdata.plan_table import ArrayTable, PlanBatch, running
 
 _ROWS = 1 << 14  # of a run
 _KEPT_RUNS = 3

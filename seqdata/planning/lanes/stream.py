@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.planning.chunks import Chunks, UnevenChunks
-from seqdata.planning.running import live_before, steps_of_rows
-from seqdata.tables import ArrayTable, running
+from seqdata.plan_table import ArrayTable, running
+from seqdata.planning.lanes.chunks import Chunks, UnevenChunks
+from seqdata.planning.lanes.step_table import live_before, steps_of_rows
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -1,1 +1,1 @@
-"""Arrow."""
+"""The Arrow store: manifest, mapped shards, writing, on this machine and remote."""

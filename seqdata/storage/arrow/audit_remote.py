@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seqdata.errors import ConfigError, CorruptShardError, DataError
-from seqdata.storage.checking.auditing import Finding, Report, Told
-from seqdata.storage.manifest import Manifest
-from seqdata.storage.mapped import lengths_place, shard_place, sums_place
-from seqdata.storage.places import Place
-from seqdata.storage.remote.fetching import PIECE
-from seqdata.storage.remote.files import RemoteFiles
-from seqdata.storage.remote.pools import Fetchers
+from seqdata.storage.arrow.manifest import Manifest
+from seqdata.storage.arrow.mapped_files import lengths_place, shard_place, sums_place
+from seqdata.storage.data_location import Place
+from seqdata.storage.integrity.audit import Finding, Report, Told
+from seqdata.storage.remote.download import PIECE
+from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.transport import RemoteFiles
 
 _AT_ONCE = 4  # files
 

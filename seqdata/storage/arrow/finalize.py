@@ -16,10 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.checking.checksums import BLOCK
-from seqdata.storage.hashing import hash_texts
-from seqdata.storage.ids import check_ids
-from seqdata.storage.manifest import (
+from seqdata.storage.arrow.manifest import (
     MANIFEST,
     Checking,
     LengthsFile,
@@ -27,11 +24,14 @@ from seqdata.storage.manifest import (
     Shard,
     dump_manifest,
 )
-from seqdata.storage.schema import axes_of
-from seqdata.storage.writing.commit import FACTS, write_synced
-from seqdata.storage.writing.lengths import LengthsWriter
-from seqdata.storage.writing.scheme import Scheme
-from seqdata.storage.writing.whole import Whole, room_for
+from seqdata.storage.fields import axes_of
+from seqdata.storage.hashing import hash_texts
+from seqdata.storage.integrity.checksums import BLOCK
+from seqdata.storage.lengths import LengthsWriter
+from seqdata.storage.unique_ids import check_ids
+from seqdata.storage.writing.resume_key import Scheme
+from seqdata.storage.writing.staged_shards import Whole, room_for
+from seqdata.storage.writing.staging_dir import FACTS, write_synced
 
 _LENGTH = 8  # bytes of one, at most
 _SHARD = 4096  # bytes of what a manifest says of one, about

@@ -14,9 +14,7 @@ from typing import Any
 
 from seqdata.errors import DataError, FingerprintMismatch, LimitError
 from seqdata.protocols import Field
-from seqdata.storage.limits import MAX_FOOTER
-from seqdata.storage.location import is_plain_name, open_inside
-from seqdata.storage.manifest import (
+from seqdata.storage.arrow.manifest import (
     FORMAT,
     MANIFEST,
     VERSION,
@@ -28,8 +26,10 @@ from seqdata.storage.manifest import (
     fingerprint_of,
     seal_of,
 )
-from seqdata.storage.places import Place
-from seqdata.storage.schema import MAX_WIDTH, NUMBERS, TEXTS, axes_of, field_width
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import MAX_WIDTH, NUMBERS, TEXTS, axes_of, field_width
+from seqdata.storage.limits import MAX_FOOTER
+from seqdata.storage.local_files import is_plain_name, open_inside
 
 MAX_MANIFEST = 256 << 20  # bytes
 MAX_SEQUENCES = 1 << 48

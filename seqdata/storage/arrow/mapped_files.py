@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError
-from seqdata.kernel.choose import Kernel
-from seqdata.storage.checking.bits import SharedBits
-from seqdata.storage.checking.verifying import Checks
+from seqdata.kernel.dispatch import Kernel
+from seqdata.storage.arrow.manifest import Checking, ChecksumFile, Manifest, Shard
 from seqdata.storage.columns import Layout, Source
-from seqdata.storage.location import limit_of, open_inside
-from seqdata.storage.manifest import Checking, ChecksumFile, Manifest, Shard
-from seqdata.storage.places import Place, quoted
-from seqdata.storage.schema import TEXTS, field_width
-from seqdata.storage.texts import TextSource
+from seqdata.storage.data_location import Place, quoted
+from seqdata.storage.fields import TEXTS, field_width
+from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.integrity.verify import Checks
+from seqdata.storage.local_files import limit_of, open_inside
+from seqdata.storage.text_source import TextSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,35 +11,30 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from seqdata.errors import (
-    DataError,
-    IncompleteDatasetError,
-    MissingShardError,
-    RemoteReadError,
-)
-from seqdata.kernel.choose import kernel
+from seqdata.errors import DataError, IncompleteDatasetError, MissingShardError, RemoteReadError
+from seqdata.kernel.dispatch import kernel
 from seqdata.protocols import Store
-from seqdata.storage.checking.bits import SharedBits
-from seqdata.storage.checking.verifying import mode_of
-from seqdata.storage.foreign.files import SUFFIXES
-from seqdata.storage.manifest import MANIFEST, Manifest
-from seqdata.storage.mapped import (
+from seqdata.storage.arrow.manifest import MANIFEST, Manifest
+from seqdata.storage.arrow.mapped_files import (
     check_lengths,
     check_total,
     count_checksums,
     lengths_place,
     shard_place,
 )
-from seqdata.storage.places import Place
-from seqdata.storage.remote.cache import Wanted, cache_of
-from seqdata.storage.remote.files import RemoteFiles, Stat, remote_files
-from seqdata.storage.remote.manifests import manifest_at
+from seqdata.storage.arrow.remote_manifest import manifest_at
+from seqdata.storage.arrow.remote_store import RemoteStore
+from seqdata.storage.arrow.shard_ranges import check_stat
+from seqdata.storage.data_location import Place
+from seqdata.storage.foreign.file_discovery import SUFFIXES
+from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.integrity.verify import mode_of
+from seqdata.storage.remote.file_cache import Wanted, cache_of
 from seqdata.storage.remote.options import Remote, remote_of
-from seqdata.storage.remote.pools import Fetchers
-from seqdata.storage.remote.ranges import check_stat
-from seqdata.storage.remote.store import RemoteStore
+from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.transport import RemoteFiles, Stat, remote_files
 from seqdata.storage.remote.urls import WEB, check_url
-from seqdata.storage.writing.commit import OWN_FILES
+from seqdata.storage.writing.staging_dir import OWN_FILES
 
 
 def open_remote(

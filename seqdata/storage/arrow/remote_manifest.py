@@ -6,10 +6,10 @@ Place in the flow: opening and verifying begin here. Reads: one remote file. Mak
 from __future__ import annotations
 
 from seqdata.errors import MissingShardError
-from seqdata.storage.manifest import MANIFEST, Manifest
-from seqdata.storage.parsing import check_manifest_size, parse_manifest
-from seqdata.storage.places import Place
-from seqdata.storage.remote.files import RemoteFiles
+from seqdata.storage.arrow.manifest import MANIFEST, Manifest
+from seqdata.storage.arrow.manifest_parser import check_manifest_size, parse_manifest
+from seqdata.storage.data_location import Place
+from seqdata.storage.remote.transport import RemoteFiles
 
 
 def manifest_at(files: RemoteFiles) -> Manifest:

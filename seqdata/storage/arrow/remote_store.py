@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Field
-from seqdata.storage.checking.bits import SharedBits
-from seqdata.storage.manifest import ChecksumFile, Manifest
-from seqdata.storage.mapped import shard_place, sums_place
-from seqdata.storage.places import Place
-from seqdata.storage.raw import Raw, decimals, in_order
-from seqdata.storage.remote.cache import Wanted, cache_of
-from seqdata.storage.remote.files import RemoteFiles
-from seqdata.storage.remote.kept import Kept
-from seqdata.storage.remote.parts import Part, Parting, begins_of, read_parts
-from seqdata.storage.remote.pools import Fetchers
-from seqdata.storage.remote.ranges import Asked, Ranges
-from seqdata.storage.remote.shelf import Shelf
-from seqdata.storage.schema import TEXTS, default_axis, no_such
-from seqdata.storage.sources import Sources
+from seqdata.storage.arrow.manifest import ChecksumFile, Manifest
+from seqdata.storage.arrow.mapped_files import shard_place, sums_place
+from seqdata.storage.arrow.shard_ranges import Asked, Ranges
+from seqdata.storage.arrow.shard_reader import Part, Parting, begins_of, read_parts
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import TEXTS, default_axis, no_such
+from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.remote.file_cache import Wanted, cache_of
+from seqdata.storage.remote.open_shards import Shelf
+from seqdata.storage.remote.range_cache import Kept
+from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.transport import RemoteFiles
+from seqdata.storage.store_fields import Sources
+from seqdata.storage.text_bytes import Raw, decimals, in_order
 from seqdata.storage.views import SequenceStore
 
 
@@ -343,6 +343,6 @@ class RemoteStore(SequenceStore):
 def _reopen(
     files: RemoteFiles, manifest: Manifest, verify: str, bits: SharedBits | None
 ) -> RemoteStore:
-    from seqdata.storage.remote.opening import with_files  # it makes stores
+    from seqdata.storage.arrow.open_remote import with_files  # it makes stores
 
     return with_files(files, manifest, verify, bits)

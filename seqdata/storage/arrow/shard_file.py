@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
 from seqdata.protocols import Field
-from seqdata.storage.checking.checksums import Checksums, checksums_of, write_checksums
-from seqdata.storage.manifest import VERSION, Shard
-from seqdata.storage.schema import TEXTS, field_width
+from seqdata.storage.arrow.manifest import VERSION, Shard
+from seqdata.storage.fields import TEXTS, field_width
+from seqdata.storage.integrity.checksums import Checksums, checksums_of, write_checksums
 from seqdata.storage.writing.packing import Packed
 
 _MAGIC = b"ARROW1"

@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
-from seqdata.storage.manifest import Shard
-from seqdata.storage.mapped import shard_place
-from seqdata.storage.places import Place
-from seqdata.storage.remote.files import RemoteFiles, Stat
-from seqdata.storage.remote.filling import Filling
-from seqdata.storage.remote.kept import Kept, SparseFile, bring
-from seqdata.storage.remote.mending import brought_again
-from seqdata.storage.remote.parts import Part, Parting
-from seqdata.storage.remote.pools import Fetchers
-from seqdata.storage.schema import TEXTS, field_width
+from seqdata.storage.arrow.manifest import Shard
+from seqdata.storage.arrow.mapped_files import shard_place
+from seqdata.storage.arrow.shard_reader import Part, Parting
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import TEXTS, field_width
+from seqdata.storage.remote.copy_repair import brought_again
+from seqdata.storage.remote.range_cache import Kept, SparseFile, bring
+from seqdata.storage.remote.range_requests import Filling
+from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.transport import RemoteFiles, Stat
 
 _OFFSET = 8  # bytes
 _KEPT = 64  # shards whose offsets are kept

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DataError
-from seqdata.storage.checking.bits import SharedBits
+from seqdata.storage.arrow.manifest import Manifest
+from seqdata.storage.arrow.mapped_files import Mapped, checks_of, shard_place, source_over
 from seqdata.storage.columns import Layout, Source
-from seqdata.storage.joined import join_columns, owners_of
-from seqdata.storage.manifest import Manifest
-from seqdata.storage.mapped import Mapped, checks_of, shard_place, source_over
-from seqdata.storage.remote.mending import Look, Mending
-from seqdata.storage.sources import Sources, keyed
+from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.multi_shard_column import join_columns, owners_of
+from seqdata.storage.remote.copy_repair import Look, Mending
+from seqdata.storage.store_fields import Sources, keyed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,25 +17,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, IncompleteDatasetError
-from seqdata.kernel.choose import kernel
+from seqdata.kernel.dispatch import kernel
 from seqdata.protocols import Field, Store
-from seqdata.storage.checking.bits import SharedBits
-from seqdata.storage.checking.verifying import mode_of
+from seqdata.storage.arrow.manifest import MANIFEST, Manifest
+from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.mapped_files import (
+    Mapped,
+    checks_of,
+    count_checksums,
+    map_files,
+    source_over,
+)
 from seqdata.storage.columns import Layout, Source
-from seqdata.storage.location import check_same, local_path
-from seqdata.storage.manifest import MANIFEST, Manifest
-from seqdata.storage.mapped import Mapped, checks_of, count_checksums, map_files, source_over
-from seqdata.storage.parsing import load_manifest
-from seqdata.storage.places import Place
-from seqdata.storage.raw import Raw
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import default_axis, field_width, no_such
+from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.integrity.verify import mode_of
+from seqdata.storage.local_files import check_same, local_path
 from seqdata.storage.remote.options import Remote, refuse_remote
 from seqdata.storage.remote.urls import is_remote
-from seqdata.storage.schema import default_axis, field_width, no_such
-from seqdata.storage.sources import Sources, keyed
-from seqdata.storage.texts import TextSource
+from seqdata.storage.store_fields import Sources, keyed
+from seqdata.storage.text_bytes import Raw
+from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
-from seqdata.storage.writing.commit import OWN_FILES, unfinished
-from seqdata.storage.writing.whole import left_behind
+from seqdata.storage.writing.staged_shards import left_behind
+from seqdata.storage.writing.staging_dir import OWN_FILES, unfinished
 
 _MAGIC = b"ARROW1"
 
@@ -64,7 +70,7 @@ def open_arrow(
         DataError: If it is no store, or its manifest cannot be true.
     """
     if is_remote(location):
-        from seqdata.storage.remote.opening import open_remote  # local stores do without
+        from seqdata.storage.arrow.open_remote import open_remote  # local stores do without
 
         return open_remote(location, verify=verify, remote=remote)
     refuse_remote(location, remote)

@@ -19,21 +19,21 @@ from typing import Any
 
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 from seqdata.protocols import Field, Store
-from seqdata.storage.arrow import open_local
-from seqdata.storage.checking.checksums import algorithm
-from seqdata.storage.location import local_path
+from seqdata.storage.arrow.finalize import finish
+from seqdata.storage.arrow.store import open_local
+from seqdata.storage.fields import infer_fields
+from seqdata.storage.inputs import as_rows, is_frame
+from seqdata.storage.integrity.checksums import algorithm
+from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote, refuse_remote
 from seqdata.storage.remote.urls import is_remote
-from seqdata.storage.schema import infer_fields
-from seqdata.storage.tables import as_rows, is_frame
-from seqdata.storage.writing.commit import aside, commit
-from seqdata.storage.writing.cutting import cut
-from seqdata.storage.writing.finishing import finish
-from seqdata.storage.writing.jobs import running
+from seqdata.storage.writing.bounded_executor import running
 from seqdata.storage.writing.parts import Part, Written, are_parts, write_part
 from seqdata.storage.writing.progress import Bar, Progress, told
-from seqdata.storage.writing.scheme import Scheme, agree
-from seqdata.storage.writing.whole import Whole, facts_in, find_whole, write_load
+from seqdata.storage.writing.resume_key import Scheme, agree
+from seqdata.storage.writing.split_shards import cut
+from seqdata.storage.writing.staged_shards import Whole, facts_in, find_whole, write_load
+from seqdata.storage.writing.staging_dir import aside, commit
 
 SHARD_BYTES = 256 << 20
 _UNDER_WAY = 1 << 30  # bytes of shards that an executor has at a time
@@ -106,7 +106,7 @@ def _write_and_send(
     resume: bool,
     overwrite: bool,
 ) -> Store:
-    from seqdata.storage.remote.writing import write_remote  # local stores do without
+    from seqdata.storage.arrow.write_remote import write_remote  # local stores do without
 
     def write(folder: Path, replaces: bool) -> object:
         return here(folder, overwrite=replaces)

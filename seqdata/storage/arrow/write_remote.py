@@ -12,14 +12,14 @@ from pathlib import Path
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.parsing import load_manifest
-from seqdata.storage.remote.files import WritableFiles
-from seqdata.storage.remote.manifests import is_there
-from seqdata.storage.remote.opening import open_remote
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.manifest_parser import load_manifest
+from seqdata.storage.arrow.open_remote import open_remote
+from seqdata.storage.arrow.remote_manifest import is_there
 from seqdata.storage.remote.options import Remote, remote_of
-from seqdata.storage.remote.sending import send_store
-from seqdata.storage.writing.commit import OWN_FILES
+from seqdata.storage.remote.transport import WritableFiles
+from seqdata.storage.remote.upload import send_store
+from seqdata.storage.writing.staging_dir import OWN_FILES
 
 
 def write_remote(

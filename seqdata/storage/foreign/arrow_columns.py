@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DecodeError
+from seqdata.storage.data_location import Place
 from seqdata.storage.limits import check_size
-from seqdata.storage.places import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,16 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from seqdata.errors import (
-    ConfigError,
-    CorruptShardError,
-    DataError,
-    MissingShardError,
-)
-from seqdata.storage.location import is_plain_name
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.places import Place
-from seqdata.storage.writing.commit import OWN_FILES, unfinished
+from seqdata.errors import ConfigError, CorruptShardError, DataError, MissingShardError
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.data_location import Place
+from seqdata.storage.local_files import is_plain_name
+from seqdata.storage.writing.staging_dir import OWN_FILES, unfinished
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
 STATE = "state.json"  # what the datasets library writes beside its files, naming those that count

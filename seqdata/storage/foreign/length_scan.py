@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.foreign.arrow_types import Kind, row_lengths
-from seqdata.storage.foreign.table_files import TableFile
+from seqdata.storage.digest_trailer import keep_sealed, read_sealed
+from seqdata.storage.foreign.arrow_columns import Kind, row_lengths
+from seqdata.storage.foreign.table_file import TableFile
+from seqdata.storage.lengths import narrow
 from seqdata.storage.limits import check_size
-from seqdata.storage.sealing import keep_sealed, read_sealed
-from seqdata.storage.writing.lengths import narrow
 
 CACHE = ".seqdata-lengths-"
 _LENGTH = 8  # bytes of one row's, while they are counted

@@ -10,20 +10,20 @@ import os
 from pathlib import Path
 
 from seqdata.errors import CacheError, DataError
-from seqdata.storage.foreign.files import (
+from seqdata.storage.data_location import Place
+from seqdata.storage.foreign.file_discovery import (
     MOST_STATE,
     STATE,
     SUFFIXES,
     chosen_of,
     named_by_datasets,
 )
-from seqdata.storage.location import is_plain_name
-from seqdata.storage.places import Place
-from seqdata.storage.remote.cache import Cache, Held, Wanted, cache_of
-from seqdata.storage.remote.files import remote_file, remote_files
-from seqdata.storage.remote.folder import opened
+from seqdata.storage.local_files import is_plain_name
+from seqdata.storage.remote.cache_folder import opened
+from seqdata.storage.remote.file_cache import Cache, Held, Wanted, cache_of
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.pools import Fetchers
+from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.transport import remote_file, remote_files
 from seqdata.storage.remote.urls import shown
 
 _TRIES = 100  # times that the folder of the cache may be removed just then

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from seqdata.errors import SeqDataWarning
 from seqdata.protocols import Field
-from seqdata.storage.checking.verifying import check_mode, unverified
-from seqdata.storage.foreign.files import gaps_in
-from seqdata.storage.foreign.table_files import digest_of, mark_of
-from seqdata.storage.foreign.tables import Tables, open_tables, sources_of, tables_of
-from seqdata.storage.location import check_same, local_path
-from seqdata.storage.places import Place
-from seqdata.storage.raw import Raw
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import default_axis
+from seqdata.storage.foreign.file_discovery import gaps_in
+from seqdata.storage.foreign.table_dataset import Tables, open_tables, sources_of, tables_of
+from seqdata.storage.foreign.table_file import digest_of, mark_of
+from seqdata.storage.integrity.verify import check_mode, unverified
+from seqdata.storage.local_files import check_same, local_path
 from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
 from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.schema import default_axis
-from seqdata.storage.sources import Sources
+from seqdata.storage.store_fields import Sources
+from seqdata.storage.text_bytes import Raw
 from seqdata.storage.views import SequenceStore
 
 KEY = "id"
@@ -75,7 +75,7 @@ def _open(location: str, remote: Remote | None, *, warn: bool) -> ForeignStore:
         root = location = str(local_path(location))
         tables, left_out = open_tables(Path(root))
     else:
-        from seqdata.storage.remote.foreign import held_files  # local files do without
+        from seqdata.storage.foreign.remote_files import held_files  # local files do without
 
         root, paths, held = held_files(location, remote)
         versions = {one.path: one.version for one in held}

@@ -20,11 +20,20 @@ from seqdata.errors import CorruptShardError, DataError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout, Source
-from seqdata.storage.foreign.arrow_types import Decoded, Kind, decode, depth_of, has_nulls, kind_of
-from seqdata.storage.foreign.decoded import DecodedSource, UnitCache
-from seqdata.storage.foreign.files import files_of
-from seqdata.storage.foreign.survey import survey
-from seqdata.storage.foreign.table_files import (
+from seqdata.storage.data_location import Place
+from seqdata.storage.decoded_source import DecodedSource, UnitCache
+from seqdata.storage.fields import MAX_WIDTH, TEXTS, field_width
+from seqdata.storage.foreign.arrow_columns import (
+    Decoded,
+    Kind,
+    decode,
+    depth_of,
+    has_nulls,
+    kind_of,
+)
+from seqdata.storage.foreign.file_discovery import files_of
+from seqdata.storage.foreign.length_scan import survey
+from seqdata.storage.foreign.table_file import (
     TableFile,
     digest_of,
     guarded,
@@ -32,12 +41,10 @@ from seqdata.storage.foreign.table_files import (
     open_file,
     stamp_of_local,
 )
+from seqdata.storage.inputs import is_pandas_index
 from seqdata.storage.limits import check_depth, refuse
-from seqdata.storage.places import Place
-from seqdata.storage.schema import MAX_WIDTH, TEXTS, field_width
-from seqdata.storage.sources import keyed
-from seqdata.storage.tables import is_pandas_index
-from seqdata.storage.texts import TextSource
+from seqdata.storage.store_fields import keyed
+from seqdata.storage.text_source import TextSource
 
 Units = list[tuple[TableFile, int]]
 

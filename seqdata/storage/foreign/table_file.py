@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch, LimitError
-from seqdata.storage.foreign.messages import Blocks, batches_of, check_message, check_stream
-from seqdata.storage.foreign.pages import Group, check_column, groups_of
+from seqdata.storage.data_location import Place
+from seqdata.storage.foreign.untrusted_ipc import Blocks, batches_of, check_message, check_stream
+from seqdata.storage.foreign.untrusted_parquet import Group, check_column, groups_of
 from seqdata.storage.limits import MAX_FOOTER, check_size, refuse
-from seqdata.storage.places import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa

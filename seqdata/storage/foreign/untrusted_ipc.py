@@ -15,13 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seqdata.errors import CorruptShardError
-from seqdata.storage.limits import (
-    MAX_METADATA,
-    check_rows,
-    check_size,
-    refuse,
-)
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
+from seqdata.storage.limits import MAX_METADATA, check_rows, check_size, refuse
 
 MAGIC = b"ARROW1"
 _END = 10  # bytes of the footer's size and the magic

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqdata.errors import CorruptShardError
-from seqdata.storage.foreign.thrift import NoStructError, Struct, read_struct
+from seqdata.storage.data_location import Place
+from seqdata.storage.foreign.thrift_compact import NoStructError, Struct, read_struct
 from seqdata.storage.limits import FREE_BYTES, check_rows, check_size, refuse
-from seqdata.storage.places import Place
 
 MAGIC = b"PAR1"
 MAX_PAGES = 1 << 18

@@ -1,1 +1,1 @@
-"""Checksums: how they are made, when they are looked at, and a look at all of them."""
+"""Checksums: computed while writing, compared while reading, audited as a whole."""

@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptShardError, DataError, Fact
-from seqdata.kernel.choose import kernel
-from seqdata.storage.columns import Layout, Source
-from seqdata.storage.manifest import Manifest, Shard
-from seqdata.storage.mapped import (
+from seqdata.kernel.dispatch import kernel
+from seqdata.storage.arrow.manifest import Manifest, Shard
+from seqdata.storage.arrow.mapped_files import (
     Mapped,
     check_footer,
     checks_of,
@@ -35,9 +34,10 @@ from seqdata.storage.mapped import (
     source_over,
     sums_place,
 )
-from seqdata.storage.places import Place
-from seqdata.storage.sources import keyed
-from seqdata.storage.texts import TextSource
+from seqdata.storage.columns import Layout, Source
+from seqdata.storage.data_location import Place
+from seqdata.storage.store_fields import keyed
+from seqdata.storage.text_source import TextSource
 
 KEPT = 1000
 """Findings that a report lists; it counts all."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from seqdata.errors import DataError
 from seqdata.protocols import Store
-from seqdata.storage.checking.auditing import KEPT, Finding, Report
-from seqdata.storage.schema import default_axis
+from seqdata.storage.fields import default_axis
+from seqdata.storage.integrity.audit import KEPT, Finding, Report
 
 _RUN = 256  # sequences
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.choose import kernel
-from seqdata.storage.manifest import ChecksumFile
+from seqdata.kernel.dispatch import kernel
+from seqdata.storage.arrow.manifest import ChecksumFile
 
 BLOCK = 1 << 16  # bytes
 ALGORITHMS = ("crc32c", "crc32")

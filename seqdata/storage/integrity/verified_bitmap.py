@@ -9,7 +9,7 @@ import mmap
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-from seqdata.storage.anonymous import Anonymous
+from seqdata.storage.shared_memory import Anonymous
 
 
 class SharedBits:

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, SeqDataWarning
-from seqdata.kernel.choose import Checks as KernelChecks
-from seqdata.kernel.choose import Kernel, kernel
-from seqdata.storage.manifest import Checking
-from seqdata.storage.places import Place
+from seqdata.kernel.dispatch import Checks as KernelChecks
+from seqdata.kernel.dispatch import Kernel, kernel
+from seqdata.storage.arrow.manifest import Checking
+from seqdata.storage.data_location import Place
 
 MODES = ("off", "first_read", "always")
 _logger = logging.getLogger("seqdata.storage")

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seqdata.errors import CacheError
-from seqdata.storage import locking
-from seqdata.storage.location import limit_of
+from seqdata.storage import file_lock
+from seqdata.storage.local_files import limit_of
 
 ASIDE = ".part"
 NAP = 0.02  # seconds
@@ -133,12 +133,12 @@ def locked(descriptor: int, path: Path, *, shared: bool = False) -> bool:
         CacheError: If the file system has no locks: nothing would be safe from removal there.
     """
     try:
-        return locking.lock(descriptor, shared=shared)
-    except locking.NoLocksError as error:
+        return file_lock.lock(descriptor, shared=shared)
+    except file_lock.NoLocksError as error:
         raise no_locks(path.parent, error) from error
 
 
-def no_locks(folder: Path, error: locking.NoLocksError) -> CacheError:
+def no_locks(folder: Path, error: file_lock.NoLocksError) -> CacheError:
     """Return the error about a folder on a file system without locks."""
     return CacheError.at(
         f"{folder}: lies on a file system without locks ({error}), must be on one that has flock, "

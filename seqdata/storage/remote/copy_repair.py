@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from seqdata.errors import DataError
-from seqdata.storage.remote.filling import Filling, empty, fill
-from seqdata.storage.remote.kept import SparseFile
-from seqdata.storage.remote.pools import Fetchers
+from seqdata.storage.remote.range_cache import SparseFile
+from seqdata.storage.remote.range_requests import Filling, empty, fill
+from seqdata.storage.remote.thread_pool import Fetchers
 
 _LOG = logging.getLogger("seqdata.remote")
 _MOST = 8  # times that one copy is mended

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from seqdata.errors import CorruptShardError, DataError
-from seqdata.storage.places import Place
-from seqdata.storage.remote.files import RemoteFiles, Stat
-from seqdata.storage.remote.trying import changed
+from seqdata.storage.data_location import Place
+from seqdata.storage.remote.retry import changed
+from seqdata.storage.remote.transport import RemoteFiles, Stat
 
 PIECE = 8 << 20
 """Bytes of one request."""

@@ -25,13 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from seqdata.errors import CacheError, DataError
-from seqdata.kernel.choose import kernel
-from seqdata.storage.anonymous import Anonymous
-from seqdata.storage.location import limit_of
-from seqdata.storage.places import Place
-from seqdata.storage.remote.fetching import Fetch, fetched
-from seqdata.storage.remote.files import RemoteFiles, Stat
-from seqdata.storage.remote.folder import (
+from seqdata.kernel.dispatch import kernel
+from seqdata.storage.data_location import Place
+from seqdata.storage.local_files import limit_of
+from seqdata.storage.remote.cache_folder import (
     ASIDE,
     NAP,
     allocate,
@@ -45,8 +42,11 @@ from seqdata.storage.remote.folder import (
     room_on_disk,
     write_over,
 )
+from seqdata.storage.remote.download import Fetch, fetched
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.transport import RemoteFiles, Stat
 from seqdata.storage.remote.urls import identity
+from seqdata.storage.shared_memory import Anonymous
 
 _LOG = logging.getLogger("seqdata.remote")
 Release = Callable[[], None] | None

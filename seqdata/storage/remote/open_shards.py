@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from seqdata.errors import SeqDataError
-from seqdata.storage.remote.cache import NoRoomError
-from seqdata.storage.remote.parts import Part
-from seqdata.storage.remote.pools import Fetchers
+from seqdata.storage.arrow.shard_reader import Part
+from seqdata.storage.remote.file_cache import NoRoomError
+from seqdata.storage.remote.thread_pool import Fetchers
 
 _LOG = logging.getLogger("seqdata.remote")
 _AHEAD = 4  # shards that are fetched before they are asked for

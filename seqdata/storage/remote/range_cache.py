@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.remote.filling import Filling, empty, fill, joined
-from seqdata.storage.remote.pools import Fetchers
+from seqdata.storage.remote.range_requests import Filling, empty, fill, joined
+from seqdata.storage.remote.thread_pool import Fetchers
 
 
 def _none() -> NDArray[np.int64]:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.places import Place
-from seqdata.storage.remote.fetching import PIECE
-from seqdata.storage.remote.files import RemoteFiles
-from seqdata.storage.remote.pools import Fetchers
+from seqdata.storage.data_location import Place
+from seqdata.storage.remote.download import PIECE
+from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.transport import RemoteFiles
 
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # memory is taken when it is written to
 

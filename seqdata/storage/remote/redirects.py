@@ -14,7 +14,7 @@ from http.cookies import SimpleCookie
 from typing import Any
 
 from seqdata.errors import ConfigError
-from seqdata.storage.remote.bodies import PLAIN, bounded_response
+from seqdata.storage.remote.response_body import PLAIN, bounded_response
 from seqdata.storage.remote.urls import shown
 
 _ALLOWED = {("http", "http"), ("https", "https"), ("http", "https")}

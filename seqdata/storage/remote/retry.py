@@ -18,10 +18,10 @@ from seqdata.errors import (
     SeqDataError,
     UnsafeContentError,
 )
-from seqdata.storage.places import Place
-from seqdata.storage.remote.bodies import WrongBodyError
+from seqdata.storage.data_location import Place
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.redirects import RefusedRedirectError
+from seqdata.storage.remote.response_body import WrongBodyError
 from seqdata.storage.remote.urls import without_secrets
 
 Given = TypeVar("Given")

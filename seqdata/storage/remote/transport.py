@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from seqdata.errors import ConfigError, MissingShardError
-from seqdata.storage.places import Place
+from seqdata.storage.data_location import Place
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.redirects import guarded_client
-from seqdata.storage.remote.trying import ShortBodyError, changed, tried
+from seqdata.storage.remote.retry import ShortBodyError, changed, tried
 from seqdata.storage.remote.urls import PACKAGES, WEB, check_url, joined, parted, shown
 
 _TAGS = (

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Protocol
 
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
-from seqdata.storage.locking import NoLocksError, lock
-from seqdata.storage.remote.files import Stat, WritableFiles, writable_files
-from seqdata.storage.remote.folder import is_at, no_locks
+from seqdata.storage.file_lock import NoLocksError, lock
+from seqdata.storage.remote.cache_folder import is_at, no_locks
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.pools import Fetchers
-from seqdata.storage.writing.commit import write_whole
+from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.transport import Stat, WritableFiles, writable_files
+from seqdata.storage.writing.staging_dir import write_whole
 
 _SENT = "sent.json"
 _LOCK = "lock"

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
-from seqdata.kernel.choose import Kernel
-from seqdata.kernel.rows import MOST_KEY, Kind, Loan
+from seqdata.kernel.dispatch import Kernel
+from seqdata.kernel.pack_rows import MOST_KEY, Kind, Loan
 from seqdata.protocols import Field
+from seqdata.storage.fields import TEXTS, Deviation, as_array, field_width
 from seqdata.storage.hashing import hash_texts
-from seqdata.storage.ids import check_ids
-from seqdata.storage.schema import TEXTS, Deviation, as_array, field_width
+from seqdata.storage.unique_ids import check_ids
 
 _LENT = 1 << 17  # bytes of text that the kernel packs at once
 _SMALLEST = 1 << 16  # bytes that a buffer has room for at first

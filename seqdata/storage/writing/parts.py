@@ -13,13 +13,13 @@ from typing import Any
 
 from seqdata.errors import SeqDataError
 from seqdata.protocols import Field
-from seqdata.storage.schema import infer_fields
-from seqdata.storage.sealing import read_sealed, sealed
-from seqdata.storage.tables import Axes, as_rows, is_frame
-from seqdata.storage.writing.commit import write_whole
-from seqdata.storage.writing.cutting import compare_first, cut
-from seqdata.storage.writing.scheme import Scheme
-from seqdata.storage.writing.whole import Whole, find_whole, write_load
+from seqdata.storage.digest_trailer import read_sealed, sealed
+from seqdata.storage.fields import infer_fields
+from seqdata.storage.inputs import Axes, as_rows, is_frame
+from seqdata.storage.writing.resume_key import Scheme
+from seqdata.storage.writing.split_shards import compare_first, cut
+from seqdata.storage.writing.staged_shards import Whole, find_whole, write_load
+from seqdata.storage.writing.staging_dir import write_whole
 
 Part = Callable[[], Iterable[Any]]
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from seqdata.errors import ConfigError
-from seqdata.storage.sealing import read_sealed, sealed
-from seqdata.storage.writing.commit import write_whole
+from seqdata.storage.digest_trailer import read_sealed, sealed
+from seqdata.storage.writing.staging_dir import write_whole
 
 AGAIN = "pass `resume`=False to begin anew"  # ends errors of what cannot be gone on with
 _FILE = "scheme.json"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from seqdata.errors import DecodeError
-from seqdata.kernel.choose import kernel
+from seqdata.kernel.dispatch import kernel
 from seqdata.protocols import Field
 from seqdata.storage.writing.packing import check_axes, check_keys, make_packer, pack_many, pack_one
-from seqdata.storage.writing.scheme import AGAIN, Scheme
-from seqdata.storage.writing.whole import Load, Whole, digest_of
+from seqdata.storage.writing.resume_key import AGAIN, Scheme
+from seqdata.storage.writing.staged_shards import Load, Whole, digest_of
 
 Tell = Callable[[int, int], None]
 _BETWEEN = 1024  # sequences between two calls of `tell`, at most

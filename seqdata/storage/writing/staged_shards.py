@@ -23,11 +23,11 @@ import numpy as np
 
 from seqdata.errors import IncompleteDatasetError
 from seqdata.protocols import Field
-from seqdata.storage.manifest import ChecksumFile, Shard
-from seqdata.storage.sealing import read_sealed, sealed
-from seqdata.storage.writing.commit import FACTS, unfinished, write_whole
+from seqdata.storage.arrow.manifest import ChecksumFile, Shard
+from seqdata.storage.arrow.shard_file import digest_of_file, write_shard
+from seqdata.storage.digest_trailer import read_sealed, sealed
 from seqdata.storage.writing.packing import Packed
-from seqdata.storage.writing.shards import digest_of_file, write_shard
+from seqdata.storage.writing.staging_dir import FACTS, unfinished, write_whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _THREADS = 4  # that look at digests

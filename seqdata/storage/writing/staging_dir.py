@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from seqdata.errors import ConfigError
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.sealing import read_sealed, sealed
-from seqdata.storage.writing.claim import TakenError, let_go, new_folder, take_over
-from seqdata.storage.writing.claim import unfinished as unfinished
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.digest_trailer import read_sealed, sealed
+from seqdata.storage.writing.writer_lock import TakenError, let_go, new_folder, take_over
+from seqdata.storage.writing.writer_lock import unfinished as unfinished
 
 OWN_FILES = re.compile(r"part-\d{5,}\.(arrow|crc)|lengths-[A-Za-z0-9_-]+\.u(32|64)")
 FACTS = ".facts"  # ends the names of files that say that a shard is whole

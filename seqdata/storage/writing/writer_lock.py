@@ -12,7 +12,7 @@ import os
 import uuid
 from pathlib import Path
 
-from seqdata.storage.locking import NoLocksError, is_free, lives, lock, own, owner_of, unlock
+from seqdata.storage.file_lock import NoLocksError, is_free, lives, lock, own, owner_of, unlock
 
 ASIDE = ".seqdata-tmp-"
 _LOCK = "lock"

@@ -14,19 +14,10 @@ import pytest
 
 from seqdata import Fixed, Loader
 from seqdata.errors import IncompleteEpochError
-from seqdata.loading.request import Request
+from seqdata.loading.step_requests import Request
 from seqdata_testing.waiting import patient, until, within
 from tests.loading.workers import parts
-from tests.loading.workers.parts import (
-    At,
-    Slowly,
-    descriptors,
-    lives,
-    loader,
-    noisy,
-    playing,
-    same,
-)
+from tests.loading.workers.parts import At, Slowly, descriptors, lives, loader, noisy, playing, same
 
 
 def crews_of(mine):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdata import Bucketed, Fixed, Loader, Ragged, Windows, World, columnar, measure_lengths
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import LimitError, SeqDataWarning
 from seqdata.plan import Plan
 from seqdata.storage.dataset import DatasetStore
@@ -220,8 +220,8 @@ def test_every_batch_of_an_epoch_may_be_kept():
 
 
 def test_an_answer_larger_than_a_slot_takes_another_way(monkeypatch):
-    monkeypatch.setattr("seqdata.loading.workers.crew.SLOT_BYTES", 4096)
-    monkeypatch.setattr("seqdata.loading.workers.run.SLOT_BYTES", 4096)
+    monkeypatch.setattr("seqdata.loading.workers.pool.SLOT_BYTES", 4096)
+    monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 4096)
     store = MemoryStore.of([np.arange(200 * (number % 4) + 1.0) for number in range(24)])
     options = {"store": store, "num_workers": 2, "policy": Fixed(2)}
     with playing(**options) as loader:
@@ -230,8 +230,8 @@ def test_an_answer_larger_than_a_slot_takes_another_way(monkeypatch):
 
 
 def test_a_batch_of_too_many_sequences_is_refused_after_those_before_it(monkeypatch):
-    monkeypatch.setattr("seqdata.loading.workers.crew.SLOT_BYTES", 4096)
-    monkeypatch.setattr("seqdata.loading.workers.run.SLOT_BYTES", 4096)
+    monkeypatch.setattr("seqdata.loading.workers.pool.SLOT_BYTES", 4096)
+    monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 4096)
     seen = []
     few = playing(store=MemoryStore.of([[1]] * 300), policy=Ends())
     message = "200 spans of one batch take"

@@ -25,7 +25,7 @@ from seqdata.errors import (
     RemoteReadError,
     WorkerDiedError,
 )
-from seqdata.loading.workers import ends
+from seqdata.loading.workers import diagnosis
 from seqdata.loading.workers.worker import Failure
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import until, within
@@ -214,7 +214,7 @@ def test_a_worker_killed_from_outside_says_what_it_had():
         os.kill(mine.worker_pids[1], signal.SIGTERM)  # ignored: the training process decides
         for member in members:
             os.kill(member.pid, signal.SIGUSR1)  # writes its stack, and goes on
-        assert until(lambda: all(ends.read_stack(member.stacks) for member in members))
+        assert until(lambda: all(diagnosis.read_stack(member.stacks) for member in members))
         os.kill(mine.worker_pids[0], signal.SIGKILL)
         Path("go").touch()
         with pytest.raises(WorkerDiedError, match="was killed by SIGKILL") as caught:
@@ -236,7 +236,7 @@ def test_a_worker_that_is_gone_between_epochs_is_replaced():
 
 def last(**known):
     given = {"worker": 1, "pid": 77, "ready": True, "sequence": None, "among": (), "memory": 0}
-    return ends.Last(**given | known)
+    return diagnosis.Last(**given | known)
 
 
 STORE = MemoryStore.of([[1], [2, 2]])
@@ -257,7 +257,7 @@ WORDS = [
 
 @pytest.mark.parametrize(("known", "exitcode", "text"), WORDS)
 def test_every_end_has_its_words(known, exitcode, text):
-    error = ends.died(known, exitcode, "", STORE)
+    error = diagnosis.died(known, exitcode, "", STORE)
     assert str(error).startswith(f"loader: worker 1 (pid 77) {text}")
     assert error.facts["rss"] == known.memory << 10
     again = pickle.loads(pickle.dumps(error))
@@ -280,8 +280,8 @@ def test_processes_that_cannot_be_started_say_which_limit(monkeypatch):
 @pytest.mark.parametrize("free", [0, 1])
 @pytest.mark.slow
 def test_a_batch_that_needs_a_descriptor_and_gets_none_says_so(monkeypatch, free):
-    monkeypatch.setattr("seqdata.loading.workers.crew.SLOT_BYTES", 8192)
-    monkeypatch.setattr("seqdata.loading.workers.run.SLOT_BYTES", 8192)
+    monkeypatch.setattr("seqdata.loading.workers.pool.SLOT_BYTES", 8192)
+    monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 8192)
     store = MemoryStore.of([np.zeros(10)] * 4 + [np.zeros(2000)] * 8)
     with playing(store=store, prefetch=0) as mine:
         batches = iter(mine)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from seqdata.loading.workers import arena as slots
-from seqdata.loading.workers.crew import Crew
-from seqdata.loading.workers.member import Member
+from seqdata.loading.workers import shared_slots as slots
+from seqdata.loading.workers.handle import Member
+from seqdata.loading.workers.pool import Crew
 from tests.loading.workers import parts
 
 LIMIT = 30.0
@@ -26,9 +26,11 @@ def watching():
 
 def test_a_slow_worker_that_makes_progress_is_not_given_up(monkeypatch):
     told = []
-    monkeypatch.setattr("seqdata.loading.workers.ends.stalled", lambda *known: told.append(known))
-    monkeypatch.setattr("seqdata.loading.workers.ends.stack_of", lambda *known: "")
-    monkeypatch.setattr("seqdata.loading.workers.ends.slow", lambda *known: "slow")
+    monkeypatch.setattr(
+        "seqdata.loading.workers.diagnosis.stalled", lambda *known: told.append(known)
+    )
+    monkeypatch.setattr("seqdata.loading.workers.diagnosis.stack_of", lambda *known: "")
+    monkeypatch.setattr("seqdata.loading.workers.diagnosis.slow", lambda *known: "slow")
     crew = watching()
     (member,) = crew._members
     crew._give_up = lambda member, error: told.append("given up")

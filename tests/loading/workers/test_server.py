@@ -9,7 +9,7 @@ from multiprocessing import process, util
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.loading.workers import server
+from seqdata.loading.workers import forkserver
 from seqdata_testing.waiting import patient
 from tests.loading.workers import parts
 
@@ -100,7 +100,7 @@ def long_folder(tmp_path, monkeypatch):
 
 
 def test_a_server_starts_where_the_path_of_a_socket_would_be_too_long(long_folder):
-    made = server._Server()
+    made = forkserver._Server()
     try:
         made.ensure_running()
         address = made._forkserver_address
@@ -114,14 +114,14 @@ def test_a_server_starts_where_the_path_of_a_socket_would_be_too_long(long_folde
 
 def test_the_folder_is_the_given_one_where_there_is_room(tmp_path):
     short = f"/{'x' * 80}"
-    assert server._short(short, os.getpid()) == short
-    assert server._short(f"/{'x' * 90}", os.getpid()) != f"/{'x' * 90}"
+    assert forkserver._short(short, os.getpid()) == short
+    assert forkserver._short(f"/{'x' * 90}", os.getpid()) != f"/{'x' * 90}"
 
 
 def test_without_a_folder_with_a_short_path_it_says_what_to_set(long_folder, monkeypatch):
-    monkeypatch.setattr(server, "_SHORT", ("/does/not/exist",))
-    monkeypatch.setattr(server, "_server", lambda pid: server._Server())
-    server._short.cache_clear()
+    monkeypatch.setattr(forkserver, "_SHORT", ("/does/not/exist",))
+    monkeypatch.setattr(forkserver, "_server", lambda pid: forkserver._Server())
+    forkserver._short.cache_clear()
     message = r"1 worker processes cannot be started \(.*: must leave .* set TMPDIR to a shorter"
     with pytest.raises(ConfigError, match=message) as caught:
         next(iter(parts.loader(start_method="forkserver")))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seqdata.errors import StallError
-from seqdata.loading.workers import ends
+from seqdata.loading.workers import diagnosis
 from seqdata_testing.waiting import patient, until
 from tests.loading.workers import parts
 from tests.loading.workers.parts import At, Heard, lives, playing
@@ -21,12 +21,12 @@ def stalls(clock):
         clock.seconds += 0.3 * Path(parts.ACTS).exists()
         return clock.seconds
 
-    clock.rule("seqdata.loading.workers.crew", now=now)
+    clock.rule("seqdata.loading.workers.pool", now=now)
     return 0.6
 
 
 def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monkeypatch):
-    monkeypatch.setattr(ends, "_DUMP", patient())
+    monkeypatch.setattr(diagnosis, "_DUMP", patient())
     heard = Heard()
     logging.getLogger("seqdata").addHandler(heard)
     try:
@@ -45,7 +45,7 @@ def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monke
 
 
 def test_a_stopped_worker_gives_no_stack(monkeypatch, stalls):
-    monkeypatch.setattr(ends, "_DUMP", 0.1)
+    monkeypatch.setattr(diagnosis, "_DUMP", 0.1)
     _, error = played(
         At(parts.is_stopped), StallError, match="its process gave no stack", stall_timeout=stalls
     )
@@ -77,7 +77,7 @@ def test_a_training_process_that_was_stopped_itself_does_not_give_up_its_workers
             Path("go").touch()
         return clock.seconds
 
-    clock.rule("seqdata.loading.workers.crew", now=now)
+    clock.rule("seqdata.loading.workers.pool", now=now)
     with playing(At(lambda: until(Path("go").exists)), stall_timeout=3.0) as mine:
         assert len(list(mine)) == 15
     assert looks[0] >= 6

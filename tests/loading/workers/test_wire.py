@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqdata.axes import Axes
+from seqdata.batch.axes import Axes
 from seqdata.errors import LimitError
-from seqdata.kernel.choose import kernel
-from seqdata.loading.request import Request
-from seqdata.loading.workers import arena as slots
-from seqdata.loading.workers.arena import GROUP, HEAD, Arena
-from seqdata.loading.workers.wire import (
+from seqdata.kernel.dispatch import kernel
+from seqdata.loading.step_requests import Request
+from seqdata.loading.workers import shared_slots as slots
+from seqdata.loading.workers.messages import (
     Parcel,
     columns_of,
     get_requests,
     put_requests,
     room_for,
 )
-from seqdata.storage.pieces import PieceColumn
+from seqdata.loading.workers.shared_slots import GROUP, HEAD, Arena
+from seqdata.storage.array_column import PieceColumn
 
 CASES = settings().max_examples
 DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64"]

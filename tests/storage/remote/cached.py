@@ -3,8 +3,8 @@
 import contextlib
 
 from seqdata import Remote
-from seqdata.storage.remote.cache import cache_of
-from seqdata.storage.remote.files import remote_files
+from seqdata.storage.remote.file_cache import cache_of
+from seqdata.storage.remote.transport import remote_files
 
 SIZE = 1 << 20
 

@@ -3,8 +3,8 @@
 import sys
 
 from seqdata import Remote
-from seqdata.storage.remote.cache import Wanted, cache_of
-from seqdata.storage.remote.files import remote_files
+from seqdata.storage.remote.file_cache import Wanted, cache_of
+from seqdata.storage.remote.transport import remote_files
 
 if __name__ == "__main__":
     url, folder, names, most = sys.argv[1:]

@@ -6,9 +6,9 @@ import pytest
 
 from seqdata import Remote, RemoteReadError, open_store
 from seqdata.errors import MissingShardError
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.remote.bodies import LISTING_BYTES
-from seqdata.storage.remote.files import remote_files
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.remote.response_body import LISTING_BYTES
+from seqdata.storage.remote.transport import remote_files
 from seqdata_testing.faults.hostile import Endless
 from seqdata_testing.faults.network import Answer, folder_of, served
 from seqdata_testing.waiting import patient

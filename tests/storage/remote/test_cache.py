@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from seqdata import Bucketed, CacheError, Loader, Remote, open_store
-from seqdata.storage.remote.cache import Wanted
+from seqdata.storage.remote.file_cache import Wanted
 from seqdata_testing.faults import network
 from seqdata_testing.faults.limits import small_files
 from seqdata_testing.waiting import patient

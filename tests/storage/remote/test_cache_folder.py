@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from seqdata import Bucketed, CacheError, Loader, Remote, open_store, write_store
-from seqdata.storage import locking
-from seqdata.storage.remote import cache as cache_module
-from seqdata.storage.remote import folder as folder_module
-from seqdata.storage.remote.cache import Wanted
+from seqdata.storage import file_lock
+from seqdata.storage.remote import cache_folder as folder_module
+from seqdata.storage.remote import file_cache as cache_module
+from seqdata.storage.remote.file_cache import Wanted
 from seqdata_testing.waiting import patient
 from tests.storage.remote.cached import SIZE, cache_at, files_in, first, folder_in
 
@@ -70,7 +70,7 @@ def test_a_file_system_without_locks_says_what_to_set(web, tmp_path, monkeypatch
 
     cache = cache_at(web, tmp_path)
     cache.hold(Wanted("a"))
-    monkeypatch.setattr(locking.fcntl, "flock", flock)
+    monkeypatch.setattr(file_lock.fcntl, "flock", flock)
     told = (
         r"lies on a file system without locks \(.*\), must be .*; pass Remote\(cache_dir=...\) with"
     )

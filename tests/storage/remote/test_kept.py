@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata import TBPTT, Loader, Remote, RemoteReadError, open_store, write_store
-from seqdata.storage.remote.filling import joined
-from seqdata.storage.remote.kept import Kept, SparseFile
+from seqdata.storage.remote.range_cache import Kept, SparseFile
+from seqdata.storage.remote.range_requests import joined
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqdata import ConfigError, Remote, RemoteReadError, UnsafeContentError, open_store
-from seqdata.storage.remote.files import remote_files
+from seqdata.storage.remote.transport import remote_files
 from seqdata_testing.faults.network import Answer, folder_of, served
 from seqdata_testing.waiting import patient
 from tests.storage.remote.samples import read_all, write

@@ -7,8 +7,8 @@ import pytest
 from pyarrow import parquet
 
 from seqdata import Remote, open_store
-from seqdata.cli.checkup.data import data_findings
-from seqdata.storage.remote.files import remote_files
+from seqdata.cli._doctor.data import data_findings
+from seqdata.storage.remote.transport import remote_files
 from seqdata_testing.faults.network import folder_of, served
 
 pytestmark = pytest.mark.filterwarnings("ignore::seqdata.errors.SeqDataWarning")

@@ -6,8 +6,8 @@ import fsspec
 import pytest
 
 from seqdata import ConfigError, Remote, open_store, write_store
-from seqdata.storage.remote.cache import Wanted, cache_of
-from seqdata.storage.remote.files import remote_files
+from seqdata.storage.remote.file_cache import Wanted, cache_of
+from seqdata.storage.remote.transport import remote_files
 from seqdata.storage.remote.urls import PACKAGES, identity, joined, parted, shown
 from seqdata_testing.faults.network import Answer, folder_of, served
 

@@ -12,11 +12,11 @@ import weakref
 import pytest
 
 from seqdata import ConfigError, FingerprintMismatch, MissingShardError, Remote, RemoteReadError
-from seqdata.lightning.replay.places import whole_path
-from seqdata.storage.places import Place
-from seqdata.storage.remote.cache import Wanted, cache_of
-from seqdata.storage.remote.files import remote_file, remote_files
-from seqdata.storage.remote.trying import tried
+from seqdata.runs.data_refs import whole_path
+from seqdata.storage.data_location import Place
+from seqdata.storage.remote.file_cache import Wanted, cache_of
+from seqdata.storage.remote.retry import tried
+from seqdata.storage.remote.transport import remote_file, remote_files
 from seqdata.storage.remote.urls import joined, parted, shown, without_secrets
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served

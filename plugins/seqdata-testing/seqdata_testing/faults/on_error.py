@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata_testing.faults import outcome as outcomes
 from seqdata_testing.faults.outcome import Outcome, of_error
 from seqdata_testing.faults.reading import Sequences

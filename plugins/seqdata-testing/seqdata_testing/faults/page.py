@@ -10,16 +10,7 @@ from collections.abc import Sequence
 
 from seqdata_testing.faults.fault_case import FAULTS, POLICIES, FaultCase
 from seqdata_testing.faults.matrix import Result
-from seqdata_testing.faults.outcome import (
-    BROKEN,
-    DIED,
-    MENDED,
-    NOT_RUN,
-    SHORT,
-    STUCK,
-    WHOLE,
-    WRONG,
-)
+from seqdata_testing.faults.outcome import BROKEN, DIED, MENDED, NOT_RUN, SHORT, STUCK, WHOLE, WRONG
 
 _NAMES = {
     WHOLE: "no harm",

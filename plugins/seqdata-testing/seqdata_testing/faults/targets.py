@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import SeqDataWarning
-from seqdata.opening.data import open_store
-from seqdata.opening.writing import write_store
 from seqdata.protocols import Store
-from seqdata.storage.manifest import MANIFEST
-from seqdata.storage.parsing import load_manifest
+from seqdata.resolve_store import open_store
+from seqdata.resolve_writer import write_store
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults.outcome import WHOLE
 

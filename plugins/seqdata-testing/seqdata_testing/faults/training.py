@@ -22,11 +22,11 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import DataError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.together import Together
-from seqdata.lightning.watcher import Bounds
+from seqdata.lightning.ranks.coordinator import Together
+from seqdata.lightning.ranks.watchdog import Bounds
 from seqdata.policies.fixed import Fixed
 from seqdata_testing.faults import damage
 from seqdata_testing.faults import outcome as outcomes

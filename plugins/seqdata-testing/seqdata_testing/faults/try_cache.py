@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from seqdata.errors import ConfigError
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Fixed
 from seqdata.protocols import Store
 from seqdata.storage.remote.options import Remote

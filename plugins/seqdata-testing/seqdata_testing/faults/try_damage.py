@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.loading.options import OnError
 from seqdata.policies.fixed import Fixed
 from seqdata.protocols import Store

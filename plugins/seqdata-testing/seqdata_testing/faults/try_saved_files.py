@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.loader import Loader
-from seqdata.measuring import measure_lengths
-from seqdata.opening.data import open_store
-from seqdata.opening.writing import write_store
+from seqdata.loading.loader import Loader
+from seqdata.loading.measure_lengths import measure_lengths
 from seqdata.policies.fixed import Fixed
-from seqdata.storage.foreign.files import STATE
+from seqdata.resolve_store import open_store
+from seqdata.resolve_writer import write_store
+from seqdata.storage.foreign.file_discovery import STATE
 from seqdata_testing.faults import damage
 from seqdata_testing.faults.outcome import WHOLE, WRONG, Outcome, of_error
 from seqdata_testing.faults.reading import Sequences, play_through, read_through
@@ -132,8 +132,8 @@ def _read_counted(root: Path) -> Any:
 
 
 def _write_run(root: Path) -> Path:
-    from seqdata.lightning.replay.course import Course
-    from seqdata.lightning.replay.run_file import NAME, RunFile
+    from seqdata.runs.locate_batch import Course
+    from seqdata.runs.run_file import NAME, RunFile
 
     data = {"train": {"path": "/data/train"}, "batching": {"policy": "fixed", "options": {"n": 8}}}
     run = RunFile(
@@ -145,7 +145,7 @@ def _write_run(root: Path) -> Path:
 
 
 def _read_run(root: Path) -> Any:
-    from seqdata.lightning.replay.run_file import NAME, RunFile
+    from seqdata.runs.run_file import NAME, RunFile
 
     return RunFile.read(root / NAME)
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seqdata.loader import Loader
+from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Fixed
 from seqdata_testing.faults import leftovers, processes
 from seqdata_testing.faults import outcome as outcomes

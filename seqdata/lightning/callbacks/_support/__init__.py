@@ -1,1 +1,1 @@
-"""Support."""
+"""What several callbacks share: facts of a batch, timers, digests, memory."""

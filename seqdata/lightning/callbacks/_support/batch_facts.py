@@ -12,13 +12,13 @@ from typing import Any
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from seqdata.axes import Axes
-from seqdata.batch import SequenceBatch
+from seqdata.batch.axes import Axes
+from seqdata.batch.batch import SequenceBatch
 from seqdata.collators.jagged import Jagged
 from seqdata.collators.packed import PackedRows
 from seqdata.collators.varlen import Varlen
-from seqdata.lightning.loader import TrainerLoader
-from seqdata.loading.head import head_of
+from seqdata.lightning.trainer_loader import TrainerLoader
+from seqdata.loading.batch_metadata import head_of
 
 _WITHOUT_PADDING = (Jagged, PackedRows, Varlen)
 

@@ -16,8 +16,8 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
-from seqdata.batch import SequenceBatch
-from seqdata.lightning.callbacks.digests import digests_of
+from seqdata.batch.batch import SequenceBatch
+from seqdata.lightning.callbacks._support.digests import digests_of
 
 
 @dataclass(frozen=True, slots=True)

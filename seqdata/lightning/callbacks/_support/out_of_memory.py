@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from seqdata.lightning.callbacks.batches import BatchFacts
+from seqdata.lightning.callbacks._support.batch_facts import BatchFacts
 
 _TEXTS = ("out of memory", "can't allocate memory")
 _MOST_IDS = 20

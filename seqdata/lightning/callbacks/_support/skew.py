@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from seqdata.lightning.callbacks.figures import Figures
+from seqdata.lightning.callbacks._support.step_stats import Figures
 
 GIB = 1 << 30
 _LEAST_BYTES = 64 << 20

@@ -13,8 +13,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from seqdata.errors import SeqDataWarning
-from seqdata.lightning.callbacks.batches import BatchFacts, facts_of, loader_of
-from seqdata.lightning.callbacks.figures import Figures
+from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, facts_of, loader_of
+from seqdata.lightning.callbacks._support.step_stats import Figures
 
 
 class Meter:

@@ -7,7 +7,7 @@ import numpy as np
 
 from seqdata import hookimpl
 from seqdata.protocols import Field
-from seqdata.storage.pieces import PieceColumn
+from seqdata.storage.array_column import PieceColumn
 
 
 class Hdf5Store:

@@ -17,7 +17,7 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 
-from seqdata.batch import SequenceBatch
+from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ResumeError
 from seqdata.world import World
 
