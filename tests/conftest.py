@@ -5,6 +5,7 @@ cases it has tried goes into the report (``--report-log``): what hypothesis drew
 passed, or what the test itself tells, ``record_property("cases", 12)``, or else one.
 """
 
+import contextlib
 import functools
 import os
 import time
@@ -15,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from seqdata_testing.waiting import patient
+from tests.preloaded import serving
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # as many test processes as cores: one thread each
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # more processes than cores: one thread each
 
 # The same cases on every machine in CI; new ones every night (`make test-nightly`).
 settings.register_profile(
@@ -33,6 +34,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def _folder_of_its_own(tmp_path, monkeypatch):
     """What a test writes without saying where (a Trainer's checkpoints) lands in no one's way."""
     monkeypatch.chdir(tmp_path)
+
+
+def pytest_configure(config):
+    """Start what forks programs, once for all processes of tests."""
+    if not hasattr(config, "workerinput"):
+        served = contextlib.ExitStack()
+        served.enter_context(serving())
+        config.add_cleanup(served.close)
 
 
 def pytest_collection_modifyitems(items):

@@ -2,7 +2,8 @@
 
 A block says what it is: ``python`` and ``sh`` run (a ``python`` block with ``title="train.py"`` is
 written to that file instead), ``text`` and ``toml`` are only looked at by people. The blocks of one
-page share one namespace and one folder; commands find the environment's programs first.
+page share one namespace and one folder; commands find the environment's programs first (those of
+most pages are forked from a process that has imported torch and lightning: ``preloaded.py``).
 """
 
 import os
@@ -19,6 +20,7 @@ import pytest
 import seqdata
 from seqdata import errors
 from seqdata_testing.waiting import patient
+from tests import preloaded
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -27,6 +29,8 @@ PAGES = [
     *sorted((ROOT / "plugins").glob("*/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+FRESH = (ROOT / "README.md", ROOT / "docs" / "tutorial" / "first-run.md")
+"""Pages whose commands are started as a user starts them; those of others are forked."""
 FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\w*)(?P<rest>.*)$")
 TITLE = re.compile(r'title="([\w./-]+)"')
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)")
@@ -72,8 +76,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MPLBACKEND", "agg")
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    monkeypatch.setenv("PATH", programs)
+    programs = [os.environ[preloaded.FOLDER], str(Path(sys.executable).parent)]
+    monkeypatch.setenv("PATH", os.pathsep.join([*programs, os.environ["PATH"]]))
     return tmp_path
 
 
@@ -82,6 +86,8 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 @pytest.mark.slow
 def test_every_block_of_a_page_runs(page, folder, monkeypatch):
+    if page in FRESH:
+        monkeypatch.setenv("PATH", os.environ["PATH"].partition(os.pathsep)[2])
     blocks = blocks_of(page.read_text("utf-8"))
     module = types.ModuleType("page_" + re.sub(r"\W", "_", page.stem))
     monkeypatch.setitem(sys.modules, module.__name__, module)

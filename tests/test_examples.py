@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LABELS = ["b", "a", "ten"]
 
 
 def run_example(name: str, *arguments: object, seconds: float = 150) -> list[str]:
-    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    command = [python(), str(EXAMPLES / name), *map(str, arguments)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=patient(seconds))
     assert found.returncode == 0, found.stdout + found.stderr
     assert not found.stderr

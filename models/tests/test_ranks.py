@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 
 SCRIPT = Path(__file__).parent / "on_ranks.py"
 
@@ -20,7 +20,7 @@ def test_two_ranks_give_the_parameters_and_metrics_of_one(tmp_path):
     found = []
     for ranks in (1, 2):
         out = tmp_path / f"{ranks}.json"
-        command = [sys.executable, str(SCRIPT), str(ranks), str(out)]
+        command = [python(), str(SCRIPT), str(ranks), str(out)]
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=patient(150), check=False
         )

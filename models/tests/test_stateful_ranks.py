@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 
 SCRIPT = Path(__file__).parent / "on_ranks_stateful.py"
 LANES = {"stream": 6, "lanes": 3, "segments": 6}
@@ -19,7 +19,7 @@ LANES = {"stream": 6, "lanes": 3, "segments": 6}
 
 def run(ranks: int, folder: Path) -> dict[str, Any]:
     out = folder / f"{ranks}.json"
-    command = [sys.executable, str(SCRIPT), str(ranks), str(out)]
+    command = [python(), str(SCRIPT), str(ranks), str(out)]
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=patient(280), check=False, cwd=folder
     )

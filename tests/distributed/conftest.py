@@ -4,7 +4,6 @@ import json
 import pickle
 import select
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ class Ranks:
         self._folder = folder
         self._jobs = 0
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.distributed.pool"],
+            [python(), "-m", "tests.distributed.pool"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -4,24 +4,24 @@ import ast
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 
 pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).resolve().parents[2]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 def run(folder: Path, how: str, other: str, *, preemption: bool) -> subprocess.CompletedProcess:
     given = [str(folder), how, other, str(preemption)]
     return subprocess.run(
-        [*TORCHRUN, "-m", "tests.distributed.under_torchrun", *given],
+        [python(), *TORCHRUN, "-m", "tests.distributed.under_torchrun", *given],
         cwd=ROOT, capture_output=True, text=True, timeout=patient(120), check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip

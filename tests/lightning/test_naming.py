@@ -22,6 +22,7 @@ from seqdata.runs.to_plain import Names, Objects
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy
+from tests.preloaded import python
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def script(folder: Path, guard: str, *how: str) -> list[Any]:
     (folder / "helping.py").write_text("def shift(sequence, rng):\n    return 7\n")
     (folder / "train.py").write_text(SCRIPT.format(guard=guard))
     done = subprocess.run(
-        [sys.executable, *(how or ("train.py",))],
+        [python(), *(how or ("train.py",))],
         cwd=folder, capture_output=True, text=True, timeout=patient(), check=True,
     )  # fmt: skip
     return yaml.safe_load(done.stdout)

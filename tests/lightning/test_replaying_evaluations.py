@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy, told
 from tests.lightning.harness import Recorder, fit, quietly, sequences
 from tests.lightning.test_run_file import again
+from tests.preloaded import python
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def replayed(note: str) -> dict:
     """Run the command at a note's end word by word; gives what it saved."""
     words = shlex.split(re.search(r"See it: (seqdata replay .*)$", note)[1])
     done = subprocess.run(
-        [sys.executable, "-m", *words, "--save", "batch.pt"],
+        [python(), "-m", *words, "--save", "batch.pt"],
         capture_output=True, text=True, timeout=patient(), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from seqdata.storage.views import take
 from seqdata_testing.waiting import patient
 from tests.lightning.crashing import Crashing, noisy, poor, told
 from tests.lightning.harness import Recorder, fit, quietly, sequences
+from tests.preloaded import python
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_the_batch_that_crashed_a_run_is_made_again_in_another_process(store):
     assert (int(found[1]), int(found[2])) == (1, 6)
     command = shlex.split(found[3])[1:]
     done = subprocess.run(
-        [sys.executable, "-m", "seqdata", *command, "--save", "batch.pt"],
+        [python(), "-m", "seqdata", *command, "--save", "batch.pt"],
         capture_output=True, text=True, timeout=patient(150), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,86 @@
+"""What is forked in place of Python ends, speaks and is stopped as Python is."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seqdata_testing.waiting import patient, until
+from tests.preloaded import FOLDER, python
+
+
+def run(*words: str, program: str = "", **more) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [program or python(), *words], capture_output=True, text=True, timeout=patient(), **more
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "pass",
+        "print(input()); import sys; print(sys.argv, __name__, file=sys.stderr)",
+        "raise SystemExit(3)",
+        "raise SystemExit('why')",
+        "import atexit; atexit.register(print, 'end'); print('begin')",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+        "import click, sys; click.open_file('-', 'w').write('told')",
+    ],
+)
+def test_it_does_what_python_does(code):
+    found, expected = (
+        run("-c", code, "a", "b", program=program, input="told\n")
+        for program in (python(), sys.executable)
+    )
+    for part in ("returncode", "stdout", "stderr"):
+        assert getattr(found, part) == getattr(expected, part)
+
+
+def test_what_it_runs_knows_its_script_its_folder_and_its_surroundings(tmp_path):
+    (tmp_path / "helping.py").write_text("told = 'helped'\n")
+    script = tmp_path / "script.py"
+    script.write_text("import helping, os, sys; print(helping.told, __file__, os.getcwd())")
+    known = {**os.environ, "PYTHONPATH": "somewhere"}
+    found, expected = (
+        run(str(script), program=program, cwd="/", env=known)
+        for program in (python(), sys.executable)
+    )
+    assert found.stdout == expected.stdout == f"helped {script} /\n"
+
+
+def test_nothing_of_ours_is_imported_before():
+    done = run("-c", "import sys; print([one for one in sys.modules if 'seqdata' in one])")
+    assert done.stdout == "[]\n"
+    assert "lightning" in run("-c", "import sys; print(*sys.modules)").stdout
+
+
+def test_an_error_is_told():
+    done = run("-c", "raise ValueError('why')")
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: why\n")
+
+
+def test_another_interpreter_is_started_where_another_is_asked_for():
+    code = "import sys; print('lightning' in sys.modules, sys.flags.optimize)"
+    assert run("-O", "-c", code).stdout == "False 1\n"
+    assert run("-c", code, env={**os.environ, "PYTHONOPTIMIZE": "2"}).stdout == "False 2\n"
+    assert run("-", input=code).stdout == "False 0\n"
+
+
+def test_commands_of_the_environment_are_forked(tmp_path):
+    program = Path(os.environ[FOLDER], "seqdata")
+    assert run("--version", program=str(program)).stdout.startswith("seqdata, version ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_it_and_what_was_forked(number):
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with subprocess.Popen([python(), "-c", code], stdout=-1, stderr=-1, text=True) as started:
+        pid = int(started.stdout.readline())
+        assert pid != started.pid
+        started.send_signal(number)
+        assert started.wait(timeout=patient()) == -number
+    assert until(lambda: not Path(f"/proc/{pid}").exists())
