@@ -16,6 +16,7 @@ from seqdata_testing.plans import check_covers, check_table
 from seqdata_testing.sharing import check_elastic, check_resume, check_shares
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
+COSTLY = CASES if CASES > 100 else 25  # of tests that draw many times as many
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 
 
@@ -31,7 +32,7 @@ def planned(draw):
 
 
 @pytest.mark.shows("I6")
-@settings(max_examples=25 * CASES)
+@settings(max_examples=25 * COSTLY)
 @given(planned())
 @pytest.mark.slow
 def test_lanes_read_sequences_whole_and_in_order_and_are_reset_where_they_begin(drawn):

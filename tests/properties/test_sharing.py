@@ -9,6 +9,7 @@ from seqdata_testing.generators import cases, world_sizes
 from seqdata_testing.sharing import check_elastic, check_resume, check_shares
 
 CASES = settings().max_examples  # of the profile: 100 in CI, 2,000 at night
+COSTLY = CASES if CASES > 100 else 25  # of tests that draw many times as many
 pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 TAILS = ("fill", "drop", "repeat")
 FIVE = Plan([(number, 0, 1 + number) for number in range(5)], offsets=range(6))
@@ -19,7 +20,7 @@ def planned(case):
 
 
 @pytest.mark.shows("I1", "I2", "I3")
-@settings(max_examples=25 * CASES)
+@settings(max_examples=25 * COSTLY)
 @given(cases(windows=True), st.sampled_from(TAILS), st.floats(0, 1))
 @pytest.mark.slow
 def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tail, done):
@@ -30,7 +31,7 @@ def test_every_world_trains_each_row_once_in_equal_steps_and_one_order(case, tai
 
 
 @pytest.mark.shows("I4")
-@settings(max_examples=10 * CASES)
+@settings(max_examples=10 * COSTLY)
 @given(
     cases(windows=True), st.sampled_from(TAILS), st.lists(st.floats(0, 1), min_size=1, max_size=4)
 )
@@ -66,7 +67,7 @@ legs = st.lists(st.tuples(world_sizes(), st.integers(0, 12)), min_size=2, max_si
 
 
 @pytest.mark.shows("I5")
-@settings(max_examples=10 * CASES)
+@settings(max_examples=10 * COSTLY)
 @given(cases(most=600, windows=True), legs)
 @pytest.mark.slow
 def test_a_world_that_changes_in_mid_epoch_loses_and_repeats_nothing(case, legs):
