@@ -26,7 +26,7 @@ $(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
 $(STAMP) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo quick test test-nightly reliability lint types docs bench torture faults mutants dist clean
+.PHONY: help env demo quick test test-nightly reliability lint types docs bench torture faults mutants house dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -117,6 +117,9 @@ faults: env  ## inject every fault there is and show what comes of it (40 minute
 mutants: env  ## plant each bug of tests/mutants/ and see that a test finds it
 	@echo "== mutants: one bug after the other on a copy of the tree"
 	@$(BIN)/python tests/mutants/run.py --json .nightly/mutants.json
+
+house: env  ## count what a newcomer meets: files on a batch's way, modules, words
+	@$(BIN)/python .ci/house.py
 
 dist: env  ## build the wheels in dist/ and try them in an environment of their own
 	@echo "== dist: building wheels"

@@ -1,0 +1,154 @@
+"""Print how easy the house is to live in: `make house`.
+
+Each line counts one thing that a newcomer meets: files on the way of a batch, modules, words. Next
+to it are the count before the house was rebuilt (at f755d55) and the aim.
+"""
+
+import ast
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from seqdata import Loader, SequenceDataModule, TokenBudget, open_store, write_store  # noqa: E402
+from tests.flow import follow, later_batch  # noqa: E402
+
+TAR = ROOT / "plugins/seqdata-webdataset/seqdata_webdataset"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def modules(*folders: Path) -> list[Path]:
+    """Return the modules below folders."""
+    return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+
+
+def lines(paths: list[Path]) -> int:
+    """Return how many lines files have."""
+    return sum(len(path.read_text("utf-8").splitlines()) for path in paths)
+
+
+def docstrings(paths: list[Path]) -> Iterator[str]:
+    """Yield the docstrings of modules, classes and functions."""
+    kinds = (ast.Module, ast.ClassDef, *FUNCTIONS)
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, kinds) and (found := ast.get_docstring(node)):
+                yield found
+
+
+def imports(path: Path) -> set[str]:
+    """Return the modules that a file imports, with what it takes from each as a module."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {str(node.module) for node in nodes}
+
+
+def mirrored() -> tuple[int, int]:
+    """Return how many modules with several functions have a test at their path, of how many."""
+    found = wanted = 0
+    for path in modules(ROOT / "seqdata"):
+        tree = ast.parse(path.read_text("utf-8"))
+        if sum(isinstance(node, FUNCTIONS) for node in ast.walk(tree)) < 2:
+            continue
+        wanted += 1
+        folder = ROOT / "tests" / path.relative_to(ROOT / "seqdata").parent
+        found += any(folder.glob(f"test_{path.stem}.py")) or any(
+            folder.glob(f"test_{path.stem}_*.py")
+        )
+    return found, wanted
+
+
+def rows(count: int = 400) -> Iterator[dict[str, object]]:
+    """Yield short sequences."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        yield {"x": rng.normal(size=(rng.integers(5, 50), 4)).astype("f4"), "y": number % 3}
+
+
+class Stop(Exception):
+    """Raised by the first training step."""
+
+
+class Model(L.LightningModule):
+    """Stops at its first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, *_: object) -> None:
+        """Stop."""
+        raise Stop
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return an optimizer."""
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def first_step(location: str) -> int:
+    """Return how many files are entered up to the first training step of a DataModule."""
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = L.Trainer(max_epochs=1, accelerator="cpu", enable_model_summary=False, **quiet)
+
+    def fit() -> None:
+        data = SequenceDataModule(train=location, batching=TokenBudget(256))
+        try:
+            trainer.fit(Model(), data)
+        except Stop:
+            return
+
+    return len(follow(fit).files)
+
+
+def flows() -> tuple[int, int, int]:
+    """Return the files that a later batch enters, Arrow and tar, and those up to a first step."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        counts = []
+        for format in ("arrow", "webdataset"):
+            write_store(f"{folder}/{format}", rows(), format=format)
+            loader = Loader(open_store(f"{folder}/{format}"), TokenBudget(256), prefetch=0)
+            counts.append(len(later_batch(iter(loader)).files))
+        return counts[0], counts[1], first_step(f"{folder}/arrow")
+
+
+def main() -> None:
+    """Print the table."""
+    core, tar = modules(ROOT / "seqdata"), modules(TAR)
+    arrow_flow, tar_flow, first = flows()
+    both = core + tar
+    texts = [path for path in both if re.search(r"\bTEXTS\b|\bTextSource\b", path.read_text())]
+    private = {name for path in tar for name in imports(path)}
+    private = {n for n in private if n.startswith("seqdata.") and n != "seqdata.backends"}
+    opened = [text for text in docstrings(both) if text.startswith("Give")]
+    found, wanted = mirrored()
+    small = sum(1 for path in both if path.name != "__init__.py" and lines([path]) < 60)
+    table = [
+        ("files that a later batch of an Arrow store enters", 21, arrow_flow, "<= 12"),
+        ("the same for a tar shard on this machine", 23, tar_flow, "<= 14"),
+        ("files entered up to the first training step", 83, first, "<= 50"),
+        ("modules in core and tar plugin", 320, len(both), "about 200"),
+        ("of them under 60 lines", 42, small, "-"),
+        ("lines in the core's wheel", 42_600, lines(core), "<= 33,000"),
+        ("lines of the tar plugin", 5_600, lines(tar), "<= 3,000"),
+        ("modules of the core that the tar plugin imports", 42, len(private), "0"),
+        ("files that ask whether a field is text", 29, len(texts), "1"),
+        ('docstrings that begin with "Give"', 842, len(opened), "0"),
+        ("modules of several functions without a mirrored test", 161, wanted - found, "0"),
+    ]
+    print(f"{'':52} {'before':>8} {'now':>8} {'aim':>10}")
+    for name, before, now, aim in table:
+        print(f"{name:52} {before:>8,} {now:>8,} {aim:>10}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""A batch is followed through few files: CONTRIBUTING tells its way by them."""
+
+import numpy as np
+import pytest
+
+from seqdata import Loader, TokenBudget, open_store, write_store
+from tests.flow import follow, later_batch
+
+MOST_FILES = {"arrow": 21, "webdataset": 23}
+
+
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+def test_a_later_batch_enters_few_files(tmp_path, format):
+    rng = np.random.default_rng(0)
+    rows = ({"x": rng.normal(size=(i % 40 + 5, 4)).astype("f4"), "y": i % 3} for i in range(200))
+    write_store(tmp_path / "store", rows, format=format)
+    loader = Loader(open_store(tmp_path / "store"), TokenBudget(256), prefetch=0)
+    files = later_batch(iter(loader)).files
+    assert len(files) <= MOST_FILES[format], "\n".join(files)
+
+
+def test_the_flow_holds_our_functions_in_order_of_entry():
+    flow = follow(lambda: TokenBudget(8))
+    assert flow.files[0] == "seqdata/policies/token_budget.py"
+    assert ("seqdata/policies/token_budget.py", "TokenBudget.__post_init__") in flow.functions
+    assert all(file.startswith(("seqdata/", "plugins/")) for file in flow.files)
