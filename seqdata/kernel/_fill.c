@@ -1,9 +1,11 @@
 /* Copy the spans of one batch into their final place, in one call.
  *
  * A source is one field of a data set: per shard a buffer of values and, where the field is ragged,
- * int64 offsets (Arrow's large_list). Nothing in the buffers or arguments is trusted: every sequence
- * number, start, stop, offset and bound is checked against the real size of its buffer, once, and the
- * checked copy is what is used. `twin.py` does the same in NumPy and passes the same tests.
+ * its extents: where the values of each sequence begin and end, two arrays of int64. Of Arrow's
+ * large_list these are offsets[:-1] and offsets[1:]; of other files the bytes may lie anywhere, in
+ * any order. Nothing in the buffers or arguments is trusted: every sequence number, start, stop,
+ * extent and bound is checked against the real size of its buffer, once, and the checked copy is
+ * what is used. `twin.py` does the same in NumPy and passes the same tests.
  *
  * A source may have checksums: of each sequence, or of each block of a longer one. What a span
  * touches is then verified while it is hot from the copy, and marked by a bit, so that it is done
@@ -41,13 +43,15 @@
 #endif
 
 typedef struct {
-    Py_buffer values, offsets, sums, firsts;
+    Py_buffer values, begins, ends, sums, firsts;
     int64_t rows;  /* timesteps that `values` really holds */
+    int64_t units; /* of extents, that `values` really holds */
     int64_t first; /* bit of the first checksum */
 } Shard;
 
 typedef struct {
     Py_ssize_t shards, width;
+    Py_ssize_t unit; /* bytes that extents count by */
     int ragged;
     int64_t *starts; /* shards + 1 */
     Shard *shard;
@@ -75,7 +79,8 @@ static int64_t load(const char *from) {
 static void forget(Source *source) {
     for (Py_ssize_t i = 0; i < source->shards; i++) {
         if (source->shard[i].values.obj) PyBuffer_Release(&source->shard[i].values);
-        if (source->shard[i].offsets.obj) PyBuffer_Release(&source->shard[i].offsets);
+        if (source->shard[i].begins.obj) PyBuffer_Release(&source->shard[i].begins);
+        if (source->shard[i].ends.obj) PyBuffer_Release(&source->shard[i].ends);
         if (source->shard[i].sums.obj) PyBuffer_Release(&source->shard[i].sums);
         if (source->shard[i].firsts.obj) PyBuffer_Release(&source->shard[i].firsts);
     }
@@ -90,21 +95,28 @@ static void forget_capsule(PyObject *capsule) {
     forget(PyCapsule_GetPointer(capsule, SOURCE));
 }
 
-static int open_shard(Source *source, Py_ssize_t i, PyObject *values, PyObject *offsets) {
+static int open_shard(Source *source, Py_ssize_t i, PyObject *values, PyObject *extents) {
     Shard *shard = &source->shard[i];
     int64_t count = source->starts[i + 1] - source->starts[i];
     PyObject *one = PyTuple_GetItem(values, i);
     if (!one || PyObject_GetBuffer(one, &shard->values, PyBUF_SIMPLE)) return -1;
     shard->rows = shard->values.len / source->width;
+    shard->units = shard->values.len / source->unit;
     if (!source->ragged) {
         if (shard->rows >= count) return 0;
         PyErr_Format(PyExc_ValueError, "source: `values` of shard %zd are too short", i);
         return -1;
     }
-    one = PyTuple_GetItem(offsets, i);
-    if (!one || PyObject_GetBuffer(one, &shard->offsets, PyBUF_SIMPLE)) return -1;
-    if (shard->offsets.len / 8 > count) return 0;
-    PyErr_Format(PyExc_ValueError, "source: `offsets` of shard %zd are too short", i);
+    one = PyTuple_GetItem(extents, i);
+    if (!one) return -1;
+    if (!PyTuple_Check(one) || PyTuple_Size(one) != 2) {
+        PyErr_Format(PyExc_ValueError, "source: `extents` of shard %zd must be (begins, ends)", i);
+        return -1;
+    }
+    if (PyObject_GetBuffer(PyTuple_GetItem(one, 0), &shard->begins, PyBUF_SIMPLE)) return -1;
+    if (PyObject_GetBuffer(PyTuple_GetItem(one, 1), &shard->ends, PyBUF_SIMPLE)) return -1;
+    if (shard->begins.len / 8 >= count && shard->ends.len / 8 >= count) return 0;
+    PyErr_Format(PyExc_ValueError, "source: `extents` of shard %zd are too short", i);
     return -1;
 }
 
@@ -184,23 +196,26 @@ static int open_checks(Source *source, PyObject *checks) {
 
 static PyObject *make_source(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
-    PyObject *checks = count == 5 ? args[4] : Py_None;
-    if (count < 4 || count > 5 || !PyTuple_Check(args[0]) ||
+    PyObject *checks = count > 4 ? args[4] : Py_None;
+    if (count < 4 || count > 6 || !PyTuple_Check(args[0]) ||
         !(args[1] == Py_None || PyTuple_Check(args[1])) ||
         !(checks == Py_None || PyTuple_Check(checks))) {
-        PyErr_SetString(PyExc_TypeError,
-                        "source: takes (values, offsets or None, starts, width, checks or None)");
+        PyErr_SetString(PyExc_TypeError, "source: takes (values, extents or None, starts, width, "
+                                         "checks or None, unit)");
         return NULL;
     }
     Py_ssize_t shards = PyTuple_Size(args[0]), width = PyLong_AsSsize_t(args[3]);
-    if (width == -1 && PyErr_Occurred()) return NULL;
-    if (width < 1 || (args[1] != Py_None && PyTuple_Size(args[1]) != shards)) {
-        PyErr_SetString(PyExc_ValueError, "source: needs `width` >= 1 and one `offsets` per shard");
+    Py_ssize_t unit = count == 6 ? PyLong_AsSsize_t(args[5]) : width;
+    if ((width == -1 || unit == -1) && PyErr_Occurred()) return NULL;
+    if (width < 1 || unit < 1 || (args[1] != Py_None && PyTuple_Size(args[1]) != shards)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "source: needs `width` and `unit` >= 1, and one `extents` per shard");
         return NULL;
     }
     Source *source = calloc(1, sizeof *source);
     if (!source) return PyErr_NoMemory();
     source->width = width;
+    source->unit = unit;
     source->ragged = args[1] != Py_None;
     source->shard = calloc((size_t)shards + 1, sizeof *source->shard);
     if (!source->shard) {
@@ -224,7 +239,7 @@ static int is_marked(const Source *s, int64_t bit) {
     return s->bits.buf && __atomic_load_n(mark_of(s, bit), __ATOMIC_RELAXED) >> bit % 8 & 1;
 }
 
-/* Find the shard of every span, and fetch its offsets (ragged) into the cache. */
+/* Find the shard of every span, and fetch its extents (ragged) into the cache. */
 static Py_ssize_t find_shards(const Source *s, const char *spans, Py_ssize_t n, Place *places) {
     Py_ssize_t at = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -243,7 +258,10 @@ static Py_ssize_t find_shards(const Source *s, const char *spans, Py_ssize_t n, 
         places[i].shard = at;
         places[i].number = id;
         const Shard *shard = &s->shard[at];
-        if (s->ragged) PREFETCH((const char *)shard->offsets.buf + 8 * id);
+        if (s->ragged) {
+            PREFETCH((const char *)shard->begins.buf + 8 * id);
+            PREFETCH((const char *)shard->ends.buf + 8 * id);
+        }
         if (shard->firsts.buf) PREFETCH((const char *)shard->firsts.buf + 8 * id);
         else if (s->bits.buf) PREFETCH(mark_of(s, shard->first + id));
     }
@@ -266,19 +284,21 @@ static void fetch_checks(const Source *s, const Place *place) {
 static Py_ssize_t find_bytes(const Source *s, const char *spans, Py_ssize_t n, Place *places) {
     for (Py_ssize_t i = 0; i < n; i++) {
         const Shard *shard = &s->shard[places[i].shard];
-        int64_t first = places[i].number, last = first + 1;
+        int64_t first = places[i].number, last = first + 1, unit = s->width;
         int64_t start = load(spans + 24 * i + 8), stop = load(spans + 24 * i + 16);
         if (s->ragged) {
-            const char *offsets = (const char *)shard->offsets.buf + 8 * first;
-            first = load(offsets);
-            last = load(offsets + 8);
+            unit = s->unit;
+            last = load((const char *)shard->ends.buf + 8 * first);
+            first = load((const char *)shard->begins.buf + 8 * first);
+            if (last > shard->units) return i;
         }
-        if (first < 0 || last < first || last > shard->rows) return i;
-        if (start < 0 || stop < start || stop > last - first) return i;
-        places[i].from = (const char *)shard->values.buf + (first + start) * s->width;
-        places[i].bytes = (size_t)(stop - start) * (size_t)s->width;
+        if (first < 0 || last < first) return i;
+        if (start < 0 || stop < start || stop > shard->rows) return i; /* so no product overflows */
+        places[i].whole = (size_t)(last - first) * (size_t)unit;
         places[i].begin = (size_t)start * (size_t)s->width;
-        places[i].whole = (size_t)(last - first) * (size_t)s->width;
+        places[i].bytes = (size_t)stop * (size_t)s->width - places[i].begin;
+        if (places[i].begin + places[i].bytes > places[i].whole) return i;
+        places[i].from = (const char *)shard->values.buf + first * unit + places[i].begin;
         if (s->checked) fetch_checks(s, &places[i]);
         size_t soon = places[i].bytes < EARLY ? places[i].bytes : EARLY;
         if (i < AHEAD)
@@ -596,7 +616,7 @@ static PyObject *populate(PyObject *self, PyObject *const *args, Py_ssize_t coun
 
 static PyMethodDef methods[] = {
     {"source", (PyCFunction)(void (*)(void))make_source, METH_FASTCALL,
-     "source(values, offsets, starts, width, checks)\n--\n\nHold the buffers of one field."},
+     "source(values, extents, starts, width, checks, unit)\n--\n\nHold the buffers of one field."},
     {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL,
      "fill(source, spans, bounds, out, padding)\n--\n\nCopy spans: -1, or the first bad one."},
     {"verify", (PyCFunction)(void (*)(void))verify, METH_FASTCALL,

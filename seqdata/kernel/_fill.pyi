@@ -6,10 +6,11 @@ from seqdata.kernel.pack_rows import Loan, Packed
 
 def source(
     values: tuple[Any, ...],
-    offsets: tuple[Any, ...] | None,
+    extents: tuple[tuple[Any, Any], ...] | None,
     starts: Any,
     width: int,
     checks: Checks | None = None,
+    unit: int = ...,
     /,
 ) -> Source: ...
 def fill(source: Source, spans: Any, bounds: Any, out: Any, padding: bytes | None, /) -> int: ...

@@ -36,21 +36,23 @@ class Kernel(Protocol):
     def source(
         self,
         values: tuple[Any, ...],
-        offsets: tuple[Any, ...] | None,
+        extents: tuple[tuple[Any, Any], ...] | None,
         starts: Any,
         width: int,
         checks: Checks | None = None,
+        unit: int = ...,
         /,
     ) -> Source:
         """Hold the buffers of one field.
 
         Args:
-            values: Per shard, the bytes of all its timesteps.
-            offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one timestep
-                each.
+            values: Per shard, a buffer in which all its timesteps lie.
+            extents: Per shard (begins, ends), int64 (sequences,) each: where the values of a
+                sequence lie in the buffer; None: one timestep each, in order.
             starts: int64 (shards+1,): shard -> its first sequence, from 0.
             width: Bytes per timestep.
             checks: What ``fill`` verifies by; None: nothing.
+            unit: Bytes that extents count by; as they are left out, timesteps.
 
         Raises:
             ValueError: If a buffer is shorter than its number of sequences asks for.

@@ -30,9 +30,10 @@ class TwinSource:
     """The buffers of one field as arrays."""
 
     values: tuple[NDArray[np.uint8], ...]
-    offsets: tuple[NDArray[np.int64], ...] | None
+    extents: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] | None
     starts: list[int]
     width: int
+    unit: int
     checks: TwinChecks | None
 
 
@@ -58,37 +59,47 @@ def _flat(buffer: Any, dtype: type) -> NDArray[Any]:
 
 def source(
     values: tuple[Any, ...],
-    offsets: tuple[Any, ...] | None,
+    extents: tuple[tuple[Any, Any], ...] | None,
     starts: Any,
     width: int,
     checks: Any = None,
+    unit: int | None = None,
 ) -> TwinSource:
     """Hold the buffers of one field; see ``choose.Kernel.source``."""
-    optional = all(one is None or isinstance(one, tuple) for one in (offsets, checks))
+    optional = all(one is None or isinstance(one, tuple) for one in (extents, checks))
     if not isinstance(values, tuple) or not optional:
-        raise TypeError("source: takes (values, offsets or None, starts, width, checks or None)")
-    if width < 1 or (offsets is not None and len(offsets) != len(values)):
-        raise ValueError("source: needs `width` >= 1 and one `offsets` per shard")
+        raise TypeError(
+            "source: takes (values, extents or None, starts, width, checks or None, unit)"
+        )
+    unit = width if unit is None else unit
+    if width < 1 or unit < 1 or (extents is not None and len(extents) != len(values)):
+        raise ValueError("source: needs `width` and `unit` >= 1, and one `extents` per shard")
     first = _flat(starts, np.int64).tolist()
     if len(first) != len(values) + 1 or first[0] != 0 or first != sorted(first):
         raise ValueError("source: `starts` must rise from 0, one more than shards")
-    all_values = []
-    all_offsets = []
+    all_values, all_extents = [], []
     for shard, buffer in enumerate(values):
         count = first[shard + 1] - first[shard]
         all_values.append(_flat(buffer, np.uint8))
-        if offsets is None:
+        if extents is None:
             if len(all_values[shard]) // width < count:
                 raise ValueError(f"source: `values` of shard {shard} are too short")
             continue
-        all_offsets.append(_flat(offsets[shard], np.int64))
-        if len(all_offsets[shard]) <= count:
-            raise ValueError(f"source: `offsets` of shard {shard} are too short")
-    ragged = offsets is not None
+        all_extents.append(_extents(extents[shard], shard, count))
+    ragged = extents is not None
     return TwinSource(
-        tuple(all_values), tuple(all_offsets) if ragged else None, first, width,
+        tuple(all_values), tuple(all_extents) if ragged else None, first, width, unit,
         None if checks is None else checks_of(checks, first, width, ragged=ragged),
     )  # fmt: skip
+
+
+def _extents(both: Any, shard: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if not isinstance(both, tuple) or len(both) != 2:
+        raise ValueError(f"source: `extents` of shard {shard} must be (begins, ends)")
+    begins, ends = _flat(both[0], np.int64), _flat(both[1], np.int64)
+    if min(len(begins), len(ends)) < count:
+        raise ValueError(f"source: `extents` of shard {shard} are too short")
+    return begins, ends
 
 
 def fill(source: TwinSource, spans: Any, bounds: Any, out: Any, padding: bytes | None) -> int:
@@ -156,13 +167,14 @@ def _places(source: TwinSource, table: NDArray[np.int64]) -> list[_Place] | int:
         shard = bisect_right(source.starts, number) - 1
         values = source.values[shard]
         at = number - source.starts[shard]
-        first, last = at, at + 1
-        if source.offsets is not None:
-            first, last = source.offsets[shard][at : at + 2].tolist()
-        inside = 0 <= first <= last <= len(values) // width
-        if not inside or not 0 <= start <= stop <= last - first:
+        first, last, unit = at, at + 1, width
+        if source.extents is not None:
+            begins, ends = source.extents[shard]
+            first, last, unit = int(begins[at]), int(ends[at]), source.unit
+        inside = 0 <= first <= last <= len(values) // unit
+        if not inside or not 0 <= start <= stop or stop * width > (last - first) * unit:
             return len(places)
-        whole = values[first * width : last * width]
+        whole = values[first * unit : last * unit]
         places.append(_Place(shard, at, number, whole, slice(start * width, stop * width)))
     return places
 

@@ -22,6 +22,7 @@ from seqdata.kernel.dispatch import Kernel, kernel
 from seqdata.kernel.dispatch import Source as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.data_location import Place
+from seqdata.storage.extents import ShardExtents, extents_of
 from seqdata.storage.fields import field_width
 from seqdata.storage.integrity.verify import Checks, Suspect, mismatch
 
@@ -40,8 +41,8 @@ class Layout:
         file_of: Shard -> its place; None: they are no files.
         key_of: Sequence -> its id, None where it cannot be read; None: it has none.
         first: Number of its first sequence in the data set, where it is a part of one.
-        mend: Looks whether a copy that an error is about is as its source, and mends it; whether it
-            is worth another try. None: the files are no copies.
+        mend: Compares a copy that an error is about with its source, and mends it; returns whether
+            it is worth another try. None: the files are no copies.
     """
 
     location: str
@@ -89,13 +90,7 @@ class Layout:
         offset: int | None = None,
         length: int | None = None,
     ) -> Place:
-        """Give the place of a sequence, or of a field of it, for an error.
-
-        Args:
-            number: The sequence.
-            field: Name of the field.
-            offset: Its first byte in the file, where it lies in one.
-            length: How many bytes.
+        """Return the place of a sequence, or of some bytes of a field of it, for an error.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -116,8 +111,9 @@ class Source:
         name: The field's name.
         field: What it holds.
         layout: Where its sequences lie.
-        values: Per shard, (timesteps, *shape).
-        offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one value each.
+        values: Per shard, (timesteps, *shape); or its bytes, uint8, where extents count bytes.
+        extents: Per shard, where each sequence's values begin and end; None: one timestep each.
+        unit: Bytes that extents count by: those of a timestep, or 1.
         places: Per shard, where the values begin in the file, in bytes; None: in no file.
         engine: The kernel that copies.
         handle: The kernel's own hold on the buffers.
@@ -129,7 +125,8 @@ class Source:
     field: Field
     layout: Layout
     values: tuple[NDArray[Any], ...]
-    offsets: tuple[NDArray[np.int64], ...] | None
+    extents: tuple[ShardExtents, ...] | None
+    unit: int
     places: tuple[int, ...] | None
     engine: Kernel
     handle: KernelSource
@@ -147,20 +144,69 @@ class Source:
         places: Sequence[int] | None = None,
         checks: Checks | None = None,
     ) -> Source:
-        """Make a source and give its buffers to the kernel of this process."""
-        engine = kernel()
-        handle = engine.source(
-            tuple(values),
-            None if offsets is None else tuple(offsets),
-            np.array(layout.starts, dtype=np.int64),
-            field_width(field),
-            None if checks is None else checks.arguments,
-        )
+        """Return the source of values that lie one behind another.
+
+        Args:
+            name: Of the field.
+            field: What it holds.
+            layout: Where its sequences lie.
+            values: Per shard, (timesteps, *shape).
+            offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one value each.
+            places: Per shard, where the values begin in the file, in bytes; None: in no file.
+            checks: What they are verified by; None: nothing.
+        """
+        extents = None if offsets is None else extents_of(offsets)
+        width = field_width(field)
+        return cls._made(name, field, layout, values, extents, width, places, checks)
+
+    @classmethod
+    def over(
+        cls,
+        name: str,
+        field: Field,
+        layout: Layout,
+        files: Sequence[NDArray[np.uint8]],
+        extents: Sequence[ShardExtents],
+        checks: Checks | None = None,
+    ) -> Source:
+        """Return the source of values in files, wherever extents say that their bytes lie."""
+        places = [0] * len(files)
+        return cls._made(name, field, layout, files, tuple(extents), 1, places, checks)
+
+    @classmethod
+    def _made(
+        cls,
+        name: str,
+        field: Field,
+        layout: Layout,
+        values: Sequence[NDArray[Any]],
+        extents: tuple[ShardExtents, ...] | None,
+        unit: int,
+        places: Sequence[int] | None,
+        checks: Checks | None,
+    ) -> Source:
+        """Return a source whose buffers the kernel of this process holds."""
+        engine, starts = kernel(), np.array(layout.starts, dtype=np.int64)
+        given = None if checks is None else checks.arguments
+        handle = engine.source(tuple(values), extents, starts, field_width(field), given, unit)
         return cls(
-            name, field, layout, tuple(values), None if offsets is None else tuple(offsets),
+            name, field, layout, tuple(values), extents, unit,
             None if places is None else tuple(places), engine, handle, np.dtype(field.dtype),
             checks,
         )  # fmt: skip
+
+    def find(self, number: int) -> tuple[int, int, int]:
+        """Return (shard, begin, end) of a sequence's values, as its extents count; unchecked.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        shard = self.layout.shard_of(number)
+        at = number - self.layout.starts[shard]
+        if self.extents is None:
+            return shard, at, at + 1
+        begins, ends = self.extents[shard]
+        return shard, int(begins[at]), int(ends[at])
 
     def piece(self, number: int, start: int, stop: int) -> NDArray[Any]:
         """Give timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
@@ -171,21 +217,26 @@ class Source:
             ConfigError: If there is no such sequence or span.
             CorruptSampleError: If its recorded place is wrong.
         """
-        shard = self.layout.shard_of(number)
-        first = number - self.layout.starts[shard]
-        last = first + 1
-        if self.offsets is not None:
-            first, last = self.offsets[shard][first : first + 2].tolist()
+        if self.unit != field_width(self.field):
+            return self._piece_of_bytes(number, start, stop)
+        shard, first, last = self.find(number)
         values = self.values[shard]
         if 0 <= first <= last <= len(values) and 0 <= start <= stop <= last - first:
             return values[first + start : first + stop]
         self.refuse(number, start, stop)
 
-    def verify(self, spans: NDArray[np.int64]) -> None:
-        """Look at the checksums of what spans touch.
+    def _piece_of_bytes(self, number: int, start: int, stop: int) -> NDArray[Any]:
+        (shard, begin, end), width = self.find(number), field_width(self.field)
+        low, high = begin + start * width, begin + stop * width
+        if not 0 <= begin <= low <= high <= end <= len(self.values[shard]):
+            self.refuse(number, start, stop)
+        raw = self.values[shard][low:high]
+        if low % self.dtype.itemsize:  # not where numbers of this size may lie
+            raw = raw.copy()
+        return raw.view(self.dtype).reshape(stop - start, *self.field.shape)
 
-        Args:
-            spans: int64 (n, 3), C-contiguous.
+    def verify(self, spans: NDArray[np.int64]) -> None:
+        """Compare the checksums of what spans, int64 (n, 3), touch.
 
         Raises:
             ConfigError: If there is no such sequence or span.
@@ -203,18 +254,15 @@ class Source:
 
     def mismatch(self, number: int, start: int, stop: int) -> CorruptSampleError:
         """Make the error about a span whose checksum is another."""
-        shard = self.layout.shard_of(number)
+        shard, first, last = self.find(number)
         at = number - self.layout.starts[shard]
-        first, last = at, at + 1
-        if self.offsets is not None:
-            first, last = self.offsets[shard][at : at + 2].tolist()
         width = field_width(self.field)
         content = self.values[shard][first:last].reshape(-1).view(np.uint8)
 
         def place(begin: int, end: int) -> Place:
             if self.places is None:
                 return self.layout.place(number, self.name)
-            offset = self.places[shard] + first * width + begin
+            offset = self.places[shard] + first * self.unit + begin
             return self.layout.place(number, self.name, offset, end - begin)
 
         span = (start * width, stop * width)
@@ -229,7 +277,7 @@ class Source:
             CorruptSampleError: If its recorded place is wrong; ``facts`` has shard and offset.
         """
         layout = self.layout
-        shard = layout.shard_of(number)
+        shard, first, last = self.find(number)
         axis = self.field.axis
         length = 1 if axis is None else int(layout.lengths_of[axis][number])
         if not 0 <= start <= stop <= length:
@@ -237,34 +285,30 @@ class Source:
                 f"{layout.location}: sequence {number}, field {self.name!r}: no timesteps "
                 f"{start}..{stop}, must lie in 0..{length}; was the plan made for other data?"
             )
-        at = number - layout.starts[shard]
-        first, last = (at, at + 1)
-        if self.offsets is not None:
-            first, last = self.offsets[shard][at : at + 2].tolist()
-        most = len(self.values[shard])
+        most, width = len(self.values[shard]), field_width(self.field)
+        what = "timesteps" if self.unit == width else "bytes"
         raise self.place(number, first, last).error(
             CorruptSampleError,
-            f"lies at timesteps {first}..{last} of {most}, must have {length}; the shard is "
-            "damaged, restore it or write the store again",
-            expected=length, found=last - first,
+            f"lies at {what} {first}..{last} of {most}, must have {length * width // self.unit}; "
+            "the shard is damaged, restore it or write the store again",
+            expected=length, found=(last - first) * self.unit // width,
         )  # fmt: skip
 
     def place(self, number: int, first: int, last: int) -> Place:
-        """Give the place of timesteps of a sequence, for an error.
+        """Return the place of some of a sequence's values, for an error.
 
         Args:
             number: The sequence.
-            first: The first, counted in the shard.
+            first: The first, counted in the shard as extents count.
             last: One past the last.
         """
         if self.places is None:
             return self.layout.place(number, self.name)
         shard = self.layout.shard_of(number)
-        width, most = field_width(self.field), len(self.values[shard])
+        most = len(self.values[shard])
         first = min(max(first, 0), most)  # what is wrong with a place may be these
-        last = min(max(last, first), most)
-        begin = self.places[shard] + first * width
-        return self.layout.place(number, self.name, begin, (last - first) * width)
+        last, begin = min(max(last, first), most), self.places[shard] + first * self.unit
+        return self.layout.place(number, self.name, begin, (last - first) * self.unit)
 
 
 class SpanColumn:

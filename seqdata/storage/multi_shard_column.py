@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from seqdata.kernel.dispatch import kernel
 from seqdata.protocols import Column
 from seqdata.storage.array_column import PieceColumn
+from seqdata.storage.extents import extents_of
 
 
 class JoinedColumn:
@@ -95,7 +96,7 @@ class JoinedColumn:
         engine, width = kernel(), self.dtype.itemsize
         for size in self.shape:
             width *= size
-        source = engine.source(tuple(values), tuple(offsets), np.array(starts), width)
+        source = engine.source(tuple(values), extents_of(offsets), np.array(starts), width)
         if out.dtype != self.dtype or engine.fill(source, spans, bounds, out, padding) != -1:
             raise ValueError(f"fill: `out` is {out.dtype}, must be {self.dtype}; make it so")
 

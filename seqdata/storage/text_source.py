@@ -21,6 +21,7 @@ from seqdata.kernel.dispatch import Source as KernelSource
 from seqdata.protocols import Field
 from seqdata.storage.columns import Layout
 from seqdata.storage.data_location import Place
+from seqdata.storage.extents import ShardExtents, extents_of
 from seqdata.storage.integrity.verify import Checks, Suspect, mismatch
 from seqdata.storage.limits import FREE_BYTES
 from seqdata.storage.text_bytes import Raw
@@ -36,22 +37,24 @@ class TextSource:
         field: What it holds.
         layout: Where its sequences lie.
         values: Per shard, uint8.
-        offsets: Per shard, int64 (sequences+1,): sequence -> bytes.
+        extents: Per shard, where each sequence's bytes begin and end.
         places: Per shard, where the values begin in the file, in bytes; None: in no file.
         engine: The kernel that copies.
         handle: The kernel's own hold on the buffers.
         checks: What its sequences are verified by; None: nothing.
+        advice: What to do where bytes are not UTF-8.
     """
 
     name: str
     field: Field
     layout: Layout
     values: tuple[NDArray[np.uint8], ...]
-    offsets: tuple[NDArray[np.int64], ...]
+    extents: tuple[ShardExtents, ...]
     places: tuple[int, ...] | None
     engine: Kernel
     handle: KernelSource
     checks: Checks | None
+    advice: str = "the shard is damaged, restore it or write the store again"
 
     @classmethod
     def of(
@@ -64,16 +67,41 @@ class TextSource:
         places: Sequence[int] | None = None,
         checks: Checks | None = None,
     ) -> TextSource:
-        """Make a source and give its buffers to the kernel of this process."""
+        """Return the source of texts that lie one behind another; see ``Source.of``."""
+        return cls.over(name, field, layout, values, extents_of(offsets), checks, places)
+
+    @classmethod
+    def over(
+        cls,
+        name: str,
+        field: Field,
+        layout: Layout,
+        files: Sequence[NDArray[np.uint8]],
+        extents: Sequence[ShardExtents],
+        checks: Checks | None = None,
+        places: Sequence[int] | None = None,
+    ) -> TextSource:
+        """Return the source of texts that lie anywhere in files; see ``Source.over``."""
         engine = kernel()
         starts = np.array(layout.starts, dtype=np.int64)
         arguments = None if checks is None else checks.arguments
-        handle = engine.source(tuple(values), tuple(offsets), starts, 1, arguments)
+        handle = engine.source(tuple(files), tuple(extents), starts, 1, arguments)
         return cls(
-            name, field, layout, tuple(values), tuple(offsets),
+            name, field, layout, tuple(files), tuple(extents),
             None if places is None else tuple(places), engine, handle,
             checks,
         )  # fmt: skip
+
+    def find(self, number: int) -> tuple[int, int, int]:
+        """Return (shard, first byte, one past the last) of a sequence's text; unchecked.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        shard = self.layout.shard_of(number)
+        at = number - self.layout.starts[shard]
+        begins, ends = self.extents[shard]
+        return shard, int(begins[at]), int(ends[at])
 
     def take(self, numbers: ArrayLike) -> list[Any]:
         """Give the values of sequences, a list of ``str`` or ``bytes``.
@@ -97,8 +125,7 @@ class TextSource:
             number = int(wanted[len(texts)])
             raise self._place(number).error(
                 DecodeError,
-                f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; the shard is "
-                "damaged, restore it or write the store again",
+                f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; {self.advice}",
             ) from error
         return texts
 
@@ -109,7 +136,7 @@ class TextSource:
             ConfigError: If there is no such sequence.
         """
         shard = self.layout.shard_of(number)
-        parts: list[NDArray[Any]] = [self.values[shard], self.offsets[shard]]
+        parts: list[NDArray[Any]] = [self.values[shard], *self.extents[shard]]
         if self.checks is not None:
             firsts = self.checks.firsts[shard]
             parts += [self.checks.sums[shard], *(() if firsts is None else (firsts,))]
@@ -130,6 +157,18 @@ class TextSource:
             CorruptShardError: If texts lie on one another.
         """
         return self.layout.mended(lambda: self._raw(numbers))
+
+    def verify(self, numbers: NDArray[np.int64]) -> None:
+        """Compare the checksums of whole sequences, int64 (n,).
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            CorruptSampleError: If a recorded place or a checksum is wrong.
+        """
+        spans = np.zeros((len(numbers), 3), dtype=np.int64)
+        spans[:, 0] = numbers
+        spans[:, 2] = self._sizes(numbers)
+        self.layout.mended(lambda: self.settle(self.engine.verify(self.handle, spans), spans))
 
     def _raw(self, numbers: NDArray[np.int64]) -> Raw:
         offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
@@ -159,7 +198,7 @@ class TextSource:
             these = order[first:last]
             shard = int(shards[these[0]])
             at = numbers[these] - starts[shard]
-            begins, ends = self.offsets[shard][at], self.offsets[shard][at + 1]
+            begins, ends = (each[at] for each in self.extents[shard])
             bad = (begins < 0) | (ends < begins) | (ends > len(self.values[shard]))
             if bad.any():
                 self.refuse(int(numbers[these[bad][0]]))
@@ -191,9 +230,8 @@ class TextSource:
 
     def mismatch(self, number: int) -> CorruptSampleError:
         """Make the error about a sequence whose checksum is another."""
-        shard = self.layout.shard_of(number)
+        shard, first, last = self.find(number)
         at = number - self.layout.starts[shard]
-        first, last = self.offsets[shard][at : at + 2].tolist()
 
         def place(begin: int, end: int) -> Place:
             if self.places is None:
@@ -212,9 +250,7 @@ class TextSource:
             ConfigError: If there is no such sequence.
             CorruptSampleError: If its recorded place is wrong; ``facts`` has shard and offset.
         """
-        shard = self.layout.shard_of(number)
-        at = number - self.layout.starts[shard]
-        first, last = self.offsets[shard][at : at + 2].tolist()
+        shard, first, last = self.find(number)
         raise self._place(number).error(
             CorruptSampleError,
             f"lies at bytes {first}..{last} of {len(self.values[shard])}, must lie inside; the "
@@ -226,8 +262,7 @@ class TextSource:
         layout = self.layout
         if self.places is None:
             return layout.place(number, self.name)
-        shard = layout.shard_of(number)
-        at = number - layout.starts[shard]
+        shard, first, last = self.find(number)
         most = len(self.values[shard])
-        first, last = self.offsets[shard][at : at + 2].clip(0, most).tolist()
+        first, last = (min(max(each, 0), most) for each in (first, last))
         return layout.place(number, self.name, self.places[shard] + first, max(0, last - first))

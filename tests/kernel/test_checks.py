@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata.kernel import checksum_functions, numpy_kernel
+from seqdata.storage.extents import extents_of
 
 BIG = 2**63 - 1
 
@@ -88,7 +89,9 @@ class Field:
             "crc32c", 8, (self.sums,), (None if firsts is None else int64(*firsts),),
             self.bits if bits else None, (3,), self.lengths,
         )  # fmt: skip
-        self.source = engine.source((self.values,), (self.offsets,), int64(0, 3), 4, checks)
+        self.source = engine.source(
+            (self.values,), extents_of([self.offsets]), int64(0, 3), 4, checks
+        )
 
     def fill(self, *rows):
         table = spans(*rows)
@@ -221,12 +224,12 @@ def test_an_empty_sequence_is_verified_by_the_checksum_of_no_bytes(engine):
 )
 def test_source_refuses_checks_that_are_too_short(engine, change, text):
     checks = ["crc32c", 8, (bytes(8),), (None,), bytearray(1), (6,), bytes(8)]
-    values, offsets, starts = (bytes(8),), (int64(0, 1, 2),), int64(0, 2)
-    engine.source(values, offsets, starts, 4, tuple(checks))
+    values, extents, starts = (bytes(8),), extents_of([int64(0, 1, 2)]), int64(0, 2)
+    engine.source(values, extents, starts, 4, tuple(checks))
     for place, value in change.items():
         checks[place] = value
     with pytest.raises(ValueError, match=text):
-        engine.source(values, offsets, starts, 4, tuple(checks))
+        engine.source(values, extents, starts, 4, tuple(checks))
 
 
 def test_source_refuses_bits_that_are_read_only_and_lengths_of_a_field_without(engine):
@@ -272,7 +275,7 @@ def checked(draw):
         rows.append([number, start, draw(st.integers(start, lengths[number]))])
     begins = tuple(np.cumsum([5, *(len(one) for one in all_sums)]).tolist()[:-1])
     checks = ("crc32", block, tuple(all_sums), tuple(all_firsts), begins, recorded)
-    return (tuple(values), tuple(offsets), int64(*starts), width), checks, spans(*rows)
+    return (tuple(values), extents_of(offsets), int64(*starts), width), checks, spans(*rows)
 
 
 def outcomes(engine, call, use_bits):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from seqdata.kernel import numpy_kernel
 from seqdata.kernel.dispatch import kernel
+from seqdata.storage.extents import extents_of
 
 BIG = 2**63 - 1
 
@@ -38,7 +39,7 @@ def ragged(engine, *lengths_of_shards, dtype=np.int32):
         starts.append(starts[-1] + len(lengths))
         first += edges[-1]
     width = np.dtype(dtype).itemsize
-    return engine.source(tuple(values), tuple(offsets), int64(*starts), width)
+    return engine.source(tuple(values), extents_of(offsets), int64(*starts), width)
 
 
 def test_fill_copies_spans_of_several_shards_and_pads_with_zeros(engine):
@@ -67,7 +68,7 @@ def test_fill_repeats_the_padding_of_one_element(engine, value):
 
 def test_fill_pads_every_element_of_a_timestep(engine):
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    source = engine.source((values,), (int64(0, 2),), int64(0, 1), 12)
+    source = engine.source((values,), extents_of([int64(0, 2)]), int64(0, 1), 12)
     out = np.zeros((4, 3), dtype=np.float32)
     padding = np.float32(0.1).tobytes()
     assert engine.fill(source, spans([0, 0, 2]), int64(0, 4), out, padding) == -1
@@ -119,7 +120,7 @@ def test_fill_gives_the_number_of_the_first_bad_span_and_writes_nothing(engine, 
 )
 def test_fill_refuses_recorded_offsets_outside_of_the_values(engine, offsets):
     values = np.arange(4, dtype=np.int32)
-    source = engine.source((values,), (int64(*offsets),), int64(0, 2), 4)
+    source = engine.source((values,), extents_of([int64(*offsets)]), int64(0, 2), 4)
     out = np.full(4, -1, dtype=np.int32)
     assert engine.fill(source, spans([1, 0, 0]), int64(0, 4), out, None) == 0
     assert (out == -1).all()
@@ -185,19 +186,51 @@ def test_source_refuses_values_that_are_too_short(engine):
         engine.source((bytes(8), bytes(7)), None, int64(0, 2, 4), 4)
 
 
-def test_source_refuses_offsets_that_are_too_short(engine):
-    with pytest.raises(ValueError, match="`offsets` of shard 0 are too short"):
-        engine.source((bytes(8),), (int64(0, 1),), int64(0, 2), 4)
+@pytest.mark.parametrize("counts", [(1, 2), (2, 1)])
+def test_source_refuses_extents_that_are_too_short(engine, counts):
+    extents = tuple(np.zeros(count, dtype=np.int64) for count in counts)
+    with pytest.raises(ValueError, match="`extents` of shard 0 are too short"):
+        engine.source((bytes(8),), (extents,), int64(0, 2), 4)
 
 
-@pytest.mark.parametrize(("offsets", "width"), [(None, 0), (None, -1), ((), 4)])
-def test_source_refuses_a_width_of_nothing_and_other_numbers_of_shards(engine, offsets, width):
-    with pytest.raises(ValueError, match="needs `width` >= 1 and one `offsets` per shard"):
-        engine.source((bytes(8),), offsets, int64(0, 2), width)
+@pytest.mark.parametrize("extents", [int64(0, 1, 2), (int64(0, 1),), [int64(0, 1), int64(1, 2)]])
+def test_source_refuses_extents_that_are_no_pair(engine, extents):
+    with pytest.raises(ValueError, match=r"`extents` of shard 0 must be \(begins, ends\)"):
+        engine.source((bytes(8),), (extents,), int64(0, 2), 4)
+
+
+@pytest.mark.parametrize(
+    ("extents", "width", "unit"), [(None, 0, 1), (None, -1, 1), ((), 4, 4), (None, 4, 0)]
+)
+def test_source_refuses_a_width_of_nothing_and_other_numbers_of_shards(
+    engine, extents, width, unit
+):
+    with pytest.raises(ValueError, match="`width` and `unit` >= 1, and one `extents` per shard"):
+        engine.source((bytes(8),), extents, int64(0, 2), width, None, unit)
+
+
+def test_fill_takes_values_that_lie_anywhere_in_a_file(engine):
+    file = bytes(range(40))
+    begins, ends = int64(21, 3, -1, 30), int64(27, 3, -1, 34)
+    source = engine.source((file,), ((begins, ends),), int64(0, 4), 2, None, 1)
+    out = np.zeros((4, 2), dtype=np.uint8)
+    table = spans([0, 1, 3], [1, 0, 0], [3, 0, 2])
+    assert engine.fill(source, table, int64(0, 2, 2, 4), out, None) == -1
+    assert out.tolist() == [[23, 24], [25, 26], [30, 31], [32, 33]]
+    assert engine.verify(source, spans([2, 0, 0])) == 0  # it has none
+    assert engine.verify(source, spans([0, 0, 4])) == 0  # not so long
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [(35, 41), (-3, 3), (7, 6), (BIG, BIG), (0, BIG), (-BIG - 1, 5)]
+)
+def test_fill_refuses_extents_outside_of_a_file(engine, begin, end):
+    source = engine.source((bytes(40),), ((int64(begin), int64(end)),), int64(0, 1), 2, None, 1)
+    assert engine.verify(source, spans([0, 0, 1])) == 0
 
 
 def test_source_refuses_lists(engine):
-    with pytest.raises(TypeError, match=r"takes \(values, offsets or None, starts, width, checks"):
+    with pytest.raises(TypeError, match=r"takes \(values, extents or None, starts, width, checks"):
         engine.source([bytes(8)], None, int64(0, 2), 4)
 
 
@@ -229,7 +262,7 @@ def calls(draw):
         for one in edges:
             if draw(st.integers(0, 4)) == 0:
                 one[draw(st.integers(0, len(one) - 1))] = draw(small)
-        offsets = tuple(np.array(one, dtype=np.int64) for one in edges)
+        offsets = extents_of(np.array(one, dtype=np.int64) for one in edges)
     last = int(starts[-1])
     n = draw(st.integers(0, 5))
     rows = []
@@ -245,7 +278,13 @@ def calls(draw):
         bounds[draw(st.integers(0, n))] = draw(small)
     room = draw(st.integers(0, 3)) + max(0, min(int(bounds[-1]), 64))
     padding = draw(st.none() | st.binary(min_size=width, max_size=width) | st.just(b"\xff"))
-    return (values, offsets, starts, width), (spans(*rows), bounds), room * width, padding
+    unit = draw(st.sampled_from([width, width, 1, 2]))
+    return (
+        (values, offsets, starts, width, None, unit),
+        (spans(*rows), bounds),
+        room * width,
+        padding,
+    )
 
 
 def outcome(engine, call):
@@ -263,7 +302,9 @@ def outcome(engine, call):
 
 
 @given(calls())
-@example((((b"",), (int64(0),), int64(0, 0), 1), (spans([0, 0, 0]), int64(0, 0)), 0, None))
+@example(
+    (((b"",), extents_of([int64(0)]), int64(0, 0), 1), (spans([0, 0, 0]), int64(0, 0)), 0, None)
+)
 def test_the_compiled_kernel_and_its_twin_do_the_same_whatever_the_buffers_hold(call):
     assert outcome(compiled(), call) == outcome(numpy_kernel, call)
 

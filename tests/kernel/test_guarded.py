@@ -63,7 +63,9 @@ for _ in range(3_000):
             guarded(np.diff(offsets).astype(np.uint32).tobytes()),
         )
     source = _fill.source(
-        (guarded(values),), (guarded(offsets.tobytes()),), guarded(starts.tobytes()), width, checks,
+        (guarded(values),),
+        ((guarded(offsets[:-1].tobytes()), guarded(offsets[1:].tobytes())),),
+        guarded(starts.tobytes()), width, checks,
     )
     out = guarded(bytes(max(1, int(lengths.sum() + 8) * width)))
     padding = random.bytes(width)

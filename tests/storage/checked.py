@@ -71,7 +71,7 @@ def place_of(store, number, name, buffer=0, offset=0):
     first = number - int(starts[shard])
     if buffer == 1:
         return about.file, about.buffers[name][1][0] + 8 * first + offset
-    first = int(store._sources.by_name[name].offsets[shard][first])
+    first = store._sources.by_name[name].find(number)[1]
     field = store.manifest.fields[name]
     width = 1 if field.dtype in TEXTS else field_width(field)
     return about.file, about.buffers[name][0][0] + first * width + offset

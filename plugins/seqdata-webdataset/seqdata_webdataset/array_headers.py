@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.storage.fields import MAX_WIDTH, NUMBERS
+from seqdata.backends import MAX_WIDTH, NUMBERS
 
 FIRST = 1 << 16
 """Bytes of a member that are looked at; more is no head."""

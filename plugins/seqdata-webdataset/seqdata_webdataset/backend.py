@@ -11,16 +11,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.storage.integrity.audit import Report
-from seqdata.storage.remote.options import Remote, remote_of
-from seqdata.storage.remote.urls import shown
-from seqdata_webdataset.auditing import audit
-from seqdata_webdataset.finding import Location, find_shards, text_of
-from seqdata_webdataset.indexing import build, index_facts
+from seqdata.backends import IndexedStore, Location, Remote, Report, audit_files, index_files
+from seqdata_webdataset.kind import TarKind
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.schema import Schema
 from seqdata_webdataset.sending import write_webdataset
-from seqdata_webdataset.store import WebDatasetStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +42,7 @@ class WebDataset:
         schema: Schema | None = None,
         index: str | None = None,
         remote: str | Remote | None = None,
-    ) -> WebDatasetStore:
+    ) -> IndexedStore:
         """Open shards; what is given here wins. See ``open_webdataset``."""
         return open_webdataset(
             location, verify=verify, schema=self.schema if schema is None else schema,
@@ -70,7 +65,7 @@ class WebDataset:
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
     ) -> tuple[int, Iterator[Report]]:
         """Look at everything; see ``seqdata.protocols.Auditing``."""
-        return audit(location, shard=shard, repair=repair, told=told)
+        return audit_files(location, TarKind(), shard=shard, repair=repair, told=told)
 
     def write(  # noqa: PLR0913
         self,
@@ -85,7 +80,7 @@ class WebDataset:
         progress: bool | Callable[[int, int], None] | None = None,
         overwrite: bool = False,
         remote: str | Remote | None = None,
-    ) -> WebDatasetStore:
+    ) -> IndexedStore:
         """Write sequences as shards; see ``write_webdataset``."""
         return write_webdataset(
             location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
@@ -118,7 +113,6 @@ def index_shards(
         ConfigError: If the location means nothing.
         DataError: If a shard is not there, damaged, or cannot be read as samples.
     """
-    text = text_of(location)
-    shards = find_shards(text, remote_of(remote))
-    made = build(shown(text), shards, anew=anew, executor=executor, progress=progress)
-    return index_facts(shown(text), shards, made)
+    return index_files(
+        location, TarKind(), anew=anew, executor=executor, progress=progress, remote=remote
+    )

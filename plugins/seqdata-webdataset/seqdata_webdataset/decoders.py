@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.backends import Place, check_size
+from seqdata.backends import refuse_size as refuse
 from seqdata.errors import DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.data_location import Place
-from seqdata.storage.limits import check_size, refuse
 from seqdata_webdataset.array_headers import Head, NoHeadError, read_npy
 from seqdata_webdataset.member_names import last_part
 from seqdata_webdataset.schema import Wanted

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from seqdata.backends import Packer, check_axes, make_packer, pack_one
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.writing.packing import Packer, check_axes, make_packer, pack_one
 from seqdata_webdataset.member_names import is_unsafe, last_part, split_name
 from seqdata_webdataset.schema import PARTED, TEXTS
 from seqdata_webdataset.tar_headers import BLOCK

@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.storage.remote.options import Remote
+from seqdata.backends import FOLDER, IndexedStore, Remote, find_index, read_index
 from seqdata_testing.faults.targets import VERIFY, Extent, FaultTarget, SavedFile
-from seqdata_webdataset.finding import SUFFIX
-from seqdata_webdataset.keeping import FOLDER, find_index, read_index
+from seqdata_webdataset.kind import SUFFIX
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.sending import write_webdataset
-from seqdata_webdataset.store import WebDatasetStore
 
 _SHARD = 9_000  # bytes of a shard: a member takes a block for its header and one at least
 
@@ -30,11 +28,11 @@ def _write(location: str | Path, given: Sequence[Mapping[str, Any]]) -> None:
     write_webdataset(location, given, shard_bytes=_SHARD, progress=False)
 
 
-def _open(folder: Path, verify: str) -> WebDatasetStore:
+def _open(folder: Path, verify: str) -> IndexedStore:
     return open_webdataset(folder, verify=verify, progress=False)
 
 
-def _open_served(url: str, verify: str, remote: Remote) -> WebDatasetStore:
+def _open_served(url: str, verify: str, remote: Remote) -> IndexedStore:
     return open_webdataset(url, verify=verify, remote=remote, progress=False)
 
 

@@ -10,9 +10,9 @@ from array import array
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from seqdata.backends import Place, quoted
+from seqdata.backends import refuse_size as refuse
 from seqdata.errors import DecodeError
-from seqdata.storage.data_location import Place, quoted
-from seqdata.storage.limits import refuse
 from seqdata_webdataset.array_headers import FIRST, READERS, Head, NoHeadError
 from seqdata_webdataset.member_names import MOST_KEY, last_part, split_name
 from seqdata_webdataset.tar_headers import BLOCK, walk

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from seqdata.backends import NUMBERS, Place, no_such, quoted
 from seqdata.errors import ConfigError, DecodeError, UnsafeContentError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.data_location import Place, quoted
-from seqdata.storage.fields import NUMBERS, no_such
 from seqdata_webdataset.array_headers import Head
 from seqdata_webdataset.member_names import is_unsafe, last_part
 from seqdata_webdataset.unsafe import is_allowed

@@ -14,21 +14,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from seqdata.backends import (
+    FOLDER,
+    LIST,
+    MANIFEST,
+    IndexedStore,
+    Progress,
+    Remote,
+    RemoteFiles,
+    RemoteShard,
+    WritableFiles,
+    is_remote,
+    load_list,
+    local_path,
+    refuse_remote,
+    remote_files,
+    remote_of,
+    send_store,
+)
+from seqdata.backends import INDEX_SUFFIX as INDEX
 from seqdata.errors import ConfigError, MissingShardError
-from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.local_files import local_path
-from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
-from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, remote_files
-from seqdata.storage.remote.upload import send_store
-from seqdata.storage.remote.urls import is_remote
-from seqdata.storage.writing.progress import Progress
-from seqdata_webdataset.finding import SUFFIX
-from seqdata_webdataset.keeping import FOLDER
-from seqdata_webdataset.keeping import SUFFIX as INDEX
-from seqdata_webdataset.listing import LIST, load_list
+from seqdata_webdataset.kind import SUFFIX
 from seqdata_webdataset.opening import open_webdataset
-from seqdata_webdataset.remote import RemoteShard
-from seqdata_webdataset.store import WebDatasetStore
 from seqdata_webdataset.writing import is_own, write_local
 
 
@@ -44,7 +51,7 @@ def write_webdataset(  # noqa: PLR0913
     progress: bool | Progress | None = None,
     overwrite: bool = False,
     remote: str | Remote | None = None,
-) -> WebDatasetStore:
+) -> IndexedStore:
     """Write sequences as tar shards with indexes, and open them; see ``seqdata.write_store``.
 
     A field ``mel`` is written as ``mel.npy``, whole numbers as ``.cls``, text as ``.txt``, bytes as

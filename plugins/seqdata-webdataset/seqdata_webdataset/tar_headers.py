@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from seqdata.backends import Place, quoted
+from seqdata.backends import refuse_size as refuse
 from seqdata.errors import CorruptShardError, DecodeError, UnsafeContentError
-from seqdata.storage.data_location import Place, quoted
-from seqdata.storage.limits import refuse
 
 BLOCK = 512
 MAX_HEADER = 1 << 20

@@ -13,8 +13,8 @@ import pickle
 from collections.abc import Collection
 from typing import Any
 
+from seqdata.backends import Place
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.storage.data_location import Place
 from seqdata_webdataset.member_names import UNSAFE, last_part
 
 PICKLED = ("pyd", "pkl", "pickle")

@@ -19,33 +19,38 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.errors import ConfigError, DecodeError
-from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.data_location import Place
-from seqdata.storage.digest_trailer import read_sealed, sealed
-from seqdata.storage.fields import infer_fields
-from seqdata.storage.hashing import hash_texts
-from seqdata.storage.inputs import as_rows
-from seqdata.storage.unique_ids import check_ids
-from seqdata.storage.writing.bounded_executor import running
-from seqdata.storage.writing.parts import are_parts
-from seqdata.storage.writing.progress import Bar, Progress, told
-from seqdata.storage.writing.staged_shards import room_for
-from seqdata.storage.writing.staging_dir import (
+from seqdata.backends import (
     FACTS,
+    FOLDER,
+    LIST,
+    MANIFEST,
+    Bar,
+    Place,
+    Progress,
+    are_parts,
+    as_rows,
     aside,
+    check_ids,
+    digest_of,
+    dump_index,
+    dump_list,
+    hash_texts,
+    ids_of,
+    infer_fields,
+    load_index,
+    read_sealed,
+    room_for,
+    running,
+    sealed,
     sync_file,
     unfinished,
     write_synced,
     write_whole,
 )
+from seqdata.backends import progress_bar as told
+from seqdata.errors import ConfigError, DecodeError
 from seqdata_webdataset.encoding import END, Encoder, member
-from seqdata_webdataset.fields import ids_of
-from seqdata_webdataset.finding import SUFFIX
-from seqdata_webdataset.indexing import digest_of, make_index
-from seqdata_webdataset.keeping import FOLDER
-from seqdata_webdataset.listing import LIST, dump_list
-from seqdata_webdataset.shard_index import dump_index, load_index
+from seqdata_webdataset.kind import SUFFIX, TarKind
 
 AGAIN = "or begin anew with `resume`=False"
 _UNDER_WAY = 1 << 30  # bytes of shards that an executor has at a time
@@ -248,7 +253,7 @@ def write_shard(folder: Path, load: Load, scheme: str, about: Told) -> Whole:
             file.write(content.data)
             file.flush()
             os.fsync(file.fileno())
-        index = make_index(content, path.name, Place(dataset=str(folder), file=path.name))
+        index = TarKind().make_index(content, path.name, Place(dataset=str(folder), file=path.name))
         write_synced(path.with_suffix(".idx"), dump_index(replace(index, told=about)))
         whole = Whole(
             load.number, load.samples, len(content), index.sha256, load.first, load.last, scheme,
@@ -324,7 +329,9 @@ def _check_keys(folder: Path, shards: list[Whole]) -> None:
     indexes = []
     for one in shards:
         path = (folder / shard_name(one.number)).with_suffix(".idx")
-        indexes.append(load_index(path.read_bytes(), Place(dataset=str(folder), file=path.name)))
+        indexes.append(
+            load_index(path.read_bytes(), Place(dataset=str(folder), file=path.name), TarKind())
+        )
     ids = ids_of(str(folder), indexes, [one.shard for one in indexes])
     hashes = np.concatenate([hash_texts(one.keys, one.key_ends) for one in indexes])
     try:

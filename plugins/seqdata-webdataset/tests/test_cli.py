@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from seqdata_webdataset.keeping import find_index
 
 from seqdata import open_store, write_store
 from seqdata.cli.app import app
+from seqdata.storage.indexed.keeping import find_index
 
 
 def run(*arguments, code=0):

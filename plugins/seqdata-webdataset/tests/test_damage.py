@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from seqdata_webdataset import open_webdataset
-from seqdata_webdataset.keeping import find_index, read_index
-from seqdata_webdataset.shard_index import dump_index
 
 from seqdata import Bucketed, Loader, open_store, write_store
 from seqdata.cli.app import app
 from seqdata.errors import CorruptSampleError, CorruptShardError, SeqDataError
+from seqdata.storage.indexed.keeping import find_index, read_index
+from seqdata.storage.indexed.shard_index import dump_index
 from seqdata_testing.stores import digest_of
 
 

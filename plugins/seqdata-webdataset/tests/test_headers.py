@@ -4,11 +4,11 @@ import tarfile
 
 import numpy as np
 import pytest
-from seqdata_webdataset.files import map_shard
 from seqdata_webdataset.tar_headers import walk
 
 from seqdata.errors import CorruptShardError, DecodeError, LimitError, UnsafeContentError
 from seqdata.storage.data_location import Place
+from seqdata.storage.indexed.files import map_shard
 
 PLACE = Place(dataset="d", shard=0, file="one.tar")
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset
 from seqdata_webdataset.decoders import decode
-from seqdata_webdataset.finding import find_shards
-from seqdata_webdataset.indexing import build
-from seqdata_webdataset.keeping import find_index, read_index
+from seqdata_webdataset.kind import TarKind
 
 from seqdata import Fixed, Loader, open_store
 from seqdata.errors import ConfigError, CorruptSampleError, FingerprintMismatch
+from seqdata.storage.indexed.finding import find_shards
+from seqdata.storage.indexed.indexing import build
+from seqdata.storage.indexed.keeping import find_index, read_index
 
 SCHEMA = {"json": "int64"}
 
@@ -78,7 +79,7 @@ def test_lengths_of_a_shard_that_is_written_again_are_counted_again(tar):
     path = tar(lists(3, 0, 5))
     opened(path, index="build")
     tar(lists(3, 1, 4), name=path.name)
-    build(str(path), find_shards(str(path)), anew=True, progress=False)
+    build(str(path), find_shards(str(path), TarKind()), TarKind(), anew=True, progress=False)
     assert opened(path).lengths.tolist() == [3, 1, 4]
 
 
@@ -87,7 +88,7 @@ def test_a_member_of_another_length_than_was_counted_is_an_error(tar, monkeypatc
     path = tar(lists(3))
     with monkeypatch.context() as patched:
         patched.setattr(
-            "seqdata_webdataset.whole.decode",
+            "seqdata_webdataset.kind.decode",
             lambda *given: decode(*given)[[0, 1, 2, 0][:counted]],
         )
         store = opened(path, index="build")
@@ -125,7 +126,7 @@ def test_a_label_that_was_corrected_in_place_is_not_taken_from_the_index(tar, ve
     ) as told:
         labels_of(store, spans)
     assert told.value.facts["remedy"].endswith("--shard 0")
-    build(str(path), find_shards(str(path)), anew=True, progress=False)
+    build(str(path), find_shards(str(path), TarKind()), TarKind(), anew=True, progress=False)
     assert labels_of(open_webdataset(path, **options), spans) == [3, 1, 7]
 
 
@@ -156,7 +157,7 @@ def test_workers_refuse_shards_that_were_written_again_since(tar):
     sent = pickle.dumps(store)
     path.unlink()
     labelled(tar, (4, 5, 6))
-    build(str(path), find_shards(str(path)), anew=True, progress=False)
+    build(str(path), find_shards(str(path), TarKind()), TarKind(), anew=True, progress=False)
     with pytest.raises(FingerprintMismatch, match="must be the data that was opened"):
         pickle.loads(sent)
     loader = Loader(store, Fixed(1), num_workers=1)

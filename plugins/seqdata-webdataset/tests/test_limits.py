@@ -3,10 +3,11 @@
 import os
 
 import pytest
-from seqdata_webdataset import files, open_webdataset
+from seqdata_webdataset import open_webdataset
 
 from seqdata import Remote
 from seqdata.errors import ConfigError, LimitError, MissingShardError
+from seqdata.storage.indexed import files
 from seqdata_testing.faults.network import Answer, folder_of, served
 
 CLAIMED = 2 << 30
@@ -50,7 +51,7 @@ def test_of_a_million_names_the_first_that_is_not_there_is_told_at_once(
         looked.append(path.name)
         files.check_there(path, place)
 
-    monkeypatch.setattr("seqdata_webdataset.shards.check_there", look)
+    monkeypatch.setattr("seqdata.storage.indexed.shards.check_there", look)
     for path in shards[0].glob("x-00[01].tar"):
         (tmp_path / f"x-{path.stem[-1]}.tar").symlink_to(path)
     with pytest.raises(MissingShardError, match=r'shard 2 \("x-2\.tar"\).*: is not there, must be'):

@@ -6,10 +6,7 @@ import os
 import numpy as np
 import pytest
 from seqdata_webdataset import index_shards, open_webdataset, write_webdataset
-from seqdata_webdataset.auditing import audit
-from seqdata_webdataset.files import names_in
-from seqdata_webdataset.keeping import find_index
-from seqdata_webdataset.listing import LIST
+from seqdata_webdataset.kind import TarKind
 
 from seqdata.errors import (
     ConfigError,
@@ -19,6 +16,10 @@ from seqdata.errors import (
     IncompleteDatasetError,
     MissingShardError,
 )
+from seqdata.storage.indexed.auditing import audit
+from seqdata.storage.indexed.files import names_in
+from seqdata.storage.indexed.keeping import find_index
+from seqdata.storage.indexed.listing import LIST
 from seqdata.storage.writing.writer_lock import ASIDE
 
 SHARD = 20_000
@@ -143,7 +144,7 @@ def test_some_of_the_shards_are_opened_by_name(written):
 def test_an_index_that_is_repaired_says_what_the_writer_said(written):
     whole = open_webdataset(written)
     find_index(written / "shard-000000.tar").unlink()
-    _, reports = audit(str(written), shard=None, repair=True, told=lambda _: None)
+    _, reports = audit(str(written), TarKind(), shard=None, repair=True, told=lambda _: None)
     assert not any(one.damages for one in reports)
     again = open_webdataset(written)
     assert dict(again.fields) == dict(whole.fields)

@@ -7,8 +7,6 @@ import tarfile
 import numpy as np
 import pytest
 from seqdata_webdataset import WebDataset, index_shards, open_webdataset
-from seqdata_webdataset.keeping import find_index, index_files, read_index, write_index
-from seqdata_webdataset.opening import _reopen
 
 from seqdata import open_store, split
 from seqdata.errors import (
@@ -21,6 +19,8 @@ from seqdata.errors import (
     MissingShardError,
     UnsafeContentError,
 )
+from seqdata.storage.indexed.keeping import find_index, index_files, read_index, write_index
+from seqdata.storage.indexed.opening import _reopen
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_choice_of_shards_uses_the_same_index(folder):
         ("x-000.tar::x-000.tar", ConfigError, "names x-000.tar twice, must name it once"),
         ("x.tar.gz", ConfigError, "is compressed, must be a plain tar file"),
         ("nothing-{0..1}.tar", MissingShardError, "is not there, must be; restore it"),
-        (7, ConfigError, "location is 7, must be a path or a list of paths of tar files"),
+        (7, ConfigError, "location is 7, must be a path or a list of paths of files"),
         ([], ConfigError, "location is \\[\\], must be a path or a list"),
     ],
 )
@@ -203,10 +203,10 @@ def test_keys_that_shards_share_are_said_and_may_be_told_apart(tar, npy):
 
 
 def test_checksums_of_two_kinds_do_not_go_together(folder, monkeypatch):
-    from seqdata_webdataset import indexing
+    from seqdata_webdataset import kind
 
     find_index(folder / "x-001.tar").unlink()
-    monkeypatch.setattr(indexing, "algorithm", lambda: "crc32")
+    monkeypatch.setattr(kind, "checksum_algorithm", lambda: "crc32")
     with pytest.raises(
         CorruptShardError, match="has an index with crc32 by 65536 bytes, must have"
     ):
@@ -244,7 +244,7 @@ def test_an_old_store_is_reopened_in_another_process(folder):
     function, arguments = store.__reduce__()
     assert function is _reopen
     assert function(*arguments).fingerprint == store.fingerprint
-    assert store.title == f"WebDatasetStore({str(folder)!r}, 30 sequences)"
+    assert store.title == f"IndexedStore({str(folder)!r}, 30 sequences)"
     assert (store.verify, store.location) == ("first_read", str(folder))
 
 

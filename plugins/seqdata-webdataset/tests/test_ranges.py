@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset
-from seqdata_webdataset.keeping import find_index, read_index
 
 from seqdata import Bucketed, Fixed, Loader, Remote, open_store
 from seqdata.errors import (
@@ -17,6 +16,7 @@ from seqdata.errors import (
     RemoteReadError,
 )
 from seqdata.protocols import Field
+from seqdata.storage.indexed.keeping import find_index, read_index
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.stores import check_store, digest_of

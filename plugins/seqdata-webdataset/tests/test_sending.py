@@ -7,7 +7,6 @@ import fsspec
 import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset, write_webdataset
-from seqdata_webdataset.store import WebDatasetStore
 
 from seqdata import Remote, open_store, write_store
 from seqdata.errors import (
@@ -18,6 +17,7 @@ from seqdata.errors import (
     RemoteReadError,
 )
 from seqdata.storage.arrow.remote_store import RemoteStore
+from seqdata.storage.indexed.store import IndexedStore
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import before, folder_of, served
 from seqdata_testing.waiting import patient
@@ -144,7 +144,7 @@ def test_a_writer_that_fails_while_it_packs_is_gone_on_with(s3, bucket, remote, 
 def test_a_folder_in_a_bucket_is_opened_as_what_lies_in_it(s3, bucket, remote, tmp_path):
     write(f"s3://{bucket}/tar", remote())
     write_store(f"s3://{bucket}/arrow", rows(), remote=remote())
-    assert type(open_store(f"s3://{bucket}/tar", remote=remote())) is WebDatasetStore
+    assert type(open_store(f"s3://{bucket}/tar", remote=remote())) is IndexedStore
     assert type(open_store(f"s3://{bucket}/arrow", remote=remote())) is RemoteStore
     write_webdataset(tmp_path / "data", rows(), shard_bytes=SHARD)
     with (

@@ -209,5 +209,7 @@ class SentColumn:
         spans[:, 0] = np.arange(count)
         np.subtract(edges[1:], edges[:-1], out=spans[:, 2])
         starts = np.array([0, count], dtype=np.int64)
-        source = self._engine.source((self._values,), (edges,), starts, self._width)
+        source = self._engine.source(
+            (self._values,), ((edges[:-1], edges[1:]),), starts, self._width
+        )
         self._engine.fill(source, spans, bounds, out, padding)

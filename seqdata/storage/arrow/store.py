@@ -238,10 +238,11 @@ class ArrowStore(SequenceStore):
                 if low >= high:
                     continue
                 place, size = shard.buffers[name][0]
-                if source.offsets is not None:
+                if source.extents is not None:
                     at = shard.buffers[name][1][0]
                     engine.populate(self._mappings[i], at + 8 * low, at + 8 * high + 8)
-                    low, high = source.offsets[i][[low, high]].tolist()
+                    begins, ends = source.extents[i]
+                    low, high = int(begins[low]), int(ends[high - 1])
                 text = isinstance(source, TextSource)
                 width = 1 if text else field_width(self.fields[name])
                 until = min(place + high * width, place + size)

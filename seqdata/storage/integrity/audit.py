@@ -309,7 +309,7 @@ def _audit_sequences(part: _Part, found: _Findings) -> None:
     for source in part.sources():
         lengths = np.ones(len(source.layout), dtype=np.int64)
         if isinstance(source, TextSource):
-            lengths = np.diff(source.offsets[0])
+            lengths = np.subtract(source.extents[0][1], source.extents[0][0])
         elif source.field.axis is not None:
             lengths = source.layout.lengths_of[source.field.axis].astype(np.int64)
         for first in range(0, len(lengths), _RUN):

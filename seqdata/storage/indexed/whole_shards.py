@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.storage.arrow.shard_reader import Part
+from seqdata.storage.indexed.demand import Asked, OpenShard, ShardProvider
+from seqdata.storage.indexed.fields import StoreFields
 from seqdata.storage.remote.open_shards import Shelf
 from seqdata.storage.remote.thread_pool import Fetchers
-from seqdata_webdataset.bringing import Asked, Bringing, OneShard
-from seqdata_webdataset.fields import Made
 
 _OPENERS = 4  # shards that are fetched at once
 Hold = Callable[[int, Callable[[], None] | None], NDArray[np.uint8]]
 """Gives the bytes of a shard; is given what lets go of others."""
 
 
-class ShelvedShards:
-    """The shards of a store, each fetched and opened when it is needed: a ``Bringing``.
+class WholeShards:
+    """The shards of a store, each fetched and opened when it is needed: a ``ShardProvider``.
 
     Args:
         made: What the store consists of.
@@ -34,12 +34,12 @@ class ShelvedShards:
 
     __slots__ = ("_others", "_shelf")
 
-    def __init__(self, made: Made, room: int, hold: Hold, others: Bringing) -> None:
+    def __init__(self, made: StoreFields, room: int, hold: Hold, others: ShardProvider) -> None:
         sizes = [index.bytes for index in made.indexes]
 
         def opened(number: int, release: Callable[[], None]) -> Part:
             sources = made.part(number, hold(number, release), None, None)
-            return cast(Part, OneShard(number, sources))
+            return cast(Part, OpenShard(number, sources))
 
         def fetch(number: int) -> None:
             hold(number, _nothing)
@@ -48,16 +48,16 @@ class ShelvedShards:
         self._shelf = Shelf(opened, fetch, sizes, room, Fetchers(_OPENERS), where)
         self._others = others
 
-    def get(self, asked: Mapping[int, Asked]) -> list[OneShard]:
-        """Give shards by number; see ``Bringing``."""
-        found = cast("list[OneShard]", self._shelf.get(list(asked)))
+    def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
+        """Give shards by number; see ``ShardProvider``."""
+        found = cast("list[OpenShard]", self._shelf.get(list(asked)))
         if len(found) < len(asked):
             there = {part.number for part in found}
             found += self._others.get({n: one for n, one in asked.items() if n not in there})
         return sorted(found, key=lambda part: part.number)
 
     def expect(self, numbers: Iterable[int]) -> bool:
-        """Begin to fetch shards that will be asked for; see ``Bringing``."""
+        """Begin to fetch shards that will be asked for; see ``ShardProvider``."""
         return self._shelf.expect(numbers)
 
 

@@ -1,7 +1,7 @@
-"""Whether a shard is the one that was indexed, as far as its size and two headers tell.
+"""Whether a file is the one that was indexed, as far as its size and both ends tell.
 
-Place in the flow: opening looks at local shards here, reading at remote ones. Reads: sizes,
-headers. Makes: errors.
+Place in the flow: opening compares local files here, reading remote ones. Reads: sizes, some bytes.
+Makes: errors.
 """
 
 from __future__ import annotations
@@ -14,21 +14,29 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch
 from seqdata.storage.data_location import Place
-from seqdata_webdataset.shard_index import ShardIndex, ends_of
-from seqdata_webdataset.shards import Shard
-from seqdata_webdataset.tar_headers import BLOCK, sum_is_right
+from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.shard_index import ShardIndex, ends_of
+from seqdata.storage.indexed.shards import Shard
+
+ENDS = 512
+"""Bytes at each end of a file that are compared when it is opened."""
 
 
 def checked(
-    shard: Shard, index: ShardIndex, place: Place, release: Callable[[], None] | None
+    shard: Shard,
+    index: ShardIndex,
+    place: Place,
+    kind: FileKind,
+    release: Callable[[], None] | None,
 ) -> NDArray[np.uint8]:
-    """Give the bytes of a shard that is the one that was indexed.
+    """Return the bytes of a file that is the one that was indexed.
 
     Args:
-        shard: The tar file.
+        shard: The file.
         index: What it must be.
         place: Its place, for errors.
-        release: Lets go of other shards, where there is no room.
+        kind: Of the file.
+        release: Closes other files, where there is no room.
 
     Raises:
         CorruptShardError: If it has another size.
@@ -38,21 +46,21 @@ def checked(
     content = shard.content(whole, index, release=release)
     check_size(len(content), index, place)
     try:
-        _check(content, index, place)
+        _check(content, index, place, kind)
     except DataError:
         if not shard.mend(content, index, place):
             raise
-        _check(content, index, place)
+        _check(content, index, place, kind)
     return content
 
 
-def _check(content: NDArray[np.uint8], index: ShardIndex, place: Place) -> None:
-    first, last = (bytes(content[at : at + BLOCK]) for at in (0, index.last))
-    check_headers(first, last, index, place)
+def _check(content: NDArray[np.uint8], index: ShardIndex, place: Place, kind: FileKind) -> None:
+    first, last = (bytes(content[at : at + ENDS]) for at in (0, index.last))
+    check_ends(first, last, index, place, kind)
 
 
 def check_size(size: int, index: ShardIndex, place: Place) -> None:
-    """Refuse a shard of another size.
+    """Refuse a file of another size.
 
     Raises:
         CorruptShardError: If it has one.
@@ -67,26 +75,26 @@ def check_size(size: int, index: ShardIndex, place: Place) -> None:
         )  # fmt: skip
 
 
-def check_headers(first: bytes, last: bytes, index: ShardIndex, place: Place) -> None:
-    """Refuse a shard whose first and last headers are others.
+def check_ends(first: bytes, last: bytes, index: ShardIndex, place: Place, kind: FileKind) -> None:
+    """Refuse a file whose first or last bytes are others.
 
     Raises:
-        CorruptShardError: If one is no header.
-        FingerprintMismatch: If they are another shard's.
+        CorruptShardError: If they can be of no such file.
+        FingerprintMismatch: If they are another one's.
     """
     found = ends_of(first + last, len(first))
     if found == index.ends:
         return
-    for at, header in ((0, first), (index.last, last)):
-        if not sum_is_right(header):
-            raise replace(place, offset=at, length=BLOCK).error(
+    for at, block in ((0, first), (index.last, last)):
+        if not kind.is_header(block):
+            raise replace(place, offset=at, length=ENDS).error(
                 CorruptShardError,
                 "is no header of a tar file or a damaged one, must be the one that was "
                 "indexed; restore the shard, or, if it was written anew, make its index anew "
                 "with --repair-index",
                 expected=index.ends, found=found,
             )  # fmt: skip
-    raise replace(place, offset=index.last, length=BLOCK).error(
+    raise replace(place, offset=index.last, length=ENDS).error(
         FingerprintMismatch,
         f"has first and last headers of digest {found[:16]}, must be {index.ends[:16]} as when "
         "it was indexed; it is another shard: restore it, or make its index anew with "

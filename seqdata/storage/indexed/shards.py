@@ -1,4 +1,4 @@
-"""One shard, wherever it lies: its bytes, and what is kept about it.
+"""One file, wherever it lies: its bytes, and what is kept about it.
 
 Place in the flow: indexing, opening and verifying ask shards for what they need. Reads: files.
 Makes: bytes and indexes.
@@ -15,16 +15,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.errors import DataError
 from seqdata.storage.data_location import Place
 from seqdata.storage.digest_trailer import keep_sealed
-from seqdata_webdataset.files import check_there, content_of, map_shard
-from seqdata_webdataset.keeping import FOLDER, find_index, index_files, read_index, write_index
-from seqdata_webdataset.listing import LIST, Listed
-from seqdata_webdataset.shard_index import ShardIndex
+from seqdata.storage.indexed.files import check_there, content_of, map_shard
+from seqdata.storage.indexed.keeping import FOLDER, find_index, index_files, read_index, write_index
+from seqdata.storage.indexed.listing import LIST, Listed
+from seqdata.storage.indexed.shard_index import Kind, ShardIndex
 
 
 class Shard(Protocol):
-    """A tar file; goes through pickle."""
+    """A file; goes through pickle."""
 
     @property
     def name(self) -> str:
@@ -69,6 +70,14 @@ class Shard(Protocol):
         """
         ...
 
+    def neighbour(self, name: str, place: Place) -> NDArray[np.uint8]:
+        """Return the bytes of another file below the same folder.
+
+        Raises:
+            MissingShardError: If it is not there.
+        """
+        ...
+
     def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
         """Look whether a copy of it is what was indexed, and mend it; see ``Cache.mend``.
 
@@ -95,12 +104,12 @@ class Shard(Protocol):
         """
         ...
 
-    def has_index(self) -> bool:
-        """Tell whether there is an index."""
+    def has_index(self, kind: Kind) -> bool:
+        """Return whether there is an index."""
         ...
 
-    def index(self, dataset: str, number: int) -> ShardIndex | None:
-        """Give its index; None: there is none.
+    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+        """Return its index; None: there is none.
 
         Raises:
             CorruptShardError: If it is damaged.
@@ -134,25 +143,32 @@ class Shard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalShard:
-    """A tar file of this machine.
+    """A file of this machine.
 
     Attributes:
-        path: Where it lies.
-        listed: What the list of its folder says of it; None: there is none.
+        root: The folder that its name counts from, and its index is kept in.
+        name: Its path below that.
+        listed: What the list of the folder says of it; None: there is none.
     """
 
-    path: Path
+    root: Path
+    name: str
     listed: Listed | None = None
 
+    @classmethod
+    def at(cls, path: Path) -> LocalShard:
+        """Return the file at a path."""
+        return cls(path.parent, path.name)
+
     @property
-    def name(self) -> str:
-        """Its name in its folder."""
-        return self.path.name
+    def path(self) -> Path:
+        """Where it lies."""
+        return self.root / self.name
 
     @property
     def folder(self) -> str:
         """Where it lies."""
-        return str(self.path.parent)
+        return str(self.root)
 
     @property
     def here(self) -> bool:
@@ -171,6 +187,10 @@ class LocalShard:
         del index, release
         return map_shard(self.path, place, ahead=ahead)
 
+    def neighbour(self, name: str, place: Place) -> NDArray[np.uint8]:
+        """Map another file below the same folder; see ``Shard``."""
+        return map_shard(self.root / name, place)
+
     def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
         """Return False: it is no copy; see ``Shard``."""
         del content, index, place
@@ -187,32 +207,45 @@ class LocalShard:
         with suppress(OSError):
             check_there(self.path, place)
 
-    def has_index(self) -> bool:
-        """Tell whether there is an index."""
-        return find_index(self.path) is not None
+    def has_index(self, kind: Kind) -> bool:
+        """Return whether there is an index."""
+        file = find_index(self.path, self.root)
+        if file is None or not kind.identity:
+            return file is not None
+        return _is_of(lambda: self.index(self.folder, 0, kind))
 
-    def index(self, dataset: str, number: int) -> ShardIndex | None:
-        """Give its index; see ``Shard``."""
-        file = find_index(self.path)
-        return None if file is None else read_index(dataset, number, file)
+    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+        """Return its index; see ``Shard``."""
+        file = find_index(self.path, self.root)
+        found = None if file is None else read_index(dataset, number, file, kind)
+        return found if found is not None and found.kind == kind.identity else None
 
     def keep_index(self, index: ShardIndex) -> str:
-        """Keep its index beside it, or in the cache; gives the folder."""
-        return str(write_index(self.path, with_told(index, self.listed)).parent)
+        """Keep its index next to it, or in the cache; returns the folder."""
+        return str(write_index(self.path, with_told(index, self.listed), self.root).parent)
 
     def kept(self, name: str) -> list[Path]:
-        """Give the files in which more may be kept."""
-        return [path.with_name(name) for path in index_files(self.path)]
+        """Return the files in which more may be kept."""
+        beside, cached = index_files(self.path, self.root)
+        return [beside.with_name(name), cached.with_name(name)]
 
     def list_of_folder(self) -> bytes | None:
-        """Give the file of the list of its folder's shards; None: there is none."""
-        path = self.path.parent / FOLDER / LIST
+        """Return the file of the list of its folder's shards; None: there is none."""
+        path = self.root / FOLDER / LIST
         place = Place(dataset=self.folder, file=LIST)
         return content_of(path, place) if path.is_file() else None
 
     def with_listed(self, listed: Listed | None) -> LocalShard:
         """Give the same shard, with what the list says of it."""
         return replace(self, listed=listed)
+
+
+def _is_of(read: Callable[[], ShardIndex | None]) -> bool:
+    """Return whether an index that is there is of a kind of files, and whole."""
+    try:
+        return read() is not None
+    except DataError:
+        return False
 
 
 def with_told(index: ShardIndex, listed: Listed | None) -> ShardIndex:

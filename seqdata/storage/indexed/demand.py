@@ -1,4 +1,4 @@
-"""How the shards of a batch come: what is asked of each, and what comes.
+"""How the files of a batch come: what is asked of each, and what comes.
 
 Place in the flow: between reading batches and the two ways to bring shards. Makes: nothing; it is
 what they speak in.
@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata_webdataset.fields import FieldSource
+from seqdata.storage.indexed.fields import FieldSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OneShard:
+class OpenShard:
     """One shard that is open.
 
     Attributes:
@@ -44,10 +44,10 @@ class OneShard:
     sources: Mapping[str, FieldSource]
 
 
-class Bringing(Protocol):
+class ShardProvider(Protocol):
     """A way to bring shards."""
 
-    def get(self, asked: Mapping[int, Asked]) -> list[OneShard]:
+    def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
         """Give shards, by number, in which all is there that is asked for.
 
         Raises:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,22 +20,22 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, MissingShardError, RemoteReadError
 from seqdata.storage.data_location import Place
+from seqdata.storage.indexed.files import check_small, content_of, listed
+from seqdata.storage.indexed.keeping import FOLDER, SUFFIX, cache_folder, index_place, put_file
+from seqdata.storage.indexed.listing import LIST, Listed, load_list
+from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
+from seqdata.storage.indexed.shards import with_told
 from seqdata.storage.remote.file_cache import Wanted, cache_of
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import RemoteFiles, remote_files, writable_files
 from seqdata.storage.remote.urls import identity, joined, parted, shown
-from seqdata_webdataset.files import check_small, content_of
-from seqdata_webdataset.keeping import FOLDER, SUFFIX, cache_folder, index_place, put_file
-from seqdata_webdataset.listing import LIST, Listed, load_list
-from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
-from seqdata_webdataset.shards import with_told
 
 Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteShard:
-    """A tar file behind a URL.
+    """A file behind a URL.
 
     Attributes:
         url: Of its folder.
@@ -76,6 +77,10 @@ class RemoteShard:
         held = hold(wanted, place, release)
         return np.frombuffer(held.mapping, dtype=np.uint8)
 
+    def neighbour(self, name: str, place: Place) -> NDArray[np.uint8]:
+        """Fetch another file of the same folder; see ``shards.Shard``."""
+        return replace(self, name=name).content(place)
+
     def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
         """Look whether its copy in the cache is what was indexed, and mend it; see ``Shard``."""
         cache = cache_of(remote_files(self.url, self.remote))
@@ -91,18 +96,23 @@ class RemoteShard:
         """Look whether it is there; see ``shards.Shard``."""
         remote_files(self.url, self.remote).stat(self.name, place)
 
-    def has_index(self) -> bool:
-        """Tell whether there is an index."""
+    def has_index(self, kind: Kind) -> bool:
+        """Return whether there is an index."""
+        if kind.identity:
+            with suppress(DataError):
+                return self.index(self.folder, 0, kind) is not None
+            return False
         if self.kept(self.name + SUFFIX)[0].is_file():
             return True
         files = remote_files(joined(self.url, FOLDER), self.remote)
         return _if_there(lambda: files.stat(self.name + SUFFIX)) is not None
 
-    def index(self, dataset: str, number: int) -> ShardIndex | None:
-        """Give its index; see ``shards.Shard``."""
+    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+        """Return its index; see ``shards.Shard``."""
         place = index_place(dataset, number, Path(self.name + SUFFIX))
         raw = self._raw_index(place)
-        return None if raw is None else load_index(raw, place)
+        found = None if raw is None else load_index(raw, place, kind)
+        return None if found is None or found.kind != kind.identity else found
 
     def keep_index(self, index: ShardIndex) -> str:
         """Keep its index beside it, or on this machine; gives the folder."""
@@ -183,8 +193,8 @@ def _list_of(url: str, remote: Remote) -> bytes | None:
     return _if_there(lambda: _whole(files, LIST, Place(dataset=files.location, file=LIST)))
 
 
-def find_remote(url: str, remote: Remote, suffix: str) -> list[RemoteShard]:
-    """Give the shard at a URL, or those of its folder, by name.
+def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[RemoteShard]:
+    """Return the file at a URL, or those of its folder, by name; ``*`` and ``?`` stand for any.
 
     Raises:
         ConfigError: If there is none, or the URL cannot be meant.
@@ -192,15 +202,20 @@ def find_remote(url: str, remote: Remote, suffix: str) -> list[RemoteShard]:
         RemoteReadError: If it cannot be asked for.
         CorruptShardError: If the list of the folder's shards is damaged.
     """
-    if shown(url).endswith(suffix):
-        return [RemoteShard(*parted(url), remote)]
-    raw = _list_of(url, remote)
-    if raw is not None:
-        return [RemoteShard(url, name, remote) for name in load_list(raw, shown(url))]
-    names = [name for name in remote_files(url, remote).names() if name.endswith(suffix)]
+    where, pattern = url, "*"
+    if shown(url).lower().endswith(suffixes):
+        where, pattern = parted(url)
+        if not any(sign in pattern for sign in "*?["):
+            return [RemoteShard(where, pattern, remote)]
+    raw = _list_of(where, remote)
+    names = (
+        sorted(remote_files(where, remote).names()) if raw is None else load_list(raw, shown(where))
+    )
+    names = [name for name in names if name.lower().endswith(suffixes) and fnmatch(name, pattern)]
     if not names:
         raise ConfigError(
-            f"{shown(url)}: holds no file that ends with {suffix!r}, must hold one at least; check "
-            "the location"
+            f"{shown(url)}: holds no file that ends with {listed(suffixes)}, must hold one at "
+            "least; check the location"
         )
+    url = where
     return [RemoteShard(url, name, remote) for name in names]

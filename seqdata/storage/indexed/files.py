@@ -1,6 +1,6 @@
 """The files of a data set: their sizes and bytes, wherever they lie.
 
-All that the plugin reads of a shard goes through here. Place in the flow: below indexing and the
+All that is read of a local file goes through here. Place in the flow: below indexing and the
 store. Reads: files. Makes: mapped bytes.
 """
 
@@ -103,6 +103,11 @@ def check_there(path: Path, place: Place) -> None:
         os.stat(path)
     except FileNotFoundError as error:
         raise _missing(place) from error
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Return names as they stand in a message: ``'.a' or '.b'``."""
+    return " or ".join(map(repr, names))
 
 
 def _missing(place: Place) -> MissingShardError:

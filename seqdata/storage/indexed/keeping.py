@@ -14,9 +14,9 @@ from pathlib import Path
 
 from seqdata.errors import ConfigError
 from seqdata.storage.data_location import Place
+from seqdata.storage.indexed.files import content_of
+from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
 from seqdata.storage.writing.staging_dir import sync_file
-from seqdata_webdataset.files import content_of
-from seqdata_webdataset.shard_index import ShardIndex, dump_index, load_index
 
 FOLDER = "seqdata-index"
 """The folder of index files, beside the shards."""
@@ -29,16 +29,22 @@ def cache_folder() -> Path:
     return Path(wanted).expanduser()
 
 
-def index_files(shard: Path) -> tuple[Path, Path]:
-    """Give where the index of a shard may be: beside it, and in the cache."""
-    folder = hashlib.sha256(str(shard.parent.absolute()).encode()).hexdigest()[:16]
-    name = shard.name + SUFFIX
-    return shard.parent / FOLDER / name, cache_folder() / "index" / folder / name
+def index_files(file: Path, root: Path | None = None) -> tuple[Path, Path]:
+    """Return where the index of a file may be: next to it, and in the cache.
+
+    Args:
+        file: The file.
+        root: The folder that the data set is opened by; None: the file's.
+    """
+    folder = file.parent if root is None else root
+    digest = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    name = file.relative_to(folder).as_posix() + SUFFIX
+    return folder / FOLDER / name, cache_folder() / "index" / digest / name
 
 
-def find_index(shard: Path) -> Path | None:
-    """Give the index file of a shard; None: there is none."""
-    return next((path for path in index_files(shard) if path.is_file()), None)
+def find_index(file: Path, root: Path | None = None) -> Path | None:
+    """Return the index file of a file; None: there is none."""
+    return next((path for path in index_files(file, root) if path.is_file()), None)
 
 
 def index_place(dataset: str, number: int, path: Path) -> Place:
@@ -46,19 +52,19 @@ def index_place(dataset: str, number: int, path: Path) -> Place:
     return Place(dataset=dataset, shard=number, file=path.name, part=f"index of shard {number}")
 
 
-def read_index(dataset: str, number: int, path: Path) -> ShardIndex:
-    """Read an index file; raises as ``load_index`` does."""
+def read_index(dataset: str, number: int, path: Path, kind: Kind | None = None) -> ShardIndex:
+    """Return what an index file holds, of whatever kind; raises as ``load_index``."""
     place = index_place(dataset, number, path)
-    return load_index(content_of(path, place), place)
+    return load_index(content_of(path, place), place, kind)
 
 
-def write_index(shard: Path, index: ShardIndex) -> Path:
-    """Keep an index beside its shard, or in the cache where nothing can be written there.
+def write_index(file: Path, index: ShardIndex, root: Path | None = None) -> Path:
+    """Keep an index next to its file, or in the cache where nothing can be written there.
 
     Raises:
         ConfigError: If it can be kept nowhere.
     """
-    beside, cached = index_files(shard)
+    beside, cached = index_files(file, root)
     content = dump_index(index)
     try:
         return put_file(beside, content)
@@ -67,7 +73,7 @@ def write_index(shard: Path, index: ShardIndex) -> Path:
             return put_file(cached, content)
         except OSError as error:
             raise ConfigError(
-                f"{shard}: its index can be kept neither in {beside.parent} nor in "
+                f"{file}: its index can be kept neither in {beside.parent} nor in "
                 f"{cached.parent} ({error.strerror}), must be in one of them; set SEQDATA_CACHE to "
                 "a folder that can be written"
             ) from error

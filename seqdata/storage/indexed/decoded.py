@@ -1,54 +1,51 @@
 """Fields that are decoded as a whole, sequence by sequence, with a small cache.
 
-Place in the flow: the store makes one source per decoded field. Reads: members. Makes: columns over
-decoded arrays.
+Place in the flow: the store makes one source per decoded field. Reads: bytes of values. Makes:
+columns over decoded arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import CorruptSampleError
+from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata.storage.array_column import PieceColumn, check_spans
-from seqdata_webdataset.array_headers import Head
-from seqdata_webdataset.decoders import decode
-from seqdata_webdataset.placed import PlacedSource
-from seqdata_webdataset.schema import Wanted
+from seqdata.storage.indexed.kinds import IndexedField
+from seqdata.storage.text_source import TextSource
 
-KEPT_BYTES = 32 << 20
+CACHED_BYTES = 32 << 20
 """Decoded bytes that one field keeps; the value in use may be larger."""
-KEPT = 256
+CACHED = 256
 """Values that it keeps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WholeSource:
+class DecodedValues:
     """One decoded field. No lock, so that a fork never finds one held.
 
     Attributes:
         wanted: The field.
-        source: The members' bytes.
-        head_of: Sequence -> what its member holds, where that is known.
+        source: The bytes of its values.
+        first: Number of the first file, where it is of some of the store's files.
     """
 
-    wanted: Wanted
-    source: PlacedSource
-    head_of: Callable[[int], Head | None]
-    _kept: dict[int, NDArray[Any]] = field(default_factory=dict, init=False)
+    wanted: IndexedField
+    source: TextSource
+    first: int
+    _cache: dict[int, NDArray[Any]] = field(default_factory=dict, init=False)
 
     def take(self, spans: NDArray[np.int64]) -> PieceColumn:
-        """Give the column of spans, int64 (n, 3).
+        """Return the column of spans, int64 (n, 3).
 
         Raises:
             ConfigError: If a span is not there.
-            CorruptSampleError: If a checksum is wrong, or a member holds more or less than was
+            CorruptSampleError: If a checksum is wrong, or a value holds more or less than was
                 counted.
-            DecodeError: If a member is not what the schema says.
+            DecodeError: If a value is not what the field must hold.
         """
         about = self.wanted.field
         layout, pieces = self.source.layout, []
@@ -58,8 +55,8 @@ class WholeSource:
             whole = self._whole(number)
             length = 1 if lengths is None else int(lengths[number])
             if len(whole) != length:
-                _, begin, size = self.source.find(number)
-                raise layout.place(number, self.wanted.name, begin, size).error(
+                _, begin, end = self.source.find(number)
+                raise layout.place(number, self.wanted.name, begin, end - begin).error(
                     CorruptSampleError,
                     f"must have {length} timesteps as were counted, but has {len(whole)}: the "
                     "shard is not the one that was counted. Restore it, or rebuild its index with "
@@ -70,26 +67,27 @@ class WholeSource:
         return PieceColumn(np.dtype(about.dtype), about.shape, pieces)
 
     def length(self, number: int) -> int:
-        """Give the timesteps of a sequence, by decoding it."""
+        """Return the timesteps of a sequence, by decoding it."""
         return len(self._decoded(number))
 
     def _whole(self, number: int) -> NDArray[Any]:
-        found = self._kept.pop(number, None)
+        found = self._cache.pop(number, None)
         if found is None:
             found = self._decoded(number)
-        self._kept[number] = found  # the newest is last
-        held = list(self._kept.values())  # at once: another thread may add to it
-        if len(held) > KEPT or sum(one.nbytes for one in held) > KEPT_BYTES:
-            for old in list(self._kept)[: (len(held) + 1) // 2]:
+        self._cache[number] = found  # the newest is last
+        held = list(self._cache.values())  # at once: another thread may add to it
+        if len(held) > CACHED or sum(one.nbytes for one in held) > CACHED_BYTES:
+            for old in list(self._cache)[: (len(held) + 1) // 2]:
                 if old != number:
-                    self._kept.pop(old, None)
+                    self._cache.pop(old, None)
         return found
 
     def _decoded(self, number: int) -> NDArray[Any]:
-        source = self.source
-        _, begin, size = source.find(number)
-        raw = np.empty(size, dtype=np.uint8)
-        spans = np.array([[number, 0, size]], dtype=np.int64)
-        source.take(spans).fill(raw, np.array([0, size], dtype=np.int64), None)
-        place = source.layout.place(number, self.wanted.name, begin, size)
-        return decode(self.wanted, raw, self.head_of(number), place)
+        source, wanted = self.source, self.wanted
+        shard, begin, _ = source.find(number)
+        raw, _ = source.raw(np.array([number], dtype=np.int64))
+        place = source.layout.place(number, wanted.name, begin, len(raw))
+        if wanted.decode is None:
+            raise place.error(DecodeError, "has no decoder, must have one; tell its author")
+        at = number - source.layout.starts[shard]
+        return wanted.decode(raw, self.first + shard, at, place)

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field
+from seqdata.storage.columns import Source, SpanColumn
 from seqdata.storage.fields import no_such
-from seqdata_webdataset.fields import FieldSource
-from seqdata_webdataset.placed import PlacedTexts
+from seqdata.storage.indexed.fields import FieldSource
+from seqdata.storage.text_source import TextSource
 
 
 def check_read(
@@ -73,13 +74,16 @@ def read_sources(
     columns: dict[str, Any] = {}
     for name in names:
         source = sources[name]
-        if isinstance(source, PlacedTexts):
+        if isinstance(source, TextSource):
             columns[name] = source.take(spans[:, 0])
             continue
         along = fields[name].axis
         if along not in whole:
             whole[along] = _whole(spans[:, 0], along, lengths_of)
-        columns[name] = source.take(whole[along])
+        mine = whole[along]
+        columns[name] = (
+            SpanColumn(source, mine) if isinstance(source, Source) else source.take(mine)
+        )
     return columns
 
 

@@ -1,8 +1,8 @@
-"""The index of one shard: where every value of every sample lies, and the file that keeps it.
+"""The index of one file: where the values of every sequence lie, and the file that keeps it.
 
 A file is a line of JSON and arrays behind it, sealed by a digest. What it says is input, not truth:
-places are looked at when it is loaded, and again by the kernel. Place in the flow: indexing makes
-it, the store reads by it. Reads: an index file. Makes: arrays.
+places are compared with the file's size when it is loaded, and again by the kernel. Place in the
+flow: indexing makes it, the store reads by it. Reads: an index file. Makes: arrays.
 """
 
 from __future__ import annotations
@@ -10,62 +10,71 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
 from seqdata.storage.data_location import Place
-from seqdata_webdataset.array_headers import Head, is_dtype
+from seqdata.storage.fields import NUMBERS
 
 VERSION = 1
 _MAGIC = b"seqdata index\n"
 _SEAL = 64  # hex digits of the digest, and a line's end
 _ALIGNED = 8
+_DTYPES = ("|u1", "<u2", "<u4", "<i8")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """The members of one extension in one shard.
+    """The values of one field in one file.
 
     Attributes:
-        begins: int64 (samples,): the first byte of each one's values; -1: it has none.
-        sizes: int64 (samples,): bytes of the values.
+        begins: int64 (sequences,): the first byte of each one's values; -1: it has none.
+        sizes: int64 (sequences,): bytes of the values.
         sums: uint32 (k,): checksums of the values, by blocks where they are long.
-        firsts: int64 (samples+1,): sample -> its first checksum; None: one each.
-        heads: What they hold, where that can be told.
-        codes: uint16 (samples,): which of ``heads``; None: there are none.
-        numbers: int64 (samples,): their values, where all are small texts of whole numbers; of
-            FLAC their timesteps; None: neither.
+        firsts: int64 (sequences+1,): sequence -> its first checksum; None: one each.
+        heads: What they hold: plain facts of its kind of files.
+        codes: uint16 (sequences,): which of ``heads``; None: the first, or none.
+        numbers: int64 (sequences,): their timesteps or whole numbers, where the kind of files
+            keeps them; None: it does not.
+        values: (sequences, *shape), the decoded values, where the kind of files keeps them.
     """
 
     begins: NDArray[np.int64]
     sizes: NDArray[np.int64]
     sums: NDArray[np.uint32]
     firsts: NDArray[np.int64] | None = None
-    heads: tuple[Head, ...] = ()
+    heads: tuple[Mapping[str, Any], ...] = ()
     codes: NDArray[np.uint16] | None = None
     numbers: NDArray[np.int64] | None = None
+    values: NDArray[Any] | None = None
+
+    @property
+    def extents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where values begin and end, int64 (sequences,) each."""
+        return self.begins, self.begins + self.sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ShardIndex:
-    """All that is known of one shard.
+    """All that is known of one file.
 
     Attributes:
         shard: Its name.
         bytes: Its size.
         sha256: Its digest.
-        ends: Digest of its first and last header, which is its own among all shards.
-        last: Where the last header lies.
+        ends: Digest of its first bytes and of those at ``last``, its own among all files.
+        last: Where the last bytes lie that are looked at when it is opened.
         algorithm: Of the checksums.
         block: Bytes of a block.
-        keys: The bytes of all keys, uint8.
-        key_ends: int64 (samples+1,).
-        members: Extension -> members, in the order in which they were met.
-        told: Extension -> (name, dtype, shape, axis) of the field, where our writer made it.
+        keys: The bytes of all ids, uint8.
+        key_ends: int64 (sequences+1,).
+        members: Field -> its values, in the order in which they were met.
+        told: Field -> (name, dtype, shape, axis), where our writer made it.
+        kind: What made it; "": what the suffix says.
     """
 
     shard: str
@@ -79,19 +88,42 @@ class ShardIndex:
     key_ends: NDArray[np.int64]
     members: Mapping[str, Members]
     told: Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
+    kind: str = ""
 
     def __len__(self) -> int:
         return len(self.key_ends) - 1
 
 
+class Kind(Protocol):
+    """What an index is of."""
+
+    @property
+    def name(self) -> str:
+        """What messages call the kind of files."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """What an index of it says it was made by; ""."""
+        ...
+
+    def check(self, index: ShardIndex) -> None:
+        """Look at what an index that was read says of its members.
+
+        Raises:
+            ValueError: If it cannot be true.
+        """
+        ...
+
+
 def ends_of(content: Any, last: int) -> str:
-    """Give the digest of a shard's first header and of the one at ``last``."""
+    """Return the digest of a file's first bytes and of those at ``last``."""
     view = memoryview(content)
     return hashlib.sha256(bytes(view[:512]) + bytes(view[last : last + 512])).hexdigest()
 
 
 def dump_index(index: ShardIndex) -> bytes:
-    """Give the file of an index."""
+    """Return the file of an index."""
     arrays: list[NDArray[Any]] = []
 
     def put(array: NDArray[Any] | None) -> int | None:
@@ -104,12 +136,15 @@ def dump_index(index: ShardIndex) -> bytes:
         name: getattr(index, name)
         for name in ("shard", "bytes", "sha256", "ends", "last", "algorithm", "block")
     }
+    if index.kind:
+        facts["kind"] = index.kind
     facts["keys"], facts["key_ends"] = put(index.keys), put(index.key_ends)
     facts["told"] = {name: list(one) for name, one in index.told.items()}
     facts["members"] = {
         name: {
             **{field: put(getattr(one, field)) for field in _ARRAYS},
-            "heads": [asdict(head) for head in one.heads],
+            "heads": [dict(head) for head in one.heads],
+            **_dumped_values(one, put),
         }
         for name, one in index.members.items()
     }
@@ -125,12 +160,21 @@ def dump_index(index: ShardIndex) -> bytes:
 _ARRAYS = ("begins", "sizes", "sums", "firsts", "codes", "numbers")
 
 
-def load_index(content: bytes, place: Place) -> ShardIndex:
+def _dumped_values(one: Members, put: Any) -> dict[str, Any]:
+    if one.values is None:
+        return {}
+    raw = np.ascontiguousarray(one.values)
+    shape = list(raw.shape[1:])
+    return {"values": [put(raw.reshape(-1).view(np.uint8)), raw.dtype.name, shape]}
+
+
+def load_index(content: bytes, place: Place, kind: Kind | None = None) -> ShardIndex:
     """Read an index file.
 
     Args:
         content: All of it.
         place: The file's, for errors.
+        kind: Compares what it says of members, where it is of it; None: nothing does.
 
     Raises:
         CorruptShardError: If it is damaged, or cannot be true.
@@ -145,10 +189,12 @@ def load_index(content: bytes, place: Place) -> ShardIndex:
         if facts["version"] != VERSION:
             raise _damaged(place, f"is of version {facts['version']!r}, not {VERSION}")
         arrays = list(_arrays(facts["arrays"], body, len(text) + 1))
-        made = _index(facts, arrays)
+        found = _index(facts, arrays)
+        if kind is not None and found.kind == kind.identity:
+            kind.check(found)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise _damaged(place, f"cannot be true ({type(error).__name__}: {error})") from error
-    return made
+    return found
 
 
 def _damaged(place: Place, what: str) -> CorruptShardError:
@@ -159,7 +205,7 @@ def _damaged(place: Place, what: str) -> CorruptShardError:
 
 def _arrays(told: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:
     for descr, count in told:
-        if descr not in ("|u1", "<u2", "<u4", "<i8") or type(count) is not int or count < 0:
+        if descr not in _DTYPES or type(count) is not int or count < 0:
             raise ValueError(f"an array of {count} {descr}")
         dtype = np.dtype(descr)
         yield np.frombuffer(body, dtype, count, at) if count else np.empty(0, dtype)
@@ -169,13 +215,13 @@ def _arrays(told: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:
 def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
     keys, key_ends = _array(arrays, facts["keys"], "|u1"), _array(arrays, facts["key_ends"], "<i8")
     count = len(key_ends) - 1
-    _check(count >= 0 and key_ends[0] == 0 and key_ends[-1] == len(keys), "keys")
-    _check(bool((np.diff(key_ends) >= 0).all()), "keys")
+    check(count >= 0 and key_ends[0] == 0 and key_ends[-1] == len(keys), "keys")
+    check(bool((np.diff(key_ends) >= 0).all()), "keys")
     size, block = facts["bytes"], facts["block"]
-    _check(type(size) is int and type(block) is int and size >= 0 and block > 0, "sizes")
-    _check(type(facts["last"]) is int and 0 <= facts["last"] <= size, "last")
+    check(type(size) is int and type(block) is int and size >= 0 and block > 0, "sizes")
+    check(type(facts["last"]) is int and 0 <= facts["last"] <= size, "last")
     texts = ("shard", "sha256", "ends", "algorithm")
-    _check(all(isinstance(facts[name], str) for name in texts), "texts")
+    check(all(isinstance(facts[name], str) for name in texts), "texts")
     members = {name: _members(one, arrays, count, size) for name, one in facts["members"].items()}
     told = {
         name: (str(one[0]), str(one[1]), tuple(map(int, one[2])), one[3])
@@ -184,50 +230,48 @@ def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
     return ShardIndex(
         shard=facts["shard"], bytes=size, sha256=facts["sha256"], ends=facts["ends"],
         last=facts["last"], algorithm=facts["algorithm"], block=block, keys=keys,
-        key_ends=key_ends, members=members, told=told,
+        key_ends=key_ends, members=members, told=told, kind=str(facts.get("kind", "")),
     )  # fmt: skip
 
 
 def _members(facts: Any, arrays: list[NDArray[Any]], count: int, size: int) -> Members:
     begins, sizes = (_array(arrays, facts[name], "<i8") for name in ("begins", "sizes"))
-    sums, heads = _array(arrays, facts["sums"], "<u4"), tuple(map(_head, facts["heads"]))
+    sums, heads = _array(arrays, facts["sums"], "<u4"), tuple(map(dict, facts["heads"]))
     firsts, codes, numbers = (
         None if facts[name] is None else _array(arrays, facts[name], dtype)
         for name, dtype in (("firsts", "<i8"), ("codes", "<u2"), ("numbers", "<i8"))
     )
-    _check(len(begins) == len(sizes) == count, "places")
-    _check(bool((begins >= -1).all() and (begins <= size).all() and (sizes >= 0).all()), "places")
-    _check(bool((sizes <= size - begins).all()), "places")
-    _check(numbers is None or len(numbers) == count, "numbers")
-    flac = any(head.kind == "flac" for head in heads)
-    _check(numbers is not None and bool((numbers >= 0).all()) if flac else True, "numbers")
+    check(len(begins) == len(sizes) == count, "places")
+    check(bool((begins >= -1).all() and (begins <= size).all() and (sizes >= 0).all()), "places")
+    check(bool((sizes <= size - begins).all()), "places")
+    check(numbers is None or len(numbers) == count, "numbers")
     if codes is not None:
-        _check(len(codes) == count and int(codes.max(initial=0)) < max(1, len(heads)), "heads")
+        check(len(codes) == count and int(codes.max(initial=0)) < max(1, len(heads)), "heads")
     if firsts is None:
-        _check(len(sums) == count, "checksums")
+        check(len(sums) == count, "checksums")
     else:
-        _check(len(firsts) == count + 1 and firsts[0] == 0 and firsts[-1] == len(sums), "checksums")
-        _check(bool((np.diff(firsts) >= 0).all()), "checksums")
-    return Members(begins, sizes, sums, firsts, heads, codes, numbers)
+        check(len(firsts) == count + 1 and firsts[0] == 0 and firsts[-1] == len(sums), "checksums")
+        check(bool((np.diff(firsts) >= 0).all()), "checksums")
+    values = _values(facts.get("values"), arrays, count)
+    return Members(begins, sizes, sums, firsts, heads, codes, numbers, values)
 
 
-def _head(facts: Any) -> Head:
-    head = Head(
-        str(facts["kind"]), str(facts["descr"]), tuple(map(int, facts["shape"])),
-        bool(facts["scalar"]), bool(facts["fortran"]),
-    )  # fmt: skip
-    if head.kind != "bad":
-        _check(is_dtype(head.descr), "heads")
-        _check(head.width > 0 and min(head.shape, default=1) > 0, "heads")
-    return head
+def _values(facts: Any, arrays: list[NDArray[Any]], count: int) -> NDArray[Any] | None:
+    if facts is None:
+        return None
+    number, dtype, shape = facts
+    check(dtype in NUMBERS and all(type(one) is int and one > 0 for one in shape), "values")
+    values: NDArray[Any] = _array(arrays, number, "|u1").view(dtype).reshape(count, *shape)
+    return values
 
 
 def _array(arrays: list[NDArray[Any]], number: Any, dtype: str) -> NDArray[Any]:
-    _check(type(number) is int and number >= 0 and arrays[number].dtype.str == dtype, "arrays")
+    check(type(number) is int and number >= 0 and arrays[number].dtype.str == dtype, "arrays")
     found: NDArray[Any] = arrays[number]
     return found
 
 
-def _check(good: bool, what: str) -> None:
+def check(good: bool, what: str) -> None:
+    """Raise ValueError if something of an index is not as it must be."""
     if not good:
         raise ValueError(f"its {what} are not so")

@@ -13,20 +13,21 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DataError
 from seqdata.storage.data_location import Place
+from seqdata.storage.indexed.finding import find_shards
+from seqdata.storage.indexed.indexing import digest_of, sums_of
+from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.shard_index import Members, ShardIndex, ends_of
+from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import KEPT, Finding, Report
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import shown
-from seqdata_webdataset.finding import find_shards
-from seqdata_webdataset.indexing import digest_of, make_index, sums_of
-from seqdata_webdataset.shard_index import Members, ShardIndex, ends_of
-from seqdata_webdataset.shards import Shard
-from seqdata_webdataset.tar_headers import walk
 
 Told = Callable[[int], None]
 
 
 def audit(
     location: str,
+    kind: FileKind,
     *,
     shard: int | None,
     repair: bool,
@@ -36,7 +37,8 @@ def audit(
     """Give the bytes of shards, and a report of each as it is made.
 
     Args:
-        location: The shards.
+        location: The files.
+        kind: What they are.
         shard: The number of one; None: all.
         repair: Whether to make indexes anew that are missing, damaged, or of another shard.
         told: Called with bytes that were looked at.
@@ -45,7 +47,7 @@ def audit(
     Raises:
         ConfigError: If there is no such shard.
     """
-    shards = find_shards(location, remote)
+    shards = find_shards(location, kind, remote)
     location = shown(location)
     if shard is not None and not 0 <= shard < len(shards):
         raise ConfigError(
@@ -54,55 +56,62 @@ def audit(
     chosen = list(enumerate(shards)) if shard is None else [(shard, shards[shard])]
     total = sum(one.size() for _, one in chosen)
     first = (
-        0 if shard is None else sum(_samples(location, i, p) for i, p in enumerate(shards[:shard]))
+        0
+        if shard is None
+        else sum(_count(location, i, p, kind) for i, p in enumerate(shards[:shard]))
     )
-    return total, _reports(location, chosen, first, repair, told)
+    return total, _reports(location, chosen, kind, first, repair, told)
 
 
-def _samples(location: str, number: int, shard: Shard) -> int:
+def _count(location: str, number: int, shard: Shard, kind: FileKind) -> int:
     """Give how many samples a shard has, as far as its index can be read."""
     try:
-        return len(shard.index(location, number) or ())
+        return len(shard.index(location, number, kind) or ())
     except DataError:  # said where that shard is looked at
         return 0
 
 
 def _reports(
-    location: str, chosen: Sequence[tuple[int, Shard]], first: int, repair: bool, told: Told
+    location: str,
+    chosen: Sequence[tuple[int, Shard]],
+    kind: FileKind,
+    first: int,
+    repair: bool,
+    told: Told,
 ) -> Iterator[Report]:
     for number, shard in chosen:
         place = Place(dataset=location, shard=number, file=shard.name)
-        report = _report(shard, place, first, repair)
+        report = _report(shard, place, kind, first, repair)
         first += report.sequences
         told(report.bytes)
         yield report
 
 
-def _report(shard: Shard, place: Place, first: int, repair: bool) -> Report:
+def _report(shard: Shard, place: Place, kind: FileKind, first: int, repair: bool) -> Report:
     number = place.shard or 0
     try:
         content = shard.content(place, ahead=True)
     except DataError as error:
         return _told(shard.name, number, 0, 0, [error], "structure")
-    index, wrong = _index(shard, place, content)
+    index, wrong = _index(shard, place, kind, content)
     if index is None and repair:
         try:
-            index = make_index(content, shard.name, place)
+            index = kind.make_index(content, shard.name, place, shard.neighbour)
         except DataError as damage:
             return _told(shard.name, number, 0, len(content), [damage], "structure")
         shard.keep_index(index)
     if index is None:
-        return _without(shard, place, content, wrong)
-    damages = _damages(content, index, place, first)
+        return _without(shard, place, kind, content, wrong)
+    damages = _damages(content, index, place, kind, first)
     return _told(shard.name, number, len(index), len(content), damages, "checksums")
 
 
 def _index(
-    shard: Shard, place: Place, content: NDArray[np.uint8]
+    shard: Shard, place: Place, kind: FileKind, content: NDArray[np.uint8]
 ) -> tuple[ShardIndex | None, DataError | None]:
     """Give the index of a shard, if it is this one's; else what is wrong, if anything is."""
     try:
-        index = shard.index(place.dataset, place.shard or 0)
+        index = shard.index(place.dataset, place.shard or 0, kind)
     except DataError as error:
         return None, error
     if index is None:
@@ -119,20 +128,24 @@ def _index(
 
 
 def _without(
-    shard: Shard, place: Place, content: NDArray[np.uint8], error: DataError | None
+    shard: Shard,
+    place: Place,
+    kind: FileKind,
+    content: NDArray[np.uint8],
+    error: DataError | None,
 ) -> Report:
     """Report on a shard without an index that counts: its structure is all there is to look at."""
     errors = [] if error is None else [error]
     count = 0
     try:
-        count = len(make_index(content, shard.name, place))
+        count = len(kind.make_index(content, shard.name, place, shard.neighbour))
     except DataError as damage:
         errors.append(damage)
     return _told(shard.name, place.shard or 0, count, len(content), errors, "structure")
 
 
 def _damages(
-    content: NDArray[np.uint8], index: ShardIndex, place: Place, first: int
+    content: NDArray[np.uint8], index: ShardIndex, place: Place, kind: FileKind, first: int
 ) -> list[DataError]:
     """Give what is not as it was indexed; nothing where the digest is the same."""
     found = digest_of(content)
@@ -148,8 +161,7 @@ def _damages(
     if errors:
         return errors
     try:
-        for _ in walk(content, place):
-            pass  # only its errors count
+        kind.scan(content, place)
     except DataError as error:
         return [error]
     return [

@@ -14,30 +14,34 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.storage.columns import Source
 from seqdata.storage.data_location import Place
+from seqdata.storage.extents import ShardExtents
+from seqdata.storage.fields import field_width
+from seqdata.storage.indexed.checked import ENDS, check_ends, check_size
+from seqdata.storage.indexed.demand import Asked, OpenShard
+from seqdata.storage.indexed.fields import FieldSource, StoreFields
+from seqdata.storage.indexed.kept_values import KeptValues
+from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.remote.copy_repair import Look, brought_again
 from seqdata.storage.remote.range_cache import Kept, SparseFile, bring
 from seqdata.storage.remote.range_requests import Filling, empty
 from seqdata.storage.remote.thread_pool import Fetchers
 from seqdata.storage.remote.transport import RemoteFiles, Stat
-from seqdata_webdataset.bringing import Asked, OneShard
-from seqdata_webdataset.checked import check_headers, check_size
-from seqdata_webdataset.fields import FieldSource, Made
-from seqdata_webdataset.kept_numbers import NumberSource
-from seqdata_webdataset.placed import PlacedSource, Runs
-from seqdata_webdataset.shard_index import ShardIndex
-from seqdata_webdataset.tar_headers import BLOCK
+from seqdata.storage.text_source import TextSource
 
 Ranges = list[NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Distant:
+class RemoteShards:
     """Shards that are not on this machine, and what was seen of them.
 
     Attributes:
         files: Shard -> where it lies.
         indexes: Of all shards.
+        kind: Of the files.
         place_of: Gives the place of a shard, for errors.
         fetchers: Threads.
         stats: Shard -> what it was when it was first read.
@@ -45,18 +49,19 @@ class Distant:
 
     files: Mapping[int, RemoteFiles]
     indexes: Sequence[ShardIndex]
+    kind: FileKind
     place_of: Callable[[int], Place]
     fetchers: Fetchers
     stats: dict[int, Stat] = field(default_factory=dict)
 
     def look(self, numbers: Iterable[int]) -> None:
-        """Look at the size and two headers of shards that were not read yet.
+        """Compare the size and both ends of shards that were not read yet.
 
         Raises:
             MissingShardError: If one is not there.
             RemoteReadError: If one cannot be read.
             CorruptShardError: If one has another size than when it was indexed.
-            FingerprintMismatch: If one is another.
+            FingerprintMismatch: If one is another file.
         """
         fresh = [number for number in numbers if number not in self.stats]
         for number, stat in zip(fresh, self.fetchers.each(self._first, fresh), strict=True):
@@ -78,12 +83,11 @@ class Distant:
         self._same(number)
         return changed
 
-    def some(self, number: int, runs: Runs) -> NDArray[np.uint8]:
+    def some(self, number: int, extents: ShardExtents) -> NDArray[np.uint8]:
         """Give a shard of which the values of one field are there."""
         self.look([number])
         one = SparseFile(empty(self.indexes[number].bytes))
-        begins, sizes = runs.begins[0], runs.sizes[0]
-        self.bring({number: one}, {number: [np.stack([begins, begins + sizes], axis=1)]})
+        self.bring({number: one}, {number: [np.stack(extents, axis=1)]})
         return self.settled(number, one)
 
     def settled(self, number: int, held: SparseFile) -> NDArray[np.uint8]:
@@ -101,10 +105,10 @@ class Distant:
         stat = files.stat(index.shard, place)
         check_size(stat.size, index, place)
         first, last = (
-            files.read(index.shard, at, min(at + BLOCK, index.bytes), place)
+            files.read(index.shard, at, min(at + ENDS, index.bytes), place)
             for at in (0, index.last)
         )
-        check_headers(first, last, index, place)
+        check_ends(first, last, index, place, self.kind)
         return stat
 
     def _same(self, number: int) -> None:
@@ -114,7 +118,7 @@ class Distant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangedShards:
-    """The shards of a store, of which ranges are read: a ``Bringing``.
+    """The shards of a store, of which ranges are read: a ``ShardProvider``.
 
     Attributes:
         made: What the store consists of.
@@ -123,13 +127,13 @@ class RangedShards:
         kept: What came before, as long as there is room.
     """
 
-    made: Made
-    distant: Distant
+    made: StoreFields
+    distant: RemoteShards
     hold: Callable[[int], NDArray[np.uint8]]
     kept: Kept
 
-    def get(self, asked: Mapping[int, Asked]) -> list[OneShard]:
-        """Give shards by number; see ``Bringing``."""
+    def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
+        """Give shards by number; see ``ShardProvider``."""
         far = [number for number in asked if number in self.distant.files]
         self.distant.look(far)
         parts = {
@@ -141,10 +145,10 @@ class RangedShards:
             parts |= {number: self._laid(number, held[number], asked[number]) for number in far}
             ranges = {number: list(ranges_of(parts[number], asked[number])) for number in far}
             self.distant.bring(held, ranges)
-        return [OneShard(number, parts[number]) for number in asked]
+        return [OpenShard(number, parts[number]) for number in asked]
 
     def expect(self, numbers: Iterable[int]) -> bool:
-        """Say that nothing is brought ahead: which parts are needed is not known; ``Bringing``."""
+        """Return False: which parts will be needed is not known; see ``ShardProvider``."""
         del numbers
         return False
 
@@ -169,24 +173,29 @@ def ranges_of(sources: Mapping[str, FieldSource], asked: Asked) -> Iterable[NDAr
     """Give the ranges of a shard, int64 (n, 2) each, that a batch needs of its fields."""
     for name in asked.names:
         source = sources[name]
-        if isinstance(source, NumberSource) and source.source is None:
+        if isinstance(source, KeptValues) and source.source is None:
             continue  # its values are in the index, and nothing is verified
-        if isinstance(source, PlacedSource):
-            cut = source.field.axis == asked.axis
-            yield _ranges(source, asked.spans, cut=cut)
-        elif source.source is not None:  # numbers, texts, and what is decoded
+        if isinstance(source, Source):
+            yield _ranges(source, asked.spans, cut=source.field.axis == asked.axis)
+        elif isinstance(source, TextSource):
+            yield _ranges(source, asked.spans, cut=False)
+        elif source.source is not None:  # numbers, and what is decoded
             yield _ranges(source.source, asked.spans, cut=False)
 
 
-def _ranges(source: PlacedSource, spans: NDArray[np.int64], *, cut: bool) -> NDArray[np.int64]:
-    begins = source.runs.begins[0][spans[:, 0]]
-    sizes = source.runs.sizes[0][spans[:, 0]]
+def _ranges(
+    source: Source | TextSource, spans: NDArray[np.int64], *, cut: bool
+) -> NDArray[np.int64]:
+    if source.extents is None:
+        raise ValueError("ranges: fields of a shard must have extents")
+    begins, ends = (each[spans[:, 0]] for each in source.extents[0])
     if not cut:
-        return np.stack([begins, begins + sizes], axis=1)
-    low, high = spans[:, 1] * source.width, spans[:, 2] * source.width
+        return np.stack([begins, ends], axis=1)
+    width = field_width(source.field)
+    low, high = spans[:, 1] * width, spans[:, 2] * width
     if source.checks is not None:  # of whole blocks only can it be told that they are right
         block = source.checks.block
         low, high = low // block * block, -(-high // block) * block
-    inside = np.clip(np.stack([low, high], axis=1), 0, sizes[:, None])
+    inside = np.clip(np.stack([low, high], axis=1), 0, (ends - begins)[:, None])
     made: NDArray[np.int64] = inside + begins[:, None]
     return made

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.storage.indexed.demand import Asked, ShardProvider
+from seqdata.storage.indexed.fields import StoreFields
+from seqdata.storage.indexed.reading import read_sources
 from seqdata.storage.multi_shard_column import join_columns
-from seqdata_webdataset.bringing import Asked, Bringing
-from seqdata_webdataset.fields import Made
-from seqdata_webdataset.reading import read_sources
 
 
-class Parts:
+class ShardsOnDemand:
     """The shards of a store, each brought when it is needed.
 
     Args:
@@ -28,7 +28,7 @@ class Parts:
 
     __slots__ = ("_bringing", "_made", "_starts")
 
-    def __init__(self, made: Made, bringing: Bringing) -> None:
+    def __init__(self, made: StoreFields, bringing: ShardProvider) -> None:
         self._made = made
         self._bringing = bringing
         self._starts = np.array(made.layout.starts, dtype=np.int64)

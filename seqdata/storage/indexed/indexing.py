@@ -19,50 +19,21 @@ from numpy.typing import NDArray
 
 from seqdata.kernel.dispatch import kernel
 from seqdata.storage.data_location import Place
-from seqdata.storage.integrity.checksums import BLOCK, algorithm
+from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.shards import Shard
+from seqdata.storage.integrity.checksums import BLOCK
 from seqdata.storage.remote.thread_pool import Fetchers
 from seqdata.storage.writing.progress import Progress, told
-from seqdata_webdataset.grouping import NUMBERS, Collected, group
-from seqdata_webdataset.member_names import last_part
-from seqdata_webdataset.shard_index import Members, ShardIndex, ends_of
-from seqdata_webdataset.shards import Shard
 
 _AT_ONCE = 8  # index files that are asked for side by side
 Given = TypeVar("Given")
 _PIECE = 8 << 20  # bytes that are digested at once
 
 
-def make_index(content: NDArray[np.uint8], name: str, place: Place) -> ShardIndex:
-    """Make the index of a shard.
-
-    Args:
-        content: Its bytes.
-        name: Its name.
-        place: The shard's, for errors.
-
-    Raises:
-        DataError: If it is damaged, or cannot be read as samples.
-        UnsafeContentError: If a member is a link or a device.
-        LimitError: If it asks for more than a cap allows.
-    """
-    made = group(content, place)
-    using = algorithm()
-    sums = sums_of(content, [_places(one) for one in made.fields.values()], using)
-    members = {
-        extension: _members(extension, one, *both)
-        for (extension, one), both in zip(made.fields.items(), sums, strict=True)
-    }
-    return ShardIndex(
-        shard=name, bytes=len(content), sha256=digest_of(content), ends=ends_of(content, made.last),
-        last=made.last, algorithm=using, block=BLOCK, members=members, told={},
-        keys=np.frombuffer(bytes(made.keys), dtype=np.uint8),
-        key_ends=np.array(made.ends, dtype=np.int64),
-    )  # fmt: skip
-
-
 def build(
     dataset: str,
     shards: Sequence[Shard],
+    kind: FileKind,
     *,
     anew: bool = False,
     executor: Executor | None = None,
@@ -72,7 +43,8 @@ def build(
 
     Args:
         dataset: The location, for errors.
-        shards: The tar files.
+        shards: The files.
+        kind: Of them.
         anew: Whether those are made again that are there.
         executor: Where shards are read; None: some threads.
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function
@@ -82,7 +54,7 @@ def build(
         MissingShardError: If a shard is not there.
         DataError: If a shard is damaged, or cannot be read as samples.
     """
-    have = [False] * len(shards) if anew else of_each(shards, lambda i: shards[i].has_index())
+    have = [False] * len(shards) if anew else of_each(shards, lambda i: shards[i].has_index(kind))
     due = [(i, one) for i, one in enumerate(shards) if not have[i]]
     made: list[str] = []
     count = size = done = 0
@@ -93,7 +65,7 @@ def build(
         if executor is None:
             many = min(8, os.cpu_count() or 1)
             executor = stack.enter_context(ThreadPoolExecutor(many, "seqdata-index"))
-        under_way = [executor.submit(index_one, dataset, i, one) for i, one in due]
+        under_way = [executor.submit(index_one, dataset, i, one, kind) for i, one in due]
         stack.callback(_cancel, under_way)
         for future in as_completed(under_way):
             folder, samples, bytes_ = future.result(timeout=0)
@@ -127,11 +99,11 @@ def _cancel(futures: Sequence[Any]) -> None:
         future.cancel()
 
 
-def index_one(dataset: str, number: int, shard: Shard) -> tuple[str, int, int]:
+def index_one(dataset: str, number: int, shard: Shard, kind: FileKind) -> tuple[str, int, int]:
     """Make and keep the index of one shard; gives its folder, its samples and the shard's bytes."""
     place = Place(dataset=dataset, shard=number, file=shard.name)
     content = shard.content(place, ahead=True)
-    index = make_index(content, shard.name, place)
+    index = kind.make_index(content, shard.name, place, shard.neighbour)
     return shard.keep_index(index), len(index), index.bytes
 
 
@@ -143,28 +115,8 @@ def digest_of(view: NDArray[np.uint8]) -> str:
     return made.hexdigest()
 
 
-def _members(
-    extension: str, one: Collected, sums: NDArray[np.uint32], firsts: NDArray[np.int64] | None
-) -> Members:
-    flac = any(head.kind == "flac" for head in one.heads)
-    numbers = one.whole and last_part(extension) in NUMBERS
-    return Members(
-        begins=np.array(one.begins, dtype=np.int64),
-        sizes=np.array(one.sizes, dtype=np.int64),
-        sums=sums,
-        firsts=firsts,
-        heads=tuple(one.heads),
-        codes=np.array(one.codes, dtype=np.uint16) if one.heads else None,
-        numbers=np.array(one.numbers, dtype=np.int64) if flac or numbers else None,
-    )
-
-
 Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Where values begin, -1 where there are none, and their bytes."""
-
-
-def _places(one: Collected) -> Places:
-    return np.array(one.begins, dtype=np.int64), np.array(one.sizes, dtype=np.int64)
 
 
 def sums_of(
@@ -224,15 +176,18 @@ def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 
-def index_facts(dataset: str, shards: Sequence[Shard], made: Sequence[str]) -> dict[str, Any]:
+def index_facts(
+    dataset: str, shards: Sequence[Shard], made: Sequence[str], kind: FileKind
+) -> dict[str, Any]:
     """Give facts about the indexes of shards.
 
     Args:
         dataset: The location, for errors.
         shards: The tar files; all have an index.
         made: The folders of the indexes that were just made.
+        kind: Of the files.
     """
-    indexes = of_each(shards, lambda i: shards[i].index(dataset, i))
+    indexes = of_each(shards, lambda i: shards[i].index(dataset, i, kind))
     return {
         "shards": len(shards),
         "indexed": len(made),

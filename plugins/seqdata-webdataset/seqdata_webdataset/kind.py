@@ -1,0 +1,163 @@
+"""Tar shards as a kind of files of the core's engine: their index, and the fields in it.
+
+Place in the flow: the backend opens locations with it. Reads: tar files. Makes: indexes, fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.backends import (
+    BLOCK,
+    IndexedField,
+    Members,
+    OpenedFiles,
+    Place,
+    ShardIndex,
+    checksum_algorithm,
+    digest_of,
+    ends_of,
+    sums_of,
+)
+from seqdata_webdataset.array_headers import is_dtype
+from seqdata_webdataset.decoders import decode
+from seqdata_webdataset.grouping import NUMBERS, Collected, group
+from seqdata_webdataset.member_names import last_part
+from seqdata_webdataset.members import extensions_of, heads_of, steps_of
+from seqdata_webdataset.schema import Schema, Wanted, fields_of
+from seqdata_webdataset.tar_headers import sum_is_right, walk
+
+SUFFIX = ".tar"
+
+
+@dataclass(frozen=True)
+class TarKind:
+    """Tar shards as the webdataset library writes them: a ``FileKind``.
+
+    Attributes:
+        schema: Extension -> what it holds; see ``open_webdataset``.
+        unsafe: Kinds of members that may run code.
+    """
+
+    schema: Schema | None = None
+    unsafe: frozenset[str] = frozenset()
+
+    name: ClassVar[str] = "webdataset"
+    identity: ClassVar[str] = ""
+    suffixes: ClassVar[tuple[str, ...]] = (SUFFIX,)
+    packed: ClassVar[tuple[str, ...]] = (
+        ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4",
+    )  # fmt: skip
+    is_nested: ClassVar[bool] = False
+    needs_command: ClassVar[bool] = True
+    item: ClassVar[str] = (
+        "samples, must hold one at least: files with a key and an extension, as 'utt-7.npy', not "
+        "in a hidden folder"
+    )
+
+    def make_index(
+        self, content: NDArray[np.uint8], name: str, place: Place, neighbour: object = None
+    ) -> ShardIndex:
+        """Return the index of a shard.
+
+        Raises:
+            DataError: If it is damaged, or cannot be read as samples.
+            UnsafeContentError: If a member is a link or a device.
+            LimitError: If it asks for more than a cap allows.
+        """
+        del neighbour
+        found = group(content, place)
+        using = checksum_algorithm()
+        places = [_places(one) for one in found.fields.values()]
+        sums = sums_of(content, places, using)
+        members = {
+            extension: _members(extension, one, *both)
+            for (extension, one), both in zip(found.fields.items(), sums, strict=True)
+        }
+        return ShardIndex(
+            shard=name, bytes=len(content), sha256=digest_of(content),
+            ends=ends_of(content, found.last), last=found.last, algorithm=using, block=BLOCK,
+            members=members, told={}, keys=np.frombuffer(bytes(found.keys), dtype=np.uint8),
+            key_ends=np.array(found.ends, dtype=np.int64),
+        )  # fmt: skip
+
+    def check(self, index: ShardIndex) -> None:
+        """Look at what an index that was read says of members.
+
+        Raises:
+            ValueError: If it cannot be true.
+        """
+        for members in index.members.values():
+            heads = heads_of(members)
+            for head in heads:
+                if head.kind != "bad" and not (
+                    is_dtype(head.descr) and head.width > 0 and min(head.shape, default=1) > 0
+                ):
+                    raise ValueError("its heads are not so")
+            flac = any(head.kind == "flac" for head in heads)
+            if flac and (members.numbers is None or bool((members.numbers < 0).any())):
+                raise ValueError("its numbers are not so")
+
+    def is_header(self, block: bytes) -> bool:
+        """Return whether a block may be a tar file's header."""
+        return sum_is_right(block)
+
+    def scan(self, content: NDArray[np.uint8], place: Place) -> None:
+        """Walk a shard's headers.
+
+        Raises:
+            DataError: If it is damaged.
+        """
+        for _ in walk(content, place):
+            pass  # only its errors count
+
+    def fields(self, opened: OpenedFiles) -> Sequence[IndexedField]:
+        """Return the fields of shards: the user's schema over what members' heads say.
+
+        Raises:
+            ConfigError: If the schema does not fit what is there.
+            DecodeError: If members of one extension hold different things.
+            UnsafeContentError: If an extension stands for code.
+        """
+        wanted = fields_of(extensions_of(opened), self.schema, opened.location, self.unsafe)
+        return [_field(opened, one) for one in wanted]
+
+
+def _field(opened: OpenedFiles, one: Wanted) -> IndexedField:
+    def decoded(raw: NDArray[np.uint8], shard: int, at: int, place: Place) -> NDArray[Any]:
+        members = opened.indexes[shard].members[one.extension]
+        head = None if members.codes is None else heads_of(members)[int(members.codes[at])]
+        return decode(one, raw, head, place)
+
+    hows = {"number": "values", "unsafe": "decode"}
+    return IndexedField(
+        name=one.name, member=one.extension, field=one.field, how=hows.get(one.how, one.how),
+        lengths=None if one.field.axis is None else steps_of(opened, one), decode=decoded,
+        is_named=one.chosen, advice=f"read it as bytes with `schema`={{{one.name!r}: bytes}}",
+    )  # fmt: skip
+
+
+def _members(
+    extension: str, one: Collected, sums: NDArray[np.uint32], firsts: NDArray[np.int64] | None
+) -> Members:
+    flac = any(head.kind == "flac" for head in one.heads)
+    numbers = one.whole and last_part(extension) in NUMBERS
+    begins, sizes = _places(one)
+    return Members(
+        begins=begins,
+        sizes=sizes,
+        sums=sums,
+        firsts=firsts,
+        heads=tuple(map(asdict, one.heads)),
+        codes=np.array(one.codes, dtype=np.uint16) if one.heads else None,
+        numbers=np.array(one.numbers, dtype=np.int64) if flac or numbers else None,
+    )
+
+
+def _places(one: Collected) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.array(one.begins, dtype=np.int64), np.array(one.sizes, dtype=np.int64)

@@ -1,0 +1,94 @@
+"""What the members of each extension are, over all shards, and how long.
+
+Place in the flow: opening asks for the fields of shards. Reads: indexes. Makes: facts of members.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.backends import Field, Members, OpenedFiles, field_width
+from seqdata.errors import DecodeError
+from seqdata_webdataset.array_headers import Head
+from seqdata_webdataset.schema import Extension, Wanted
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def heads_of(members: Members) -> tuple[Head, ...]:
+    """Return what members hold.
+
+    Raises:
+        ValueError, KeyError, TypeError: If their index tells it wrong.
+    """
+    return tuple(
+        _head(
+            str(one["kind"]), str(one["descr"]), tuple(map(int, one["shape"])),
+            bool(one["scalar"]), bool(one["fortran"]),
+        )
+        for one in members.heads
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _head(kind: str, descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool) -> Head:
+    return Head(kind, descr, shape, scalar, fortran)
+
+
+def extensions_of(opened: OpenedFiles) -> list[Extension]:
+    """Return what there is in shards, extension by extension, in the order in which it is met."""
+    names = dict.fromkeys(name for index in opened.indexes for name in index.members)
+    return [_extension(opened, name) for name in names]
+
+
+def _extension(opened: OpenedFiles, name: str) -> Extension:
+    having = [(i, one.members[name]) for i, one in enumerate(opened.indexes) if name in one.members]
+    heads = dict.fromkeys(head for _, one in having for head in heads_of(one))
+    shard, first = having[0]
+    place = opened.place(shard, first, name, None)
+    for i, one in having:
+        for code, head in enumerate(heads_of(one)):
+            if head.kind == "bad" and one.codes is not None:
+                place = opened.place(i, one, name, int(np.flatnonzero(one.codes == code)[0]))
+    told = opened.indexes[shard].told.get(name)
+    return Extension(
+        name, tuple(heads), all(one.numbers is not None for _, one in having) and not heads, place,
+        None if told is None else (told[0], Field(*told[1:])),
+    )  # fmt: skip
+
+
+def steps_of(opened: OpenedFiles, one: Wanted) -> NDArray[np.int64] | None:
+    """Return the timesteps of each sequence, int64; None where members must be decoded.
+
+    Raises:
+        DecodeError: If a member holds a part of a timestep.
+    """
+    having = [index.members.get(one.extension) for index in opened.indexes]
+    there = [members for members in having if members is not None]
+    if any(members.heads for members in there):
+        counts = [_steps(members) for members in there if members.codes is not None]
+        return np.concatenate([_NONE, *counts])
+    if one.how != "place":
+        return None
+    width = field_width(one.field)
+    sizes = np.concatenate([_NONE, *(members.sizes for members in there)])
+    if len(sizes) and int(odd := (sizes % width != 0).argmax()) >= 0 and sizes[odd] % width:
+        raise opened.place_of(int(odd), one.extension, one.name).error(
+            DecodeError,
+            f"has {sizes[odd]} bytes, must have a multiple of {width} for timesteps of "
+            f"{one.field.dtype} {list(one.field.shape)}; correct `schema`",
+        )
+    return sizes // width
+
+
+def _steps(members: Members) -> NDArray[np.int64]:
+    heads = heads_of(members)
+    if any(head.kind == "flac" for head in heads) and members.numbers is not None:
+        return members.numbers
+    widths = np.array([head.width for head in heads], dtype=np.int64)
+    codes = np.zeros(len(members.sizes), np.uint16) if members.codes is None else members.codes
+    steps: NDArray[np.int64] = members.sizes // widths[codes]
+    return steps

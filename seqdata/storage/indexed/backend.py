@@ -1,0 +1,125 @@
+"""A format as a backend: it opens, makes indexes, and compares every byte.
+
+Place in the flow: ``open_store`` is given one, or finds it by a suffix. Reads: locations. Makes:
+stores, indexes, reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from seqdata.storage.indexed.auditing import audit
+from seqdata.storage.indexed.finding import Location, find_shards, text_of
+from seqdata.storage.indexed.format_kind import FormatKind
+from seqdata.storage.indexed.formats import FileFormat
+from seqdata.storage.indexed.indexing import build, index_facts
+from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.opening import open_files
+from seqdata.storage.indexed.store import IndexedStore
+from seqdata.storage.integrity.audit import Report
+from seqdata.storage.remote.options import Remote, remote_of
+from seqdata.storage.remote.urls import shown
+from seqdata.storage.writing.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class FormatBackend:
+    """An opener of files of a format.
+
+    Attributes:
+        format: What says where values lie.
+
+    Examples:
+        >>> backend = FormatBackend(my_format)  # doctest: +SKIP
+        >>> store = backend("recordings/")  # doctest: +SKIP
+    """
+
+    format: FileFormat
+
+    def __call__(
+        self,
+        location: Location,
+        *,
+        verify: str | None = None,
+        index: str | None = None,
+        remote: str | Remote | None = None,
+        keys: str = "unique",
+        progress: bool | None = None,
+    ) -> IndexedStore:
+        """Open files; those without an index are read once for it, with a progress bar.
+
+        Args:
+            location: A file, a folder (with those below it), a glob, braces (``x-{00..17}.bin``),
+                a URL, or a list of these.
+            verify: When checksums are compared: ``"first_read"`` (None), ``"always"``, ``"off"``.
+            index: ``"build"`` says what is done anyhow.
+            remote: How URLs are read: ``"cache"`` (None), ``"ranges"``, or a ``Remote``.
+            keys: ``unique``: an id is there once; ``by_shard``: once in each file, and ids are
+                ``file/id``.
+            progress: Whether to show bars; None: where standard error is a terminal.
+
+        Raises:
+            ConfigError: If the location means nothing, or an argument is invalid.
+            DataError: If a file is not there, damaged, or not of the format.
+        """
+        return open_files(
+            location, FormatKind(self.format), verify=verify, index=index, keys=keys,
+            remote=remote, progress=progress,
+        )  # fmt: skip
+
+    def build_index(
+        self,
+        location: Location,
+        *,
+        anew: bool = False,
+        executor: Executor | None = None,
+        progress: bool | None = None,
+    ) -> Mapping[str, Any]:
+        """Make the index of files that have none, or of all; see ``protocols.Indexing``."""
+        return index_files(
+            location, FormatKind(self.format), anew=anew, executor=executor, progress=progress
+        )
+
+    def audit(
+        self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
+    ) -> tuple[int, Iterator[Report]]:
+        """Compare every byte; see ``protocols.Auditing``."""
+        kind = FormatKind(self.format)
+        return audit(text_of(location, kind), kind, shard=shard, repair=repair, told=told)
+
+
+def index_files(
+    location: Location,
+    kind: FileKind,
+    *,
+    anew: bool = False,
+    executor: Executor | None = None,
+    progress: bool | Progress | None = None,
+    remote: str | Remote | None = None,
+) -> dict[str, Any]:
+    """Make the index of files: what is where, with checksums.
+
+    Args:
+        location: A file, a folder of them, a glob, braces, or a list of these.
+        kind: What they are.
+        anew: Whether to make those again that are there.
+        executor: Where files are read; None: some threads.
+        progress: Whether to show a bar; None: where standard error is a terminal. Or a function
+            that is told (sequences, bytes).
+        remote: How URLs are reached; None: as the transport is set up.
+
+    Returns:
+        ``shards``, ``indexed`` (now), ``sequences``, ``bytes`` (of all files), ``folders``.
+
+    Raises:
+        ConfigError: If the location means nothing.
+        DataError: If a file is not there, damaged, or not of the kind.
+    """
+    text = text_of(location, kind)
+    shards = find_shards(text, kind, remote_of(remote))
+    where = shown(text)
+    folders = build(where, shards, kind, anew=anew, executor=executor, progress=progress)
+    return index_facts(where, shards, folders, kind)

@@ -1,0 +1,89 @@
+"""Braces in locations, as a shell expands them: ``x-{000..017}.tar``, ``{train,val}``.
+
+Place in the flow: finding files. Makes: texts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+_NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
+_LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
+
+
+def expand(text: str) -> Iterator[str]:
+    """Yield what braces mean, one by one.
+
+    Raises:
+        ValueError: If one has no partner.
+
+    Examples:
+        >>> list(expand("x-{08..10}.{a,b{1,2}}"))[:4]
+        ['x-08.a', 'x-08.b1', 'x-08.b2', 'x-09.a']
+    """
+    begin = text.find("{")
+    if begin < 0:
+        if "}" in text:
+            raise ValueError("a closing brace without its partner")
+        yield text
+        return
+    if "}" in text[:begin]:
+        raise ValueError("a closing brace without its partner")
+    end = _partner(text, begin)
+    for choice in _choices(text[begin + 1 : end]):
+        for rest in expand(text[end + 1 :]):
+            yield text[:begin] + choice + rest
+
+
+def count_most(text: str) -> int:
+    """Return how many texts braces mean at most, without making them."""
+    ranges = [abs(int(last) - int(first)) + 1 for first, last, _ in _NUMBERS.findall(text)]
+    choices = [one.count(",") + 1 for one in text.split("{")[1:]]
+    return math.prod(ranges) * math.prod(choices)
+
+
+def _partner(text: str, begin: int) -> int:
+    depth = 0
+    for at in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if not depth:
+            return at
+    raise ValueError("an opening brace without its partner")
+
+
+def _choices(inside: str) -> Iterator[str]:
+    if found := _NUMBERS.fullmatch(inside):
+        first, last = int(found[1]), int(found[2])
+        padded = any(re.match(r"-?0\d", one) for one in found.groups()[:2])
+        width = max(len(found[1]), len(found[2])) if padded else 0
+        for number in _range(first, last, found[3]):
+            yield f"{number:0{width}d}"
+        return
+    if found := _LETTERS.fullmatch(inside):
+        yield from map(chr, _range(ord(found[1]), ord(found[2]), found[3]))
+        return
+    parts = _parts(inside)
+    if len(parts) == 1:  # nothing to choose from: the braces are part of the name
+        yield from (f"{{{one}}}" for one in expand(inside))
+        return
+    for part in parts:
+        yield from expand(part)
+
+
+def _range(first: int, last: int, step: str | None) -> range:
+    size = abs(int(step or 1)) or 1
+    return range(first, last + 1, size) if first <= last else range(first, last - 1, -size)
+
+
+def _parts(inside: str) -> list[str]:
+    """Split at commas that are in no braces of their own."""
+    parts, depth = [""], 0
+    for letter in inside:
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts

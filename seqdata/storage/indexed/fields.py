@@ -1,0 +1,277 @@
+"""From the indexes of files to the sources of a store's fields.
+
+Place in the flow: opening makes it, the store reads by it. Reads: indexes, mapped files. Makes:
+lengths, sources, checks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DataError, DecodeError
+from seqdata.protocols import Field
+from seqdata.storage.columns import Layout, Source
+from seqdata.storage.data_location import quoted
+from seqdata.storage.extents import ShardExtents
+from seqdata.storage.indexed.decoded import DecodedValues
+from seqdata.storage.indexed.kept_values import KeptValues
+from seqdata.storage.indexed.kinds import IndexedField
+from seqdata.storage.indexed.lengths import OpenedFiles, axes_of_fields
+from seqdata.storage.indexed.shard_index import Members, ShardIndex
+from seqdata.storage.integrity.verified_bitmap import SharedBits
+from seqdata.storage.integrity.verify import Checks
+from seqdata.storage.lengths import narrow
+from seqdata.storage.remote.copy_repair import Look, Mending
+from seqdata.storage.text_source import TextSource
+
+Survey = Callable[[IndexedField, Callable[[int], DecodedValues], list[int]], NDArray[np.int64]]
+"""Returns the timesteps of a field that must be decoded for it, of files with so many sequences."""
+FieldSource = KeptValues | Source | TextSource | DecodedValues
+_NONE = np.empty(0, dtype=np.int64)
+_RAW = Field("bytes", (), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StoreFields:
+    """What a store consists of.
+
+    Attributes:
+        fields: Name -> field.
+        layout: Where sequences lie, with lengths.
+        sources: Field -> its source; empty where files are asked for one by one.
+        part: Returns field -> its source of one file: of its number, its bytes, the fields that
+            are wanted (None: all), and what brings the bytes again that came by ranges (None: they
+            came otherwise), which were found right by nobody yet.
+        ids: Of the sequences.
+        indexes: Of the files.
+        verify: When checksums are compared.
+        bits: Those that say what was found right, for first_read.
+    """
+
+    fields: Mapping[str, Field]
+    layout: Layout
+    sources: Mapping[str, FieldSource]
+    part: Callable[
+        [int, NDArray[np.uint8], Iterable[str] | None, Look | None], Mapping[str, FieldSource]
+    ]
+    ids: TextSource
+    indexes: Sequence[ShardIndex]
+    verify: str
+    bits: SharedBits | None
+
+
+def store_fields(
+    opened: OpenedFiles,
+    wanted: Sequence[IndexedField],
+    bits: SharedBits | None,
+    survey: Survey,
+    digest: str,
+) -> StoreFields:
+    """Return the sources of all fields.
+
+    Args:
+        opened: The files.
+        wanted: The fields.
+        bits: Those of the process that sent the store here.
+        survey: Counts timesteps where values must be decoded for it.
+        digest: What the bits are about.
+
+    Raises:
+        DecodeError: If a sequence has no value of a field, or lengths do not go together.
+    """
+    extents = {one.member: _extents(opened, one.member) for one in wanted}
+    checks, bits = _checks(opened, list(extents), bits, digest)
+    bare = Layout(opened.location, opened.names, opened.starts, {}, opened.file_of, _keys(opened))
+    counts = [len(index) for index in opened.indexes]
+
+    def counted(one: IndexedField) -> NDArray[np.int64]:
+        def alone(shard: int) -> DecodedValues:
+            mine = extents[one.member][shard]
+            few = _alone(opened, bare, shard, opened.hold(shard, mine))
+            return _decoded(*few, one, [mine], _checks_of(checks, shard), shard)
+
+        return survey(one, alone, counts) if one.lengths is None else one.lengths
+
+    lengths = {one.name: counted(one) for one in wanted if one.field.axis is not None}
+    fields, lengths_of = axes_of_fields(opened, wanted, lengths, bare)
+    layout = replace(bare, lengths_of={axis: narrow(one) for axis, one in lengths_of.items()})
+    by_name = {one.name: replace(one, field=fields[one.name]) for one in wanted}
+    sources: dict[str, FieldSource] = {}
+    if opened.content is not None:
+        sources = {
+            one.name: _source(opened, layout, one, extents[one.member], checks, 0)
+            for one in by_name.values()
+        }
+
+    def part(
+        shard: int, content: NDArray[np.uint8], names: Iterable[str] | None, again: Look | None
+    ) -> Mapping[str, FieldSource]:
+        few, where = _alone(opened, layout, shard, content, again)
+        mine = _checks_of(checks, shard)
+        if again is not None:  # whatever the bits say
+            mine = {member: replace(one, bits=None) for member, one in mine.items()}
+        asked = [by_name[name] for name in (by_name if names is None else names)]
+        here = {one.name: [extents[one.member][shard]] for one in asked}
+        return {n: _source(few, where, by_name[n], one, mine, shard) for n, one in here.items()}
+
+    return StoreFields(
+        fields=fields, layout=layout, sources=sources, part=part, ids=opened.ids,
+        indexes=opened.indexes, verify=opened.verify, bits=bits,
+    )  # fmt: skip
+
+
+def _alone(
+    opened: OpenedFiles,
+    layout: Layout,
+    shard: int,
+    content: NDArray[np.uint8],
+    look: Look | None = None,
+) -> tuple[OpenedFiles, Layout]:
+    """Return one file as if it were all; errors count as before."""
+    look = look or partial(opened.mend, shard, content)
+    first, stop = opened.starts[shard : shard + 2]
+    place, key_of = opened.file_of(shard), layout.key_of
+    few = replace(
+        opened, names=opened.names[shard : shard + 1], indexes=opened.indexes[shard : shard + 1],
+        content=(content,), starts=[0, stop - first], file_of=lambda _: place,
+    )  # fmt: skip
+    lengths_of = {axis: one[first:stop] for axis, one in layout.lengths_of.items()}
+    where = replace(
+        layout, shards=few.names, starts=few.starts, lengths_of=lengths_of, first=first,
+        file_of=few.file_of, mend=Mending([look]),
+        key_of=None if key_of is None else lambda number: key_of(first + number),
+    )  # fmt: skip
+    return few, where
+
+
+def _checks_of(checks: Mapping[str, Checks], shard: int) -> dict[str, Checks]:
+    return {
+        name: replace(
+            one, sums=(one.sums[shard],), firsts=(one.firsts[shard],),
+            files=(one.files[shard],), begins=(one.begins[shard],),
+        )
+        for name, one in checks.items()
+    }  # fmt: skip
+
+
+def _keys(opened: OpenedFiles) -> Callable[[int], str | None]:
+    def key_of(number: int) -> str | None:
+        try:
+            return str(opened.ids.take([number])[0]) if opened.ids.is_there(number) else None
+        except DataError:  # an error is being made already, about more than its name
+            return None
+
+    return key_of
+
+
+def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
+    """Return where the values of a field lie.
+
+    Raises:
+        DecodeError: If a sequence has none.
+    """
+    extents: list[ShardExtents] = []
+    for i, index in enumerate(opened.indexes):
+        one = index.members.get(member)
+        missing = np.ones(len(index), dtype=bool) if one is None else one.begins < 0
+        if missing.any() and (one is None or one.values is None):
+            number = opened.starts[i] + int(np.argmax(missing))
+            key = opened.ids.take([number])[0]
+            raise replace(opened.file_of(i), sequence=number, key=key).error(
+                DecodeError,
+                f"has no member of extension {quoted(member)} ({int(missing.sum())} samples of "
+                "the shard have none), must have one as the others; leave the extension out with "
+                f"`schema`={{{member!r}: None}}, or write the shard again",
+            )
+        extents.append((_NONE, _NONE) if one is None else one.extents)
+    return extents
+
+
+def _checks(
+    opened: OpenedFiles, members: Sequence[str], bits: SharedBits | None, digest: str
+) -> tuple[dict[str, Checks], SharedBits | None]:
+    """Return what each field's values are verified by, and the bits of all."""
+    if opened.verify == "off":
+        return {}, None
+    checks: dict[str, Checks] = {}
+    count, first = 0, opened.indexes[0]
+    for member in members:
+        having = [index.members.get(member) for index in opened.indexes]
+        sums = [np.empty(0, np.uint32) if one is None else one.sums for one in having]
+        firsts = [None if one is None else one.firsts for one in having]
+        edges = [count, *itertools.accumulate(map(len, sums), initial=count)][1:]
+        checks[member] = Checks(
+            first.algorithm, first.block, tuple(sums), tuple(firsts),
+            tuple(f"index of {name}" for name in opened.names), None, tuple(edges[:-1]), None,
+        )  # fmt: skip
+        count = edges[-1]
+    if opened.verify == "always":
+        return checks, None
+    if bits is None or (bits.count, bits.of) != (count, digest):
+        bits = SharedBits(count, digest)
+    return {name: replace(one, bits=bits.buffer) for name, one in checks.items()}, bits
+
+
+def _source(
+    opened: OpenedFiles,
+    layout: Layout,
+    one: IndexedField,
+    extents: Sequence[ShardExtents],
+    checks: Mapping[str, Checks],
+    first: int,
+) -> FieldSource:
+    found, files = checks.get(one.member), opened.content or ()
+    if one.how == "place":
+        return Source.over(one.name, one.field, layout, files, extents, found)
+    if one.how == "decode":
+        return _decoded(opened, layout, one, extents, checks, first)
+    about = one.field if one.how == "text" else _RAW
+    raw = TextSource.over(one.name, about, layout, files, extents, found, [0] * len(files))
+    if one.how == "text":
+        return raw if one.advice is None else replace(raw, advice=one.advice)
+    having = [index.members.get(one.member) for index in opened.indexes]
+    values = [_kept(members) for members in having if members is not None]
+    return KeptValues.of(one.name, one.field, layout, values, raw)
+
+
+def _kept(members: Members) -> NDArray[Any]:
+    if members.values is not None:
+        return members.values
+    return _NONE if members.numbers is None else members.numbers
+
+
+def _decoded(
+    opened: OpenedFiles,
+    layout: Layout,
+    one: IndexedField,
+    extents: Sequence[ShardExtents],
+    checks: Mapping[str, Checks],
+    first: int,
+) -> DecodedValues:
+    """Return the source of a field that is decoded; ``first`` is the first file's number."""
+    files = opened.content or ()
+    raw = TextSource.over(
+        one.name, _RAW, layout, files, extents, checks.get(one.member), [0] * len(files)
+    )
+    return DecodedValues(one, raw, first)
+
+
+def starts_of(indexes: Sequence[ShardIndex]) -> list[int]:
+    """Return file -> its first sequence; one more than files."""
+    return [0, *itertools.accumulate(map(len, indexes))]
+
+
+def ids_of(location: str, indexes: Sequence[ShardIndex], names: Sequence[str]) -> TextSource:
+    """Return the ids of all sequences, from the indexes."""
+    layout = Layout(location, names, starts_of(indexes), {})
+    return TextSource.of(
+        "__key__", Field("str", (), None), layout, [one.keys for one in indexes],
+        [one.key_ends for one in indexes],
+    )  # fmt: skip

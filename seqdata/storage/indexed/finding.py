@@ -1,0 +1,231 @@
+"""From a location to the files that it means: a file, a folder, a glob, a list, braces, URLs.
+
+Place in the flow: the first step of opening and of indexing. Reads: names. Makes: files.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from seqdata.errors import (
+    ConfigError,
+    FingerprintMismatch,
+    IncompleteDatasetError,
+    MissingShardError,
+    UnsafeContentError,
+)
+from seqdata.storage.data_location import Place
+from seqdata.storage.indexed.braces import count_most, expand
+from seqdata.storage.indexed.files import listed, names_in
+from seqdata.storage.indexed.keeping import FOLDER
+from seqdata.storage.indexed.keeping import SUFFIX as INDEX
+from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.listing import LIST, Listed, load_list
+from seqdata.storage.indexed.remote_shards import find_remote
+from seqdata.storage.indexed.shards import LocalShard, Shard
+from seqdata.storage.local_files import local_path
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import is_remote, shown
+from seqdata.storage.writing.writer_lock import ASIDE
+
+Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+JOINED = "::"
+MAX_SHARDS = 1 << 20
+_MANY = 1024  # URLs that are asked for without a first look
+
+
+def text_of(location: Location, kind: FileKind) -> str:
+    """Return a location as one text, which means the same again, from any folder.
+
+    Raises:
+        ConfigError: If it is no path and no list of them.
+    """
+    if isinstance(location, str | os.PathLike):
+        return JOINED.join(map(_from_root, os.fspath(location).split(JOINED)))
+    parts = list(location) if isinstance(location, Sequence) else []
+    if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
+        raise ConfigError(
+            f"{kind.name}: location is {location!r}, must be a path or a list of paths of files"
+        )
+    return JOINED.join(_from_root(os.fspath(part)) for part in parts)
+
+
+def _from_root(part: str) -> str:
+    """Return a path with the folder that it is relative to; a URL or program as it is."""
+    if not part or "://" in part or _is_program(part):
+        return part
+    if part.startswith("{"):  # the folder may be in the braces
+        return JOINED.join(str(local_path(one)) for one in _expanded(part, part, "store"))
+    return str(local_path(part))
+
+
+def _is_program(part: str) -> bool:
+    return part.startswith(("pipe:", "|")) or part.endswith("|")
+
+
+def find_shards(
+    location: str, kind: FileKind, remote: Remote | None = None, *, there: bool = False
+) -> list[Shard]:
+    """Return the files that a location means, in its order; of a folder by name.
+
+    Args:
+        location: A file, a folder, a glob, braces (``x-{000..017}.tar``), or several, joined by
+            ``::``; paths or URLs.
+        kind: Of the files.
+        remote: How URLs are read; None: through the cache.
+        there: Whether to refuse a local file that is not there, and braces of very many URLs
+            whose first is not: before all the others are looked for.
+
+    Raises:
+        ConfigError: If it means none, or one of them twice.
+        UnsafeContentError: If it would run a program.
+        IncompleteDatasetError: If a folder's writing was never finished.
+        MissingShardError: If there is an index in a folder, but not its file.
+        CorruptShardError: If the list of a folder's files is damaged.
+    """
+    found: list[Shard] = []
+    parts = location.split(JOINED)
+    for part in filter(_is_program, parts):  # before any of them is looked for
+        raise UnsafeContentError(
+            f"{kind.name}: {part!r} would run a program, must be a path; run it yourself and open "
+            "the file that it makes"
+        )
+    for part in parts:
+        probed = not (there and "{" in part and count_most(part) > _MANY)
+        for one in _expanded(part, location, kind.name):
+            _refuse_packed(one, kind)
+            if is_remote(one):
+                shards: Sequence[Shard] = find_remote(one, remote or Remote(), kind.suffixes)
+                if not probed:
+                    shards[0].look(Place(dataset=shown(location), shard=0, file=shards[0].name))
+                    probed = True
+                found.extend(shards)
+                continue
+            for each in _local(local_path(one), kind):
+                found.append(each)
+                if there and not local_path(one).is_dir():
+                    file = Place(dataset=shown(location), shard=len(found) - 1, file=each.name)
+                    each.look(file)
+    found = _with_lists(found)
+    seen = set[tuple[str, str]]()
+    for shard in found:
+        if (shard.folder, shard.name) in seen:
+            raise ConfigError(
+                f"{kind.name}: {shown(location)!r} names {shard.name} twice, must name it once"
+            )
+        seen.add((shard.folder, shard.name))
+    return found
+
+
+def _refuse_packed(one: str, kind: FileKind) -> None:
+    name = shown(one)
+    if name.endswith(kind.packed):
+        raise ConfigError(
+            f"{name.rpartition('/')[2]}: is compressed, must be a plain {kind.suffixes[0][1:]} "
+            "file, of which parts can be read; unpack it once, e.g. with gunzip"
+        )
+
+
+def _local(path: Path, kind: FileKind) -> list[LocalShard]:
+    """Return the local files that a path means, which may be a glob."""
+    if path.is_dir():
+        return _in_folder(path, kind)
+    if path.exists() or not glob.has_magic(str(path)):
+        return [LocalShard.at(path)]
+    names = sorted(one for one in glob.glob(str(path), recursive=True) if os.path.isfile(one))
+    found = [LocalShard.at(Path(one)) for one in names if one.lower().endswith(kind.suffixes)]
+    if not found:
+        raise ConfigError(
+            f"{path}: means no file that ends with {listed(kind.suffixes)}, must mean one at "
+            "least; check the path"
+        )
+    return found
+
+
+def _expanded(part: str, location: str, kind: str) -> Iterator[str]:
+    """Yield what braces mean, one by one: they may mean very many."""
+    if "{" not in part:
+        yield part
+        return
+    if count_most(part) > MAX_SHARDS:
+        raise ConfigError(
+            f"{kind}: {shown(location)!r} means more than {MAX_SHARDS} shards, must mean at "
+            "most so many; check the braces"
+        )
+    try:
+        yield from expand(part)
+    except ValueError as error:  # unbalanced
+        raise ConfigError(
+            f"{kind}: {shown(location)!r} has braces without their ends, must have both; e.g. "
+            "'x-{000..017}.tar'"
+        ) from error
+
+
+def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
+    """Return files with what the lists of their folders say of them."""
+    lists: dict[str, Mapping[str, Listed]] = {}
+    made = []
+    for shard in shards:
+        if shard.folder not in lists:
+            raw = shard.list_of_folder()
+            lists[shard.folder] = {} if raw is None else load_list(raw, shard.folder)
+        known = lists[shard.folder]
+        made.append(shard.with_listed(known.get(shard.name)) if known else shard)
+    return made
+
+
+def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
+    names = names_in(folder)
+    begun = any(name.startswith(ASIDE) for name in names)
+    if begun and not (folder / FOLDER / LIST).is_file():
+        raise Place(dataset=str(folder), file=LIST).error(
+            IncompleteDatasetError,
+            "was never finished writing, must be; the same call goes on with it, or remove the "
+            "folder '.seqdata-tmp-…' in it",
+        )
+    names = list(_below(folder)) if kind.is_nested else names
+    shards = {
+        name: LocalShard(folder, name) for name in names if name.lower().endswith(kind.suffixes)
+    }
+    if not shards:
+        raise ConfigError(
+            f"{folder}: holds no file that ends with {listed(kind.suffixes)}, must hold one at "
+            "least; check the path"
+        )
+    raw = next(iter(shards.values())).list_of_folder()
+    if raw is not None:
+        due = list(load_list(raw, str(folder)))
+        for name in shards.keys() - set(due):
+            raise Place(dataset=str(folder), file=name).error(
+                FingerprintMismatch,
+                "is in the folder but not in the list of its shards, must be in both; move it to "
+                "a folder of its own",
+            )
+        return [LocalShard(folder, name) for name in due]  # one that is gone is told at opening
+    _refuse_gone(folder, shards, kind)
+    return list(shards.values())
+
+
+def _below(folder: Path) -> Iterator[str]:
+    """Yield the paths of all files below a folder, in order; what is hidden is left out."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name[0] != "." and name != FOLDER)
+        inside = os.path.relpath(root, folder)
+        for name in sorted(names):
+            if name[0] != ".":
+                yield name if inside == "." else f"{inside}/{name}"
+
+
+def _refuse_gone(folder: Path, shards: Mapping[str, LocalShard], kind: FileKind) -> None:
+    """Refuse a folder in which there is an index of a file that is gone."""
+    indexes = names_in(folder / FOLDER) if (folder / FOLDER).is_dir() else []
+    for name in (one.removesuffix(INDEX) for one in indexes if one.endswith(INDEX)):
+        if name not in shards and name.lower().endswith(kind.suffixes):
+            raise Place(dataset=str(folder), file=name).error(
+                MissingShardError,
+                f"is not there but its index is ({FOLDER}/{name}{INDEX}), must be; restore it, or "
+                "remove its index",
+            )

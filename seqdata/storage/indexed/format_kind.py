@@ -1,0 +1,397 @@
+"""A user's format as a kind of files of the engine: what it says is compared before it is believed.
+
+Place in the flow: between a ``FileFormat`` and the engine. Reads: files. Makes: indexes, fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DataError, DecodeError, PluginError, SeqDataError
+from seqdata.protocols import Field
+from seqdata.storage.data_location import Place
+from seqdata.storage.fields import MAX_WIDTH, NUMBERS, TEXTS
+from seqdata.storage.indexed.checked import ENDS
+from seqdata.storage.indexed.formats import Extents, FileFormat, FileIndex
+from seqdata.storage.indexed.indexing import digest_of, sums_of
+from seqdata.storage.indexed.kinds import Decode, IndexedField, Neighbour
+from seqdata.storage.indexed.lengths import OpenedFiles
+from seqdata.storage.indexed.reading_files import FileReader
+from seqdata.storage.indexed.shard_index import Members, ShardIndex, check, ends_of
+from seqdata.storage.integrity.checksums import BLOCK, algorithm
+
+_DECODER = "decode"
+
+
+@dataclass(frozen=True)
+class FormatKind:
+    """A ``FileFormat`` as a ``FileKind``.
+
+    Attributes:
+        format: The user's.
+    """
+
+    format: FileFormat
+
+    @property
+    def name(self) -> str:
+        """What messages call it: its class, in small letters."""
+        return type(self.format).__name__.lower()
+
+    @property
+    def identity(self) -> str:
+        """The class, what it was made with, and its version."""
+        kind = type(self.format)
+        mine: Any = self.format
+        known = dataclasses.fields(mine) if dataclasses.is_dataclass(mine) else ()
+        named = [one.name for one in known] or list(getattr(mine, "__dict__", ()))
+        state = {name: getattr(mine, name) for name in named}
+        said = ", ".join(f"{name}={value!r}" for name, value in sorted(state.items()))
+        version = getattr(self.format, "version", 1)
+        return f"{kind.__module__}:{kind.__qualname__}({said}) version {version}"
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """What names of such files end with."""
+        return tuple(self.format.suffixes)
+
+    @property
+    def packed(self) -> tuple[str, ...]:
+        """What names of compressed ones end with."""
+        ends = (".gz", ".bz2", ".xz", ".zst", ".lz4")
+        return tuple(suffix + end for suffix in self.suffixes for end in ends)
+
+    @property
+    def is_nested(self) -> bool:
+        """Folders below a folder are looked through, too."""
+        return True
+
+    @property
+    def needs_command(self) -> bool:
+        """Indexes are made when files are opened."""
+        return False
+
+    @property
+    def item(self) -> str:
+        """What files must hold."""
+        return "sequence, must hold one at least"
+
+    def make_index(
+        self,
+        content: NDArray[np.uint8],
+        name: str,
+        place: Place,
+        neighbour: Neighbour | None = None,
+    ) -> ShardIndex:
+        """Return the index of a file, with checksums of all values.
+
+        Raises:
+            DataError: If the file is damaged, or not of the format.
+            PluginError: If what the format says of it cannot be true.
+        """
+        found = self._asked(FileReader(name, content, place, neighbour), place)
+        count = _count(found, self._where(name))
+        fields = list(found.fields.items())
+        for field, one in fields:
+            _check(one, count, len(content), f"{self._where(name)}, field {field!r}")
+        extents = [(_begins(one), _sizes(one)) for _, one in fields]
+        using = algorithm()
+        sums = _sums(content, extents, using)
+        members = {
+            field: Members(
+                begins=both[0], sizes=both[1], sums=values, firsts=firsts,
+                heads=(self._head(one, f"{self._where(name)}, field {field!r}"),),
+                numbers=None if one.lengths is None else np.array(one.lengths, dtype=np.int64),
+                values=None if one.values is None else np.asarray(one.values, _native(one.dtype)),
+            )
+            for (field, one), both, (values, firsts) in zip(fields, extents, sums, strict=True)
+        }  # fmt: skip
+        keys, key_ends = _keys(found, count, name, place)
+        last = max(0, len(content) - ENDS)
+        return ShardIndex(
+            shard=name, bytes=len(content), sha256=digest_of(content),
+            ends=ends_of(content, last), last=last, algorithm=using, block=BLOCK,
+            members=members, told={}, keys=keys, key_ends=key_ends, kind=self.identity,
+        )  # fmt: skip
+
+    def check(self, index: ShardIndex) -> None:
+        """Look at what an index that was read says of fields.
+
+        Raises:
+            ValueError: If it cannot be true.
+        """
+        for members in index.members.values():
+            check(len(members.heads) == 1 and members.codes is None, "fields")
+            field, decoder = _field_of(members.heads[0]), members.heads[0]["decoder"]
+            check(field.dtype in (*NUMBERS, *TEXTS), "fields")
+            check(decoder is None or str(decoder).startswith(_DECODER), "decoders")
+            lengths = members.numbers
+            check(lengths is None or bool((lengths >= 0).all()), "lengths")
+
+    def is_header(self, block: bytes) -> bool:
+        """Any bytes may be of such a file."""
+        del block
+        return True
+
+    def scan(self, content: NDArray[np.uint8], place: Place) -> None:
+        """Nothing more is known of its structure than its index says."""
+        del content, place
+
+    def fields(self, opened: OpenedFiles) -> Sequence[IndexedField]:
+        """Return the fields of files, which must be alike in all of them.
+
+        Raises:
+            DecodeError: If they are not.
+        """
+        first = opened.indexes[0]
+        for i, index in enumerate(opened.indexes):
+            _check_alike(opened, i, index, first)
+        return [self._field(opened, name, first.members[name]) for name in first.members]
+
+    def _where(self, name: str) -> str:
+        return f"{type(self.format).__name__}.index({name!r})"
+
+    def _asked(self, file: FileReader, place: Place) -> FileIndex:
+        try:
+            found = self.format.index(file)
+        except SeqDataError:
+            raise
+        except (ValueError, KeyError, IndexError, EOFError, OverflowError) as error:
+            raise place.error(
+                DataError,
+                f"cannot be read by {type(self.format).__name__} ({type(error).__name__}: {error})"
+                ", must be a whole file of its format; restore it",
+            ) from error
+        if not isinstance(found, FileIndex) or not found.fields:
+            raise PluginError.at(
+                f"{self._where(file.name)}: must return a FileIndex with a field at least, but "
+                f"returned a {type(found).__name__}; tell its author"
+            )
+        return found
+
+    def _head(self, one: Extents, where: str) -> Mapping[str, Any]:
+        decoder = None if one.decoder is None else self._name_of(one.decoder, where)
+        return {
+            "dtype": one.dtype, "shape": list(one.shape), "axis": one.axis, "decoder": decoder,
+        }  # fmt: skip
+
+    def _name_of(self, decoder: object, where: str) -> str:
+        """Return the name under which the format has a decoder, so that an index can keep it."""
+        for name in dir(self.format):
+            if name.startswith(_DECODER) and getattr(self.format, name) == decoder:
+                return name
+        raise PluginError.at(
+            f"{where}: `decoder` must be a method of the format whose name begins with 'decode', "
+            f"but is {decoder!r}; tell its author"
+        )
+
+    def _field(self, opened: OpenedFiles, name: str, members: Members) -> IndexedField:
+        head = members.heads[0]
+        stored, field = str(head["dtype"]), _field_of(head)
+        how, decode = "place", None
+        if field.dtype in TEXTS:
+            how = "text"
+        elif head["decoder"] is not None or not _is_native(stored):
+            how, decode = "decode", self._decode(head, field)
+        if members.values is not None:
+            how = "values"
+        return IndexedField(
+            name=name, member=name, field=field, how=how, decode=decode,
+            lengths=None if field.axis is None else _lengths(opened, name, head),
+        )  # fmt: skip
+
+    def _decode(self, head: Mapping[str, Any], field: Field) -> Decode:
+        name, stored = head["decoder"], str(head["dtype"])
+        shape = (-1, *field.shape)
+
+        def swapped(raw: NDArray[np.uint8]) -> NDArray[Any]:
+            return np.frombuffer(raw.tobytes(), stored).astype(field.dtype).reshape(shape)
+
+        def decode(raw: NDArray[np.uint8], shard: int, at: int, place: Place) -> NDArray[Any]:
+            del shard, at
+            if name is None:
+                return swapped(raw)
+            try:
+                found = np.asarray(getattr(self.format, name)(raw.tobytes()))
+            except SeqDataError:
+                raise
+            except Exception as error:  # a decoder is the user's code, and so is what it raises
+                raise place.error(
+                    DecodeError,
+                    f"cannot be decoded by {type(self.format).__name__}.{name} "
+                    f"({type(error).__name__}: {error}), must be; restore the file",
+                ) from error
+            if field.axis is None:
+                found = found[None]
+            if found.dtype != np.dtype(field.dtype) or found.shape[1:] != field.shape:
+                raise place.error(
+                    DecodeError,
+                    f"is decoded by {type(self.format).__name__}.{name} to {found.dtype} "
+                    f"{list(found.shape[1:])}, must be {field.dtype} {list(field.shape)} per "
+                    "timestep; tell its author",
+                )
+            return np.ascontiguousarray(found)
+
+        return decode
+
+
+def _native(dtype: str) -> str:
+    """Return the name of a stored dtype when it is read."""
+    return dtype if dtype in TEXTS else np.dtype(dtype).name
+
+
+def _is_native(dtype: str) -> bool:
+    return np.dtype(dtype).isnative
+
+
+def _field_of(head: Mapping[str, Any]) -> Field:
+    axis = head["axis"]
+    shape = tuple(map(int, head["shape"]))
+    return Field(_native(str(head["dtype"])), shape, None if axis is None else str(axis))
+
+
+def _width(head: Mapping[str, Any]) -> int:
+    return int(np.dtype(str(head["dtype"])).itemsize * math.prod(head["shape"]))
+
+
+def _lengths(opened: OpenedFiles, name: str, head: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    having = [index.members[name] for index in opened.indexes]
+    if all(one.numbers is not None for one in having):
+        return np.concatenate([one.numbers for one in having if one.numbers is not None])
+    if head["decoder"] is not None:
+        return None
+    lengths: NDArray[np.int64] = np.concatenate([one.sizes for one in having]) // _width(head)
+    return lengths
+
+
+def _begins(one: Extents) -> NDArray[np.int64]:
+    begins = np.array(one.begins, dtype=np.int64)
+    return begins if one.values is None else np.maximum(begins, 0)  # kept without any bytes
+
+
+def _sizes(one: Extents) -> NDArray[np.int64]:
+    begins, ends = np.array(one.begins, dtype=np.int64), np.array(one.ends, dtype=np.int64)
+    sizes: NDArray[np.int64] = np.where(begins < 0, 0, ends - begins)
+    return sizes
+
+
+def _sums(
+    content: NDArray[np.uint8], extents: Sequence[tuple[NDArray[Any], NDArray[Any]]], using: str
+) -> list[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
+    """Return the checksums of fields, whose values may lie on one another."""
+    return [next(sums_of(content, [both], using)) for both in extents]
+
+
+def _count(found: FileIndex, where: str) -> int:
+    counts = {name: len(one.begins) for name, one in found.fields.items()}
+    if found.ids is not None:
+        counts["ids"] = len(found.ids)
+    if len(set(counts.values())) > 1:
+        raise PluginError.at(
+            f"{where}: fields and ids must be of equally many sequences, but are of {counts}; tell "
+            "its author"
+        )
+    return next(iter(counts.values()))
+
+
+def _check(one: Extents, count: int, size: int, where: str) -> None:
+    """Refuse what a format says of a field if it cannot be true.
+
+    Raises:
+        PluginError: If it cannot.
+    """
+    begins, ends = np.asarray(one.begins), np.asarray(one.ends)
+    try:
+        dtype = _native(one.dtype)
+    except TypeError:
+        dtype = ""
+    if dtype not in (*NUMBERS, *TEXTS):
+        raise _wrong(where, f"`dtype` must be one of {', '.join((*NUMBERS, *TEXTS))}", one.dtype)
+    if begins.dtype.kind not in "iu" or begins.shape != (count,) or ends.shape != (count,):
+        said = f"{begins.dtype} {list(begins.shape)} and {list(ends.shape)}"
+        raise _wrong(where, f"`begins` and `ends` must be integers ({count},)", said)
+    outside = (begins < -1) | ((begins >= 0) & ((ends < begins) | (ends > size)))
+    if outside.any():
+        at = int(np.argmax(outside))
+        raise _wrong(
+            where, f"extents must lie in the {size} bytes of the file",
+            f"{begins[at]}..{ends[at]} of sequence {at}",
+        )  # fmt: skip
+    if dtype in TEXTS:
+        if one.axis is not None or one.shape or one.decoder is not None:
+            raise _wrong(where, "texts must have `axis`=None, no shape and no decoder", one.axis)
+        return
+    width = np.dtype(one.dtype).itemsize * math.prod(one.shape)
+    if not 0 < width < MAX_WIDTH:
+        raise _wrong(where, "`shape` must be of one number at least", one.shape)
+    if one.values is not None and (one.axis is not None or len(one.values) != count):
+        raise _wrong(where, f"`values` must be ({count}, *shape), of `axis`=None", one.axis)
+    if one.decoder is None and one.values is None:
+        _check_sizes(one, _sizes(one), width, where)
+    if one.lengths is not None and np.shape(one.lengths) != (count,):
+        raise _wrong(where, f"`lengths` must be integers ({count},)", np.shape(one.lengths))
+
+
+def _check_sizes(one: Extents, sizes: NDArray[np.int64], width: int, where: str) -> None:
+    bad = sizes % width != 0 if one.axis is not None else sizes != width
+    if one.lengths is not None:
+        bad |= sizes != np.asarray(one.lengths) * width
+    if bad.any():
+        at = int(np.argmax(bad))
+        must = "a multiple of " if one.axis is not None else ""
+        raise _wrong(
+            where, f"values must have {must}{width} bytes, as `lengths` say",
+            f"{sizes[at]} of sequence {at}",
+        )  # fmt: skip
+
+
+def _wrong(where: str, must: str, found: object) -> PluginError:
+    return PluginError.at(f"{where}: {must}, but is {found!r}; tell its author")
+
+
+def _keys(
+    found: FileIndex, count: int, name: str, place: Place
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    ids = found.ids
+    if ids is None:
+        ids = [name] if count == 1 else [f"{name}/{number}" for number in range(count)]
+    raw = [one.encode() for one in ids]
+    ends = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum([len(one) for one in raw], out=ends[1:])
+    empty = [number for number, one in enumerate(raw) if not one]
+    if empty:
+        raise replace(place, sequence=empty[0]).error(
+            DecodeError, "has an empty id, must have one of its own; correct the file"
+        )
+    return np.frombuffer(b"".join(raw), dtype=np.uint8), ends
+
+
+def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardIndex) -> None:
+    """Refuse files of other fields than the first.
+
+    Raises:
+        DecodeError: If there are such.
+    """
+    mine = {name: one.heads[0] for name, one in index.members.items()}
+    must = {name: one.heads[0] for name, one in first.members.items()}
+    if mine.keys() != must.keys():
+        raise opened.file_of(i).error(
+            DecodeError,
+            f"has the fields {', '.join(mine)}, must have {', '.join(must)} as "
+            f"{opened.names[0]!r}; open them as two stores",
+        )
+    for name, head in mine.items():
+        if head != must[name]:
+            raise replace(opened.file_of(i), field=name).error(
+                DecodeError,
+                f"holds {head['dtype']} {head['shape']} on axis {head['axis']}, must hold "
+                f"{must[name]['dtype']} {must[name]['shape']} on axis {must[name]['axis']} as "
+                f"{opened.names[0]!r}; open them as two stores",
+            )

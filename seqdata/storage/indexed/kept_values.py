@@ -1,0 +1,66 @@
+"""Values that the index keeps in place of the bytes of small ones, such as labels.
+
+They come from the index, but only where the file still has the bytes that they were read from: a
+file may have been corrected in place, at equal size. Place in the flow: the store makes one source
+per such field. Reads: indexes, bytes. Makes: columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.protocols import Field
+from seqdata.storage.columns import Layout, Source, SpanColumn
+from seqdata.storage.text_source import TextSource
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptValues:
+    """One field of numbers over all files.
+
+    Attributes:
+        values: The numbers, from the indexes.
+        source: The bytes that they were read from, with their checksums; None: they are not
+            compared.
+    """
+
+    values: Source
+    source: TextSource | None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        field: Field,
+        layout: Layout,
+        values: Sequence[NDArray[Any]],
+        source: TextSource,
+    ) -> KeptValues:
+        """Return the source of a field.
+
+        Args:
+            name: Of the field.
+            field: What it holds.
+            layout: Where its sequences lie.
+            values: Per file, those in its index.
+            source: The bytes that they were read from.
+        """
+        there = [one.astype(np.dtype(field.dtype)) for one in values]
+        checked = None if source.checks is None else source
+        return cls(Source.of(name, field, layout, there), checked)
+
+    def take(self, spans: NDArray[np.int64]) -> SpanColumn:
+        """Return the column of spans, int64 (n, 3), of values whose bytes are as they were indexed.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            CorruptSampleError: If a checksum of their bytes is another.
+        """
+        if self.source is not None:
+            self.source.verify(spans[:, 0])
+        return SpanColumn(self.values, spans)

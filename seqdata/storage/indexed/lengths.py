@@ -1,0 +1,148 @@
+"""How long the sequences of each field are, and along which axes.
+
+Place in the flow: opening asks, before sources are made. Reads: indexes. Makes: lengths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DecodeError
+from seqdata.index import DEFAULT_AXIS
+from seqdata.protocols import Field
+from seqdata.storage.columns import Layout
+from seqdata.storage.data_location import Place
+from seqdata.storage.extents import ShardExtents
+from seqdata.storage.fields import field_width
+from seqdata.storage.indexed.shard_index import Members, ShardIndex
+from seqdata.storage.text_source import TextSource
+
+if TYPE_CHECKING:
+    from seqdata.storage.indexed.kinds import IndexedField
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class OpenedFiles:
+    """Files and their indexes.
+
+    Attributes:
+        location: Where they lie.
+        names: Of the files.
+        indexes: Of each.
+        hold: Returns the bytes of a file, uint8, in which at least those of some values are there.
+        content: Of each, its bytes, uint8; None: they are asked for one by one.
+        verify: When checksums are compared: off, first_read or always.
+        ids: Of all sequences.
+        starts: File -> its first sequence; one more than files.
+        file_of: File -> its place.
+        mend: Looks whether the bytes of a file are a copy that is damaged, and mends it.
+    """
+
+    location: str
+    names: Sequence[str]
+    indexes: Sequence[ShardIndex]
+    hold: Callable[[int, ShardExtents], NDArray[np.uint8]]
+    content: tuple[NDArray[np.uint8], ...] | None
+    verify: str
+    ids: TextSource
+    starts: list[int]
+    file_of: Callable[[int], Place]
+    mend: Callable[[int, NDArray[np.uint8]], bool]
+
+    def place(self, shard: int, members: Members, name: str, at: int | None) -> Place:
+        """Return the place of a value, for an error; of the first that is there if ``at`` is None.
+
+        Args:
+            shard: Number of the file.
+            members: The values of the field in it.
+            name: Of the field.
+            at: Number of the sequence in the file.
+        """
+        if at is None:
+            at = int(np.argmax(members.begins >= 0)) if len(members.begins) else 0
+        number = self.starts[shard] + at
+        key = self.ids.take([number])[0] if len(members.begins) else None
+        offset = int(members.begins[at]) if len(members.begins) else 0
+        return replace(self.file_of(shard), sequence=number, key=key, field=name, offset=offset)
+
+    def place_of(self, number: int, member: str, name: str) -> Place:
+        """Return the place of a sequence's value, for an error."""
+        shard = int(np.searchsorted(np.array(self.starts), number, side="right")) - 1
+        members = self.indexes[shard].members[member]
+        return self.place(shard, members, name, number - self.starts[shard])
+
+
+def axes_of_fields(
+    opened: OpenedFiles,
+    wanted: Sequence[IndexedField],
+    counted: Mapping[str, NDArray[np.int64]],
+    layout: Layout,
+) -> tuple[dict[str, Field], dict[str, NDArray[np.int64]]]:
+    """Return fields with their axes, and the lengths along each.
+
+    Fields as long as the first one run on ``time``, one of other lengths on an axis of its own.
+
+    Raises:
+        DecodeError: If fields whose axis was named do not go together.
+    """
+    fields: dict[str, Field] = {}
+    lengths_of: dict[str, NDArray[np.int64]] = {}
+    for one in sorted(wanted, key=lambda one: not one.is_named):  # what was said comes first
+        fields[one.name] = one.field
+        if one.field.axis is None:
+            if one.how == "place":
+                _check_one_each(opened, one)
+            continue
+        lengths, axis = counted[one.name], one.field.axis
+        if axis not in lengths_of:
+            lengths_of[axis] = lengths
+            continue
+        other = np.flatnonzero(lengths_of[axis] != lengths)
+        if len(other) and one.is_named:
+            number = int(other[0])
+            raise layout.place(number, one.name).error(
+                DecodeError,
+                f"has {lengths[number]} timesteps, must have {lengths_of[axis][number]} as another "
+                f"field along axis {axis!r}; give it an axis of its own in `schema`",
+                expected=int(lengths_of[axis][number]), found=int(lengths[number]),
+            )  # fmt: skip
+        if len(other):
+            own = _axis_name(one.name, lengths_of)
+            fields[one.name] = replace(one.field, axis=own)
+            lengths_of[own] = lengths
+    ordered = {one.name: fields[one.name] for one in wanted}
+    if DEFAULT_AXIS in lengths_of:
+        lengths_of = {DEFAULT_AXIS: lengths_of[DEFAULT_AXIS], **lengths_of}
+    return ordered, lengths_of
+
+
+def _axis_name(name: str, taken: Mapping[str, object]) -> str:
+    """Return a name for an axis after its field: ``text`` for ``text.npy``."""
+    short = _NO_NAME.sub("_", name.rpartition(".")[0] or name)
+    return _NO_NAME.sub("_", name) if short in taken else short
+
+
+def _check_one_each(opened: OpenedFiles, one: IndexedField) -> None:
+    """Refuse arrays of a value per sequence that are not all of its size."""
+    width = field_width(one.field)
+    for i, index in enumerate(opened.indexes):
+        members = index.members.get(one.member)
+        if members is None:
+            continue
+        bad = np.flatnonzero(members.sizes != width)
+        if len(bad):
+            at = int(bad[0])
+            raise opened.place(i, members, one.name, at).error(
+                DecodeError,
+                f"has {members.sizes[at]} bytes, must have {width} for {one.field.dtype} "
+                f"{list(one.field.shape)} per sequence; correct `schema`",
+                expected=width, found=int(members.sizes[at]),
+            )  # fmt: skip

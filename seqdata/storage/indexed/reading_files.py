@@ -1,0 +1,60 @@
+"""Files as their formats see them while they are indexed.
+
+Place in the flow: a format's ``index`` is given one. Reads: bytes. Makes: the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import MissingShardError
+from seqdata.storage.data_location import Place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileReader:
+    """A file whose bytes are mapped: a ``RandomAccessFile``.
+
+    Attributes:
+        name: Its path below the folder that was opened.
+        content: Its bytes, uint8.
+        place: Its place, for errors.
+        neighbour: Returns the bytes of a file next to it; None: there is none.
+    """
+
+    name: str
+    content: NDArray[np.uint8]
+    place: Place
+    neighbour: Callable[[str, Place], NDArray[np.uint8]] | None = None
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return len(self.content)
+
+    def read(self, first: int, stop: int) -> bytes:
+        """Return the bytes from ``first`` up to ``stop``, or to the end of the file.
+
+        Raises:
+            ValueError: If ``first`` is negative or lies behind ``stop``.
+        """
+        if not 0 <= first <= stop:
+            raise ValueError(f"read({first}, {stop}): must be 0 <= first <= stop")
+        return self.content[first:stop].tobytes()
+
+    def sibling(self, name: str) -> FileReader:
+        """Return a file next to it.
+
+        Raises:
+            MissingShardError: If it is not there.
+        """
+        folder, _, _ = self.name.rpartition("/")
+        path = f"{folder}/{name}" if folder else name
+        place = replace(self.place, file=path, part=f"sibling of {self.name}", shard=None)
+        if self.neighbour is None or "/" in name or name.startswith("."):
+            raise place.error(MissingShardError, "is not there, must be next to it; restore it")
+        return FileReader(path, self.neighbour(path, place), place, self.neighbour)

@@ -1,0 +1,45 @@
+"""Files that are read once, by an index that nobody keeps.
+
+Place in the flow: ``seqdata write`` reads files of a kind with it. Reads: files. Makes: a store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from seqdata.storage.data_location import Place
+from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.opening import open_shards
+from seqdata.storage.indexed.shard_index import Kind, ShardIndex
+from seqdata.storage.indexed.shards import LocalShard
+from seqdata.storage.indexed.store import IndexedStore, Options
+
+
+def open_once(path: Path, kind: FileKind) -> IndexedStore:
+    """Open a local file by an index that is made now and not kept.
+
+    Raises:
+        DataError: If it is damaged, or not of the kind.
+    """
+    shard = _Unkept(path.parent, path.name, file_kind=kind)
+    return open_shards(Options(location=str(path), kind=kind), None, [shard], False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unkept(LocalShard):
+    file_kind: FileKind
+
+    def has_index(self, kind: Kind) -> bool:
+        del kind
+        return True
+
+    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+        del kind
+        place = Place(dataset=dataset, shard=number, file=self.name)
+        content = self.content(place, ahead=True)
+        return self.file_kind.make_index(content, self.name, place, self.neighbour)
+
+    def kept(self, name: str) -> list[Path]:
+        del name
+        return []
