@@ -7,6 +7,7 @@ passed, or what the test itself tells, ``record_property("cases", 12)``, or else
 
 import contextlib
 import functools
+import gc
 import os
 import time
 import types
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from seqdata_testing.waiting import patient
 from tests.preloaded import serving
 
+gc.disable()  # until all is imported and collected, which takes half of the time so
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # more processes than cores: one thread each
 
 # The same cases on every machine in CI; new ones every night (`make test-nightly`).
@@ -42,6 +44,16 @@ def pytest_configure(config):
         served = contextlib.ExitStack()
         served.enter_context(serving())
         config.add_cleanup(served.close)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect garbage from here on; what is there stays, and is not looked through again."""
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import importlib
 import json
 import multiprocessing.process
 import multiprocessing.spawn
@@ -53,8 +54,11 @@ _CLIENT = Path(__file__).with_name("preloaded_client.py")
 
 
 def python() -> str:
-    """Return the path of the program that is used in place of ``sys.executable``."""
-    return str(Path(os.environ[FOLDER], "python"))
+    """Return the path of the program that is used in place of ``sys.executable``.
+
+    It is ``sys.executable`` itself where nobody serves, as in tests that are run without ours.
+    """
+    return str(Path(os.environ[FOLDER], "python")) if FOLDER in os.environ else sys.executable
 
 
 @contextlib.contextmanager
@@ -213,9 +217,11 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 @functools.cache
 def _import_third_parties() -> None:
     """Import what takes long, once something is asked for."""
+    gc.disable()  # half of the time
     for name in _THIRD_PARTIES:
-        __import__(name)
-    gc.collect()
+        with contextlib.suppress(ImportError):  # some are optional
+            importlib.import_module(name)
+    gc.enable()
     gc.freeze()
 
 
