@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import os
+import sys
 import time
 import types
 from collections import Counter
@@ -30,6 +31,16 @@ settings.register_profile(
     "nightly", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_search_for_callbacks():
+    """Spare every Trainer the reading of all packages' metadata, a tenth of a short run."""
+    connector = sys.modules.get("lightning.pytorch.trainer.connectors.callback_connector")
+    with pytest.MonkeyPatch.context() as patch:
+        if connector is not None:
+            patch.setattr(connector, "_load_external_callbacks", lambda group: [], raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from seqdata_testing.waiting import patient
+from tests.preloaded import python
 
 WHERE = (
     'pip install "lightning-seqdata[testing]"',
@@ -35,7 +36,7 @@ def test_running_the_old_name_says_so_too():
 def test_the_library_never_imports_the_kit():
     used = "import sys, seqdata.cli, seqdata.lightning.datamodule, seqdata.loading.measure_lengths"
     done = subprocess.run(
-        [sys.executable, "-c", f"{used}; print('seqdata_testing' in sys.modules)"],
+        [python(), "-c", f"{used}; print('seqdata_testing' in sys.modules)"],
         capture_output=True, text=True, timeout=patient(), check=True,
     )  # fmt: skip
     assert done.stdout == "False\n"

@@ -6,6 +6,7 @@ Makes: the file, a command.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shlex
@@ -81,12 +82,20 @@ class RunRecord:
 def installed_versions() -> Mapping[str, str]:
     """Give the versions of what decides how batches come out, as far as it is installed."""
     found = {"seqdata": core_version(), "python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    found.update({name: version for name in _PACKAGES if (version := _version_of(name))})
     return found
+
+
+@functools.cache
+def _version_of(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed.
+
+    Reading it takes milliseconds, and it stays while the process runs.
+    """
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _near(path: Path) -> str:
