@@ -24,6 +24,12 @@ def crews_of(mine):
     return mine._player._crews
 
 
+def collected():
+    """Collect garbage, asked again and again: a thread that reads ahead may have held it before."""
+    gc.collect()
+    return True
+
+
 def threads():
     return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
 
@@ -90,7 +96,7 @@ def test_an_iteration_that_nobody_holds_gives_its_workers_back():
         held.append(held)  # a cycle: only the collector ends it
         pids = mine.worker_pids
         del held
-        gc.collect()
+        assert until(lambda: collected() and crews_of(mine)._idle)
         assert len(list(mine)) == 15
         assert mine.worker_pids == pids
 
@@ -105,8 +111,7 @@ def test_a_loader_that_nobody_holds_ends_its_workers_even_stuck_ones(act):
     pids, before = mine.worker_pids, descriptors()
     assert until(Path(parts.ACTS).exists)
     del batches, mine
-    gc.collect()
-    assert not any(map(lives, pids))
+    assert until(lambda: collected() and not any(map(lives, pids)))
     assert descriptors() < before
 
 
@@ -116,12 +121,7 @@ def test_a_loader_and_an_iteration_that_nobody_holds_end_their_workers():
     next(batches)
     pids = mine.worker_pids
     del batches, mine
-
-    def gone():
-        gc.collect()  # the thread that read ahead may have held what is collected
-        return not any(map(lives, pids))
-
-    assert until(gone)
+    assert until(lambda: collected() and not any(map(lives, pids)))
 
 
 def test_a_run_that_was_ended_sends_no_more_tasks():
