@@ -5,12 +5,14 @@ Place in the flow: the first step of opening. Reads: names. Makes: the name of a
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from seqdata.default_host import default_host
-from seqdata.errors import MissingShardError, RemoteReadError
+from seqdata.errors import MissingShardError, PluginError, RemoteReadError
 from seqdata.host import PluginHost
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.remote_manifest import is_there
@@ -24,6 +26,8 @@ from seqdata.storage.writing.staging_dir import unfinished
 Location = str | os.PathLike[str]
 
 _TAR = ".tar"
+_TAR_FILE = re.compile(r"\.(tar(\.\w+)?|tgz)$")
+_MOST_NAMES = 100_000  # of a folder that are looked at
 _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "webdataset",
@@ -52,11 +56,15 @@ def form_of(location: Location, host: PluginHost | None = None) -> str:
     """
     text = shown(os.fspath(location)) if is_remote(location) else os.fspath(location)
     name = next(name for name, form in _FORMS if form.search(text))
+    if name == "webdataset" and not _TAR_FILE.search(text):  # braces of any files
+        return _of_a_plugin(text, host) or name
     if name in ("arrow", "foreign") and "://" not in text.removeprefix("file://"):
         path = local_path(text)
         name = "foreign" if is_foreign(path) else "webdataset" if _holds_tar(path) else "arrow"
         if path.is_dir() and ((path / MANIFEST).exists() or unfinished(path)):
             return name
+        if name == "arrow" and path.is_dir():
+            return _of_names(text, _below(path), host) or name
     return _of_a_plugin(text, host) or name if name == "arrow" else name
 
 
@@ -64,6 +72,34 @@ def _of_a_plugin(text: str, host: PluginHost | None) -> str | None:
     """Return the backend that an installed plugin claims a location's suffix for, if any."""
     name = text.rstrip("/").rpartition("/")[2]
     return (host or default_host()).backend_of_suffix(name) if "." in name.lstrip(".") else None
+
+
+def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str | None:
+    """Return the backend that installed plugins claim the files of a folder for, if any.
+
+    Raises:
+        PluginError: If they are several.
+    """
+    host = host or default_host()
+    if not host.claims():
+        return None
+    found: dict[str, str] = {}
+    for name in itertools.islice(names, _MOST_NAMES):
+        backend = host.backend_of_suffix(name)
+        if backend is not None:
+            found.setdefault(backend, name)
+    if len(found) > 1:
+        several = " and ".join(f"{name!r} (backend {one!r})" for one, name in found.items())
+        choose = " or ".join(f"backend={one!r}" for one in found)
+        raise PluginError.at(f"open_store: {folder!r}: holds {several}. Pass {choose}.")
+    return next(iter(found), None)
+
+
+def _below(folder: Path) -> Iterator[str]:
+    """Yield the names of files in a folder and those below it; what is hidden is left out."""
+    for _, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (name for name in names if not name.startswith("."))
 
 
 def form_at(
@@ -85,7 +121,9 @@ def form_at(
         names = files.names()
     except (MissingShardError, RemoteReadError):  # web servers; or the backend says it
         return name
-    return "webdataset" if any(one.endswith(_TAR) for one in names) else name
+    if any(one.endswith(_TAR) for one in names):
+        return "webdataset"
+    return _of_names(shown(os.fspath(location)), names, host) or name
 
 
 def _holds_tar(path: Path) -> bool:

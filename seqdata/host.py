@@ -20,7 +20,15 @@ import pluggy
 
 from seqdata import hookspecs
 from seqdata.errors import PluginError, did_you_mean
-from seqdata.plugin_source import KINDS, Factory, PluginSource, SuffixClaim, cause_of, fold
+from seqdata.plugin_source import (
+    KINDS,
+    CommandClaim,
+    Factory,
+    PluginSource,
+    SuffixClaim,
+    cause_of,
+    fold,
+)
 
 if TYPE_CHECKING:
     from seqdata.plan import Plan
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 
 GROUP = "seqdata"
 SUFFIXES = "seqdata.suffixes"
+COMMANDS = "seqdata.commands"
 CORE_DISTRIBUTION = "lightning-seqdata"
 _CORE = metadata.EntryPoint(name="core", value="seqdata.builtin", group=GROUP)
 _logger = logging.getLogger("seqdata.plugins")
@@ -134,6 +143,18 @@ class PluginHost:
                 off = {source.distribution for source in self._others() if source.off}
                 self._claims = tuple(one for one in found if one.distribution not in off)
             return self._claims
+
+    def commands(self) -> tuple[CommandClaim, ...]:
+        """Return the commands that installed packages add; imports none.
+
+        They come from the entry-point group ``seqdata.commands``: ``hdf5 =
+        "seqdata_hdf5:command"``.
+        """
+        with self._lock:
+            points = metadata.entry_points(group=COMMANDS) if self._discovers else ()
+            off = {source.distribution for source in self._others() if source.off}
+            found = dict.fromkeys(map(CommandClaim.of_entry_point, points))
+            return tuple(one for one in found if one.distribution not in off)
 
     def backend_of_suffix(self, name: str) -> str | None:
         """Return the backend that an installed package claims a file name's suffix for, if any.

@@ -17,6 +17,8 @@ from seqdata.host import PluginHost
 from seqdata.protocols import Opener
 from seqdata.readers.binary import READ_BY
 from seqdata.required_members import STORE_MEMBERS, missing
+from seqdata.storage.indexed.backend import as_opener
+from seqdata.storage.indexed.formats import FileFormat
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import is_remote, shown
@@ -28,7 +30,7 @@ _PACKAGES = {"webdataset": "seqdata-webdataset"}
 def open_location(
     location: Location,
     *,
-    backend: str | Opener | None = None,
+    backend: str | Opener | FileFormat | None = None,
     verify: str | None = None,
     schema: Mapping[str, Any] | None = None,
     index: str | None = None,
@@ -42,7 +44,8 @@ def open_location(
 
     Args:
         location: A path or a URL.
-        backend: Name of a backend, or its opener; None: chosen by the location's form.
+        backend: Name of a backend, a ``FileFormat``, or a function that opens a location; None:
+            chosen by the location's form.
         verify: When checksums of the data are looked at.
         schema: What fields hold, for backends that must be told.
         index: ``"build"``: make the index that a backend reads by, where there is none.
@@ -58,7 +61,7 @@ def open_location(
     name = form_at(location, remote, host) if backend is None else backend
     if name == "arrow" and backend is None:
         _refuse_binary(location)
-    opener = _backend(name, location, host) if isinstance(name, str) else name
+    opener = _backend(name, location, host) if isinstance(name, str) else as_opener(name)
     given = {"schema": schema, "index": index, "remote": remote}
     store = opener(location, verify=verify, **taken("open_store", opener, name, given))
     if lacking := missing(store, STORE_MEMBERS):
@@ -110,4 +113,4 @@ def _backend(name: str, location: Location, host: PluginHost) -> Opener:
             f"installed; pip install {package}",
             package=package,
         )
-    return host.backend(name)
+    return as_opener(host.backend(name))

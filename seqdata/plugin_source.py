@@ -51,6 +51,29 @@ class SuffixClaim:
         return cls(point.name.lower(), point.value, name, f"{name} {version}".strip())
 
 
+@dataclass(frozen=True, slots=True)
+class CommandClaim:
+    """A command that an installed package adds to ``seqdata``.
+
+    Attributes:
+        name: Of the command.
+        point: Where it is imported from.
+        distribution: The package.
+        label: The package and its version, for messages.
+    """
+
+    name: str
+    point: metadata.EntryPoint
+    distribution: str
+    label: str
+
+    @classmethod
+    def of_entry_point(cls, point: metadata.EntryPoint) -> Self:
+        """Return what an entry point of the group ``seqdata.commands`` says; imports nothing."""
+        name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+        return cls(point.name, point, name, f"{name} {version}".strip())
+
+
 class PluginSource:
     """A plugin that may be imported later.
 
@@ -235,7 +258,8 @@ def _check(kind: str, name: object, factory: object, reserved: set[str]) -> None
         raise PluginError(f"offers {kind} {name!r}, must match {_NAME.pattern}; rename it")
     if fold(text) in reserved:
         raise PluginError(f"offers {kind} {name!r}, a name of seqdata's own; rename it")
-    if not callable(factory):
+    is_format = kind == "backend" and hasattr(factory, "index") and hasattr(factory, "suffixes")
+    if not callable(factory) and not is_format:
         raise PluginError(f"offers {kind} {name!r} as {factory!r}, must be callable")
 
 

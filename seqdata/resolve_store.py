@@ -21,6 +21,7 @@ from seqdata.required_members import STORE_MEMBERS, missing
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import as_mapping
+from seqdata.storage.indexed.formats import FileFormat
 from seqdata.storage.inputs import Axes, arrow_table, is_frame
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.remote.options import Remote
@@ -33,7 +34,7 @@ _TORCH_LOADER = "torch.utils.data.dataloader"
 def open_store(  # noqa: PLR0913
     location: Any,
     *,
-    backend: str | Opener | None = None,
+    backend: str | Opener | FileFormat | None = None,
     verify: str | None = None,
     schema: Mapping[str, Any] | None = None,
     index: str | None = None,
@@ -50,7 +51,8 @@ def open_store(  # noqa: PLR0913
             file that others wrote, or a folder of them; or a form that an installed plugin reads. A
             list of these, or of stores, which become one store. Or data in memory: a list of arrays
             or dicts, a pandas, Polars or Arrow table, a torch Dataset with its ``lengths``.
-        backend: Name of a backend, or its opener; None: chosen by the location's form.
+        backend: Name of a backend, a ``FileFormat`` (``seqdata.backends``), or a function that
+            opens a location; None: chosen by the location's form.
         verify: When checksums of the data are looked at: ``"first_read"``: once in a run, shared
             by its worker processes; ``"always"``: at each read; ``"off"``: never. None is
             ``first_read`` where the store has checksums. Sizes, footers and the manifest are

@@ -1,4 +1,4 @@
-"""The ``seqdata`` command: a group of commands, one file each.
+"""The ``seqdata`` command: a group of commands, one file each, and those of packages.
 
 Place in the flow: on top of everything; starts without torch. Reads: arguments. Makes: reports.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from seqdata.cli._plugin_commands import PluginCommands
 from seqdata.cli.doctor import doctor
 from seqdata.cli.index import index
 from seqdata.cli.plan import plan
@@ -19,6 +20,7 @@ from seqdata.host import core_version
 
 
 @click.group(
+    cls=PluginCommands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with: seqdata write 'logs/**/*.txt' store/",
 )

@@ -146,7 +146,7 @@ def test_the_cores_own_forms_cannot_be_taken(install, tmp_path):
     install("seqdata-nums", "nums", ".arrow", ".parquet", ".tar", ".tgz", ".feather", ".nums")
     for name in ("x.arrow", "x.parquet", "x.feather"):
         assert form_of(name) == "foreign"
-    for name in ("x.tar", "x.tgz", "x.tar.gz", "{a,b}.nums"):
+    for name in ("x.tar", "x.tgz", "x.tar.gz", "{a,b}.tar", "{a,b}"):
         assert form_of(name) == "webdataset"
     write_store(tmp_path / "store.nums", [np.arange(3)])
     assert form_of(tmp_path / "store.nums") == "arrow"

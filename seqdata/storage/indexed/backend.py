@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
+from seqdata.errors import ConfigError
 from seqdata.storage.indexed.auditing import audit
 from seqdata.storage.indexed.finding import Location, find_shards, text_of
 from seqdata.storage.indexed.format_kind import FormatKind
@@ -89,6 +90,24 @@ class FormatBackend:
         """Compare every byte; see ``protocols.Auditing``."""
         kind = FormatKind(self.format)
         return audit(text_of(location, kind), kind, shard=shard, repair=repair, told=told)
+
+
+def as_opener(backend: Callable[..., Any] | FileFormat) -> Callable[..., Any]:
+    """Return what opens locations: an opener as it is, a format or the class of one as a backend.
+
+    Raises:
+        ConfigError: If it is none of these.
+    """
+    if isinstance(backend, type) and hasattr(backend, "index") and hasattr(backend, "suffixes"):
+        backend = backend()
+    if isinstance(backend, FileFormat):
+        return FormatBackend(backend)
+    if not callable(backend):
+        raise ConfigError(
+            f"`backend` must be a name, a FileFormat or a function that opens a location, but is "
+            f"{backend!r}. Pass one of these, or leave it out"
+        )
+    return backend
 
 
 def index_files(

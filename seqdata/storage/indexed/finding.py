@@ -221,7 +221,7 @@ def _below(folder: Path) -> Iterator[str]:
 
 def _refuse_gone(folder: Path, shards: Mapping[str, LocalShard], kind: FileKind) -> None:
     """Refuse a folder in which there is an index of a file that is gone."""
-    indexes = names_in(folder / FOLDER) if (folder / FOLDER).is_dir() else []
+    indexes = _below(folder / FOLDER)
     for name in (one.removesuffix(INDEX) for one in indexes if one.endswith(INDEX)):
         if name not in shards and name.lower().endswith(kind.suffixes):
             raise Place(dataset=str(folder), file=name).error(

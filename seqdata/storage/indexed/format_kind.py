@@ -163,7 +163,7 @@ class FormatKind:
             found = self.format.index(file)
         except SeqDataError:
             raise
-        except (ValueError, KeyError, IndexError, EOFError, OverflowError) as error:
+        except Exception as error:  # a format is the user's code, and so is what it raises
             raise place.error(
                 DataError,
                 f"cannot be read by {type(self.format).__name__} ({type(error).__name__}: {error})"

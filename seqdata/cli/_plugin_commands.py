@@ -1,0 +1,75 @@
+"""Commands that installed packages add: listed from metadata, imported when they are called.
+
+Place in the flow: the group ``seqdata`` asks for what is no command of its own. Reads: metadata.
+Makes: commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from seqdata.default_host import default_host
+from seqdata.errors import PluginError
+from seqdata.plugin_source import CommandClaim
+
+
+class PluginCommands(click.Group):
+    """A group of commands to which packages add theirs; its own cannot be taken."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        own = super().list_commands(ctx)
+        return [*own, *sorted({one.name for one in default_host().commands()} - set(own))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; one of a package is not imported yet."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        claims = [one for one in default_host().commands() if one.name == cmd_name]
+        return _Unloaded(claims) if claims else None
+
+
+class _Unloaded(click.Command):
+    """A command that is imported when it is called.
+
+    Args:
+        claims: The packages that add it, one if nothing is wrong.
+    """
+
+    def __init__(self, claims: Sequence[CommandClaim]) -> None:
+        self._several = " and ".join(one.label for one in claims)
+        super().__init__(claims[0].name, short_help=f"(of {self._several})")
+        self._claims = claims
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        """Return the context of the command itself.
+
+        Raises:
+            PluginError: If several packages add it, or it cannot be imported or is no command.
+        """
+        claim = self._claims[0]
+        if len(self._claims) > 1:
+            raise PluginError.at(
+                f"seqdata: the command {claim.name!r} is added by {self._several}. Uninstall one "
+                "of them, or choose with SEQDATA_PLUGINS.",
+                name=claim.name,
+            )
+        try:
+            found: Any = claim.point.load()
+        except Exception as error:  # a package is somebody else's code, and so is what it raises
+            raise PluginError.at(
+                f"seqdata: the command {claim.name!r} of {claim.label} cannot be imported "
+                f"({type(error).__name__}: {error}). Repair, update or uninstall it.",
+                distribution=claim.distribution,
+            ) from error
+        if not isinstance(found, click.Command):
+            raise PluginError.at(
+                f"seqdata: the command {claim.name!r} of {claim.label} must be a click command, "
+                f"but is a {type(found).__name__}. Tell its author.",
+                distribution=claim.distribution,
+            )
+        return found.make_context(info_name, args, *more, **extra)

@@ -1,0 +1,98 @@
+"""A format of somebody else's: records in one binary file, in which everything lies anywhere.
+
+A file is ``RECS``, uint32 records, and for each record: uint16 bytes of its name, uint32 steps,
+int32 label, uint32 bytes of a note that is packed by zlib; then the name, zeros up to a multiple of
+4, the steps of 3 float32, and the note.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from seqdata.backends import Extents, FileFormat, FileIndex, RandomAccessFile
+
+HEAD = struct.Struct("<HIiI")
+STEP = np.dtype(("<f4", (3,)))
+
+
+@dataclass(frozen=True)
+class Records(FileFormat):
+    """The format."""
+
+    with_notes: bool = True
+    suffixes = (".recs",)
+
+    def index(self, file: RandomAccessFile) -> FileIndex:
+        if file.read(0, 4) != b"RECS":
+            raise ValueError("does not begin with RECS")
+        (count,) = struct.unpack("<I", file.read(4, 8))
+        at, names, frames, notes, labels = 8, [], [], [], []
+        for _ in range(count):
+            size, steps, label, packed = HEAD.unpack(file.read(at, at + HEAD.size))
+            labels.append((at + 6, at + 10, label))
+            at += HEAD.size
+            names.append((at, at + size))
+            at += size + -(at + size) % 4
+            frames.append((at, at + steps * STEP.itemsize))
+            notes.append((frames[-1][1], frames[-1][1] + packed))
+            at = notes[-1][1]
+        if at != file.size:
+            raise ValueError(f"ends at byte {at}, has {file.size}")
+        fields = {
+            "frames": Extents(*edges(frames), "<f4", (3,)),
+            "label": Extents(
+                *edges(labels), "int32", axis=None, values=np.array([one[2] for one in labels])
+            ),
+            "name": Extents(*edges(names), "str", axis=None),
+        }
+        if self.with_notes:
+            fields["note"] = Extents(*edges(notes), "uint8", axis="letters", decoder=self.decode)
+        ids = [file.read(*one).decode() for one in names]
+        return FileIndex(fields, ids)
+
+    def decode(self, raw: bytes) -> np.ndarray:
+        return np.frombuffer(zlib.decompress(raw), np.uint8)
+
+
+def edges(pairs):
+    table = np.array([one[:2] for one in pairs], dtype=np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def sequences(count=40, seed=0):
+    """Return what files of the format hold: one is empty, one is longer than a checksum's block."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 30, count)
+    lengths[[1, min(5, count - 1)]] = 0, 9_000
+    return [
+        {
+            "frames": random.standard_normal((length, 3)).astype(np.float32),
+            "label": np.int32(random.integers(-9, 9)),
+            "name": f"s{seed}-{number:03}",
+            "note": np.frombuffer(b"note %d" % number * (1 + number % 3), np.uint8),
+        }
+        for number, length in enumerate(lengths.tolist())
+    ]
+
+
+def write_file(path, given):
+    """Write one file of the format."""
+    content = bytearray(b"RECS" + struct.pack("<I", len(given)))
+    for one in given:
+        name, note = one["name"].encode(), zlib.compress(bytes(one["note"]))
+        content += HEAD.pack(len(name), len(one["frames"]), int(one["label"]), len(note)) + name
+        content += bytes(-len(content) % 4) + np.ascontiguousarray(one["frames"], "<f4").tobytes()
+        content += note
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def write_files(folder, given, per_file=16):
+    """Write files of so many records each, some in a folder below."""
+    for number, first in enumerate(range(0, len(given), per_file)):
+        where = folder / "more" if number else folder
+        write_file(where / f"part-{number}.recs", given[first : first + per_file])
+    return folder

@@ -1,0 +1,253 @@
+"""A format of sixty lines has all that a store has: windows, workers, verify, doctor, views."""
+
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from seqdata import Bucketed, Loader, open_store
+from seqdata.backends import FormatBackend
+from seqdata.cli.app import app
+from seqdata.errors import (
+    ConfigError,
+    CorruptSampleError,
+    CorruptShardError,
+    DataError,
+    DecodeError,
+    FingerprintMismatch,
+    MissingShardError,
+)
+from seqdata_testing.contract import StoreContract
+from seqdata_testing.stores import check_store
+from tests.storage.indexed.records import Records, sequences, write_file, write_files
+
+ROWS = sequences()
+
+
+class TestRecords(StoreContract):
+    sequences = tuple(ROWS)
+    methods = ("fork", "spawn")
+
+    def make(self, folder, sequences):
+        write_files(folder / "data", sequences)
+        return open_store(folder / "data", backend=Records())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_files(tmp_path / "data", ROWS)
+
+
+def opened(location, **options):
+    return FormatBackend(Records())(location, progress=False, **options)
+
+
+@pytest.mark.parametrize("backend", [Records(), Records, FormatBackend(Records())])
+def test_a_format_its_class_or_a_backend_is_given_as_an_object(folder, backend):
+    check_store(open_store(folder, backend=backend), ROWS)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{0}/part-0.recs::{0}/more/part-1.recs::{0}/more/part-2.recs",
+        "{0}/**/*.recs",
+        "{0}/{{part-0,more/part-1,more/part-{{2..2}}}}.recs",
+    ],
+)
+def test_files_globs_and_braces_are_locations(folder, form):
+    store = opened(form.format(folder))
+    names = [store.keys([number])[0] for number in range(len(store))]
+    assert sorted(names) == sorted(one["name"] for one in ROWS)
+    assert len(store.shards) == 3
+
+
+def test_the_index_is_kept_next_to_the_files_and_read_again(folder, monkeypatch):
+    first = opened(folder)
+    kept = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.idx"))
+    assert kept == [
+        "seqdata-index/more/part-1.recs.idx",
+        "seqdata-index/more/part-2.recs.idx",
+        "seqdata-index/part-0.recs.idx",
+    ]
+    monkeypatch.setattr(Records, "index", None)  # it is not asked again
+    again = opened(folder)
+    assert again.fingerprint == first.fingerprint
+    check_store(again, ROWS)
+
+
+def test_a_format_made_with_other_options_has_an_index_of_its_own(folder):
+    assert "note" in opened(folder).fields
+    store = FormatBackend(Records(with_notes=False))(folder)
+    assert list(store.fields) == ["frames", "label", "name"]
+
+
+def test_a_store_is_reopened_and_compared_in_another_process(folder):
+    store = pickle.loads(pickle.dumps(opened(folder)))
+    check_store(store, ROWS)
+    sent = pickle.dumps(store)
+    changed = write_file(folder / "part-0.recs", sequences(16, seed=1))
+    (folder / "seqdata-index" / "part-0.recs.idx").unlink()
+    opened(changed)
+    opened(folder)
+    with pytest.raises(FingerprintMismatch, match="must be the data that was opened"):
+        pickle.loads(sent)
+
+
+def test_batches_come_from_worker_processes(folder):
+    def drawn(workers):
+        loader = Loader(
+            opened(folder), Bucketed(4), fields=["frames", "label"], num_workers=workers
+        )
+        found = {number: row for batch in loader for number, row in rows(batch)}
+        loader.shutdown()
+        return found
+
+    def rows(batch):
+        frames, labels = batch.data["frames"], batch.data["label"]
+        for at, number in enumerate(batch.ids.tolist()):
+            yield number, (frames[at, : batch.lengths[at]].tolist(), int(labels[at]))
+
+    found = drawn(0)
+    assert found == drawn(2)
+    assert found[7] == (ROWS[7]["frames"].tolist(), int(ROWS[7]["label"]))
+
+
+def extent(folder, number, name):
+    """Return the file and bytes of a value of the first file."""
+    store = opened(folder)
+    members = store._parts.indexes[0].members[name]
+    begin = int(members.begins[number])
+    return folder / "part-0.recs", begin, begin + int(members.sizes[number])
+
+
+def flip(path, at):
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("name", ["frames", "label", "name", "note"])
+def test_a_flipped_bit_is_named_by_file_sequence_field_and_bytes(folder, name):
+    path, begin, end = extent(folder, 3, name)
+    flip(path, end - 1)
+    text = (
+        rf'shard 0 \("part-0.recs"\), sequence 3 .*field "{name}", bytes {begin}..{end}: has crc32'
+    )
+    store = opened(folder)
+    axis = "letters" if name == "note" else "time"
+    length = len(ROWS[3]["note" if name == "note" else "frames"])
+    spans = np.array([[3, 0, length]])
+    for _ in range(2):
+        with pytest.raises(CorruptSampleError, match=text):
+            store.read(spans, [name], axis=axis)[name][0]
+
+
+def test_only_the_blocks_of_a_window_are_verified(folder):
+    path, begin, _ = extent(folder, 5, "frames")
+    flip(path, begin + 100_000)
+    store = opened(folder)
+    assert np.array_equal(
+        store.read(np.array([[5, 0, 50]]), ["frames"])["frames"][0], ROWS[5]["frames"][:50]
+    )
+    with pytest.raises(CorruptSampleError):
+        store.read(np.array([[5, 8_300, 8_400]]), ["frames"])["frames"][0]
+
+
+def test_verify_and_stats_and_doctor_know_it(folder, tmp_path):
+    backend = "tests.storage.indexed.records:Records"
+    del backend
+    store = opened(folder)
+    assert "40 sequences" in store.title
+    total, reports = FormatBackend(Records()).audit(
+        str(folder), shard=None, repair=False, told=lambda _: None
+    )
+    found = list(reports)
+    assert total == sum(path.stat().st_size for path in folder.rglob("*.recs"))
+    assert [one.damages for one in found] == [0, 0, 0]
+    path, begin, _ = extent(folder, 3, "frames")
+    flip(path, begin)
+    _, reports = FormatBackend(Records()).audit(
+        str(folder), shard=0, repair=False, told=lambda _: None
+    )
+    (report,) = reports
+    assert report.damages == 1
+    assert 'sequence 3 ("s0-003"), field "frames"' in report.findings[0].text
+    assert report.by == "checksums"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), CorruptShardError, "must have"),
+        (lambda path: path.unlink(), MissingShardError, "is not there"),
+        (lambda path: flip(path, 20), FingerprintMismatch, "it is another"),
+    ],
+)
+def test_a_file_that_is_not_the_one_that_was_indexed_is_refused(folder, change, error, text):
+    opened(folder)
+    change(folder / "more" / "part-1.recs")
+    with pytest.raises(error, match=text):
+        opened(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"RECS", b"RECT\0\0\0\0", b"RECS\1\0\0\0"])
+def test_what_a_format_cannot_read_is_a_damage_that_names_the_file(tmp_path, content):
+    (tmp_path / "a.recs").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.recs.*cannot be read by Records"):
+        opened(tmp_path / "a.recs")
+
+
+def test_files_of_other_fields_do_not_go_together(folder):
+    class Other(Records):
+        def index(self, file):
+            found = super().index(file)
+            fields = dict(found.fields)
+            if file.name != "part-0.recs":
+                fields.pop("note")
+            return type(found)(fields, found.ids)
+
+    with pytest.raises(DecodeError, match="has the fields frames, label, name, must have frames,"):
+        FormatBackend(Other())(folder)
+
+
+def test_files_may_be_very_small_and_hold_nothing(tmp_path):
+    write_file(tmp_path / "a.recs", [])
+    write_file(tmp_path / "b.recs", ROWS[:1])
+    for _ in range(2):
+        check_store(opened(tmp_path), ROWS[:1])
+    with pytest.raises(DataError, match="holds no sequence, must hold one at least"):
+        opened(tmp_path / "a.recs")
+
+
+def test_a_folder_without_such_files_says_which_it_looked_for(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no file that ends with '\.recs'"):
+        opened(tmp_path)
+
+
+def test_backends_must_be_a_name_a_format_or_a_function(folder):
+    with pytest.raises(ConfigError, match="must be a name, a FileFormat or a function that opens"):
+        open_store(folder, backend=7)
+
+
+def test_the_index_is_made_by_the_command_where_a_package_claims_the_suffix(
+    folder, claimed, monkeypatch
+):
+    runner = CliRunner()
+    done = runner.invoke(app, ["index", str(folder), "--workers", "0"])
+    assert done.exit_code == 0, done.output
+    assert "indexed 3 of 3 shards, 40 sequences" in done.output
+    assert "every byte is as it was written" in runner.invoke(app, ["verify", str(folder)]).output
+    assert runner.invoke(app, ["stats", str(folder / "part-0.recs")]).exit_code == 0
+    check_store(open_store(folder), ROWS)
+    check_store(open_store(f"{folder}/*.recs"), ROWS[:16])
+
+
+def test_two_packages_that_claim_files_of_one_folder_are_named(folder, claimed):
+    claimed("other", ".other")
+    (folder / "x.other").write_bytes(b"")
+    with pytest.raises(Exception, match=r"'part-0.recs' \(backend 'records'\) and 'x.other'"):
+        open_store(folder)
+    shutil.rmtree(folder / "more")

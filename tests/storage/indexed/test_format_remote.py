@@ -1,0 +1,83 @@
+"""The same format in a bucket: fetched whole, or by ranges, which it knows nothing of."""
+
+import pickle
+
+import fsspec
+import numpy as np
+import pytest
+
+from seqdata import open_store
+from seqdata.errors import DataError, FingerprintMismatch
+from seqdata_testing.stores import check_store, digest_of
+from tests.storage.indexed.records import Records, sequences, write_file, write_files
+
+ROWS = sequences()
+HOW = ["cache", "ranges"]
+
+
+@pytest.fixture
+def url(s3, bucket, tmp_path):
+    folder = write_files(tmp_path / "data", ROWS, per_file=16)
+    for path in folder.rglob("*.recs"):
+        s3.put_file(str(path), f"{bucket}/data/{path.name}")
+    return f"s3://{bucket}/data"
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_store_is_what_it_is_locally(url, remote, how, tmp_path):
+    store = open_store(url, backend=Records(), remote=remote(how=how))
+    check_store(store, ROWS)
+    local = open_store(tmp_path / "data", backend=Records())
+    assert digest_of(store) == digest_of(local)
+    assert pickle.loads(pickle.dumps(store)).fingerprint == store.fingerprint
+
+
+def test_the_index_is_kept_next_to_the_files_and_opens_without_them(url, remote, s3):
+    open_store(url, backend=Records(), remote=remote())
+    names = sorted(name.rpartition("/")[2] for name in s3.ls(f"{url}/seqdata-index"))
+    assert names == [f"part-{number}.recs.idx" for number in range(3)]
+    store = open_store(url, backend=Records(), remote=remote(how="ranges"))
+    column = store.read(np.array([[5, 100, 200]]), ["frames"])["frames"]
+    assert np.array_equal(column[0], ROWS[5]["frames"][100:200])
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_url_of_one_file_a_glob_and_a_folder_of_a_claimed_suffix_are_locations(
+    url, remote, how, claimed
+):
+    assert len(open_store(f"{url}/part-0.recs", remote=remote(how=how))) == 16
+    assert len(open_store(f"{url}/part-[12].recs", backend=Records(), remote=remote(how=how))) == 24
+    check_store(open_store(url, remote=remote(how=how)), ROWS)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_bit_that_is_wrong_at_the_source_is_named(url, remote, s3, how, tmp_path):
+    first = open_store(url, backend=Records(), remote=remote(how="ranges"))
+    begin = int(first._parts.indexes[0].members["frames"].begins[3])
+    with s3.open(f"{url}/part-0.recs", "rb") as file:
+        raw = bytearray(file.read())
+    raw[begin] ^= 1
+    s3.pipe_file(f"{url}/part-0.recs", bytes(raw))
+    store = open_store(url, backend=Records(), remote=remote(how=how, cache_dir=tmp_path / "other"))
+    spans = np.array([[3, 0, len(ROWS[3]["frames"])]])
+    text = r'shard 0 \("part-0.recs"\), sequence 3 .*field "frames"|part-0.recs.*sha256'
+    with pytest.raises(DataError, match=text):
+        store.read(spans, ["frames"])["frames"][0]
+
+
+def test_a_file_that_was_replaced_is_noticed(url, remote, s3, tmp_path):
+    store = open_store(url, backend=Records(), remote=remote(how="ranges"))
+    other = write_file(tmp_path / "x.recs", sequences(16, seed=3))
+    size = s3.info(f"{url}/part-0.recs")["size"]
+    content = other.read_bytes()[:size].ljust(size, b"\0")
+    s3.pipe_file(f"{url}/part-0.recs", content)
+    with pytest.raises(FingerprintMismatch):
+        store.read(np.array([[0, 0, 1]]), ["frames"])
+
+
+def test_files_in_memory_of_fsspec_too(tmp_path):
+    system = fsspec.filesystem("memory")
+    path = write_file(tmp_path / "a.recs", ROWS[:3])
+    system.pipe_file("/recs/a.recs", path.read_bytes())
+    check_store(open_store("memory://recs/a.recs", backend=Records()), ROWS[:3])
+    system.rm("/recs", recursive=True)
