@@ -118,6 +118,7 @@ def test_japanese_vowels_gives_labels_in_the_files_order(speakers):
     assert lines[-1] == f"mean test accuracy {100 * share:.1f} % over 1 seeds"
 
 
+@pytest.mark.slow
 def test_japanese_vowels_has_a_short_form(speakers):
     lines = run_example("japanese_vowels.py", speakers[0], "--smoke")
     assert re.fullmatch(r"mean test accuracy \d+\.\d % over 2 seeds", lines[-1])
@@ -175,6 +176,7 @@ def test_gradients_cut_at_random_are_right_on_average_and_those_always_cut_are_n
     assert mean <= 3 * chance < 0.1
 
 
+@pytest.mark.slow
 def test_the_comparison_of_cuts_prints_what_it_found():
     lines = run_example("artbp.py", "--draws", 5)
     assert lines[0] == "always cut: the gradient is 23.8% off"

@@ -38,6 +38,7 @@ def project(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
+@pytest.mark.slow
 def test_a_project_learns_with_our_datamodule_as_it_did_before(project, tmp_path):
     before, after = (
         project(name).main(tmp_path, epochs=5, **QUIET) for name in ("before", "after")

@@ -86,6 +86,7 @@ def test_bits_per_byte_are_exact_sums_whatever_the_batching(rows, batch_of, load
             assert found[f"{stage}_bits_per_byte"] == pytest.approx(exact, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_it_learns_a_repeated_line(batch_of, loader_of, trainer_of):
     text = torch.frombuffer(bytearray(b"def f(x): return x\n" * 6), dtype=torch.uint8)
     batch = batch_of([{"x": text[:-1], "targets": text[1:]}] * 4)

@@ -62,6 +62,7 @@ def test_logits_of_a_row_are_the_same_in_any_batching_order_and_padding(
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_packed_and_dense_give_the_same_logits_from_the_same_checkpoint(sequences, batch_of):
     packed = model_of("packed", layers=2, dropout=0.0)
     dense = model_of("dense", layers=2, dropout=0.0)
@@ -147,6 +148,7 @@ def test_predictions_leave_filler_out(sequences, batch_of, loader_of, trainer_of
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.slow
 def test_it_learns_to_tell_sequences_by_their_first_and_last_steps(
     batch_of, loader_of, trainer_of, layout
 ):

@@ -131,6 +131,7 @@ def test_without_the_carried_state_it_would_be_another_run(trainer_of):
 
 @pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint")
 @pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.slow
 def test_a_run_goes_on_from_every_checkpoint_with_the_losses_of_the_whole(
     tmp_path, trainer_of, accumulate
 ):

@@ -197,6 +197,7 @@ def test_a_folder_without_rights_is_one_line(folder):
     assert done.stderr.startswith("error: ")
 
 
+@pytest.mark.slow
 def test_the_command_runs_as_a_program(folder):
     (folder / "a.txt").write_bytes(b"abc")
     done = subprocess.run(

@@ -79,6 +79,7 @@ print(filled)
 """
 
 
+@pytest.mark.slow
 def test_fill_stays_inside_of_buffers_that_end_where_memory_ends():
     pytest.importorskip("seqdata.kernel._fill")
     done = subprocess.run(

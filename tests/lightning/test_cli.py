@@ -36,12 +36,14 @@ def parsed(tmp_path, *arguments, **config):
 
 
 @pytest.mark.parametrize("name", ["token-budget", "TokenBudget"])
+@pytest.mark.slow
 def test_a_policy_is_named_on_the_command_line(tmp_path, name):
     made = parsed(tmp_path, f"batching={name}", "batching.max_tokens=64", "batching.shuffle=false")
     assert made == TokenBudget(64, shuffle=False)
 
 
 @pytest.mark.parametrize("name", ["token-budget", "TokenBudget", "seqdata.TokenBudget"])
+@pytest.mark.slow
 def test_a_policy_is_named_in_a_configuration_file(tmp_path, name):
     lines = f"  batching:\n    class_path: {name}\n    init_args:\n      max_tokens: 64\n"
     assert parsed(tmp_path, data=lines) == TokenBudget(64)
@@ -58,6 +60,7 @@ def test_other_names_are_left_to_the_data_module(tmp_path):
         data.train_dataloader()
 
 
+@pytest.mark.slow
 def test_an_option_that_is_missing_or_unknown_is_an_error(tmp_path, capsys):
     for arguments, said in (
         (["batching=fixed"], "batch_size"),

@@ -44,6 +44,7 @@ def test_looking_into_loaders_moves_nothing(tmp_path):
     assert rest.log.train == whole.log.train[8:]
 
 
+@pytest.mark.slow
 def test_drawing_a_batch_from_the_trainers_own_loader_in_mid_epoch_moves_nothing(tmp_path):
     """As people do to log an example; whoever draws there sees the batch that is trained next."""
 

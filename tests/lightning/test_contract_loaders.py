@@ -44,6 +44,7 @@ def test_item_1_asking_for_an_iterator_starts_no_process_and_no_thread():
 
 
 @pytest.mark.parametrize("way", [{"max_epochs": 3}, {"max_epochs": -1, "max_steps": 15}])
+@pytest.mark.slow
 def test_item_2_the_position_is_right_where_lightning_fetches_a_batch_ahead(way, tmp_path):
     whole = fit(unsized_data(), folder=tmp_path, every=1, **way)
     assert whole.trainer.num_training_batches == float("inf")
@@ -163,6 +164,7 @@ def test_without_a_profiler_there_are_no_ranges():
     assert isinstance(ranged("any"), nullcontext)
 
 
+@pytest.mark.slow
 def test_item_36_reloaded_loaders_go_on_where_the_epoch_stands(tmp_path):
     whole = fit(data_of(), max_epochs=4)
     way = {"max_epochs": 4, "reload_dataloaders_every_n_epochs": 2}

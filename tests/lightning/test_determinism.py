@@ -23,6 +23,7 @@ def _seeds_of_its_own(monkeypatch):
         monkeypatch.delenv(name)
 
 
+@pytest.mark.slow
 def test_two_runs_of_200_steps_are_bitwise_equal():
     one, two = (many_steps(Dropping(), 200) for _ in range(2))
     assert len(one.losses) == 200

@@ -57,6 +57,7 @@ def test_e9_every_step_is_a_place_to_go_on_bitwise(tmp_path):
 
 
 @pytest.mark.parametrize("policy", list(POLICIES.values())[1:], ids=list(POLICIES)[1:])
+@pytest.mark.slow
 def test_e9_holds_for_every_kind_of_lanes(policy, tmp_path):
     check_every_resume(tmp_path, data={"batching": policy}, places=5)
 
@@ -149,6 +150,7 @@ def test_e11_losses_are_those_of_a_loop_by_hand(accumulate, clip):
     assert max(map(abs, difference)) <= 1e-12
 
 
+@pytest.mark.slow
 def test_e13_sanity_check_and_validation_leave_the_training_states_alone():
     plain = fit(lanes_of(), model=Carrying(), max_epochs=2, limit_val_batches=0).model
     for trainer in ({"val_check_interval": 2, "num_sanity_val_steps": 3}, {}):
@@ -272,6 +274,7 @@ def test_a_checkpoint_of_before_lane_states_is_refused_in_mid_epoch(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.slow
 def test_the_four_lines_of_a_users_module_train_on_sequences_of_tokens(tmp_path, monkeypatch):
     import lightning as L
     import torch.nn.functional as F

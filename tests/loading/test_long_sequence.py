@@ -80,6 +80,7 @@ def test_a_sequence_of_more_than_2_to_the_31_values_is_written_and_read(tmp_path
 
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize("length", [10**8, pytest.param(10**10, marks=pytest.mark.nightly)])
+@pytest.mark.slow
 def test_a_long_sequence_streams_in_memory_that_does_not_grow(tmp_path, length):
     marks = [[0, 1], [length // LANES, 2], [length // 7, 3], [length // 2 + 1, 4], [length - 1, 5]]
     path = sparse(tmp_path / "long.arrow", length, marks)

@@ -61,12 +61,14 @@ def files(found):
         pytest.param("spawn", "whole", marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.slow
 def test_200_000_sequences_with_a_transform_leave_nothing_in_workers(tmp_path, method, transform):
     found = play(write(tmp_path / "store", 200_000), method, transform)
     assert grown(found) <= GROWTH
     assert files(found) == [files(found)[0]] * 3
 
 
+@pytest.mark.slow
 def test_what_a_transform_keeps_is_seen(tmp_path):
     """The measure can fail: 20,000 arrays of 4 KiB are more than a twentieth of a worker."""
     found = play(write(tmp_path / "store", 20_000), "forkserver", "leaking", epochs=2)

@@ -66,6 +66,7 @@ def test_large_outputs_come_from_recycled_memory_and_stay_whole():
     assert mine._pool.held == 0
 
 
+@pytest.mark.slow
 def test_a_process_ends_while_an_epoch_is_played():
     code = """
         import numpy as np

@@ -44,6 +44,7 @@ def test_lanes_read_sequences_whole_and_in_order_and_are_reset_where_they_begin(
 @pytest.mark.shows("I6")
 @settings(max_examples=2 * CASES)
 @given(planned(), st.integers(2, 5))
+@pytest.mark.slow
 def test_every_rank_is_told_the_same_of_its_lanes(drawn, size):
     check_table(drawn[0])
     check_heads(drawn[0], size)
@@ -83,6 +84,7 @@ def pieces(low, high, ends):
 @pytest.mark.shows("I6")
 @settings(max_examples=3 * CASES)
 @given(streams(), world_sizes(), st.lists(st.integers(0, 40), max_size=3), st.integers(0, 40))
+@pytest.mark.slow
 def test_rows_of_several_spans_are_dealt_whole(drawn, size, cuts, first):
     plan, index = drawn
     check_table(plan)
@@ -95,12 +97,14 @@ def test_rows_of_several_spans_are_dealt_whole(drawn, size, cuts, first):
 @pytest.mark.shows("I6")
 @settings(max_examples=3 * CASES)
 @given(streams(), st.lists(st.tuples(world_sizes(), st.integers(0, 9)), min_size=2, max_size=5))
+@pytest.mark.slow
 def test_rows_of_several_spans_survive_any_worlds(drawn, legs):
     check_elastic(drawn[0], legs)
 
 
 @settings(max_examples=3 * CASES)
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 7), world_sizes(), st.integers(0, 9))
+@pytest.mark.slow
 def test_context_of_overlapping_chunks_is_counted_for_nobody(length, chunk, overlap, size, first):
     advance = max(1, chunk - overlap)
     overlap = chunk - advance

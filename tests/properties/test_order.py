@@ -53,6 +53,7 @@ def costs(plan):
 
 @settings(max_examples=5 * CASES)
 @given(arranged, many_lengths, st.integers(0, 2), st.integers(0, 1 << 40))
+@pytest.mark.slow
 def test_ranks_of_a_step_hold_neighbours_and_the_rest_is_one_slice(policy, given, epoch, seed):
     longest = longest_rows(policy.plan(SequenceIndex.from_lengths(given), seed=seed, epoch=epoch))
     group = group_of(len(longest))
@@ -84,6 +85,7 @@ def test_the_batch_that_leads_is_first_and_each_comes_once(longest, data, seed):
 
 @settings(max_examples=5 * CASES)
 @given(arranged, many_lengths, st.integers(0, 1 << 40))
+@pytest.mark.slow
 def test_epoch_0_begins_with_the_dearest_batch_and_counts_the_same(policy, given, seed):
     index = SequenceIndex.from_lengths(given)
     first, later = (policy.plan(index, seed=seed, epoch=epoch) for epoch in (0, 1))
@@ -97,6 +99,7 @@ def test_epoch_0_begins_with_the_dearest_batch_and_counts_the_same(policy, given
 @example(Sorted(1), np.array([5] * 80 + [9] + [5] * 60), 64, 0)  # the longest, not in block 0
 @example(TokenBudget(45), np.array([21, 27, 8, 6, 15, 16, 8, 13, 23, 15, 21, 26, 8, 14]), 11, 2)
 @given(arranged, st.integers(0, 300).flatmap(lengths), st.integers(8, 200), st.integers(0, 1 << 40))
+@pytest.mark.slow
 def test_by_blocks_too_epoch_0_begins_with_the_dearest_batch(policy, given, max_block, seed):
     index = SequenceIndex.from_lengths(given)
     made = SmallBlocks(policy, max_block).plan(index, seed=seed, epoch=0)

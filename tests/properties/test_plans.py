@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timeout(3600)  # all of a file's cases, at night
 @pytest.mark.shows("I1")
 @settings(max_examples=10 * CASES)
 @given(cases())
+@pytest.mark.slow
 def test_a_plan_scores_each_timestep_once_and_reports_what_it_leaves_out(case):
     plan = case.policy.plan(case.index, seed=case.seed, epoch=case.epoch)
     check_table(plan)
@@ -33,12 +34,14 @@ def test_a_plan_scores_each_timestep_once_and_reports_what_it_leaves_out(case):
 @pytest.mark.shows("I2")
 @settings(max_examples=5 * CASES)
 @given(cases(most=600))
+@pytest.mark.slow
 def test_every_epoch_of_every_seed_has_the_declared_number_of_batches(case):
     check_constant_count(case.policy, case.index, seeds=(case.seed, 1))
 
 
 @settings(max_examples=5 * CASES)
 @given(cases(most=600))
+@pytest.mark.slow
 def test_equal_inputs_make_equal_plans_and_others_do_not(case):
     shuffled = None if isinstance(case.policy, FewLanes) else case.policy.shuffle
     if shuffled and isinstance(case.policy, TBPTT):
@@ -48,6 +51,7 @@ def test_equal_inputs_make_equal_plans_and_others_do_not(case):
 
 @settings(max_examples=CASES)
 @given(st.one_of(policies(shuffle=False), block_policies()), indexes(most=300))
+@pytest.mark.slow
 def test_the_whole_kit_passes_for_the_policies_of_the_core(policy, index):
     check_policy(policy, index, shuffled=policy.shuffle)
 
@@ -60,6 +64,7 @@ def test_the_whole_kit_passes_for_the_policies_of_the_core(policy, index):
     st.integers(1, 4),
     st.booleans(),
 )
+@pytest.mark.slow
 def test_no_batch_exceeds_the_budget(index, budget, max_rows, least, shuffle):
     policy = TokenBudget(
         budget, max_rows=max_rows, min_batches=least, shuffle=shuffle, too_long="split"

@@ -53,6 +53,7 @@ def peak_of(length, *, detached=True):
     return peak.most
 
 
+@pytest.mark.slow
 def test_row_22_peak_memory_of_activations_is_that_of_a_chunk():
     short, long = peak_of(300), peak_of(3_000)
     assert short * 0.9 <= long <= short * 1.1

@@ -67,6 +67,7 @@ except WorkerDiedError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_read_what_was_cut_off_does_not_take_the_training_process_with_it(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CUT],

@@ -142,6 +142,7 @@ def test_a_writer_that_is_killed_again_and_again_is_gone_on_with(tmp_path, kill,
         check_goes_on(kill, folder, due["thread"])
 
 
+@pytest.mark.slow
 def test_an_old_store_is_read_until_a_new_one_is_there(tmp_path, kill, due):
     old = write_arrow(tmp_path / "old", [{"x": [i]} for i in range(50)], shard_bytes=100)
     calls = kill.let(tmp_path / "whole")["calls"]
@@ -241,6 +242,7 @@ def stop_in_commit(folder, sequences, monkeypatch):
     shard_bytes=st.sampled_from([1, 100, 300, 5000]),
     stops=st.lists(st.integers(0, 30), max_size=3),
 )
+@pytest.mark.slow
 def test_wherever_writing_stops_it_ends_with_the_same_bytes(sizes, shard_bytes, stops):
     rows = [{"id": str(i), "x": np.arange(size), "y": size} for i, size in enumerate(sizes)]
     with tempfile.TemporaryDirectory() as folder:

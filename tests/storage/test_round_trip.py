@@ -3,6 +3,7 @@
 import tempfile
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,6 +86,7 @@ def check_column(column, expected):
 
 @settings(max_examples=60)
 @given(data_sets(), st.sampled_from([1, 60, 1 << 20]))
+@pytest.mark.slow
 def test_stored_sequences_are_read_as_they_were_given(data_set, shard_bytes):
     axes, rows = data_set
     with tempfile.TemporaryDirectory() as folder:

@@ -264,6 +264,7 @@ def test_a_number_splits_as_its_value_not_as_its_type():
     assert at([False] * 20 + [True] * 20) == at([0] * 20 + [1] * 20)
 
 
+@pytest.mark.slow
 def test_long_texts_are_looked_at_in_smaller_runs(monkeypatch):
     monkeypatch.setattr(splitting, "RUN_BYTES", 4_000)
     monkeypatch.setattr(splitting, "RUN", 8)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ def test_generators_without_hypothesis_name_what_to_install():
     assert "hypothesis is not installed, must be; pip install hypothesis" in done.stderr
 
 
+@pytest.mark.slow
 def test_all_other_checks_need_neither_pytest_nor_hypothesis():
     code = "; sys.modules['pytest'] = None; import seqdata_testing.plans, seqdata_testing.contract"
     code += ", seqdata_testing.sharing, seqdata_testing.lanes, seqdata_testing.loaders"

@@ -51,6 +51,7 @@ def test_worker_processes_read_the_same(folder, sequences):
     check_store(open_webdataset(folder), sequences, methods=("spawn",))
 
 
+@pytest.mark.slow
 def test_keys_and_extensions_are_the_librarys(folder):
     store = open_webdataset(str(folder / "x-{000..002}.tar"))
     due = theirs(str(folder / "x-{000..002}.tar"))

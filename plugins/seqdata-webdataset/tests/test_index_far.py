@@ -66,6 +66,7 @@ def test_all_that_was_done_is_told(s3, bucket, tmp_path):
     assert (facts["indexed"], facts["shards"], facts["sequences"]) == (3, 3, 30)
 
 
+@pytest.mark.slow
 def test_where_nothing_may_be_written_it_is_kept_in_the_cache_until_it_may(
     s3, bucket, behind, tmp_path, cache, folder
 ):

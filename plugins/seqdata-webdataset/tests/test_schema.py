@@ -315,6 +315,7 @@ def test_an_array_in_an_archive_that_is_none_is_named(npy, opened):
         opened(members(npy, ("npz", [archive("a.npy", b"")] * 3)), schema={"npz": {"a": "int8"}})
 
 
+@pytest.mark.slow
 def test_an_archive_that_would_become_very_large_is_refused(npy, opened):
     bomb = archive("a.npy", npy(np.zeros(260 << 20, dtype=np.int8)))
     with pytest.raises(LimitError, match=r"bytes that become .* in memory, must become at most"):

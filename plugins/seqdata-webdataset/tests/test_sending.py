@@ -76,6 +76,7 @@ def write(location, remote, sequences=None, **options):
     )
 
 
+@pytest.mark.slow
 def test_what_is_written_to_a_bucket_is_byte_for_byte_what_is_written_here(
     s3, bucket, remote, whole, tmp_path
 ):
@@ -89,6 +90,7 @@ def test_what_is_written_to_a_bucket_is_byte_for_byte_what_is_written_here(
     assert ranged.read(np.array([[5, 3, 7]]), ["x"])["x"][0].tolist() == [3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_what_lies_there_is_not_replaced_unless_it_is_asked_for(s3, bucket, remote, tmp_path):
     location = f"s3://{bucket}/data"
     write(location, remote())
@@ -110,6 +112,7 @@ def test_what_is_not_ours_is_never_replaced(s3, bucket, remote):
         write(f"s3://{bucket}/arrow", remote(), overwrite=True)
 
 
+@pytest.mark.slow
 def test_an_unfinished_writing_is_no_data_and_is_gone_on_with(s3, bucket, remote, whole):
     location = f"s3://{bucket}/data"
     with served(before(*s3[1]["endpoint_url"].removeprefix("http://").split(":"))) as faulty:
@@ -131,6 +134,7 @@ def test_an_unfinished_writing_is_no_data_and_is_gone_on_with(s3, bucket, remote
     assert not any("shard-000000.tar" in path for path in sent)
 
 
+@pytest.mark.slow
 def test_a_writer_that_fails_while_it_packs_is_gone_on_with(s3, bucket, remote, whole):
     location, told = f"s3://{bucket}/data", []
     with pytest.raises(DecodeError, match="sequence 30"):
@@ -141,6 +145,7 @@ def test_a_writer_that_fails_while_it_packs_is_gone_on_with(s3, bucket, remote, 
     assert there(s3[0], f"{bucket}/data") == whole
 
 
+@pytest.mark.slow
 def test_a_folder_in_a_bucket_is_opened_as_what_lies_in_it(s3, bucket, remote, tmp_path):
     write(f"s3://{bucket}/tar", remote())
     write_store(f"s3://{bucket}/arrow", rows(), remote=remote())

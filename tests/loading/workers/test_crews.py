@@ -115,6 +115,7 @@ def test_a_loader_that_nobody_holds_ends_its_workers_even_stuck_ones(act):
     assert descriptors() < before
 
 
+@pytest.mark.slow
 def test_a_loader_and_an_iteration_that_nobody_holds_end_their_workers():
     mine = loader(num_workers=2)
     batches = iter(mine)

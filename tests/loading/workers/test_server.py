@@ -49,6 +49,7 @@ if __name__ == "__main__":
         pytest.param("forkserver", signal.SIGINT, marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.slow
 def test_a_signal_to_all_processes_leaves_the_workers_at_work(tmp_path, method, number):
     script = tmp_path / "job.py"
     script.write_text(JOB)
@@ -76,6 +77,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_processes_of_others_end_by_sigterm_as_ever(tmp_path):
     script = tmp_path / "others.py"
     script.write_text(OTHERS)

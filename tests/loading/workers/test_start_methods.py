@@ -191,6 +191,7 @@ def test_a_process_that_ends_while_epochs_are_played_leaves_no_worker(tmp_path):
     assert not any(map(lives, pids))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_no_worker_whoever_holds_its_pipes(tmp_path):
     done = run_script(tmp_path / "script.py", GUARDED, "wait", "stuck")
     try:

@@ -103,6 +103,7 @@ def _lengths(count):
 
 @settings(max_examples=CASES)
 @given(sent=columns(), offset=st.sampled_from([0, HEAD]))
+@pytest.mark.slow
 def test_columns_arrive_as_they_were(sent, offset):
     axes = Axes("time", dict.fromkeys(sent, "time"), dict.fromkeys(sent, 1))
     parcel = Parcel(sent, axes)

@@ -126,6 +126,7 @@ def test_the_folder_may_be_removed_at_any_step(
     assert left[0] < times or step == "evict"  # it may have been removed before it was full
 
 
+@pytest.mark.slow
 def test_the_folder_may_be_removed_over_and_over_while_a_store_is_read(store_of_many, tmp_path):
     local, made, _, _ = store_of_many
     ended, rounds = threading.Event(), []

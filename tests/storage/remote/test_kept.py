@@ -89,6 +89,7 @@ def gets(server):
     return sum(method == "GET" and path.endswith(".arrow") for method, path in server.asked)
 
 
+@pytest.mark.slow
 def test_lanes_bring_each_block_once_and_read_what_lies_here(far, tmp_path):
     local, server = far
     policy = TBPTT(6, 500)
@@ -105,6 +106,7 @@ def test_lanes_bring_each_block_once_and_read_what_lies_here(far, tmp_path):
     assert gets(server) > 6 * len(near)  # a request for every lane in every step
 
 
+@pytest.mark.slow
 def test_two_readers_of_one_store_get_what_lies_here(far, tmp_path):
     local, server = far
     store = reading(server, tmp_path)

@@ -155,6 +155,7 @@ def test_a_run_begun_here_goes_on_from_s3_in_mid_epoch(begun, opened, kind, name
     assert left == parameters
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_another_form_only_with_its_next_epoch(begun, opened):
     """A digest is of the stored bytes' checksums: no data has to be read to know it."""
     (losses, _), checkpoint = begun["tagger", "arrow"]

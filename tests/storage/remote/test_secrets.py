@@ -76,6 +76,7 @@ def files_of(folder):
     )
 
 
+@pytest.mark.slow
 def test_an_arrow_store_shows_no_secret(web, remote, tmp_path, shown):
     store = open_store(with_secrets(f"{web.url}/arrow"), remote=remote)
     shown(f"{store!r} {store} {store.location} {remote!r} {store.place(3)} {store.take([1])!r}")

@@ -36,6 +36,7 @@ def one_thread():
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("how", ["cache", "ranges"])
+@pytest.mark.slow
 def test_losses_from_s3_are_those_from_here(s3, bucket, remote, tmp_path, how, workers):
     local = write(tmp_path / "store")
     s3.put(f"{local.location}/", f"{bucket}/store/", recursive=True)

@@ -16,6 +16,7 @@ from seqdata_testing.waiting import patient
 from tests.storage.remote.samples import read_all, sequences, write
 
 
+@pytest.mark.slow
 def test_what_is_written_to_s3_is_byte_for_byte_what_is_written_here(s3, bucket, remote, tmp_path):
     local = write(tmp_path / "store")
     store = write(f"s3://{bucket}/store", remote=remote())
@@ -37,6 +38,7 @@ def test_a_store_that_is_there_is_not_overwritten_unless_it_is_asked_for(s3, buc
     assert names == {"seqdata.json", "lengths-time.u32", "part-00000.arrow", "part-00000.crc"}
 
 
+@pytest.mark.slow
 def test_a_writer_that_fails_while_it_sends_leaves_no_store_and_is_gone_on_with(
     s3, bucket, remote, faulty, tmp_path
 ):
