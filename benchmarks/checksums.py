@@ -22,7 +22,7 @@ from rich.table import Table
 
 from seqdata.api import open_store
 from seqdata.errors import ConfigError
-from seqdata.kernel.dispatch import kernel_name
+from seqdata.kernel.dispatch import get_kernel_name
 from seqdata.loading.loader import Loader
 
 MODES = ("off", "first_read", "always")
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds (9)")
     options = parser.parse_args()
     console = Console(width=120, soft_wrap=True)
-    if kernel_name() != "c":
+    if get_kernel_name() != "c":
         raise ConfigError("benchmark: no C kernel here; build it with `make env` and a C compiler")
     torch.set_num_threads(1)
     table = Table(title="batches of 64, no workers, no thread; wall us/batch, and what is added")

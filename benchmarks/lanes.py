@@ -36,7 +36,7 @@ from samples import CHUNK, LANES, Samples, documents
 
 from seqdata.api import write_store
 from seqdata.errors import ConfigError
-from seqdata.kernel.dispatch import kernel_name
+from seqdata.kernel.dispatch import get_kernel_name
 from seqdata.policies.tbptt import TBPTT
 
 HERE = Path(__file__).resolve().parent
@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=PEERS, help="Python that has HF datasets")
     options = parser.parse_args()
     console = Console(width=120, soft_wrap=True)
-    if kernel_name() != "c":
+    if get_kernel_name() != "c":
         raise ConfigError("benchmark: no C kernel here; build it with `make env` and a C compiler")
     count = 1 << (23 if options.quick else 26)
     with tempfile.TemporaryDirectory() as folder:

@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from seqdata.errors import ConfigError
-from seqdata.kernel.dispatch import kernel_name
+from seqdata.kernel.dispatch import get_kernel_name
 
 FLOORS = {"S": 10.0, "M": 1.7}
 PEER = "memmap DataLoader"
@@ -63,7 +63,7 @@ def measure(data: Data, order: str, rounds: int, batches: int) -> dict[str, Time
     kept = {
         name: make
         for name, make in makers.items()
-        if KERNELS.get(name) != "c" or kernel_name() == "c"
+        if KERNELS.get(name) != "c" or get_kernel_name() == "c"
     }
     epoch = -(-data.count // BATCH) - 1  # one was drawn when the process began
     with running(kept) as runners:
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (7)")
     options = parser.parse_args()
     console = Console(width=140)
-    if kernel_name() != "c":
+    if get_kernel_name() != "c":
         raise ConfigError("benchmark: no C kernel here; build it with `make env` and a C compiler")
     table = Table(title="batches of 64, padded + lengths, num_workers=0")
     for number, column in enumerate(COLUMNS):

@@ -22,7 +22,7 @@ from rich.table import Table
 from transforms import CHANGES, SETTINGS
 
 from seqdata.errors import ConfigError
-from seqdata.kernel.dispatch import kernel_name
+from seqdata.kernel.dispatch import get_kernel_name
 
 WORKERS = (0, 1, 2)
 FLOORS = {
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of each turn (1)")
     options = parser.parse_args()
     console = Console(width=120, soft_wrap=True)
-    if kernel_name() != "c":
+    if get_kernel_name() != "c":
         raise ConfigError("benchmark: no C kernel here; build it with `make env` and a C compiler")
     table = Table(title="random batches of 64, padded + lengths; us/batch")
     columns = ("data", "setting", "workers", OURS, "CPU", PEER, "CPU", "ratio")

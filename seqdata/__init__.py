@@ -185,7 +185,7 @@ _DEFINED_IN = {
 }
 
 
-_OF_ANOTHER_PROJECT = ("_io", "types.py")  # of the same import name: see `installed`
+_FOREIGN_FILES = ("_io", "types.py")  # of the same import name: see `installed`
 
 
 def __getattr__(name: str) -> Any:
@@ -195,16 +195,16 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("seqdata.host").core_version()
     module = importlib.import_module(f"seqdata.{_DEFINED_IN.get(name, 'errors')}")
-    found = getattr(module, name)
-    globals()[name] = found  # from now on an ordinary attribute
-    return found
+    attribute = getattr(module, name)
+    globals()[name] = attribute  # from now on an ordinary attribute
+    return attribute
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-for _name in _OF_ANOTHER_PROJECT:
+for _name in _FOREIGN_FILES:
     if os.path.exists(os.path.join(__path__[0], _name)):
         importlib.import_module("seqdata.name_conflict").warn_of_foreign_files(__path__[0])
         break

@@ -6,25 +6,25 @@ and names. Makes: stores, policies, collators.
 """
 
 from seqdata.default_host import default_host
-from seqdata.detect import Location, form_of
-from seqdata.open_location import opener_of
+from seqdata.detect import LocationLike, detect_backend
+from seqdata.open_location import find_opener
 from seqdata.required_members import POLICY_MEMBERS, STORE_MEMBERS
 from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy
-from seqdata.resolve_store import is_map_style, open_store, store_of
+from seqdata.resolve_store import is_map_style, open_store, resolve_store
 from seqdata.resolve_writer import write_store
 
 __all__ = [
     "POLICY_MEMBERS",
     "STORE_MEMBERS",
     "CollatorLike",
-    "Location",
+    "LocationLike",
     "default_host",
-    "form_of",
+    "detect_backend",
+    "find_opener",
     "is_map_style",
     "open_store",
-    "opener_of",
     "resolve_collator",
     "resolve_policy",
-    "store_of",
+    "resolve_store",
     "write_store",
 ]

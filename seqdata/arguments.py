@@ -14,7 +14,7 @@ from typing import Any, ParamSpec
 from seqdata.errors import ConfigError, did_you_mean
 
 _P = ParamSpec("_P")
-_HERE_CALLED = {  # what torch's DataLoader and other people's DataModules call it
+_ARGUMENT_HINTS = {  # what torch's DataLoader and other people's DataModules call it
     "batch_size": "pass the policy that makes batches, such as batching=Bucketed(32)",
     "batch_sampler": "pass the policy that makes batches, such as batching=Bucketed(32)",
     "sampler": "pass the policy that draws sequences, such as batching=Bucketed(32)",
@@ -40,10 +40,10 @@ def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
     known = inspect.signature(constructor).parameters
 
     @functools.wraps(constructor)
-    def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> None:
         for name in kwargs:
             if name not in known:
-                advice = _HERE_CALLED.get(name) or did_you_mean(name, known)
+                advice = _ARGUMENT_HINTS.get(name) or did_you_mean(name, known)
                 where = f"{type(args[0]).__name__}()"
                 raise TypeError(
                     f"{where} got an unexpected keyword argument {name!r}; "
@@ -51,23 +51,23 @@ def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
                 )
         constructor(*args, **kwargs)
 
-    return checked
+    return wrapper
 
 
-def taken(
-    where: str, opener: Callable[..., Any], name: object, given: Mapping[str, Any]
+def select_options(
+    where: str, opener: Callable[..., Any], name: object, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Give those options that are not None, if the backend takes them.
 
     Raises:
         ConfigError: If it does not.
     """
-    there = {option: value for option, value in given.items() if value is not None}
-    takes = inspect.signature(opener).parameters if there else {}
-    for option, value in there.items():
-        if option not in takes:
+    passed = {option: value for option, value in options.items() if value is not None}
+    parameters = inspect.signature(opener).parameters if passed else {}
+    for option, value in passed.items():
+        if option not in parameters:
             raise ConfigError(
                 f"{where}: `{option}` is {value!r}, must be left out: backend {name!r} takes "
                 "none; leave it out"
             )
-    return there
+    return passed

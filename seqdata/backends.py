@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from seqdata.hookspecs import hookimpl
 from seqdata.protocols import Column, Field, Opener, Store
-from seqdata.storage.array_column import PieceColumn
+from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.data_location import Place, quoted
-from seqdata.storage.digest_trailer import read_sealed, sealed
+from seqdata.storage.data_location import DataLocation, quote
+from seqdata.storage.digest_trailer import add_digest, read_with_digest
 from seqdata.storage.extents import ShardExtents, extents_of
 from seqdata.storage.fields import (
     MAX_WIDTH,
-    NUMBERS,
+    NUMBER_DTYPES,
     default_axis,
     field_width,
     infer_fields,
-    no_such,
+    make_unknown_name_error,
 )
 from seqdata.storage.hashing import hash_texts
 from seqdata.storage.indexed.auditing import audit as audit_files
@@ -40,44 +40,46 @@ from seqdata.storage.indexed.remote_shards import RemoteShard
 from seqdata.storage.indexed.shard_index import Members, ShardIndex, dump_index, ends_of, load_index
 from seqdata.storage.indexed.store import IndexedStore
 from seqdata.storage.indexed.unkept import open_once
-from seqdata.storage.inputs import as_rows
-from seqdata.storage.integrity.audit import Report
-from seqdata.storage.integrity.checksums import BLOCK
-from seqdata.storage.integrity.checksums import algorithm as checksum_algorithm
+from seqdata.storage.inputs import normalize_sequences
+from seqdata.storage.integrity.audit import AuditReport
+from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
+from seqdata.storage.integrity.checksums import choose_algorithm as checksum_algorithm
 from seqdata.storage.limits import check_size
-from seqdata.storage.limits import refuse as refuse_size
+from seqdata.storage.limits import raise_limit_error as refuse_size
 from seqdata.storage.local_files import local_path
-from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
-from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, remote_files
-from seqdata.storage.remote.upload import send_store
-from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.unique_ids import check_ids
-from seqdata.storage.writing.bounded_executor import running
-from seqdata.storage.writing.packing import Packer, check_axes, make_packer, pack_one
-from seqdata.storage.writing.parts import are_parts
-from seqdata.storage.writing.progress import Bar, Progress
-from seqdata.storage.writing.progress import told as progress_bar
-from seqdata.storage.writing.staged_shards import room_for
+from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
+from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, make_remote_files
+from seqdata.storage.remote.upload import upload_store
+from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.unique_ids import check_unique_ids
+from seqdata.storage.writing.bounded_executor import bounded_executor
+from seqdata.storage.writing.packing import Packer, check_axis_lengths, make_packer, pack_sequence
+from seqdata.storage.writing.parts import is_part_list
+from seqdata.storage.writing.progress import ProgressBar, ProgressFn
+from seqdata.storage.writing.progress import progress_bar as progress_bar
+from seqdata.storage.writing.staged_shards import explain_full_disk
 from seqdata.storage.writing.staging_dir import (
-    FACTS,
-    aside,
+    FACTS_SUFFIX,
+    find_staging_dirs,
+    open_staging_dir,
     sync_file,
-    unfinished,
+    write_atomically,
     write_synced,
-    write_whole,
 )
 
 __all__ = [  # authors of formats and stores need the first block, the rest is of the engine
-    "BLOCK",
-    "FACTS",
+    "CHECKSUM_BYTES",
+    "FACTS_SUFFIX",
     "FOLDER",
     "INDEX_SUFFIX",
     "LIST",
     "MANIFEST",
     "MAX_WIDTH",
-    "NUMBERS",
-    "Bar",
+    "NUMBER_DTYPES",
+    "ArrayColumn",
+    "AuditReport",
     "Column",
+    "DataLocation",
     "Extents",
     "Field",
     "FileFormat",
@@ -91,67 +93,65 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "OpenedFiles",
     "Opener",
     "Packer",
-    "PieceColumn",
-    "Place",
-    "Progress",
+    "ProgressBar",
+    "ProgressFn",
     "RandomAccessFile",
     "Remote",
     "RemoteFiles",
     "RemoteShard",
-    "Report",
     "ShardExtents",
     "ShardIndex",
     "Store",
     "WritableFiles",
-    "are_parts",
-    "as_rows",
-    "aside",
+    "add_digest",
     "audit_files",
+    "bounded_executor",
     "build",
-    "check_axes",
-    "check_ids",
+    "check_axis_lengths",
     "check_size",
+    "check_unique_ids",
     "checksum_algorithm",
     "default_axis",
     "digest_of",
     "dump_index",
     "dump_list",
     "ends_of",
+    "explain_full_disk",
     "extents_of",
     "field_width",
     "find_index",
     "find_shards",
+    "find_staging_dirs",
     "hash_texts",
     "hookimpl",
     "ids_of",
     "index_files",
     "infer_fields",
+    "is_part_list",
     "is_remote",
     "load_index",
     "load_list",
     "local_path",
     "make_packer",
-    "no_such",
+    "make_remote_files",
+    "make_unknown_name_error",
+    "normalize_sequences",
     "open_files",
     "open_once",
-    "pack_one",
+    "open_staging_dir",
+    "pack_sequence",
     "progress_bar",
-    "quoted",
+    "quote",
     "read_index",
-    "read_sealed",
+    "read_with_digest",
+    "redact_url",
     "refuse_remote",
     "refuse_size",
-    "remote_files",
-    "remote_of",
-    "room_for",
-    "running",
-    "sealed",
-    "send_store",
-    "shown",
+    "resolve_remote",
     "sums_of",
     "sync_file",
     "text_of",
-    "unfinished",
+    "upload_store",
+    "write_atomically",
     "write_synced",
-    "write_whole",
 ]  # fmt: skip

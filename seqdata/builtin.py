@@ -48,26 +48,26 @@ READERS = {
 @hookimpl
 def seqdata_register_backends() -> Mapping[str, Any]:
     """Offer the core's backends."""
-    return _resolved(BACKENDS)
+    return _resolve_names(BACKENDS)
 
 
 @hookimpl
 def seqdata_register_policies() -> Mapping[str, Any]:
     """Offer the core's policies."""
-    return _resolved(POLICIES)
+    return _resolve_names(POLICIES)
 
 
 @hookimpl
 def seqdata_register_collators() -> Mapping[str, Any]:
     """Offer the core's collators; looking one up imports torch."""
-    return _resolved(COLLATORS)
+    return _resolve_names(COLLATORS)
 
 
 @hookimpl
 def seqdata_register_readers() -> Mapping[str, Any]:
     """Offer the core's input formats."""
-    return _resolved(READERS)
+    return _resolve_names(READERS)
 
 
-def _resolved(places: Mapping[str, str]) -> Mapping[str, Any]:
-    return {name: pkgutil.resolve_name(place) for name, place in places.items()}
+def _resolve_names(paths: Mapping[str, str]) -> Mapping[str, Any]:
+    return {name: pkgutil.resolve_name(place) for name, place in paths.items()}

@@ -15,20 +15,20 @@ from seqdata.default_host import default_host
 from seqdata.errors import MissingShardError, PluginError, RemoteReadError
 from seqdata.host import PluginHost
 from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.arrow.remote_manifest import is_there
+from seqdata.storage.arrow.remote_manifest import file_exists
 from seqdata.storage.foreign.file_discovery import SUFFIXES, is_foreign
 from seqdata.storage.local_files import local_path
-from seqdata.storage.remote.options import Remote, remote_of
-from seqdata.storage.remote.transport import remote_files
-from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.writing.staging_dir import unfinished
+from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.writing.staging_dir import find_staging_dirs
 
-Location = str | os.PathLike[str]
+LocationLike = str | os.PathLike[str]
 
 _TAR = ".tar"
 _TAR_FILE = re.compile(r"\.(tar(\.\w+)?|tgz)$")
 _MOST_NAMES = 100_000  # of a folder that are looked at
-_FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
+_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "webdataset",
         re.compile(r"\.(tar(\.\w+)?|tgz)$|\{[^{}]*(,|\.\.)[^{}]*\}"),
@@ -44,7 +44,7 @@ A folder without a manifest is ``foreign`` or ``webdataset`` where it holds file
 """
 
 
-def form_of(location: Location, host: PluginHost | None = None) -> str:
+def detect_backend(location: LocationLike, host: PluginHost | None = None) -> str:
     """Return the name of the backend that a location's form means.
 
     Args:
@@ -54,21 +54,21 @@ def form_of(location: Location, host: PluginHost | None = None) -> str:
     Raises:
         PluginError: If several plugins claim its suffix.
     """
-    text = shown(os.fspath(location)) if is_remote(location) else os.fspath(location)
-    name = next(name for name, form in _FORMS if form.search(text))
+    text = redact_url(os.fspath(location)) if is_remote(location) else os.fspath(location)
+    name = next(name for name, form in _PATTERNS if form.search(text))
     if name == "webdataset" and not _TAR_FILE.search(text):  # braces of any files
-        return _of_a_plugin(text, host) or name
+        return _find_plugin_backend(text, host) or name
     if name in ("arrow", "foreign") and "://" not in text.removeprefix("file://"):
         path = local_path(text)
-        name = "foreign" if is_foreign(path) else "webdataset" if _holds_tar(path) else "arrow"
-        if path.is_dir() and ((path / MANIFEST).exists() or unfinished(path)):
+        name = "foreign" if is_foreign(path) else "webdataset" if _has_tar_files(path) else "arrow"
+        if path.is_dir() and ((path / MANIFEST).exists() or find_staging_dirs(path)):
             return name
         if name == "arrow" and path.is_dir():
             return _of_names(text, _below(path), host) or name
-    return _of_a_plugin(text, host) or name if name == "arrow" else name
+    return _find_plugin_backend(text, host) or name if name == "arrow" else name
 
 
-def _of_a_plugin(text: str, host: PluginHost | None) -> str | None:
+def _find_plugin_backend(text: str, host: PluginHost | None) -> str | None:
     """Return the backend that an installed plugin claims a location's suffix for, if any."""
     name = text.rstrip("/").rpartition("/")[2]
     return (host or default_host()).backend_of_suffix(name) if "." in name.lstrip(".") else None
@@ -102,8 +102,8 @@ def _below(folder: Path) -> Iterator[str]:
         yield from (name for name in names if not name.startswith("."))
 
 
-def form_at(
-    location: Location, remote: str | Remote | None = None, host: PluginHost | None = None
+def detect_backend_at(
+    location: LocationLike, remote: str | Remote | None = None, host: PluginHost | None = None
 ) -> str:
     """Give the name of the backend that a location means; at the URL of a folder it looks.
 
@@ -111,23 +111,23 @@ def form_at(
         ConfigError: If the URL cannot be meant.
         RemoteReadError: If it cannot be asked for.
     """
-    name = form_of(location, host)
+    name = detect_backend(location, host)
     if name != "arrow" or not is_remote(location):
         return name
-    files = remote_files(os.fspath(location), remote_of(remote))
-    if is_there(files, MANIFEST):
+    files = make_remote_files(os.fspath(location), resolve_remote(remote))
+    if file_exists(files, MANIFEST):
         return name
     try:
         names = files.names()
     except (MissingShardError, RemoteReadError):  # web servers; or the backend says it
         return name
-    if any(one.endswith(_TAR) for one in names):
+    if any(file_name.endswith(_TAR) for file_name in names):
         return "webdataset"
-    return _of_names(shown(os.fspath(location)), names, host) or name
+    return _of_names(redact_url(os.fspath(location)), names, host) or name
 
 
-def _holds_tar(path: Path) -> bool:
+def _has_tar_files(path: Path) -> bool:
     """Tell whether a path is a folder of tar files that is no store of ours."""
     if not path.is_dir() or (path / MANIFEST).exists():
         return False
-    return any(one.name.endswith(_TAR) for one in path.iterdir())
+    return any(entry.name.endswith(_TAR) for entry in path.iterdir())

@@ -39,13 +39,13 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Self
 
-from seqdata.name_conflict import require_own_front
+from seqdata.name_conflict import require_own_init
 
-require_own_front()
+require_own_init()
 
 _NOTE = "seqdata: "
 REMEDY = "\n  Verify: "  # the last line of a message about data that a command can look at
-SEE = "See it: "  # before what shows the batch that an error happened in
+REPLAY_PREFIX = "See it: "  # before what shows the batch that an error happened in
 Fact = str | int | float | bool | None
 
 
@@ -63,7 +63,7 @@ class SeqDataError(Exception):
     """
 
     def __init__(self, message: str = "") -> None:
-        text, facts = _parse(message)
+        text, facts = _parse_message(message)
         super().__init__(text)
         self.facts: dict[str, Fact] = facts
         if facts and _is_in_torch_worker():
@@ -84,31 +84,35 @@ class SeqDataError(Exception):
         """
         text, remedy, command = str(self).rpartition(REMEDY)
         text = f"{text}\n  {line}. {remedy.strip()} {command}" if remedy else f"{self}\n  {line}"
-        return self._noted(self.at(text, **{**self.facts, **facts}))
+        return self._copy_notes(self.at(text, **{**self.facts, **facts}))
 
     def with_facts(self, **facts: Fact) -> Self:
         """Make the same error with more facts; they win over those that are there."""
-        return self._noted(self.at(str(self), **{**self.facts, **facts}))
+        return self._copy_notes(self.at(str(self), **{**self.facts, **facts}))
 
     def shown_by(self, command: str) -> Self:
         """Make the same error with, at its end, what shows the batch that it happened in."""
         text = str(self).removesuffix(".")
-        return self._noted(self.at(f"{text}. {SEE}{command}", **self.facts))
+        return self._copy_notes(self.at(f"{text}. {REPLAY_PREFIX}{command}", **self.facts))
 
-    def _noted(self, made: Self) -> Self:
+    def _copy_notes(self, error: Self) -> Self:
         """Give another error the notes of this one."""
         for note in getattr(self, "__notes__", ()):
             if not note.startswith(_NOTE):
-                made.add_note(note)
-        return made
+                error.add_note(note)
+        return error
 
     def __reduce__(self) -> tuple[type[Self], tuple[str], dict[str, Any]]:
         text = str(self.args[0])
-        told = f"{text}\n{_NOTE}{json.dumps(self.facts)}" if self.facts else text
-        return type(self), (told,), dict(self.__dict__)  # notes, and fields of subclasses
+        text_with_facts = f"{text}\n{_NOTE}{json.dumps(self.facts)}" if self.facts else text
+        return (
+            type(self),
+            (text_with_facts,),
+            dict(self.__dict__),
+        )  # notes, and fields of subclasses
 
 
-def step_line(
+def format_step(
     *, epoch: int, batch: int, step: int, rank: int, size: int, worker: int | None = None
 ) -> str:
     """Say which batch of a run is meant, for ``with_place`` or the note of an exception.
@@ -122,11 +126,24 @@ def step_line(
         worker: The process that made it; None: the training process.
 
     Examples:
-        >>> step_line(epoch=2, batch=4711, step=1177, rank=3, size=4, worker=1)
+        >>> format_step(epoch=2, batch=4711, step=1177, rank=3, size=4, worker=1)
         'epoch 2, batch 4711 (step 1177, rank 3 of 4, worker 1)'
     """
     by = "" if worker is None else f", worker {worker}"
     return f"epoch {epoch}, batch {batch} (step {step}, rank {rank} of {size}{by})"
+
+
+def must_be(name: str, needed: str, found: str, remedy: str = "") -> str:
+    """Return a message: what must be, what is, what to do.
+
+    Args:
+        name: What is wrong, with its place: ``loader: `prefetch```.
+        needed: What it must be, as it follows "must be".
+        found: What it is, as it follows "but is": ``repr`` of a value.
+        remedy: What to do: whole sentences without the last full stop; "" if there is nothing.
+    """
+    message = f"{name} must be {needed}, but is {found}"
+    return f"{message}. {remedy}." if remedy else message
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
@@ -138,8 +155,8 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
     """
     import difflib  # needed for errors only
 
-    near = difflib.get_close_matches(str(name), list(names), n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(str(name), list(names), n=1)
+    return f"did you mean {matches[0]!r}?" if matches else ""
 
 
 def _is_in_torch_worker() -> bool:
@@ -148,7 +165,7 @@ def _is_in_torch_worker() -> bool:
     return getattr(worker, "_worker_info", None) is not None
 
 
-def _parse(message: str) -> tuple[str, dict[str, Fact]]:
+def _parse_message(message: str) -> tuple[str, dict[str, Fact]]:
     lines = message.split("\n")
     for number in range(len(lines) - 1, -1, -1):
         if lines[number].startswith(_NOTE + "{"):

@@ -21,24 +21,24 @@ import pluggy
 from seqdata import hookspecs
 from seqdata.errors import PluginError, did_you_mean
 from seqdata.plugin_source import (
-    KINDS,
+    HOOK_BY_KIND,
     CommandClaim,
     Factory,
     PluginSource,
     SuffixClaim,
-    cause_of,
-    fold,
+    format_cause,
+    normalize_name,
 )
 
 if TYPE_CHECKING:
     from seqdata.plan import Plan
     from seqdata.protocols import CollatorFactory, Opener, PolicyFactory, Reader
 
-GROUP = "seqdata"
-SUFFIXES = "seqdata.suffixes"
+ENTRY_POINT_GROUP = "seqdata"
+SUFFIX_GROUP = "seqdata.suffixes"
 COMMANDS = "seqdata.commands"
 CORE_DISTRIBUTION = "lightning-seqdata"
-_CORE = metadata.EntryPoint(name="core", value="seqdata.builtin", group=GROUP)
+_CORE = metadata.EntryPoint(name="core", value="seqdata.builtin", group=ENTRY_POINT_GROUP)
 _logger = logging.getLogger("seqdata.plugins")
 
 
@@ -78,15 +78,17 @@ class PluginHost:
     """
 
     def __init__(self, plugins: Iterable[object] = (), *, trace: bool = False) -> None:
-        self._manager = pluggy.PluginManager(GROUP)
+        self._manager = pluggy.PluginManager(ENTRY_POINT_GROUP)
         self._manager.add_hookspecs(hookspecs)
         self._lock = threading.RLock()
-        self._core = PluginSource.of_entry_point(_CORE)
-        self._given = [PluginSource.of_object(plugin) for plugin in plugins]
+        self._core = PluginSource.from_entry_point(_CORE)
+        self._explicit_sources = [PluginSource.from_object(plugin) for plugin in plugins]
         self._installed: list[PluginSource] = []
-        self._undiscovered: Mapping[str, str] | None = None  # metadata is slow to read: when needed
-        self._wanted: frozenset[str] = frozenset()
-        self._discovers = False
+        self._pending_environ: Mapping[str, str] | None = (
+            None  # metadata is slow to read: when needed
+        )
+        self._allowed_names: frozenset[str] = frozenset()
+        self._is_discovering = False
         self._claims: tuple[SuffixClaim, ...] | None = None  # read from metadata when needed
         if trace:
             self._manager.add_hookcall_monitoring(_log_call, _log_outcome)
@@ -102,8 +104,8 @@ class PluginHost:
                 ``SEQDATA_TRACE_PLUGINS=1`` logs every hook call.
         """
         host = cls(trace=environ.get("SEQDATA_TRACE_PLUGINS", "") not in ("", "0"))
-        host._undiscovered = dict(environ)
-        host._discovers = True
+        host._pending_environ = dict(environ)
+        host._is_discovering = True
         return host
 
     def backend(self, name: str) -> Opener:
@@ -112,22 +114,22 @@ class PluginHost:
         Raises:
             PluginError: If no plugin offers the name, several do, or the one that does is broken.
         """
-        opener: Opener = self._need("backend", name)
+        opener: Opener = self._require("backend", name)
         return opener
 
     def policy(self, name: str) -> PolicyFactory:
         """Give the factory of a policy; raises as ``backend`` does."""
-        factory: PolicyFactory = self._need("policy", name)
+        factory: PolicyFactory = self._require("policy", name)
         return factory
 
     def collator(self, name: str) -> CollatorFactory:
         """Give the factory of a collator; raises as ``backend`` does."""
-        factory: CollatorFactory = self._need("collator", name)
+        factory: CollatorFactory = self._require("collator", name)
         return factory
 
     def reader(self, name: str) -> Reader:
         """Give the reader of an input format or of a file ending; raises as ``backend`` does."""
-        reader: Reader = self._need("reader", name)
+        reader: Reader = self._require("reader", name)
         return reader
 
     def claims(self) -> tuple[SuffixClaim, ...]:
@@ -138,10 +140,14 @@ class PluginHost:
         """
         with self._lock:
             if self._claims is None:
-                points = metadata.entry_points(group=SUFFIXES) if self._discovers else ()
-                found = dict.fromkeys(map(SuffixClaim.of_entry_point, points))
-                off = {source.distribution for source in self._others() if source.off}
-                self._claims = tuple(one for one in found if one.distribution not in off)
+                points = metadata.entry_points(group=SUFFIX_GROUP) if self._is_discovering else ()
+                unique_claims = dict.fromkeys(map(SuffixClaim.from_entry_point, points))
+                disabled = {
+                    source.distribution for source in self._plugin_sources() if source.is_disabled
+                }
+                self._claims = tuple(
+                    claim for claim in unique_claims if claim.distribution not in disabled
+                )
             return self._claims
 
     def commands(self) -> tuple[CommandClaim, ...]:
@@ -151,8 +157,8 @@ class PluginHost:
         "seqdata_hdf5:command"``.
         """
         with self._lock:
-            points = metadata.entry_points(group=COMMANDS) if self._discovers else ()
-            off = {source.distribution for source in self._others() if source.off}
+            points = metadata.entry_points(group=COMMANDS) if self._is_discovering else ()
+            off = {source.distribution for source in self._plugin_sources() if source.is_disabled}
             found = dict.fromkeys(map(CommandClaim.of_entry_point, points))
             return tuple(one for one in found if one.distribution not in off)
 
@@ -165,18 +171,23 @@ class PluginHost:
         Raises:
             PluginError: If several packages claim it.
         """
-        fits = [one for one in self.claims() if name.lower().endswith(one.suffix)]
-        longest = max((len(one.suffix) for one in fits), default=0)
-        fits = [one for one in fits if len(one.suffix) == longest]
-        if len(fits) > 1:
-            several = " and ".join(f"{one.label} (backend {one.backend!r})" for one in fits)
-            choose = " or ".join(dict.fromkeys(f"backend={one.backend!r}" for one in fits))
-            raise PluginError.at(
-                f"open_store: {name!r}: the suffix {fits[0].suffix!r} is claimed by {several}. "
-                f"Pass {choose}, or uninstall one of them.",
-                suffix=fits[0].suffix,
+        matches = [claim for claim in self.claims() if name.lower().endswith(claim.suffix)]
+        longest = max((len(claim.suffix) for claim in matches), default=0)
+        matches = [claim for claim in matches if len(claim.suffix) == longest]
+        if len(matches) > 1:
+            claimants = " and ".join(
+                f"{claim.label} (backend {claim.backend!r})" for claim in matches
             )
-        return fits[0].backend if fits else None
+            alternatives = " or ".join(
+                dict.fromkeys(f"backend={claim.backend!r}" for claim in matches)
+            )
+            raise PluginError.at(
+                f"open_store: {name!r}: the suffix {matches[0].suffix!r} is claimed by "
+                f"{claimants}. "
+                f"Pass {alternatives}, or uninstall one of them.",
+                suffix=matches[0].suffix,
+            )
+        return matches[0].backend if matches else None
 
     def find(self, kind: str, name: str, *, everywhere: bool = True) -> Factory | None:
         """Give the factory of a kind under a name, or None where nobody offers one.
@@ -193,23 +204,26 @@ class PluginHost:
             PluginError: If several plugins offer the name, or the one that should is broken.
         """
         with self._lock:
-            own = self._own(kind)
-            if name in own:
-                return own[name]
-            for source in self._others():
-                if source in self._given or source.owns(name):
+            core_table = self._core_table(kind)
+            if name in core_table:
+                return core_table[name]
+            for source in self._plugin_sources():
+                if source in self._explicit_sources or source.owns(name):
                     source.load(self._manager)
-            if everywhere and not self._offers(kind, name):
-                for source in self._others():
+            if everywhere and not self._sources_offering(kind, name):
+                for source in self._plugin_sources():
                     source.load(self._manager)
-            return self._decide(kind, name)
+            return self._select_offer(kind, name)
 
     def names(self, kind: str) -> list[str]:
         """Give the names of a kind that are known so far, sorted; imports no plugin for it."""
         with self._lock:
-            own = self._own(kind)
-            tables = [source.table(self._manager, kind, own) for source in self._others()]
-            return sorted({name for table in (own, *tables) for name in table})
+            core_table = self._core_table(kind)
+            tables = [
+                source.load_table(self._manager, kind, core_table)
+                for source in self._plugin_sources()
+            ]
+            return sorted({name for table in (core_table, *tables) for name in table})
 
     def plan_ready(self, plan: Plan) -> None:
         """Show a plan to the observers among the plugins in use, last registered first.
@@ -220,19 +234,21 @@ class PluginHost:
         Raises:
             PluginError: If an observer fails.
         """
-        if self._undiscovered is not None and "SEQDATA_PLUGINS" not in self._undiscovered:
+        if self._pending_environ is not None and "SEQDATA_PLUGINS" not in self._pending_environ:
             return  # no plugin is in use yet
         with self._lock:
-            for source in self._others():
-                if source in self._given or not self._wanted.isdisjoint(_titles(source)):
+            for source in self._plugin_sources():
+                if source in self._explicit_sources or not self._allowed_names.isdisjoint(
+                    _source_names(source)
+                ):
                     source.load(self._manager)
             order = self._manager.hook.seqdata_plan_ready.get_hookimpls()
         for implementation in reversed(order):
-            source = next(s for s in self._others() if s.plugin is implementation.plugin)
+            source = next(s for s in self._plugin_sources() if s.plugin is implementation.plugin)
             try:
                 source.call(self._manager, "seqdata_plan_ready", plan=plan)
             except Exception as error:
-                raise source.refusal(error) from error
+                raise source.make_error(error) from error
 
     def listing(self) -> list[PluginInfo]:
         """Give what is known of the core and of every plugin; imports nothing."""
@@ -243,91 +259,102 @@ class PluginHost:
             module=_CORE.module,
             state="built in",
         )
-        return [core, *(_info(source) for source in self._others())]
+        return [core, *(_make_info(source) for source in self._plugin_sources())]
 
     def check(self) -> list[PluginInfo]:
         """Import every plugin, ask what it offers, and give the listing with what is broken."""
         with self._lock:
-            for source in self._others():
+            for source in self._plugin_sources():
                 source.load(self._manager)
-            for kind in KINDS:
+            for kind in HOOK_BY_KIND:
                 self.names(kind)
         return self.listing()
 
-    def _install(self, points: Iterable[metadata.EntryPoint], wanted: str | None) -> None:
-        self._installed = [PluginSource.of_entry_point(point) for point in points]
-        if wanted is not None:
-            self._wanted = frozenset(name.strip() for name in wanted.split(","))
+    def _register_sources(
+        self, points: Iterable[metadata.EntryPoint], only_plugins: str | None
+    ) -> None:
+        self._installed = [PluginSource.from_entry_point(point) for point in points]
+        if only_plugins is not None:
+            self._allowed_names = frozenset(name.strip() for name in only_plugins.split(","))
             for source in self._installed:
-                source.off = self._wanted.isdisjoint(_titles(source))
-        allowed = [source for source in self._installed if not source.off]
+                source.is_disabled = self._allowed_names.isdisjoint(_source_names(source))
+        allowed = [source for source in self._installed if not source.is_disabled]
         for source in allowed:
-            same = [other.label for other in allowed if other.name == source.name]
-            if len(same) > 1:
+            labels = [other.label for other in allowed if other.name == source.name]
+            if len(labels) > 1:
                 source.fault = PluginError(
-                    f"entry point {source.name!r} is offered by {' and '.join(same)}, must be by "
+                    f"entry point {source.name!r} is offered by {' and '.join(labels)}, must be by "
                     "one; uninstall the others, or choose with SEQDATA_PLUGINS"
                 )
 
-    def _others(self) -> list[PluginSource]:
+    def _plugin_sources(self) -> list[PluginSource]:
         with self._lock:
-            environ, self._undiscovered = self._undiscovered, None
+            environ, self._pending_environ = self._pending_environ, None
             if environ is not None:
-                self._install(metadata.entry_points(group=GROUP), environ.get("SEQDATA_PLUGINS"))
-        return [*self._given, *self._installed]
+                self._register_sources(
+                    metadata.entry_points(group=ENTRY_POINT_GROUP), environ.get("SEQDATA_PLUGINS")
+                )
+        return [*self._explicit_sources, *self._installed]
 
-    def _own(self, kind: str) -> Mapping[str, Factory]:
+    def _core_table(self, kind: str) -> Mapping[str, Factory]:
         self._core.load(self._manager)
-        own = self._core.table(self._manager, kind)
-        fault = self._core.fault_in(kind)
+        core_table = self._core.load_table(self._manager, kind)
+        fault = self._core.fault_for_kind(kind)
         if fault is not None:
-            raise self._core.refusal(fault) from fault
-        return own
+            raise self._core.make_error(fault) from fault
+        return core_table
 
-    def _offers(self, kind: str, name: str) -> list[PluginSource]:
-        own = self._own(kind)
+    def _sources_offering(self, kind: str, name: str) -> list[PluginSource]:
+        core_table = self._core_table(kind)
         return [
             source
-            for source in self._others()
-            if fold(name) in {fold(one) for one in source.table(self._manager, kind, own)}
+            for source in self._plugin_sources()
+            if normalize_name(name)
+            in {
+                normalize_name(offered_name)
+                for offered_name in source.load_table(self._manager, kind, core_table)
+            }
         ]
 
-    def _decide(self, kind: str, name: str) -> Factory | None:
-        offers = self._offers(kind, name)
+    def _select_offer(self, kind: str, name: str) -> Factory | None:
+        offers = self._sources_offering(kind, name)
         if len(offers) > 1:
-            places = " and ".join(f"{s.label} (module {s.module!r})" for s in offers)
+            modules = " and ".join(f"{s.label} (module {s.module!r})" for s in offers)
             raise PluginError.at(
-                f"{kind} {name!r} is offered by {places}, must be by one; uninstall the others, or "
+                f"{kind} {name!r} is offered by {modules}, must be by one; uninstall the others, "
+                "or "
                 "choose with SEQDATA_PLUGINS",
                 kind=kind,
                 name=name,
             )
         if offers:
-            return offers[0].table(self._manager, kind).get(name)
-        for source in self._others():
-            fault = source.fault_of(kind, name)
+            return offers[0].load_table(self._manager, kind).get(name)
+        for source in self._plugin_sources():
+            fault = source.fault_for_name(kind, name)
             if fault is not None:
-                raise source.refusal(fault) from fault
+                raise source.make_error(fault) from fault
         return None
 
-    def _need(self, kind: str, name: str) -> Factory:
-        found = self.find(kind, name)
-        if found is None:
-            raise PluginError.at(self._unknown(kind, name), kind=kind, name=name)
-        return found
+    def _require(self, kind: str, name: str) -> Factory:
+        factory = self.find(kind, name)
+        if factory is None:
+            raise PluginError.at(self._format_unknown(kind, name), kind=kind, name=name)
+        return factory
 
-    def _unknown(self, kind: str, name: str) -> str:
+    def _format_unknown(self, kind: str, name: str) -> str:
         names = self.names(kind)
         hint = did_you_mean(name, names) or "must be one that is installed."
-        parts = [f"unknown {kind} {name!r}; {hint} Installed: {', '.join(names)}."]
-        failed = [f"{s.label} ({cause_of(f)})" for s in self._others() if (f := s.any_fault)]
+        sentences = [f"unknown {kind} {name!r}; {hint} Installed: {', '.join(names)}."]
+        failed = [
+            f"{s.label} ({format_cause(f)})" for s in self._plugin_sources() if (f := s.first_fault)
+        ]
         if failed:
-            many = "One plugin" if len(failed) == 1 else f"{len(failed)} plugins"
-            parts.append(f"{many} failed to load: {', '.join(failed)}.")
-        kept_out = [source.label for source in self._installed if source.off]
-        if kept_out:
-            parts.append(f"SEQDATA_PLUGINS keeps out: {', '.join(kept_out)}.")
-        return " ".join(parts)
+            count_text = "One plugin" if len(failed) == 1 else f"{len(failed)} plugins"
+            sentences.append(f"{count_text} failed to load: {', '.join(failed)}.")
+        disabled = [source.label for source in self._installed if source.is_disabled]
+        if disabled:
+            sentences.append(f"SEQDATA_PLUGINS keeps out: {', '.join(disabled)}.")
+        return " ".join(sentences)
 
 
 def core_version() -> str:
@@ -338,18 +365,18 @@ def core_version() -> str:
         return "0+unknown"
 
 
-def _titles(source: PluginSource) -> tuple[str, str]:
+def _source_names(source: PluginSource) -> tuple[str, str]:
     return source.name, source.distribution
 
 
-def _info(source: PluginSource) -> PluginInfo:
+def _make_info(source: PluginSource) -> PluginInfo:
     return PluginInfo(
         name=source.name,
         distribution=source.distribution,
         version=source.version,
         module=source.module,
         state=source.state,
-        cause=cause_of(source.any_fault) if source.any_fault else "",
+        cause=format_cause(source.first_fault) if source.first_fault else "",
     )
 
 

@@ -18,11 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from seqdata.errors import ConfigError, PlanError, did_you_mean
 from seqdata.protocols import Store
 
-RUN = 1 << 16  # sequences looked at together in a pass over all lengths
+SCAN_CHUNK = 1 << 16  # sequences looked at together in a pass over all lengths
 DEFAULT_AXIS = "time"
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-Numbering = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+NumberMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class SequenceIndex:
     digest: str | Callable[[], str] | None = None
     maps: Mapping[str, tuple[tuple[str, LengthMap], ...]] = field(default_factory=dict)
     shifts: Mapping[str, int] = field(default_factory=dict)
-    bases: Numbering | None = None
+    bases: NumberMap | None = None
     _memo: dict[object, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class SequenceIndex:
             >>> len(SequenceIndex.from_lengths([3, 1, 2]))
             3
         """
-        array = checked_lengths(lengths)
+        array = validate_lengths(lengths)
         if keys is None:
             return cls({axis: array})
         return cls({axis: array}, keys=lambda numbers: [keys[number] for number in numbers])
@@ -136,15 +136,15 @@ class SequenceIndex:
         chain = (*self.maps.get(axis, ()), (name, change))
         maps = {**self.maps, axis: chain}
         return SequenceIndex(
-            self.lengths_of, self.keys, self.digest, maps, self._shifts_but(axis), self.bases
+            self.lengths_of, self.keys, self.digest, maps, self._shifts_without(axis), self.bases
         )
 
     def shifted(self, axis: str, by: int) -> SequenceIndex:
         """Give the index of targets: every length less ``by``, at least 0."""
-        made = self.mapped(axis, f"shift={by}", lambda lengths: np.maximum(lengths - by, 0))
-        return replace(made, shifts={**made.shifts, axis: by})
+        result = self.mapped(axis, f"shift={by}", lambda lengths: np.maximum(lengths - by, 0))
+        return replace(result, shifts={**result.shifts, axis: by})
 
-    def whole(self, axis: str) -> tuple[SequenceIndex, int]:
+    def unshifted(self, axis: str) -> tuple[SequenceIndex, int]:
         """Give the index before lengths were shortened for shifted targets, and by how much.
 
         For plans over a stream, which is shifted as a whole.
@@ -152,27 +152,27 @@ class SequenceIndex:
         by = self.shifts.get(axis, 0)
         if not by:
             return self, 0
-        return self.remember(("whole", axis), lambda: self._before_shift(axis)), by
+        return self.remember(("whole", axis), lambda: self._make_unshifted(axis)), by
 
-    def _before_shift(self, axis: str) -> SequenceIndex:
+    def _make_unshifted(self, axis: str) -> SequenceIndex:
         maps = {**self.maps, axis: self.maps[axis][:-1]}
         return SequenceIndex(
-            self.lengths_of, self.keys, self.digest, maps, self._shifts_but(axis), self.bases
+            self.lengths_of, self.keys, self.digest, maps, self._shifts_without(axis), self.bases
         )
 
-    def _shifts_but(self, axis: str) -> dict[str, int]:
+    def _shifts_without(self, axis: str) -> dict[str, int]:
         return {name: by for name, by in self.shifts.items() if name != axis}
 
     @property
     def renumbers(self) -> bool:
         """Whether a view gives sequences other numbers than they have in the data."""
-        return self.remember("renumbers", self._renumbers)
+        return self.remember("renumbers", self._compute_renumbers)
 
-    def _renumbers(self) -> bool:
+    def _compute_renumbers(self) -> bool:
         if self.bases is None:
             return False
-        runs = (_run_of(first, len(self)) for first in range(0, len(self), RUN))
-        return any(not np.array_equal(self.bases(run), run) for run in runs)
+        chunks = (_chunk_numbers(first, len(self)) for first in range(0, len(self), SCAN_CHUNK))
+        return any(not np.array_equal(self.bases(run), run) for run in chunks)
 
     def drawn_for(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return what randomness of sequences is keyed by, the same in every view.
@@ -187,23 +187,23 @@ class SequenceIndex:
         if self.bases is None or not self.renumbers:
             return np.zeros_like(numbers), numbers
         bases = self.bases
-        earlier = self.remember("earlier", lambda: earlier_of(bases, len(self)))
-        before = np.zeros_like(numbers) if earlier is None else earlier[numbers]
-        return before, bases(numbers)
+        earlier = self.remember("earlier", lambda: count_earlier(bases, len(self)))
+        earlier_counts = np.zeros_like(numbers) if earlier is None else earlier[numbers]
+        return earlier_counts, bases(numbers)
 
     def names(self, numbers: Sequence[int] | NDArray[np.int64], most: int = 5) -> str:
         """Name sequences in a message: the first ``most``, and how many more."""
         first = [int(number) for number in numbers[:most]]
         keys = first if self.keys is None else [repr(key) for key in self.keys(first)]
-        more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
-        return ", ".join(str(key) for key in keys) + more
+        others = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+        return ", ".join(str(key) for key in keys) + others
 
-    def remember(self, key: object, make: Callable[[], Made]) -> Made:
+    def remember(self, key: object, make: Callable[[], Value]) -> Value:
         """Give what ``make`` makes, made once per index and ``key``."""
         if key not in self._memo:
             self._memo[key] = make()
-        made: Made = self._memo[key]
-        return made
+        value: Value = self._memo[key]
+        return value
 
     @property
     def fingerprint(self) -> str:
@@ -211,25 +211,25 @@ class SequenceIndex:
 
         The manifest's digest where there is one; else one pass over the lengths.
         """
-        return self.remember("fingerprint", self._fingerprint)
+        return self.remember("fingerprint", self._compute_fingerprint)
 
-    def _fingerprint(self) -> str:
-        made = hashlib.sha256()
+    def _compute_fingerprint(self) -> str:
+        hasher = hashlib.sha256()
         if self.digest is not None:
             digest = self.digest if isinstance(self.digest, str) else self.digest()
-            made.update(digest.encode())
+            hasher.update(digest.encode())
         else:
             for axis in sorted(self.lengths_of):
-                made.update(f"{axis}:{len(self)};".encode())
-                for first in range(0, len(self), RUN):
-                    lengths = self.lengths_of[axis][first : first + RUN]
-                    made.update(np.ascontiguousarray(lengths, dtype="<u8").tobytes())
+                hasher.update(f"{axis}:{len(self)};".encode())
+                for first in range(0, len(self), SCAN_CHUNK):
+                    lengths = self.lengths_of[axis][first : first + SCAN_CHUNK]
+                    hasher.update(np.ascontiguousarray(lengths, dtype="<u8").tobytes())
         for axis in sorted(self.maps):
-            made.update("".join(f"{axis}:{name};" for name, _ in self.maps[axis]).encode())
-        return made.hexdigest()[:32]
+            hasher.update("".join(f"{axis}:{name};" for name, _ in self.maps[axis]).encode())
+        return hasher.hexdigest()[:32]
 
 
-def earlier_of(bases: Numbering, count: int) -> NDArray[np.int64] | None:
+def count_earlier(bases: NumberMap, count: int) -> NDArray[np.int64] | None:
     """Return how many earlier positions hold the same sequence, int64 (count,).
 
     Args:
@@ -239,37 +239,37 @@ def earlier_of(bases: Numbering, count: int) -> NDArray[np.int64] | None:
     Returns:
         None where each is held once; where numbers rise, nothing is sorted or kept.
     """
-    if _rises(bases, count):
+    if _is_rising(bases, count):
         return None
     numbers = bases(np.arange(count, dtype=np.int64))
     order = np.argsort(numbers, kind="stable")
     ranked = numbers[order]
-    begins = np.ones(count, dtype=bool)
-    begins[1:] = ranked[1:] != ranked[:-1]
-    if begins.all():
+    is_first = np.ones(count, dtype=bool)
+    is_first[1:] = ranked[1:] != ranked[:-1]
+    if is_first.all():
         return None
-    places = np.arange(count)
-    firsts = np.maximum.accumulate(np.where(begins, places, 0))
-    counted = np.empty(count, dtype=np.int64)
-    counted[order] = places - firsts
-    return counted
+    positions = np.arange(count)
+    firsts = np.maximum.accumulate(np.where(is_first, positions, 0))
+    earlier = np.empty(count, dtype=np.int64)
+    earlier[order] = positions - firsts
+    return earlier
 
 
-def _rises(bases: Numbering, count: int) -> bool:
+def _is_rising(bases: NumberMap, count: int) -> bool:
     last = -1
-    for first in range(0, count, RUN):
-        numbers = bases(_run_of(first, count))
+    for first in range(0, count, SCAN_CHUNK):
+        numbers = bases(_chunk_numbers(first, count))
         if numbers[0] <= last or (np.diff(numbers) <= 0).any():
             return False
         last = int(numbers[-1])
     return True
 
 
-def _run_of(first: int, count: int) -> NDArray[np.int64]:
-    return np.arange(first, min(first + RUN, count), dtype=np.int64)
+def _chunk_numbers(first: int, count: int) -> NDArray[np.int64]:
+    return np.arange(first, min(first + SCAN_CHUNK, count), dtype=np.int64)
 
 
-def checked_lengths(lengths: ArrayLike) -> NDArray[Any]:
+def validate_lengths(lengths: ArrayLike) -> NDArray[Any]:
     """Give ``lengths`` as an array if they are non-negative integers in one dimension."""
     array = np.asarray(lengths)
     if array.size == 0 and array.ndim == 1:
@@ -280,12 +280,13 @@ def checked_lengths(lengths: ArrayLike) -> NDArray[Any]:
             "dimension; pass the number of timesteps of each sequence"
         )
     if array.dtype.kind == "i":
-        for first in range(0, len(array), RUN):
-            run = array[first : first + RUN]
-            if run.min() < 0:
-                where = first + int(np.argmin(run))
+        for first in range(0, len(array), SCAN_CHUNK):
+            chunk = array[first : first + SCAN_CHUNK]
+            if chunk.min() < 0:
+                position = first + int(np.argmin(chunk))
                 raise ConfigError(
-                    f"index: sequence {where} has length {int(run.min())}, must be at least 0; "
+                    f"index: sequence {position} has length {int(chunk.min())}, must be at least "
+                    "0; "
                     "pass true lengths"
                 )
     return array

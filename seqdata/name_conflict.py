@@ -12,54 +12,60 @@ import os
 import sys
 import warnings
 
-OURS = "lightning-seqdata"
-NAME = "seqdata"
-FIX = f"pip uninstall -y {NAME} {OURS}, then pip install {OURS}; keep the other one elsewhere"
-_MARK = "_DEFINED_IN"  # in our `__init__.py`
+DISTRIBUTION = "lightning-seqdata"
+IMPORT_NAME = "seqdata"
+REPAIR_HINT = (
+    f"pip uninstall -y {IMPORT_NAME} {DISTRIBUTION}, then pip install {DISTRIBUTION}; "
+    "keep the other one elsewhere"
+)
+_OWN_ATTRIBUTE = "_DEFINED_IN"  # in our `__init__.py`
 
 
-def require_own_front() -> None:
+def require_own_init() -> None:
     """Raise ImportError if `seqdata/__init__.py` is of another project.
 
     It costs a look at a module that is loaded.
     """
-    front = sys.modules.get(NAME)
-    if front is None or hasattr(front, _MARK):
+    package = sys.modules.get(IMPORT_NAME)
+    if package is None or hasattr(package, _OWN_ATTRIBUTE):
         return
     raise ImportError(
-        f"{getattr(front, '__file__', None) or NAME}: must be the `__init__.py` of {OURS}, but is "
-        f"of another project of the name {NAME}, installed over it or instead of it. Run {FIX}"
+        f"{getattr(package, '__file__', None) or IMPORT_NAME}: must be the `__init__.py` of "
+        f"{DISTRIBUTION}, but is "
+        f"of another project of the name {IMPORT_NAME}, installed over it or instead of it. Run "
+        f"{REPAIR_HINT}"
     )
 
 
 def warn_of_foreign_files(folder: str) -> None:
     """Warn that files of another project lie in the package's folder."""
     warnings.warn(
-        f"{folder}: must hold {OURS} alone, but files of another project of the name {NAME} lie "
-        f"beside ours; uninstalling it takes some of ours along. Run {FIX}",
+        f"{folder}: must hold {DISTRIBUTION} alone, but files of another project of the name "
+        f"{IMPORT_NAME} lie "
+        f"beside ours; uninstalling it takes some of ours along. Run {REPAIR_HINT}",
         stacklevel=3,
     )
 
 
-def foreign_release() -> str | None:
+def find_foreign_release() -> str | None:
     """Return the release of the other project that is installed; None: it is not."""
     from importlib import metadata  # it takes as long as the rest of an import of ours
 
     try:
-        return f"{NAME} {metadata.version(NAME)}"
+        return f"{IMPORT_NAME} {metadata.version(IMPORT_NAME)}"
     except metadata.PackageNotFoundError:
         return None
 
 
-def foreign_files() -> list[str]:
+def find_foreign_files() -> list[str]:
     """Return what of that release lies in our package's folder, at most five files."""
     from importlib import metadata
 
-    ours = os.path.dirname(os.path.abspath(__file__))
+    package_dir = os.path.dirname(os.path.abspath(__file__))
     try:
-        known = metadata.files(NAME) or []
+        known = metadata.files(IMPORT_NAME) or []
     except metadata.PackageNotFoundError:
         return []
-    places = [os.path.abspath(str(file.locate())) for file in known]
-    found = [place for place in places if place.startswith(ours + os.sep)]
-    return sorted(os.path.relpath(place, os.path.dirname(ours)) for place in found)[:5]
+    paths = [os.path.abspath(str(file.locate())) for file in known]
+    inside = [place for place in paths if place.startswith(package_dir + os.sep)]
+    return sorted(os.path.relpath(place, os.path.dirname(package_dir)) for place in inside)[:5]

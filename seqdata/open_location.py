@@ -9,26 +9,26 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from seqdata.arguments import taken
+from seqdata.arguments import select_options
 from seqdata.default_host import default_host
-from seqdata.detect import Location, form_at
+from seqdata.detect import LocationLike, detect_backend_at
 from seqdata.errors import ConfigError, PluginError
 from seqdata.host import PluginHost
 from seqdata.protocols import Opener
-from seqdata.readers.binary import READ_BY
-from seqdata.required_members import STORE_MEMBERS, missing
+from seqdata.readers.binary import LIBRARY_BY_SUFFIX
+from seqdata.required_members import STORE_MEMBERS, missing_members
 from seqdata.storage.indexed.backend import as_opener
 from seqdata.storage.indexed.formats import FileFormat
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.views import SequenceStore, whole
+from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.views import SequenceStore, as_sequence_store
 
 _PACKAGES = {"webdataset": "seqdata-webdataset"}
 
 
 def open_location(
-    location: Location,
+    location: LocationLike,
     *,
     backend: str | Opener | FileFormat | None = None,
     verify: str | None = None,
@@ -58,22 +58,23 @@ def open_location(
         DataError: If what lies there is not whole.
     """
     host = host or default_host()
-    name = form_at(location, remote, host) if backend is None else backend
+    name = detect_backend_at(location, remote, host) if backend is None else backend
     if name == "arrow" and backend is None:
         _refuse_binary(location)
-    opener = _backend(name, location, host) if isinstance(name, str) else as_opener(name)
-    given = {"schema": schema, "index": index, "remote": remote}
-    store = opener(location, verify=verify, **taken("open_store", opener, name, given))
-    if lacking := missing(store, STORE_MEMBERS):
+    opener = _find_backend(name, location, host) if isinstance(name, str) else as_opener(name)
+    options = {"schema": schema, "index": index, "remote": remote}
+    store = opener(location, verify=verify, **select_options("open_store", opener, name, options))
+    if missing_names := missing_members(store, STORE_MEMBERS):
         raise PluginError(
-            f"backend {name!r}: gave a {type(store).__name__} without {', '.join(lacking)}, must "
+            f"backend {name!r}: gave a {type(store).__name__} without {', '.join(missing_names)}, "
+            "must "
             "give a Store; tell its author"
         )
-    return whole(store)
+    return as_sequence_store(store)
 
 
-def opener_of(
-    location: Location, *, backend: str | None = None, host: PluginHost | None = None
+def find_opener(
+    location: LocationLike, *, backend: str | None = None, host: PluginHost | None = None
 ) -> Opener:
     """Return the opener of a backend.
 
@@ -86,30 +87,32 @@ def opener_of(
         PluginError: If it is not installed or broken.
     """
     host = host or default_host()
-    return _backend(backend or form_at(location, host=host), location, host)
+    return _find_backend(backend or detect_backend_at(location, host=host), location, host)
 
 
-def _refuse_binary(location: Location) -> None:
+def _refuse_binary(location: LocationLike) -> None:
     """Raise if a location is a file of a known format that no installed backend opens.
 
     Raises:
         ConfigError: If it is one.
     """
     ending = os.path.splitext(os.fspath(location))[1].lower()
-    if ending not in READ_BY or is_remote(location) or not local_path(location).is_file():
+    if ending not in LIBRARY_BY_SUFFIX or is_remote(location) or not local_path(location).is_file():
         return
     raise ConfigError(
         f"open_store: no installed backend opens {os.fspath(location)!r} by its suffix "
-        f"{ending!r}. Read it with {READ_BY[ending]} and pass the arrays to `write_store`, or "
+        f"{ending!r}. Read it with {LIBRARY_BY_SUFFIX[ending]} and pass the arrays to "
+        "`write_store`, or "
         "install a plugin whose backend opens such files; `seqdata plugins` lists those there are."
     )
 
 
-def _backend(name: str, location: Location, host: PluginHost) -> Opener:
+def _find_backend(name: str, location: LocationLike, host: PluginHost) -> Opener:
     package = _PACKAGES.get(name)
     if package is not None and host.find("backend", name) is None:
         raise PluginError.at(
-            f"open_store: {shown(os.fspath(location))!r} needs the backend {name!r}, which is not "
+            f"open_store: {redact_url(os.fspath(location))!r} needs the backend {name!r}, which "
+            "is not "
             f"installed; pip install {package}",
             package=package,
         )

@@ -15,19 +15,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import PlanError
-from seqdata.plan_table import ArrayTable, BatchTable, LaneTable, PlanBatch, gather, part_of
-from seqdata.report import Measures, Report, measure, report_of
+from seqdata.plan_table import (
+    ArrayTable,
+    BatchTable,
+    PlanBatch,
+    StreamTable,
+    concat_tables,
+    slice_table,
+)
+from seqdata.report import BatchMeasures, PlanReport, make_report, measure_batches
 
 PLAN_VERSION = 1
 """Part of every fingerprint; raised when the same inputs give another plan than before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Origin:
+class PlanOrigin:
     """What a plan was made from, asked for only when somebody wants a fingerprint or a report."""
 
     fingerprint: Callable[[], str]
-    report: Callable[[BatchTable], Report]
+    report: Callable[[BatchTable], PlanReport]
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False, slots=True)
@@ -54,8 +61,8 @@ class Plan:
     """
 
     _table: BatchTable
-    _stream: LaneTable | None
-    _origin: Origin | None
+    _stream: StreamTable | None
+    _origin: PlanOrigin | None
     lanes: int
     overlap: int
     carry: bool
@@ -72,20 +79,20 @@ class Plan:
         carry: bool = False,
         lookahead: int = 0,
     ) -> None:
-        table = replace(ArrayTable.checked(spans, rows, offsets, lanes), carry=carry)
+        table = replace(ArrayTable.from_arrays(spans, rows, offsets, lanes), carry=carry)
         self._freeze(table, None, None, lanes, overlap, carry, lookahead)
 
     @classmethod
     def lazy(
         cls,
         table: BatchTable,
-        origin: Origin,
+        origin: PlanOrigin,
         *,
         lanes: int = 0,
         overlap: int = 0,
         carry: bool = False,
         lookahead: int = 0,
-        stream: LaneTable | None = None,
+        stream: StreamTable | None = None,
     ) -> Plan:
         """Make a plan whose batches are made when they are asked for.
 
@@ -105,8 +112,8 @@ class Plan:
     def _freeze(
         self,
         table: BatchTable,
-        stream: LaneTable | None,
-        origin: Origin | None,
+        stream: StreamTable | None,
+        origin: PlanOrigin | None,
         lanes: int,
         overlap: int,
         carry: bool,
@@ -121,8 +128,8 @@ class Plan:
         return len(self._table)
 
     def __repr__(self) -> str:
-        dealt = f"{self.lanes} lanes" if self.lanes else "dealt by batches"
-        return f"Plan({len(self)} batches, {dealt})"
+        sharing_text = f"{self.lanes} lanes" if self.lanes else "dealt by batches"
+        return f"Plan({len(self)} batches, {sharing_text})"
 
     def batch(self, number: int) -> PlanBatch:
         """Give one batch: its spans, and its rows from 0.
@@ -150,21 +157,21 @@ class Plan:
         )
         return plan
 
-    def run(self, first: int, stop: int) -> ArrayTable:
+    def slice(self, first: int, stop: int) -> ArrayTable:
         """Give batches ``first:stop`` at once, which lie before the next one that ``prepare`` says.
 
         Args:
             first: The first batch.
             stop: One past the last.
         """
-        return part_of(self._table, first, stop)
+        return slice_table(self._table, first, stop)
 
-    def widened(self, first: int, stop: int) -> ArrayTable | None:
+    def widen(self, first: int, stop: int) -> ArrayTable | None:
         """Give the same, rows ``lookahead`` longer along a stream, over ends of sequences.
 
         None: nothing is read past rows, or every span is widened by itself.
         """
-        return None if self._stream is None else self._stream.widened(first, stop)
+        return None if self._stream is None else self._stream.widen(first, stop)
 
     def lr_scale(self, number: int) -> float:
         """Give the length of a batch's chunks over the usual one; 1 where they do not vary."""
@@ -173,38 +180,38 @@ class Plan:
     @property
     def spans(self) -> NDArray[np.int64]:
         """All spans, int64 (n, 3): for small plans and tests."""
-        return self._whole().spans
+        return self._as_arrays().spans
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
         """Row -> spans of the whole plan, int64 (r+1,) or None: for small plans and tests."""
-        return self._whole().rows
+        return self._as_arrays().rows
 
     @property
     def offsets(self) -> NDArray[np.int64]:
         """Batch -> rows of the whole plan, int64 (batches+1,): for small plans and tests."""
-        return self._whole().offsets
+        return self._as_arrays().offsets
 
     @property
     def fingerprint(self) -> str:
         """Digest of what the plan was made from (32 hex digits): equal plans have equal ones."""
         if self._origin is not None:
             return self._origin.fingerprint()
-        whole = self._whole()
-        made = hashlib.sha256(f"{PLAN_VERSION};{self.lanes};{self.overlap};{self.carry}".encode())
-        for array in (whole.spans, whole.rows, whole.offsets):
-            made.update(b"-" if array is None else array.astype("<i8").tobytes())
-        return made.hexdigest()[:32]
+        arrays = self._as_arrays()
+        digest = hashlib.sha256(f"{PLAN_VERSION};{self.lanes};{self.overlap};{self.carry}".encode())
+        for array in (arrays.spans, arrays.rows, arrays.offsets):
+            digest.update(b"-" if array is None else array.astype("<i8").tobytes())
+        return digest.hexdigest()[:32]
 
     @property
-    def measures(self) -> Measures:
+    def measures(self) -> BatchMeasures:
         """What each batch holds; one pass over all batches."""
-        return measure(self._table)
+        return measure_batches(self._table)
 
     @property
-    def report(self) -> Report:
+    def report(self) -> PlanReport:
         """What the plan does to the data; one pass over all its batches."""
-        return self._origin.report(self._table) if self._origin else report_of(self._table)
+        return self._origin.report(self._table) if self._origin else make_report(self._table)
 
-    def _whole(self) -> ArrayTable:
-        return self._table if isinstance(self._table, ArrayTable) else gather(self._table)
+    def _as_arrays(self) -> ArrayTable:
+        return self._table if isinstance(self._table, ArrayTable) else concat_tables(self._table)

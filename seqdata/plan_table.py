@@ -27,7 +27,7 @@ class PlanBatch(NamedTuple):
     spans: NDArray[np.int64]
     rows: NDArray[np.int64] | None
 
-    def part(self, first: int, stop: int) -> PlanBatch:
+    def slice(self, first: int, stop: int) -> PlanBatch:
         """Give rows ``first:stop`` as a batch of their own."""
         if self.rows is None:
             return PlanBatch(self.spans[first:stop], None)
@@ -38,7 +38,7 @@ class PlanBatch(NamedTuple):
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Timesteps of each row, int64 (r,)."""
-        return lengths_of_rows(self.spans, self.rows)
+        return compute_row_lengths(self.spans, self.rows)
 
 
 class BatchTable(Protocol):
@@ -65,10 +65,10 @@ class BatchTable(Protocol):
         ...
 
 
-class LaneTable(BatchTable, Protocol):
+class StreamTable(BatchTable, Protocol):
     """Batches whose rows are lanes of a stream, or whose chunks vary in length."""
 
-    def widened(self, first: int, stop: int) -> ArrayTable | None:
+    def widen(self, first: int, stop: int) -> ArrayTable | None:
         """Give batches of one run with rows that go on along the stream; None: no row does."""
         ...
 
@@ -78,10 +78,10 @@ class LaneTable(BatchTable, Protocol):
 
 
 @runtime_checkable
-class Parting(Protocol):
+class SliceableTable(Protocol):
     """A table that gives many batches at once."""
 
-    def part(self, first: int, stop: int) -> ArrayTable:
+    def slice(self, first: int, stop: int) -> ArrayTable:
         """Give batches ``first:stop``, which lie in one run, as a table of their own."""
         ...
 
@@ -94,10 +94,12 @@ class ArrayTable:
     rows: NDArray[np.int64] | None
     offsets: NDArray[np.int64]
     carry: bool = False
-    _sums: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
+    _cumulative_totals: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(
+        default_factory=dict
+    )
 
     @classmethod
-    def checked(
+    def from_arrays(
         cls, spans: ArrayLike, rows: ArrayLike | None, offsets: ArrayLike | None, lanes: int
     ) -> ArrayTable:
         """Make a table of what a user or a policy gives.
@@ -105,48 +107,48 @@ class ArrayTable:
         Raises:
             PlanError: If the arrays do not fit together.
         """
-        table = np.ascontiguousarray(spans, dtype=np.int64).reshape(-1, 3)
-        of_rows = None if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
+        span_table = np.ascontiguousarray(spans, dtype=np.int64).reshape(-1, 3)
+        row_offsets = None if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
         if offsets is None:
             raise PlanError("plan: `offsets` is None, must say where each batch begins; pass it")
-        of_batches = np.ascontiguousarray(offsets, dtype=np.int64)
-        count = len(table) if of_rows is None else len(of_rows) - 1
-        _check_edges("offsets", of_batches, count)
-        if of_rows is not None:
-            _check_edges("rows", of_rows, len(table))
-        if (table[:, 1] > table[:, 2]).any() or (table < 0).any():
+        batch_offsets = np.ascontiguousarray(offsets, dtype=np.int64)
+        count = len(span_table) if row_offsets is None else len(row_offsets) - 1
+        _check_offsets("offsets", batch_offsets, count)
+        if row_offsets is not None:
+            _check_offsets("rows", row_offsets, len(span_table))
+        if (span_table[:, 1] > span_table[:, 2]).any() or (span_table < 0).any():
             raise PlanError("plan: `spans` has start > stop or a negative number; must not")
-        if lanes and (np.diff(of_batches) != lanes).any():
+        if lanes and (np.diff(batch_offsets) != lanes).any():
             raise PlanError(f"plan: a batch has not {lanes} rows, must have one per lane")
-        empty = np.flatnonzero(np.diff(of_batches) == 0)
+        empty = np.flatnonzero(np.diff(batch_offsets) == 0)
         if len(empty):
             raise PlanError(
                 f"plan: batch {int(empty[0])} has no rows, must have at least one; leave it out"
             )
-        return cls(table, of_rows, of_batches)
+        return cls(span_table, row_offsets, batch_offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def batch(self, number: int) -> PlanBatch:
         """Give one batch in O(batch)."""
-        first, stop = self._edges[number : number + 2]
-        return self._whole.part(first, stop)
+        first, stop = self._offset_list[number : number + 2]
+        return self._all_rows.slice(first, stop)
 
     @cached_property
-    def _whole(self) -> PlanBatch:
+    def _all_rows(self) -> PlanBatch:
         return PlanBatch(self.spans, self.rows)
 
     @cached_property
-    def _edges(self) -> list[int]:
-        edges: list[int] = self.offsets.tolist()  # a list is indexed faster than an array
-        return edges
+    def _offset_list(self) -> list[int]:
+        offset_list: list[int] = self.offsets.tolist()  # a list is indexed faster than an array
+        return offset_list
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Give scored timesteps and rows that are not idle of batches ``first:stop``."""
-        if overlap not in self._sums:
-            self._sums[overlap] = self._running_sums(overlap)
-        timesteps, rows = self._sums[overlap]
+        if overlap not in self._cumulative_totals:
+            self._cumulative_totals[overlap] = self._compute_cumulative_totals(overlap)
+        timesteps, rows = self._cumulative_totals[overlap]
         return int(timesteps[stop] - timesteps[first]), int(rows[stop] - rows[first])
 
     def tables(self) -> Iterator[ArrayTable]:
@@ -159,16 +161,16 @@ class ArrayTable:
         del number
         return len(self)
 
-    def part(self, first: int, stop: int) -> ArrayTable:
+    def slice(self, first: int, stop: int) -> ArrayTable:
         """Give batches ``first:stop`` as a table of their own."""
-        edges = self.offsets[first : stop + 1]
-        offsets = edges - edges[0]
+        bounds = self.offsets[first : stop + 1]
+        offsets = bounds - bounds[0]
         if self.rows is None:
-            return ArrayTable(self.spans[edges[0] : edges[-1]], None, offsets)
-        rows = self.rows[edges[0] : edges[-1] + 1]
+            return ArrayTable(self.spans[bounds[0] : bounds[-1]], None, offsets)
+        rows = self.rows[bounds[0] : bounds[-1] + 1]
         return ArrayTable(self.spans[rows[0] : rows[-1]], rows - rows[0], offsets)
 
-    def of_lanes(self, first: int, stop: int, lanes: int) -> ArrayTable:
+    def select_lanes(self, first: int, stop: int, lanes: int) -> ArrayTable:
         """Give rows ``first:stop`` of every batch, each of which has a row per lane."""
         if stop - first == lanes:
             return self
@@ -177,80 +179,88 @@ class ArrayTable:
         if self.rows is None:
             spans = self.spans.reshape(count, lanes, 3)[:, first:stop]
             return ArrayTable(spans.reshape(-1, 3), None, offsets)
-        mine = np.zeros((count, lanes), dtype=np.bool_)
-        mine[:, first:stop] = True
+        is_selected = np.zeros((count, lanes), dtype=np.bool_)
+        is_selected[:, first:stop] = True
         sizes = np.diff(self.rows)
-        spans = self.spans[mine.reshape(-1).repeat(sizes)]
-        return ArrayTable(spans, running(sizes[mine.reshape(-1)]), offsets)
+        spans = self.spans[is_selected.reshape(-1).repeat(sizes)]
+        return ArrayTable(spans, offsets_from_sizes(sizes[is_selected.reshape(-1)]), offsets)
 
     def row_lengths(self) -> NDArray[np.int64]:
         """Give the timesteps of each row, int64 (r,)."""
-        return self._per_row(self.spans[:, 2] - self.spans[:, 1])
+        return self._sum_per_row(self.spans[:, 2] - self.spans[:, 1])
 
-    def _per_row(self, per_span: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _sum_per_row(self, per_span: NDArray[np.int64]) -> NDArray[np.int64]:
         if self.rows is None:
             return per_span
-        sums = running(per_span)
-        return sums[self.rows[1:]] - sums[self.rows[:-1]]
+        offsets = offsets_from_sizes(per_span)
+        return offsets[self.rows[1:]] - offsets[self.rows[:-1]]
 
-    def _running_sums(self, overlap: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _compute_cumulative_totals(
+        self, overlap: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         lengths = self.row_lengths()
         scored = lengths
         if overlap and self.carry:  # the epoch's first batch has nothing before it
             scored = lengths - np.minimum(overlap, lengths)
             scored[: self.offsets[1]] = lengths[: self.offsets[1]]
         elif overlap:
-            parts = self.spans[:, 2] - self.spans[:, 1]
-            context = np.where(self.spans[:, 1] > 0, np.minimum(overlap, parts), 0)
-            scored = lengths - self._per_row(context)
-        return running(scored)[self.offsets], running(lengths > 0)[self.offsets]
+            span_lengths = self.spans[:, 2] - self.spans[:, 1]
+            context = np.where(self.spans[:, 1] > 0, np.minimum(overlap, span_lengths), 0)
+            scored = lengths - self._sum_per_row(context)
+        return offsets_from_sizes(scored)[self.offsets], offsets_from_sizes(lengths > 0)[
+            self.offsets
+        ]
 
 
-def gather(table: BatchTable) -> ArrayTable:
+def concat_tables(table: BatchTable) -> ArrayTable:
     """Make all batches of a table at once: for small plans and tests."""
-    parts = list(table.tables())
-    if not parts:
+    arrays = list(table.tables())
+    if not arrays:
         return ArrayTable(np.empty((0, 3), dtype=np.int64), None, np.zeros(1, dtype=np.int64))
-    spans = np.concatenate([part.spans for part in parts])
+    spans = np.concatenate([part.spans for part in arrays])
     rows = None
-    if parts[0].rows is not None:
-        rows = _join([part.rows for part in parts if part.rows is not None])
-    return ArrayTable(spans, rows, _join([part.offsets for part in parts]))
+    if arrays[0].rows is not None:
+        rows = _concat_offsets([part.rows for part in arrays if part.rows is not None])
+    return ArrayTable(spans, rows, _concat_offsets([part.offsets for part in arrays]))
 
 
-def part_of(table: BatchTable, first: int, stop: int) -> ArrayTable:
+def slice_table(table: BatchTable, first: int, stop: int) -> ArrayTable:
     """Give batches ``first:stop`` of one run of a table."""
-    if isinstance(table, Parting):
-        return table.part(first, stop)
+    if isinstance(table, SliceableTable):
+        return table.slice(first, stop)
     batches = [table.batch(number) for number in range(first, stop)]
-    rows = [np.arange(len(one.spans) + 1) if one.rows is None else one.rows for one in batches]
+    rows = [
+        np.arange(len(batch.spans) + 1) if batch.rows is None else batch.rows for batch in batches
+    ]
     counts = [len(edges) - 1 for edges in rows]
-    spans = np.concatenate([one.spans for one in batches])
-    return ArrayTable(spans, _join(rows), running(np.array(counts)))
+    spans = np.concatenate([batch.spans for batch in batches])
+    return ArrayTable(spans, _concat_offsets(rows), offsets_from_sizes(np.array(counts)))
 
 
-def lengths_of_rows(spans: NDArray[np.int64], rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
+def compute_row_lengths(
+    spans: NDArray[np.int64], rows: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
     """Give the timesteps of each row, int64 (r,); without ``rows`` each span is one."""
     lengths: NDArray[np.int64] = spans[:, 2] - spans[:, 1]
     if rows is None:
         return lengths
-    sums = running(lengths)
-    return sums[rows[1:]] - sums[rows[:-1]]
+    offsets = offsets_from_sizes(lengths)
+    return offsets[rows[1:]] - offsets[rows[:-1]]
 
 
-def _join(edges: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return running(np.concatenate([np.diff(one) for one in edges]))
+def _concat_offsets(offset_arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return offsets_from_sizes(np.concatenate([np.diff(offsets) for offsets in offset_arrays]))
 
 
-def running(sizes: NDArray[Any]) -> NDArray[np.int64]:
+def offsets_from_sizes(sizes: NDArray[Any]) -> NDArray[np.int64]:
     """Give the running sums of n sizes, int64 (n+1,), from 0."""
-    sums = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=sums[1:])
-    return sums
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
 
 
-def _check_edges(name: str, edges: NDArray[np.int64], count: int) -> None:
-    if edges.ndim != 1 or not len(edges) or edges[0] != 0 or edges[-1] != count:
+def _check_offsets(name: str, offsets: NDArray[np.int64], count: int) -> None:
+    if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or offsets[-1] != count:
         raise PlanError(f"plan: `{name}` must run from 0 to {count}; check how it is counted")
-    if (np.diff(edges) < 0).any():
+    if (np.diff(offsets) < 0).any():
         raise PlanError(f"plan: `{name}` falls, must never; check how it is counted")

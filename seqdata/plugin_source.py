@@ -17,7 +17,7 @@ import pluggy
 
 from seqdata.errors import PluginError, did_you_mean
 
-KINDS = {
+HOOK_BY_KIND = {
     "backend": "seqdata_register_backends",
     "policy": "seqdata_register_policies",
     "collator": "seqdata_register_collators",
@@ -45,7 +45,7 @@ class SuffixClaim:
     label: str
 
     @classmethod
-    def of_entry_point(cls, point: metadata.EntryPoint) -> Self:
+    def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
         """Return what an entry point of the group ``seqdata.suffixes`` says; imports nothing."""
         name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
         return cls(point.name.lower(), point.value, name, f"{name} {version}".strip())
@@ -102,22 +102,22 @@ class PluginSource:
         self.distribution = distribution
         self.version = version
         self.module = module
-        self.off = False
+        self.is_disabled = False
         self.plugin: object | None = None
         self.fault: Exception | None = None
         self._import = load
         self._tables: dict[str, Mapping[str, Factory]] = {}
         self._faults: dict[str, Exception] = {}  # kind -> what is wrong with its table
-        self._claimed: dict[str, list[str]] = {}  # kind -> names of its table, right or wrong
+        self._claimed_names: dict[str, list[str]] = {}  # kind -> names of its table, right or wrong
 
     @classmethod
-    def of_entry_point(cls, point: metadata.EntryPoint) -> Self:
+    def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
         """Make the source of an installed plugin, from metadata."""
         name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
         return cls(point.name, point.load, distribution=name, version=version, module=point.module)
 
     @classmethod
-    def of_object(cls, plugin: object) -> Self:
+    def from_object(cls, plugin: object) -> Self:
         """Make the source of a module or object that is there already."""
         name = str(getattr(plugin, "__name__", type(plugin).__name__))
         return cls(name, lambda: plugin, module=name)
@@ -130,36 +130,36 @@ class PluginSource:
         return f"{self.distribution} {self.version}".rstrip()
 
     @property
-    def any_fault(self) -> Exception | None:
+    def first_fault(self) -> Exception | None:
         """What is known to be wrong with it, if anything."""
         return self.fault or next(iter(self._faults.values()), None)
 
     @property
     def state(self) -> str:
-        """``off``, ``broken``, ``installed`` (not imported) or ``loaded``."""
-        if self.off:
+        """``is_disabled``, ``broken``, ``installed`` (not imported) or ``loaded``."""
+        if self.is_disabled:
             return "off"
-        if self.any_fault:
+        if self.first_fault:
             return "broken"
         return "installed" if self.plugin is None else "loaded"
 
     def owns(self, name: str) -> bool:
         """Say whether the entry point is called like ``name``, or like its first part."""
-        bare = name.removeprefix(".")
-        return self.name in (bare, re.split(r"[-.]", bare, maxsplit=1)[0])
+        base_name = name.removeprefix(".")
+        return self.name in (base_name, re.split(r"[-.]", base_name, maxsplit=1)[0])
 
-    def fault_in(self, kind: str) -> Exception | None:
+    def fault_for_kind(self, kind: str) -> Exception | None:
         """Give what keeps this plugin from offering anything of a kind."""
         return self.fault or self._faults.get(kind)
 
-    def fault_of(self, kind: str, name: str) -> Exception | None:
+    def fault_for_name(self, kind: str, name: str) -> Exception | None:
         """Give what keeps this plugin from offering ``name``, if it seems to be one of its own."""
-        fault = self.fault_in(kind)
-        return fault if self.owns(name) or name in self._claimed.get(kind, ()) else None
+        fault = self.fault_for_kind(kind)
+        return fault if self.owns(name) or name in self._claimed_names.get(kind, ()) else None
 
     def load(self, manager: pluggy.PluginManager) -> None:
         """Import and register it, once; a failure is kept in ``fault``."""
-        if self.off or self.fault or self.plugin is not None:
+        if self.is_disabled or self.fault or self.plugin is not None:
             return
         try:
             self.plugin = self._register(manager, self._import())
@@ -168,14 +168,14 @@ class PluginSource:
         except Exception as error:  # not silent: raised when one of its names is needed
             self.fault = error
 
-    def table(
+    def load_table(
         self, manager: pluggy.PluginManager, kind: str, reserved: Collection[str] = ()
     ) -> Mapping[str, Factory]:
         """Give what a loaded plugin offers of a kind; empty, and the fault kept, where it is wrong.
 
         Args:
             manager: Where the plugin is registered.
-            kind: One of ``KINDS``.
+            kind: One of ``HOOK_BY_KIND``.
             reserved: Names that it must not offer.
         """
         if self.plugin is None:
@@ -183,92 +183,96 @@ class PluginSource:
         if kind not in self._tables:
             self._tables[kind] = {}
             try:
-                self._tables[kind] = self._ask(manager, kind, {fold(name) for name in reserved})
+                self._tables[kind] = self._collect_offers(
+                    manager, kind, {normalize_name(name) for name in reserved}
+                )
             except Exception as error:  # not silent: raised when one of its names is needed
                 self._faults[kind] = error
         return self._tables[kind]
 
     def call(self, manager: pluggy.PluginManager, hook: str, **arguments: object) -> list[Any]:
         """Call a hook of this plugin alone, so that it is known whose answer it is."""
-        others = [plugin for plugin in manager.get_plugins() if plugin is not self.plugin]
-        answers: list[Any] = manager.subset_hook_caller(hook, others)(**arguments)
+        excluded = [plugin for plugin in manager.get_plugins() if plugin is not self.plugin]
+        answers: list[Any] = manager.subset_hook_caller(hook, excluded)(**arguments)
         return answers
 
-    def refusal(self, fault: Exception) -> PluginError:
+    def make_error(self, fault: Exception) -> PluginError:
         """Make the error that tells the user of a fault."""
         return PluginError.at(
-            f"{self.label} (entry point {self.name!r}, module {self.module!r}): {cause_of(fault)}; "
+            f"{self.label} (entry point {self.name!r}, module {self.module!r}): "
+            f"{format_cause(fault)}; "
             "repair, update or uninstall it",
             distribution=self.distribution,
             version=self.version,
             module=self.module,
-            cause=cause_of(fault),
+            cause=format_cause(fault),
         )
 
     def _register(self, manager: pluggy.PluginManager, plugin: object) -> object:
         if manager.is_registered(plugin):
             raise PluginError(f"is the same object as {manager.get_name(plugin)!r}; remove one")
-        unique = f"{self.name} of {self.label}" if self.distribution else self.name
-        while manager.has_plugin(unique):  # two objects of one class
-            unique += " again"
+        registered_name = f"{self.name} of {self.label}" if self.distribution else self.name
+        while manager.has_plugin(registered_name):  # two objects of one class
+            registered_name += " again"
         try:
-            manager.register(plugin, name=unique)
+            manager.register(plugin, name=registered_name)
             manager.check_pending()
         except pluggy.PluginValidationError as error:
-            manager.unregister(name=unique)
-            raise PluginError(_explain(error)) from error
+            manager.unregister(name=registered_name)
+            raise PluginError(_format_validation_error(error)) from error
         if not manager.get_hookcallers(plugin):
-            manager.unregister(name=unique)
+            manager.unregister(name=registered_name)
             raise PluginError(
                 "has no function marked with `seqdata.hookimpl`, must have one; mark its hooks"
             )
         return plugin
 
-    def _ask(
+    def _collect_offers(
         self, manager: pluggy.PluginManager, kind: str, reserved: set[str]
     ) -> dict[str, Factory]:
         table: dict[str, Factory] = {}
-        for offered in self.call(manager, KINDS[kind]):
+        for offered in self.call(manager, HOOK_BY_KIND[kind]):
             if not isinstance(offered, Mapping):
                 raise PluginError(
-                    f"`{KINDS[kind]}` gave {offered!r}, must give a mapping of names to callables; "
+                    f"`{HOOK_BY_KIND[kind]}` gave {offered!r}, must give a mapping of names to "
+                    "callables; "
                     "return a dict"
                 )
-            self._claimed[kind] = [str(name) for name in offered]
+            self._claimed_names[kind] = [str(name) for name in offered]
             for name, factory in offered.items():
-                _check(kind, name, factory, reserved)
+                _check_offer(kind, name, factory, reserved)
             table.update(offered)
         return table
 
 
-def fold(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Give the form in which names that look alike are equal."""
     head = "." if name.startswith(".") else ""
     return head + name.removeprefix(".").replace("_", "-").replace(".", "-")
 
 
-def cause_of(fault: Exception) -> str:
+def format_cause(fault: Exception) -> str:
     """Say what a fault is in a message about its plugin."""
     return str(fault) if isinstance(fault, PluginError) else f"{type(fault).__name__}: {fault}"
 
 
-def _check(kind: str, name: object, factory: object, reserved: set[str]) -> None:
+def _check_offer(kind: str, name: object, factory: object, reserved: set[str]) -> None:
     text = name if isinstance(name, str) else ""
     if not _NAME.fullmatch(text.removeprefix(".") if kind == "reader" else text):
         raise PluginError(f"offers {kind} {name!r}, must match {_NAME.pattern}; rename it")
-    if fold(text) in reserved:
+    if normalize_name(text) in reserved:
         raise PluginError(f"offers {kind} {name!r}, a name of seqdata's own; rename it")
     is_format = kind == "backend" and hasattr(factory, "index") and hasattr(factory, "suffixes")
     if not callable(factory) and not is_format:
         raise PluginError(f"offers {kind} {name!r} as {factory!r}, must be callable")
 
 
-def _explain(error: pluggy.PluginValidationError) -> str:
+def _format_validation_error(error: pluggy.PluginValidationError) -> str:
     """Say in one line what pluggy found, with the hook that was probably meant."""
     text = "; ".join(str(error).splitlines())
     unknown = re.match(r"unknown hook '(\w+)'", text)
     if not unknown:
         return text
-    hooks = [*KINDS.values(), "seqdata_plan_ready"]
+    hooks = [*HOOK_BY_KIND.values(), "seqdata_plan_ready"]
     hint = did_you_mean(unknown[1], hooks) or f"the hooks are {', '.join(hooks)}"
     return f"implements {unknown[1]!r}, which is no hook of seqdata; {hint}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from seqdata.batch.batch import SequenceBatch
     from seqdata.index import SequenceIndex
     from seqdata.plan import Plan
-    from seqdata.storage.integrity.audit import Report
+    from seqdata.storage.integrity.audit import AuditReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Store(Protocol):
     Worker processes compare it, too.
 
     A store never pads, shuffles, or knows a rank. One that also has ``raw_texts``
-    (``storage.raw.RawTexts``) is split without a Python object for each id.
+    (``storage.raw.SupportsRawTexts``) is split without a Python object for each id.
     """
 
     @property
@@ -152,7 +152,7 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class Expecting(Protocol):
+class SupportsPrefetch(Protocol):
     """A store that can use it to know early what will be read: what reading ahead asks."""
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
@@ -169,7 +169,7 @@ class Expecting(Protocol):
 
 
 @runtime_checkable
-class Watched(Protocol):
+class SupportsObserver(Protocol):
     """A store that runs somebody else's code for each sequence: what worker processes ask."""
 
     def watched(self, tell: Callable[[int], None]) -> Store:
@@ -199,7 +199,7 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class Varying(Protocol):
+class SupportsVaryingEpochs(Protocol):
     """What a policy has, too, whose epochs may differ in their number of batches."""
 
     @property
@@ -221,21 +221,23 @@ class Collator(Protocol):
 
 
 Transform = Callable[[dict[str, Any], Any], Mapping[str, Any]]
-"""One sequence at a time: ``transform(sequence, rng) -> dict`` with a ``numpy.random.Generator``.
+"""One sequence at a time: ``transform(sequence, rng) -> dict`` with a
+``numpy.random.SequenceGenerator``.
 
 Or, marked with ``columnar``, a whole batch: ``transform(columns, seeds) -> columns`` with uint64
 seeds, one per sequence. It keeps lengths, or has ``.lengths(lengths) -> lengths`` along the planned
 axis. New fields run along that axis, or as ``.axes`` (field -> axis) says."""
 
 Opener = Callable[..., Store]
-"""A backend: ``open(location, *, verify) -> Store``; it may do more: ``Indexing``, ``Writing``.
+"""A backend: ``open(location, *, verify) -> Store``; it may do more: ``SupportsIndexing``,
+``SupportsWriting``.
 
 ``verify`` is ``"off"``, ``"first_read"`` or ``"always"``; or None: what suits the data best. What
 was asked for and cannot be done is a ``ConfigError``."""
 
 
 @runtime_checkable
-class Indexing(Protocol):
+class SupportsIndexing(Protocol):
     """A backend that reads by an index, made once: what ``seqdata index`` asks."""
 
     def build_index(
@@ -255,12 +257,12 @@ class Indexing(Protocol):
 
 
 @runtime_checkable
-class Auditing(Protocol):
+class SupportsAudit(Protocol):
     """A backend that knows how its data must be: what ``seqdata verify`` asks."""
 
     def audit(
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
-    ) -> tuple[int, Iterator[Report]]:
+    ) -> tuple[int, Iterator[AuditReport]]:
         """Give the bytes there are to look at, and reports as they are made.
 
         Args:
@@ -273,7 +275,7 @@ class Auditing(Protocol):
 
 
 @runtime_checkable
-class Writing(Protocol):
+class SupportsWriting(Protocol):
     """A backend that writes, too: what ``write_store`` asks; its arguments are the same.
 
     One that writes to URLs also takes ``remote``.

@@ -30,7 +30,7 @@ class RandomStreams:
     Examples:
         >>> streams = RandomStreams(seed=1)
         >>> noise = torch.randn(2, generator=streams.shared(epoch=0, step=5))
-        >>> bool((noise == torch.randn(2, generator=streams.shared(epoch=0, step=5))).all())
+        >>> bool((noise == torch.randn(2, generator=streams.shared(epoch=0, step=5))).iter_rows())
         True
     """
 
@@ -42,11 +42,11 @@ class RandomStreams:
 
     def shared(self, *, epoch: int, step: int) -> torch.Generator:
         """Give a step's generator that draws alike on all ranks."""
-        return self._made(Purpose.SHARED, epoch, step, 0)
+        return self._make_generator(Purpose.SHARED, epoch, step, 0)
 
     def per_rank(self, *, epoch: int, step: int, rank: int) -> torch.Generator:
         """Give a step's generator of one rank: another number of ranks draws otherwise."""
-        return self._made(Purpose.PER_RANK, epoch, step, rank)
+        return self._make_generator(Purpose.PER_RANK, epoch, step, rank)
 
     def per_lane(self, *, epoch: int, step: int, lanes: Iterable[int]) -> list[torch.Generator]:
         """Give a step's generators of lanes or sequences: the same on any number of ranks.
@@ -56,9 +56,11 @@ class RandomStreams:
             step: Number of the batch.
             lanes: Of its rows, as ``batch.lanes`` says; or, where it has none, ``batch.ids``.
         """
-        return [self._made(Purpose.PER_LANE, epoch, step, int(lane)) for lane in lanes]
+        return [self._make_generator(Purpose.PER_LANE, epoch, step, int(lane)) for lane in lanes]
 
-    def _made(self, purpose: Purpose, epoch: int, step: int, whose: int) -> torch.Generator:
-        places = np.array([[step], [whose]], dtype=np.int64)
-        (drawn,) = Draw(self.seed, epoch).each(purpose, *places)
-        return torch.Generator(self.device).manual_seed(int(drawn))
+    def _make_generator(
+        self, purpose: Purpose, epoch: int, step: int, owner: int
+    ) -> torch.Generator:
+        counters = np.array([[step], [owner]], dtype=np.int64)
+        (generator_seed,) = Draw(self.seed, epoch).each(purpose, *counters)
+        return torch.Generator(self.device).manual_seed(int(generator_seed))

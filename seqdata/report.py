@@ -16,7 +16,7 @@ _NO_NUMBERS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Report:
+class PlanReport:
     """What a plan does to the data, known before the epoch starts.
 
     Attributes:
@@ -49,7 +49,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measures:
+class BatchMeasures:
     """What each batch holds, int64 (batches,) each.
 
     Attributes:
@@ -74,23 +74,23 @@ class Measures:
         return shares
 
 
-def measure(table: BatchTable) -> Measures:
+def measure_batches(table: BatchTable) -> BatchMeasures:
     """Measure every batch: one pass over the table."""
-    parts = [np.empty((3, 0), dtype=np.int64)]
-    for part in table.tables():
-        lengths, first = part.row_lengths(), part.offsets[:-1]
+    measured = [np.empty((3, 0), dtype=np.int64)]
+    for array_table in table.tables():
+        lengths, first = array_table.row_lengths(), array_table.offsets[:-1]
         longest, timesteps = np.maximum.reduceat(lengths, first), np.add.reduceat(lengths, first)
-        parts.append(np.stack([np.diff(part.offsets), longest, timesteps]))
-    return Measures(*np.concatenate(parts, axis=1))
+        measured.append(np.stack([np.diff(array_table.offsets), longest, timesteps]))
+    return BatchMeasures(*np.concatenate(measured, axis=1))
 
 
-def report_of(table: BatchTable) -> Report:
+def make_report(table: BatchTable) -> PlanReport:
     """Add up a table."""
-    measures = measure(table)
+    measures = measure_batches(table)
     padded = measures.padded
     worst = int(np.argmax(padded)) if len(padded) else -1
-    return Report(
-        sequences=_distinct(table),
+    return PlanReport(
+        sequences=_count_sequences(table),
         timesteps=int(measures.timesteps.sum()),
         padded=int(padded.sum()),
         worst=worst,
@@ -99,13 +99,13 @@ def report_of(table: BatchTable) -> Report:
     )
 
 
-def _distinct(table: BatchTable) -> int:
+def _count_sequences(table: BatchTable) -> int:
     """Count the sequences that a table names; idle lanes name none."""
-    seen = np.zeros(0, dtype=np.bool_)
+    is_used = np.zeros(0, dtype=np.bool_)
     for part in table.tables():
         numbers = part.spans[part.spans[:, 1] < part.spans[:, 2], 0]
-        missing = int(numbers.max(initial=-1)) + 1 - len(seen)
+        missing = int(numbers.max(initial=-1)) + 1 - len(is_used)
         if missing > 0:
-            seen = np.concatenate([seen, np.zeros(missing, dtype=np.bool_)])
-        seen[numbers] = True
-    return int(seen.sum())
+            is_used = np.concatenate([is_used, np.zeros(missing, dtype=np.bool_)])
+        is_used[numbers] = True
+    return int(is_used.sum())

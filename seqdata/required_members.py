@@ -11,7 +11,7 @@ POLICY_MEMBERS = ("axis", "num_batches", "plan")
 STORE_MEMBERS = ("base_numbers", "fields", "fingerprint", "keys", "lengths", "lengths_of", "read")
 
 
-def missing(thing: object, members: Iterable[str]) -> list[str]:
+def missing_members(obj: object, members: Iterable[str]) -> list[str]:
     """Give the members that a thing does not have."""
-    have = set(dir(thing))  # not hasattr: it would compute properties
-    return [member for member in members if member not in have]
+    present = set(dir(obj))  # not hasattr: it would compute properties
+    return [member for member in members if member not in present]

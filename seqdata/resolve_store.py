@@ -16,16 +16,16 @@ from seqdata.errors import ConfigError
 from seqdata.host import PluginHost
 from seqdata.open_location import open_location
 from seqdata.protocols import Opener, Store
-from seqdata.readers.tables import by_group
-from seqdata.required_members import STORE_MEMBERS, missing
+from seqdata.readers.tables import iter_groups
+from seqdata.required_members import STORE_MEMBERS, missing_members
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import as_mapping
 from seqdata.storage.indexed.formats import FileFormat
-from seqdata.storage.inputs import Axes, arrow_table, is_frame
+from seqdata.storage.inputs import Axes, is_table, to_arrow_table
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.views import SequenceStore, whole
+from seqdata.storage.views import SequenceStore, as_sequence_store
 
 _TORCH_DATASET = "torch.utils.data.dataset"
 _TORCH_LOADER = "torch.utils.data.dataloader"
@@ -79,20 +79,20 @@ def open_store(  # noqa: PLR0913
         "backend": backend, "verify": verify, "schema": schema, "index": index, "remote": remote,
         "host": host,
     }  # fmt: skip
-    given = [name for name, value in options.items() if value is not None and name != "host"]
-    places = [location] if is_location(location) else location if are_locations(location) else []
-    if given and not places:
+    passed = [name for name, value in options.items() if value is not None and name != "host"]
+    locations = [location] if is_location(location) else location if are_locations(location) else []
+    if passed and not locations:
         raise ConfigError(
-            f"open_store: `{given[0]}` goes with a path or URL, but the data is a "
+            f"open_store: `{passed[0]}` goes with a path or URL, but the data is a "
             f"{type(location).__name__}. Leave it out"
         )
-    if places:
+    if locations:
         _refuse_for_locations({"lengths": lengths, "group": group, "axes": axes})
-        return _opened(location, options)
-    return store_of(location, lengths=lengths, group=group, axes=axes, host=host)
+        return _open_locations(location, options)
+    return resolve_store(location, lengths=lengths, group=group, axes=axes, host=host)
 
 
-def _refuse_for_locations(given: Mapping[str, Any]) -> None:
+def _refuse_for_locations(passed: Mapping[str, Any]) -> None:
     """Refuse what goes with data in memory only."""
     advice = {
         "lengths": "It is for a torch Dataset; of what is stored they are known. Leave it out",
@@ -100,7 +100,7 @@ def _refuse_for_locations(given: Mapping[str, Any]) -> None:
         "once: `seqdata write TABLE OUT --group COLUMN`",
         "axes": "Of what is stored they are known: leave it out, or pass it to `write_store`",
     }
-    for name, value in given.items():
+    for name, value in passed.items():
         if value is not None:
             raise ConfigError(
                 f"open_store: `{name}` goes with data in memory, but the data is a path. "
@@ -108,7 +108,7 @@ def _refuse_for_locations(given: Mapping[str, Any]) -> None:
             )
 
 
-def store_of(
+def resolve_store(
     data: Any,
     *,
     lengths: Any = None,
@@ -138,49 +138,53 @@ def store_of(
             "Pass its dataset: loader.dataset, with `lengths`"
         )
     if group is not None:
-        return MemoryStore.of(*grouped(data, group, axes))
+        return MemoryStore.of(*group_rows(data, group, axes))
     if is_map_style(data) and (lengths is not None or _needs_lengths(data)):
         if lengths is None:
             raise ConfigError(
                 f"dataset: a {type(data).__name__} has no lengths to plan with; pass `lengths`: an "
                 "array with the timesteps of each item, or a function that gives those of an item"
             )
-        return DatasetStore.of(data, lengths, names=_names_of_parts(data, names))
+        return DatasetStore.of(data, lengths, names=_match_names(data, names))
     if lengths is not None:
         raise ConfigError(
             f"dataset: `lengths` are given for a {type(data).__name__}, must go with a Dataset "
             "only; leave them out: they are known"
         )
     if is_location(data) or are_locations(data):
-        return _opened(data, {"host": host})
+        return _open_locations(data, {"host": host})
     if is_store(data):
-        return whole(cast(Store, data))
+        return as_sequence_store(cast(Store, data))
     if data is None:
         raise ConfigError(
             "data: must be a path, a store, or sequences, but is None. Pass what holds the "
             "sequences; a function that loads it may lack its `return`"
         )
     store = MemoryStore.of(data, axes)
-    parts = _names_of_parts(data, names) if isinstance(data, list | tuple) else None
-    return store if parts is None else store.rename(dict(zip(store.fields, parts, strict=True)))
+    part_names = _match_names(data, names) if isinstance(data, list | tuple) else None
+    return (
+        store
+        if part_names is None
+        else store.rename(dict(zip(store.fields, part_names, strict=True)))
+    )
 
 
-def _opened(data: Any, options: Mapping[str, Any]) -> SequenceStore:
+def _open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
     """Open a location, or several as one store."""
     if is_location(data):
         return open_location(data, **options)
     stores: list[Store] = []
-    for number, one in enumerate(data):
-        if is_store(one):
-            stores.append(one)
+    for number, item in enumerate(data):
+        if is_store(item):
+            stores.append(item)
             continue
-        if not is_location(one):
+        if not is_location(item):
             raise ConfigError(
                 f"data: a list of paths or stores must hold nothing else, but item {number} is a "
-                f"{type(one).__name__}. Open it first, with open_store"
+                f"{type(item).__name__}. Open it first, with open_store"
             )
         try:
-            stores.append(open_location(one, **options))
+            stores.append(open_location(item, **options))
         except ConfigError as error:
             raise ConfigError(
                 f"data: item {number} of the list: {error}. A list of texts is a list of paths; "
@@ -189,33 +193,33 @@ def _opened(data: Any, options: Mapping[str, Any]) -> SequenceStore:
     return concat_stores(stores)
 
 
-def rows_of(data: Any, axes: Axes | None = None, group: str | None = None) -> tuple[Any, Any]:
+def resolve_rows(data: Any, axes: Axes | None = None, group: str | None = None) -> tuple[Any, Any]:
     """Return data in memory as a writer takes it, with its axes; anything else as it is.
 
     Raises:
         ConfigError: If ``group`` does not go with it.
     """
     if group is not None:
-        return grouped(data, group, axes)
+        return group_rows(data, group, axes)
     if is_map_style(data) and _needs_lengths(data):
-        return _items(data), axes
+        return _iter_items(data), axes
     return data, axes
 
 
-def grouped(data: Any, group: str, axes: Axes | None) -> tuple[Iterator[Any], Axes | None]:
+def group_rows(data: Any, group: str, axes: Axes | None) -> tuple[Iterator[Any], Axes | None]:
     """Return a sequence for the rows of each value of a column, and the axes of fields.
 
     Raises:
         ConfigError: If this is not a table, or there is no such column.
     """
-    if not is_frame(data):
+    if not is_table(data):
         raise ConfigError(
             f"`group` is {group!r}, but the data is a {type(data).__name__}: it goes with a "
             "pandas, Polars or Arrow table with a row per timestep. Leave it out, or read the "
             "table first"
         )
     single = [name for name, axis in (axes or {}).items() if axis is None]
-    return by_group(arrow_table(data), group, single), axes
+    return iter_groups(to_arrow_table(data), group, single), axes
 
 
 def is_location(data: object) -> bool:
@@ -225,7 +229,7 @@ def is_location(data: object) -> bool:
 
 def is_store(data: object) -> bool:
     """Return whether data has what the contract of a store asks for."""
-    return isinstance(data, SequenceStore) or not missing(data, STORE_MEMBERS)
+    return isinstance(data, SequenceStore) or not missing_members(data, STORE_MEMBERS)
 
 
 def are_locations(data: object) -> bool:
@@ -238,27 +242,27 @@ def are_locations(data: object) -> bool:
 
 def is_map_style(data: Any) -> bool:
     """Tell whether data has a length and items by number, and is nothing that we know better."""
-    if missing(data, ("__getitem__", "__len__")) or is_store(data):
+    if missing_members(data, ("__getitem__", "__len__")) or is_store(data):
         return False
-    return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_frame(data))
+    return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_table(data))
 
 
 def _is_loader(data: Any) -> bool:
     """Return whether data is a torch DataLoader, without importing torch."""
-    return any(one.__module__ == _TORCH_LOADER for one in type(data).__mro__)
+    return any(base.__module__ == _TORCH_LOADER for base in type(data).__mro__)
 
 
 def _needs_lengths(data: Any) -> bool:
     """Tell whether map-style data cannot be taken into memory: torch's, or not to be iterated."""
-    torch_like = any(one.__module__ == _TORCH_DATASET for one in type(data).__mro__)
+    torch_like = any(base.__module__ == _TORCH_DATASET for base in type(data).__mro__)
     return torch_like or not isinstance(data, Iterable)
 
 
-def _items(dataset: Any) -> Iterator[Mapping[str, Any]]:
+def _iter_items(dataset: Any) -> Iterator[Mapping[str, Any]]:
     for number in range(len(dataset)):
         yield as_mapping(dataset[number], None)
 
 
-def _names_of_parts(data: Any, names: Sequence[str] | None) -> Sequence[str] | None:
+def _match_names(data: Any, names: Sequence[str] | None) -> Sequence[str] | None:
     first = data[0] if names is not None and len(data) else None
     return names if isinstance(first, tuple) and len(first) == len(names or ()) else None

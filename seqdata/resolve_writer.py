@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from seqdata.arguments import taken
+from seqdata.arguments import select_options
 from seqdata.default_host import default_host
-from seqdata.detect import Location
+from seqdata.detect import LocationLike
 from seqdata.errors import ConfigError
-from seqdata.protocols import Store, Writing
-from seqdata.resolve_store import are_locations, is_location, is_store, rows_of, store_of
+from seqdata.protocols import Store, SupportsWriting
+from seqdata.resolve_store import are_locations, is_location, is_store, resolve_rows, resolve_store
 from seqdata.storage.arrow.write import SHARD_BYTES, write_arrow
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.store_rows import StoreRows
-from seqdata.storage.views import SequenceStore, whole
+from seqdata.storage.store_rows import StoreSequences
+from seqdata.storage.views import SequenceStore, as_sequence_store
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 
 def write_store(  # noqa: PLR0913
-    location: Location,
+    location: LocationLike,
     sequences: Any,
     *,
     format: str = "arrow",
@@ -74,32 +74,32 @@ def write_store(  # noqa: PLR0913
         ...     store.lengths.tolist()
         [3, 1]
     """
-    write = _writer(format)
-    sequences, axes = _prepared(sequences, axes, key, group)
+    write = _find_writer(format)
+    sequences, axes = _prepare_input(sequences, axes, key, group)
     store = write(
         location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
         resume=resume, progress=progress, overwrite=overwrite,
-        **taken("write_store", write, format, {"remote": remote}),
+        **select_options("write_store", write, format, {"remote": remote}),
     )  # fmt: skip
-    return whole(store)
+    return as_sequence_store(store)
 
 
-def _prepared(
+def _prepare_input(
     data: Any, axes: Mapping[str, str | None] | None, key: str, group: str | None
 ) -> tuple[Any, Mapping[str, str | None] | None]:
     """Return what holds sequences as a writer takes it, and the axes of its fields."""
     if is_store(data) or is_location(data) or are_locations(data):
-        rows = StoreRows(store_of(data), key)
+        rows = StoreSequences(resolve_store(data), key)
         data, axes = rows, {**rows.axes, **(axes or {})}
-    return rows_of(data, axes, group)
+    return resolve_rows(data, axes, group)
 
 
-def _writer(format: str) -> Callable[..., Store]:
+def _find_writer(format: str) -> Callable[..., Store]:
     """Give what writes a format."""
     if format == "arrow":
         return write_arrow
     backend: object = default_host().find("backend", format)
-    if not isinstance(backend, Writing):
+    if not isinstance(backend, SupportsWriting):
         raise ConfigError(
             f"write_store: `format` is {format!r}, must be 'arrow' or an installed backend "
             "that writes; for 'webdataset': pip install seqdata-webdataset"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, SeqDataWarning
 from seqdata.plan import Plan
-from seqdata.plan_table import ArrayTable, PlanBatch, lengths_of_rows
+from seqdata.plan_table import ArrayTable, PlanBatch, compute_row_lengths
 from seqdata.world import World
 
 Tail = Literal["fill", "drop", "repeat"]
@@ -63,11 +63,11 @@ class Steps(NamedTuple):
     lengths: NDArray[np.int64]
     lanes: NDArray[np.int64]
 
-    def step(self, place: int) -> Step:
+    def step(self, i: int) -> Step:
         """Give one of the steps."""
-        spans, rows = self.table.batch(place)
-        wide = None if self.wide is None else self.wide.batch(place)
-        number, weights, lengths = self.number + place, self.weights[place], self.lengths[place]
+        spans, rows = self.table.batch(i)
+        wide = None if self.wide is None else self.wide.batch(i)
+        number, weights, lengths = self.number + i, self.weights[i], self.lengths[i]
         return Step(number, spans, rows, weights, lengths, self.lanes, wide)
 
 
@@ -116,12 +116,12 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
             SeqDataWarning,
             stacklevel=2,
         )
-    steps = steps_of(count, world, tail, plan.lanes)
-    first_step = steps - steps_of(count - first, world, tail, plan.lanes)
+    steps = count_steps(count, world, tail, plan.lanes)
+    first_step = steps - count_steps(count - first, world, tail, plan.lanes)
     return RankPlan(plan, world, tail, first, first_step, steps, 1 if plan.lanes else world.size)
 
 
-def steps_of(batches: int, world: World, tail: Tail, lanes: int = 0) -> int:
+def count_steps(batches: int, world: World, tail: Tail, lanes: int = 0) -> int:
     """Give the number of steps of an epoch of ``batches``."""
     if lanes:
         return batches
@@ -160,19 +160,19 @@ class RankPlan:
 
     def position(self, step: int) -> int:
         """Give the batches of the plan that are trained once all steps before ``step`` are done."""
-        return min(len(self.plan), self._begin(step))
+        return min(len(self.plan), self._first_batch(step))
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
         """Give scored timesteps and rows of weight > 0 of steps ``first:stop``, over all ranks."""
         if self.plan.lanes:  # a step is a batch
             return self.plan.totals(max(0, first), min(self.steps, stop))
         count = len(self.plan)
-        low, high = max(0, min(count, self._begin(first))), self._begin(stop)
+        low, high = max(0, min(count, self._first_batch(first))), self._first_batch(stop)
         timesteps, rows = self.plan.totals(low, min(count, max(low, high)))
         if self.tail == "repeat" and not self.plan.lanes:
-            for batch in range(max(count, self._begin(first)), high):
-                again = batch % count
-                extra = self.plan.totals(again, again + 1)
+            for batch in range(max(count, self._first_batch(first)), high):
+                repeated = batch % count
+                extra = self.plan.totals(repeated, repeated + 1)
                 timesteps, rows = timesteps + extra[0], rows + extra[1]
         return timesteps, rows
 
@@ -182,60 +182,60 @@ class RankPlan:
                 f"share: no step {step}, must be in [{self.first_step}, {self.steps}); it was "
                 "trained before this share began, or lies past the epoch"
             )
-        begin = self._begin(step)
+        begin = self._first_batch(step)
         if self.plan.lanes:
-            return self._lanes_of(begin)
+            return self._lane_step(begin)
         number = begin + self.world.rank
         if number < len(self.plan):
-            return _whole(number, self.plan.batch(number))
+            return _make_step(number, self.plan.batch(number))
         if self.tail == "repeat":
             number %= len(self.plan)
-            return _whole(number, self.plan.batch(number))
-        return _filler(begin, self.plan.batch(begin), None)
+            return _make_step(number, self.plan.batch(number))
+        return _make_filler(begin, self.plan.batch(begin), None)
 
-    def _begin(self, step: int) -> int:
+    def _first_batch(self, step: int) -> int:
         return self.first + (step - self.first_step) * self.stride
 
-    def run(self, step: int, most: int) -> Steps | None:
+    def steps_from(self, step: int, max_steps: int) -> Steps | None:
         """Give a step of lanes and those behind it that are at hand; None: no lane is this rank's.
 
         Args:
             step: The first.
-            most: How many at most.
+            max_steps: How many at most.
         """
-        number = self._begin(step)
-        stop = min(number + most, self.plan.prepare(number))
-        return self._run(number, stop)
+        number = self._first_batch(step)
+        stop = min(number + max_steps, self.plan.prepare(number))
+        return self._lane_steps(number, stop)
 
-    def _run(self, number: int, stop: int) -> Steps | None:
+    def _lane_steps(self, number: int, stop: int) -> Steps | None:
         lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)
         first, last = rank * lanes // size, (rank + 1) * lanes // size
         if first == last:
             return None
-        table, wide = self.plan.run(number, stop), self.plan.widened(number, stop)
-        mine = table.of_lanes(first, last, lanes)
+        table, wide = self.plan.slice(number, stop), self.plan.widen(number, stop)
+        own_table = table.select_lanes(first, last, lanes)
         if wide is not None:
-            wide = wide.of_lanes(first, last, lanes)
-        lengths = mine.row_lengths().reshape(stop - number, -1)
+            wide = wide.select_lanes(first, last, lanes)
+        lengths = own_table.row_lengths().reshape(stop - number, -1)
         weights = (lengths > 0).astype(np.float32)
-        return Steps(number, mine, wide, weights, lengths, np.arange(first, last))
+        return Steps(number, own_table, wide, weights, lengths, np.arange(first, last))
 
-    def _lanes_of(self, number: int) -> Step:
-        run = self._run(number, number + 1)
-        if run is not None:
-            return run.step(0)
-        filler = _filler(number, self.plan.batch(number), np.zeros(1, dtype=np.int64))
-        wide = self.plan.widened(number, number + 1)
-        return filler if wide is None else filler._replace(wide=wide.batch(0).part(0, 1))
+    def _lane_step(self, number: int) -> Step:
+        steps = self._lane_steps(number, number + 1)
+        if steps is not None:
+            return steps.step(0)
+        filler = _make_filler(number, self.plan.batch(number), np.zeros(1, dtype=np.int64))
+        wide = self.plan.widen(number, number + 1)
+        return filler if wide is None else filler._replace(wide=wide.batch(0).slice(0, 1))
 
 
-def _whole(number: int, batch: PlanBatch) -> Step:
-    lengths = lengths_of_rows(batch.spans, batch.rows)
+def _make_step(number: int, batch: PlanBatch) -> Step:
+    lengths = compute_row_lengths(batch.spans, batch.rows)
     weights = np.empty(len(lengths), dtype=np.float32)
     weights.fill(1)  # half the time of np.ones
     return Step(number, batch.spans, batch.rows, weights, lengths, None)
 
 
-def _filler(number: int, batch: PlanBatch, lanes: NDArray[np.int64] | None) -> Step:
-    row = batch.part(0, 1)
+def _make_filler(number: int, batch: PlanBatch, lanes: NDArray[np.int64] | None) -> Step:
+    row = batch.slice(0, 1)
     return Step(number, row.spans, row.rows, np.zeros(1, dtype=np.float32), row.lengths, lanes)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seqdata.errors import ConfigError
-from seqdata.resolve_store import is_location, is_store, store_of
+from seqdata.resolve_store import is_location, is_store, resolve_store
 from seqdata.storage import splitting
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.splitting import Folds
@@ -61,8 +61,8 @@ def split(
         >>> sorted(int(row["y"]) for row in parts["val"])
         [0, 1]
     """
-    whole = store_of(store, lengths=lengths)
-    return splitting.split(whole, parts, seed=seed, by=by, exact=exact, stratify=stratify)
+    opened = resolve_store(store, lengths=lengths)
+    return splitting.split(opened, parts, seed=seed, by=by, exact=exact, stratify=stratify)
 
 
 def folds(
@@ -99,8 +99,8 @@ def folds(
         >>> [len(val) for train, val in folds([[1], [2], [3], [4], [5]], 2)]
         [3, 2]
     """
-    whole = store_of(store, lengths=lengths)
-    return splitting.folds(whole, count, seed=seed, by=by, stratify=stratify)
+    opened = resolve_store(store, lengths=lengths)
+    return splitting.folds(opened, count, seed=seed, by=by, stratify=stratify)
 
 
 def concat(stores: Sequence[Any]) -> SequenceStore:
@@ -127,4 +127,4 @@ def concat(stores: Sequence[Any]) -> SequenceStore:
             f"concat: stores must be given as a list, but this is a {type(stores).__name__}. Write "
             "concat([first, second])"
         )
-    return concat_stores([store_of(one) for one in stores])
+    return concat_stores([resolve_store(source) for source in stores])

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.utils.rnn import pad_packed_sequence
 
 from seqdata import TBPTT, Fixed, Loader, Windows
-from seqdata.batch.axes import Axes, unknown_name
+from seqdata.batch.axes import Axes, format_unknown_name
 from seqdata.batch.batch import SequenceBatch, batch_size_fn, length_fn
 from seqdata.errors import ConfigError
 
@@ -102,7 +102,7 @@ def test_a_field_that_is_not_there_is_named_with_its_neighbours():
         ConfigError, match=r"batch: no field 'xx'; did you mean 'x'. there are: x, y"
     ):
         batch_of()["xx"]
-    assert unknown_name("a", ()) == "no field 'a'; there are: none"
+    assert format_unknown_name("a", ()) == "no field 'a'; there are: none"
 
 
 def test_fields_are_looked_up_and_rows_are_counted():

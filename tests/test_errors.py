@@ -56,7 +56,7 @@ def test_every_error_is_a_seqdata_error(name):
     assert issubclass(getattr(errors, name), errors.SeqDataError)
 
 
-LINE = errors.step_line(epoch=2, batch=4711, step=1177, rank=3, size=4, worker=1)
+LINE = errors.format_step(epoch=2, batch=4711, step=1177, rank=3, size=4, worker=1)
 
 
 def test_a_line_of_the_run_comes_before_the_command_that_helps():
@@ -79,7 +79,7 @@ def test_a_line_of_the_run_comes_before_the_command_that_helps():
 
 
 def test_without_a_command_the_line_is_the_last():
-    line = errors.step_line(epoch=0, batch=1, step=1, rank=0, size=1)
+    line = errors.format_step(epoch=0, batch=1, step=1, rank=0, size=1)
     again = errors.DecodeError("memory: bad").with_place(line)
     assert str(again) == "memory: bad\n  epoch 0, batch 1 (step 1, rank 0 of 1)"
     assert again.facts == {}
@@ -109,3 +109,9 @@ def test_facts_are_added_and_notes_stay():
     made = error.with_facts(shard="b", worker=1)
     assert (str(made), made.facts) == ("wrong", {"shard": "b", "field": "x", "worker": 1})
     assert "seen on a Monday" in made.__notes__
+
+
+def test_a_message_says_what_must_be_what_is_and_what_to_do():
+    found = must_be("loader: `prefetch`", "a whole number", "'two'", "Pass 2")
+    assert found == "loader: `prefetch` must be a whole number, but is 'two'. Pass 2."
+    assert must_be("`x`", "at least 1", "0") == "`x` must be at least 1, but is 0"

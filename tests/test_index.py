@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError, PlanError
-from seqdata.index import RUN, SequenceIndex, checked_lengths
+from seqdata.index import SCAN_CHUNK, SequenceIndex, validate_lengths
 
 
 def test_lengths_of_a_list_make_an_index():
@@ -29,10 +29,12 @@ def test_lengths_that_are_no_integers_in_a_row_are_refused(lengths):
 
 
 def test_a_negative_length_is_refused_by_number():
-    lengths = np.ones(RUN + 10, dtype=np.int64)
-    lengths[RUN + 3] = -4
-    with pytest.raises(ConfigError, match=f"sequence {RUN + 3} has length -4, must be at least 0"):
-        checked_lengths(lengths)
+    lengths = np.ones(SCAN_CHUNK + 10, dtype=np.int64)
+    lengths[SCAN_CHUNK + 3] = -4
+    with pytest.raises(
+        ConfigError, match=f"sequence {SCAN_CHUNK + 3} has length -4, must be at least 0"
+    ):
+        validate_lengths(lengths)
 
 
 def test_axes_with_unequal_numbers_of_sequences_are_refused():
@@ -94,15 +96,15 @@ def test_what_is_remembered_is_made_once():
 def test_an_index_of_targets_knows_what_it_was_made_of():
     index = SequenceIndex.from_lengths([4, 1, 7])
     targets = index.shifted("time", 2)
-    whole, by = targets.whole("time")
+    whole, by = targets.unshifted("time")
     assert (whole.lengths.tolist(), by) == ([4, 1, 7], 2)
     assert targets.lengths.tolist() == [2, 0, 5]
-    assert whole is targets.whole("time")[0]  # what it remembers is kept
-    assert index.whole("time") == (index, 0)
+    assert whole is targets.unshifted("time")[0]  # what it remembers is kept
+    assert index.unshifted("time") == (index, 0)
     assert whole.fingerprint == index.fingerprint != targets.fingerprint
 
 
 def test_lengths_that_are_changed_again_after_a_shift_are_whole():
     index = SequenceIndex.from_lengths([4, 1]).shifted("time", 1)
     changed = index.mapped("time", "double", lambda lengths: 2 * lengths)
-    assert changed.whole("time") == (changed, 0)
+    assert changed.unshifted("time") == (changed, 0)

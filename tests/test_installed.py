@@ -62,8 +62,8 @@ def test_a_front_that_was_uninstalled_is_refused_too(folder):
 
 
 def test_the_other_project_is_found_with_its_files(folder, monkeypatch):
-    assert name_conflict.foreign_release() is None
-    assert name_conflict.foreign_files() == []
+    assert name_conflict.find_foreign_release() is None
+    assert name_conflict.find_foreign_files() == []
     known = folder / "seqdata-0.2.2.dist-info"
     known.mkdir()
     known.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: seqdata\nVersion: 0.2.2\n")
@@ -71,7 +71,7 @@ def test_the_other_project_is_found_with_its_files(folder, monkeypatch):
     (folder / "seqdata" / "_io").mkdir()
     (folder / "seqdata" / "_io" / "read.py").touch()  # importlib_metadata leaves out what is gone
     monkeypatch.syspath_prepend(folder)
-    assert name_conflict.foreign_release() == "seqdata 0.2.2"
-    assert name_conflict.foreign_files() == []  # it lies elsewhere
+    assert name_conflict.find_foreign_release() == "seqdata 0.2.2"
+    assert name_conflict.find_foreign_files() == []  # it lies elsewhere
     monkeypatch.setattr(name_conflict, "__file__", str(folder / "seqdata" / "installed.py"))
-    assert name_conflict.foreign_files() == ["seqdata/__init__.py", "seqdata/_io/read.py"]
+    assert name_conflict.find_foreign_files() == ["seqdata/__init__.py", "seqdata/_io/read.py"]

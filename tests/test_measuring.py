@@ -13,7 +13,7 @@ from seqdata.code_digest import code_digest
 from seqdata.errors import ConfigError, DecodeError, WorkerDiedError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
-from seqdata.loading.measure_lengths import RUN, measure_lengths
+from seqdata.loading.measure_lengths import CHUNK_SEQUENCES, measure_lengths
 from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
@@ -22,7 +22,7 @@ from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import take, where
 
-COUNT = RUN * 2 + 5
+COUNT = CHUNK_SEQUENCES * 2 + 5
 
 
 def rows(count=COUNT):
@@ -168,7 +168,7 @@ def test_views_of_the_view_carry_the_transform(folder):
         parts[f"part of {len(one)}"] = (one, lengths[COUNT - 1 - one.numbers])
     for what, (part, right) in parts.items():
         assert part.lengths.tolist() == right.tolist(), what
-        assert part.carried.transform is runs, what
+        assert part.measured_transform.transform is runs, what
         (batch,) = Loader(part, Fixed(200, shuffle=False))
         assert batch.lengths.tolist() == right.tolist(), what
         assert batch.ids.tolist() == part.base_numbers(np.arange(len(part))).tolist(), what

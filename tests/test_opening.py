@@ -10,11 +10,11 @@ import pytest
 
 from seqdata.api import (
     default_host,
-    form_of,
+    detect_backend,
     open_store,
     resolve_collator,
     resolve_policy,
-    store_of,
+    resolve_store,
     write_store,
 )
 from seqdata.errors import ConfigError, IncompleteDatasetError, PluginError
@@ -86,9 +86,9 @@ def test_what_a_backend_is_not_told_is_refused(tmp_path):
 
 def test_a_folder_of_tar_files_is_read_by_the_plugin(tmp_path):
     (tmp_path / "a.tar").touch()
-    assert form_of(tmp_path) == "webdataset"
+    assert detect_backend(tmp_path) == "webdataset"
     (tmp_path / "seqdata.json").touch()
-    assert form_of(tmp_path) == "arrow"
+    assert detect_backend(tmp_path) == "arrow"
 
 
 def test_a_store_may_be_written_on_an_executor(tmp_path):
@@ -130,7 +130,7 @@ def test_a_location_without_a_store_is_refused(tmp_path):
     ],
 )
 def test_the_form_of_a_location_names_its_backend(location, backend):
-    assert form_of(location) == backend
+    assert detect_backend(location) == backend
 
 
 def test_a_location_whose_backend_is_not_installed_names_the_package():
@@ -179,21 +179,21 @@ def test_a_backend_that_gives_no_store_is_refused():
 
 def test_data_may_be_a_location_a_store_or_sequences(tmp_path):
     written = write_store(tmp_path / "store", ROWS)
-    assert store_of(tmp_path / "store").lengths.tolist() == [3, 5]
-    assert store_of(written) is written
-    assert store_of([np.arange(4)]).lengths.tolist() == [4]
-    assert store_of(ROWS).lengths.tolist() == [3, 5]
+    assert resolve_store(tmp_path / "store").lengths.tolist() == [3, 5]
+    assert resolve_store(written) is written
+    assert resolve_store([np.arange(4)]).lengths.tolist() == [4]
+    assert resolve_store(ROWS).lengths.tolist() == [3, 5]
 
 
 def test_a_store_is_recognised_without_computing_its_fingerprint():
     store = MemoryStore.of([[1]])
-    assert store_of(store) is store
+    assert resolve_store(store) is store
     assert store._fingerprint is None
 
 
 def test_what_is_no_data_is_refused():
     with pytest.raises(ConfigError, match="`sequences` is a int, must be an iterable"):
-        store_of(3)
+        resolve_store(3)
 
 
 def test_a_policy_may_be_named_with_its_options():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seqdata import SequenceBatch
 from seqdata_models.functional import field_name, token_nll
-from seqdata_models.metrics import ExactMean
+from seqdata_models.metrics import ExactMeanMetric
 
 BYTES = 256
 
@@ -53,7 +53,7 @@ class ByteLM(L.LightningModule):
         )
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden, BYTES)
-        self.val_bits, self.test_bits = ExactMean(), ExactMean()
+        self.val_bits, self.test_bits = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Give the logits of each next byte.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from seqdata import ConfigError, SequenceBatch
 from seqdata_models.functional import field_name, linear_exactly
-from seqdata_models.metrics import ExactMean
+from seqdata_models.metrics import ExactMeanMetric
 
 
 class Forecaster(L.LightningModule):
@@ -51,7 +51,7 @@ class Forecaster(L.LightningModule):
         self.encoder = nn.LSTM(features, hidden, layers, batch_first=True)
         self.decoder = nn.LSTM(features, hidden, layers, batch_first=True)
         self.head = nn.Linear(hidden, features)
-        self.val_mse, self.test_mse = ExactMean(), ExactMean()
+        self.val_mse, self.test_mse = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, context: Tensor, future: Tensor | None = None) -> Tensor:
         """Forecast.
@@ -98,9 +98,13 @@ class Forecaster(L.LightningModule):
         Filler rows are left out. Windows without a horizon will do: nothing true is looked at.
         """
         counted = batch.weight > 0
-        here = counted.cpu()
+        is_counted_cpu = counted.cpu()
         forecast = self(batch.context[self.x])[counted]
-        return {"ids": batch.ids[here], "start": batch.start[here], "forecast": forecast}
+        return {
+            "ids": batch.ids[is_counted_cpu],
+            "start": batch.start[is_counted_cpu],
+            "forecast": forecast,
+        }
 
     def window_errors(self, batch: SequenceBatch) -> Tensor:
         """Give each window's squared error, a mean over its future, (B,), whatever its weight.
@@ -114,8 +118,8 @@ class Forecaster(L.LightningModule):
                 f"batch with Windows(…, horizon={self.horizon})"
             )
         context, future = batch.context[self.x], batch.future[self.x]
-        taught = self.training and self.teacher_forcing
-        forecast: Tensor = self(context, future if taught else None)  # (B, horizon, F)
+        is_teacher_forced = self.training and self.teacher_forcing
+        forecast: Tensor = self(context, future if is_teacher_forced else None)  # (B, horizon, F)
         errors: Tensor = (forecast - future).square().flatten(1).mean(dim=1)
         return errors
 
@@ -127,7 +131,7 @@ class Forecaster(L.LightningModule):
         change: Tensor = self.head(out) if self.training else linear_exactly(self.head, out)
         return change
 
-    def _evaluate(self, batch: SequenceBatch, name: str, mean: ExactMean) -> None:
+    def _evaluate(self, batch: SequenceBatch, name: str, mean: ExactMeanMetric) -> None:
         counted = batch.weight > 0
         errors = torch.where(counted, self.window_errors(batch).double(), 0.0)
         mean.update(errors.sum(), counted.sum())

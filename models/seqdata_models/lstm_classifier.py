@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seqdata import SequenceBatch
 from seqdata_models.functional import Layout, check_layout, last_valid, linear_exactly, run_dense
-from seqdata_models.metrics import ExactMean
+from seqdata_models.metrics import ExactMeanMetric
 
 
 class LSTMClassifier(L.LightningModule):
@@ -73,8 +73,8 @@ class LSTMClassifier(L.LightningModule):
         )
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden * (2 if bidirectional else 1), classes)
-        self.val_loss, self.val_accuracy = ExactMean(), ExactMean()
-        self.test_loss, self.test_accuracy = ExactMean(), ExactMean()
+        self.val_loss, self.val_accuracy = ExactMeanMetric(), ExactMeanMetric()
+        self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Give the logits, (B, classes)."""
@@ -124,12 +124,16 @@ class LSTMClassifier(L.LightningModule):
         return [optimizer], [{"scheduler": cycle, "interval": "step"}]
 
     def _evaluate(
-        self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
+        self,
+        batch: SequenceBatch,
+        stage: str,
+        mean_loss: ExactMeanMetric,
+        accuracy: ExactMeanMetric,
     ) -> None:
         logits, counted = self(batch), batch.weight > 0
-        right = counted & (logits.argmax(dim=-1) == batch[self.y])
+        is_correct = counted & (logits.argmax(dim=-1) == batch[self.y])
         losses = torch.where(counted, self.row_losses(logits, batch).double(), 0.0)
         mean_loss.update(losses.sum(), counted.sum())
-        accuracy.update(right.sum(), counted.sum())
+        accuracy.update(is_correct.sum(), counted.sum())
         self.log(f"{stage}_loss", mean_loss, batch_size=len(batch))
         self.log(f"{stage}_accuracy", accuracy, batch_size=len(batch), prog_bar=True)

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_packed_sequence
 
 from seqdata import SequenceBatch
 from seqdata_models.functional import Layout, check_layout, linear_exactly, run_dense, token_nll
-from seqdata_models.metrics import ExactMean
+from seqdata_models.metrics import ExactMeanMetric
 
 
 class LSTMTagger(L.LightningModule):
@@ -66,8 +66,8 @@ class LSTMTagger(L.LightningModule):
         )
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden * (2 if bidirectional else 1), classes)
-        self.val_loss, self.val_accuracy = ExactMean(), ExactMean()
-        self.test_loss, self.test_accuracy = ExactMean(), ExactMean()
+        self.val_loss, self.val_accuracy = ExactMeanMetric(), ExactMeanMetric()
+        self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Give the logits, (B, T, classes); what lies at padded steps means nothing."""
@@ -103,20 +103,28 @@ class LSTMTagger(L.LightningModule):
         Filler rows are left out.
         """
         counted = batch.weight > 0
-        here = counted.cpu()
+        is_counted_cpu = counted.cpu()
         logits = self(batch)[counted]
-        return {"ids": batch.ids[here], "lengths": batch.lengths[here], "logits": logits}
+        return {
+            "ids": batch.ids[is_counted_cpu],
+            "lengths": batch.lengths[is_counted_cpu],
+            "logits": logits,
+        }
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Give Adam with a constant learning rate."""
         return torch.optim.Adam(self.parameters(), self.learning_rate)
 
     def _evaluate(
-        self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
+        self,
+        batch: SequenceBatch,
+        stage: str,
+        mean_loss: ExactMeanMetric,
+        accuracy: ExactMeanMetric,
     ) -> None:
         logits, score = self(batch), batch.score
-        right = score & (logits.argmax(dim=-1) == batch[self.y])
+        is_correct = score & (logits.argmax(dim=-1) == batch[self.y])
         mean_loss.update(token_nll(logits, batch[self.y], score).double().sum(), batch.num_tokens)
-        accuracy.update(right.sum(), batch.num_tokens)
+        accuracy.update(is_correct.sum(), batch.num_tokens)
         self.log(f"{stage}_loss", mean_loss, batch_size=batch.num_tokens)
         self.log(f"{stage}_accuracy", accuracy, batch_size=batch.num_tokens, prog_bar=True)

@@ -14,11 +14,11 @@ from torch import Tensor
 from torchmetrics import Metric
 
 
-class ExactMean(Metric):
+class ExactMeanMetric(Metric):
     """A sum over a count, both float64, each added up over batches and ranks.
 
     Examples:
-        >>> mean = ExactMean()
+        >>> mean = ExactMeanMetric()
         >>> mean.update(torch.tensor(3.0), 2)
         >>> mean.update(torch.tensor(1.0), 2)
         >>> float(mean.compute())
@@ -46,11 +46,11 @@ class ExactMean(Metric):
 
     def compute(self) -> Tensor:
         """Give the mean, () float64; 0 over nothing, never NaN."""
-        nothing = self.count == 0
-        return torch.where(nothing, 0.0, self.total / torch.where(nothing, 1.0, self.count))
+        is_empty = self.count == 0
+        return torch.where(is_empty, 0.0, self.total / torch.where(is_empty, 1.0, self.count))
 
 
-class Perplexity(ExactMean):
+class Perplexity(ExactMeanMetric):
     """exp of a mean negative log-likelihood: how many tokens are as good as equally likely.
 
     ``update(total, count)`` takes nats and scored tokens, end-of-sequence tokens included where
@@ -72,7 +72,7 @@ class Perplexity(ExactMean):
         return super().compute().exp()
 
 
-class BitsPerToken(ExactMean):
+class BitsPerToken(ExactMeanMetric):
     """A mean negative log-likelihood in bits: per character or byte where these are the tokens.
 
     ``update(total, count)`` takes nats. Where tokens are pieces of words, count the UTF-8 bytes of

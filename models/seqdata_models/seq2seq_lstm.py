@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from seqdata import SequenceBatch
 from seqdata_models.functional import token_nll
-from seqdata_models.metrics import ExactMean
+from seqdata_models.metrics import ExactMeanMetric
 
 State = tuple[Tensor, Tensor]
 
@@ -63,8 +63,16 @@ class Seq2SeqLSTM(L.LightningModule):
         self.encoder = nn.LSTM(embedding, hidden, batch_first=True)
         self.decoder = nn.LSTM(embedding, hidden, batch_first=True)
         self.head = nn.Linear(hidden, target_tokens + 1)
-        self.val_loss, self.val_accuracy, self.val_exact = ExactMean(), ExactMean(), ExactMean()
-        self.test_loss, self.test_accuracy, self.test_exact = ExactMean(), ExactMean(), ExactMean()
+        self.val_loss, self.val_accuracy, self.val_exact = (
+            ExactMeanMetric(),
+            ExactMeanMetric(),
+            ExactMeanMetric(),
+        )
+        self.test_loss, self.test_accuracy, self.test_exact = (
+            ExactMeanMetric(),
+            ExactMeanMetric(),
+            ExactMeanMetric(),
+        )
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Give the logits of each target token from the true ones before it (teacher forcing).
@@ -90,8 +98,8 @@ class Seq2SeqLSTM(L.LightningModule):
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
         """Give each row's mean over its target in nats, end included, (B,), whatever its weight."""
-        targets, there = self.targets(batch)
-        return token_nll(logits, targets, there).sum(dim=1) / there.sum(dim=1)
+        targets, is_target = self.targets(batch)
+        return token_nll(logits, targets, is_target).sum(dim=1) / is_target.sum(dim=1)
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
         """Give the loss: a mean over the sequences of the whole update, on any number of ranks."""
@@ -124,11 +132,11 @@ class Seq2SeqLSTM(L.LightningModule):
             token = logits.argmax(dim=-1)  # (B, 1)
             written.append(token)
         tokens = torch.cat(written, dim=1)[counted]
-        open_still = (tokens == self.end).cumsum(dim=1) == 0
+        is_open = (tokens == self.end).cumsum(dim=1) == 0
         return {
             "ids": batch.ids[counted.cpu()],
-            "tokens": torch.where(open_still, tokens, 0),
-            "lengths": open_still.sum(dim=1),
+            "tokens": torch.where(is_open, tokens, 0),
+            "lengths": is_open.sum(dim=1),
         }
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -150,19 +158,19 @@ class Seq2SeqLSTM(L.LightningModule):
         self,
         batch: SequenceBatch,
         stage: str,
-        mean_loss: ExactMean,
-        accuracy: ExactMean,
-        exact: ExactMean,
+        mean_loss: ExactMeanMetric,
+        accuracy: ExactMeanMetric,
+        exact: ExactMeanMetric,
     ) -> None:
         logits, counted = self(batch), batch.weight > 0
-        targets, there = self.targets(batch)
-        there = there & counted[:, None]
-        right = logits.argmax(dim=-1) == targets
+        targets, is_target = self.targets(batch)
+        is_target = is_target & counted[:, None]
+        is_correct = logits.argmax(dim=-1) == targets
         losses = torch.where(counted, self.row_losses(logits, batch).double(), 0.0)
         mean_loss.update(losses.sum(), counted.sum())
-        accuracy.update((right & there).sum(), there.sum())
+        accuracy.update((is_correct & is_target).sum(), is_target.sum())
         # Right after every true beginning: so it is what `predict_step` writes.
-        exact.update((counted & (right | ~there).all(dim=1)).sum(), counted.sum())
+        exact.update((counted & (is_correct | ~is_target).all(dim=1)).sum(), counted.sum())
         self.log(f"{stage}_loss", mean_loss, batch_size=len(batch))
         self.log(f"{stage}_accuracy", accuracy, batch_size=len(batch), prog_bar=True)
         self.log(f"{stage}_exact", exact, batch_size=len(batch), prog_bar=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from seqdata import LaneStates, SequenceBatch
 from seqdata_models.functional import field_name, token_nll
-from seqdata_models.metrics import BitsPerToken, ExactMean, Perplexity
+from seqdata_models.metrics import BitsPerToken, ExactMeanMetric, Perplexity
 from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
 
@@ -68,7 +68,7 @@ class StatefulLM(L.LightningModule):
             nn.init.uniform_(self.embedding.weight, -0.1, 0.1)  # as a head's: logits begin small
             self.head.weight = self.embedding.weight
         self.lanes = LaneStates()
-        self.val_loss, self.test_loss = ExactMean(), ExactMean()
+        self.val_loss, self.test_loss = ExactMeanMetric(), ExactMeanMetric()
         self.val_perplexity, self.test_perplexity = Perplexity(), Perplexity()
         self.val_bits, self.test_bits = BitsPerToken(), BitsPerToken()
 
@@ -110,12 +110,12 @@ class StatefulLM(L.LightningModule):
         Filler rows and idle lanes are left out. Where a row holds several sequences ``ids`` and
         ``start`` are the first one's.
         """
-        here = (batch.weight > 0).cpu()
+        is_counted_cpu = (batch.weight > 0).cpu()
         nll = self.nll(batch)[batch.weight > 0]
         return {
-            "ids": batch.ids[here],
-            "start": batch.start[here],
-            "lengths": batch.lengths[here],
+            "ids": batch.ids[is_counted_cpu],
+            "start": batch.start[is_counted_cpu],
+            "lengths": batch.lengths[is_counted_cpu],
             "nll": nll,
         }
 
@@ -127,7 +127,7 @@ class StatefulLM(L.LightningModule):
         self,
         batch: SequenceBatch,
         stage: str,
-        loss: ExactMean,
+        loss: ExactMeanMetric,
         perplexity: Perplexity,
         bits: BitsPerToken,
     ) -> None:

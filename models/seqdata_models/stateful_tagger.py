@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from seqdata import LaneStates, SequenceBatch
 from seqdata_models.functional import token_nll
-from seqdata_models.metrics import ExactMean
+from seqdata_models.metrics import ExactMeanMetric
 from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
 
@@ -61,8 +61,8 @@ class StatefulTagger(L.LightningModule):
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden, classes)
         self.lanes = LaneStates()
-        self.val_loss, self.val_accuracy = ExactMean(), ExactMean()
-        self.test_loss, self.test_accuracy = ExactMean(), ExactMean()
+        self.val_loss, self.val_accuracy = ExactMeanMetric(), ExactMeanMetric()
+        self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
         """Give the logits, (r, T, classes), and move the states of the batch's lanes on.
@@ -96,12 +96,12 @@ class StatefulTagger(L.LightningModule):
         Logits are (n, T, classes). Filler rows and idle lanes are left out. Where a row holds
         several sequences ``ids`` and ``start`` are the first one's.
         """
-        here = (batch.weight > 0).cpu()
+        is_counted_cpu = (batch.weight > 0).cpu()
         logits = self(batch)[batch.weight > 0]
         return {
-            "ids": batch.ids[here],
-            "start": batch.start[here],
-            "lengths": batch.lengths[here],
+            "ids": batch.ids[is_counted_cpu],
+            "start": batch.start[is_counted_cpu],
+            "lengths": batch.lengths[is_counted_cpu],
             "logits": logits,
         }
 
@@ -110,11 +110,15 @@ class StatefulTagger(L.LightningModule):
         return adam(self, self.learning_rate, cosine=self.cosine)
 
     def _evaluate(
-        self, batch: SequenceBatch, stage: str, mean_loss: ExactMean, accuracy: ExactMean
+        self,
+        batch: SequenceBatch,
+        stage: str,
+        mean_loss: ExactMeanMetric,
+        accuracy: ExactMeanMetric,
     ) -> None:
         logits, score = self(batch), batch.score
-        right = score & (logits.argmax(dim=-1) == batch[self.y])
+        is_correct = score & (logits.argmax(dim=-1) == batch[self.y])
         mean_loss.update(token_nll(logits, batch[self.y], score).double().sum(), batch.num_tokens)
-        accuracy.update(right.sum(), batch.num_tokens)
+        accuracy.update(is_correct.sum(), batch.num_tokens)
         self.log(f"{stage}_loss", mean_loss, batch_size=batch.num_tokens)
         self.log(f"{stage}_accuracy", accuracy, batch_size=batch.num_tokens, prog_bar=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from seqdata_models.metrics import BitsPerToken, ExactMean, Perplexity
+from seqdata_models.metrics import BitsPerToken, ExactMeanMetric, Perplexity
 
 
 def test_mean_over_unequal_batches_is_the_mean_over_all():
-    mean = ExactMean()
+    mean = ExactMeanMetric()
     mean.update(torch.tensor(10.0), 1)
     mean.update(torch.tensor(2.0), torch.tensor(3))
     assert float(mean.compute()) == 3.0
@@ -17,13 +17,13 @@ def test_mean_over_unequal_batches_is_the_mean_over_all():
 
 
 def test_mean_over_nothing_is_zero():
-    mean = ExactMean()
+    mean = ExactMeanMetric()
     mean.update(torch.tensor(0.0), 0)
     assert float(mean.compute()) == 0.0
 
 
 def test_sums_keep_what_float32_would_lose():
-    mean = ExactMean()
+    mean = ExactMeanMetric()
     for _ in range(1000):
         mean.update(torch.tensor(0.1), 1)
     mean.update(torch.tensor(1e8), 1)

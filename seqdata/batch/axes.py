@@ -47,7 +47,7 @@ class Axes:
         return self.axis_of.get(name, self.axis)
 
 
-def unknown_name(name: str, known: Iterable[str], kind: str = "field") -> str:
+def format_unknown_name(name: str, known: Iterable[str], kind: str = "field") -> str:
     """Return that a name is not there, which one may be meant, and which there are."""
     names = list(known)
     hint = "pass `shift=1` for it;" if name == TARGETS else did_you_mean(name, names)
@@ -58,11 +58,11 @@ class FieldMap(dict[str, Any]):
     """Field -> values; a name that is not there is an error with the nearest one that is."""
 
     def __missing__(self, name: object) -> Any:
-        raise UnknownNameError(f"batch: {unknown_name(str(name), self)}")
+        raise UnknownNameError(f"batch: {format_unknown_name(str(name), self)}")
 
 
 class AxisMap(dict[str, Any]):
     """Axis -> lengths; an axis that is not there is an error with those that are."""
 
     def __missing__(self, name: object) -> Any:
-        raise UnknownNameError(f"batch: {unknown_name(str(name), self, 'axis')}")
+        raise UnknownNameError(f"batch: {format_unknown_name(str(name), self, 'axis')}")

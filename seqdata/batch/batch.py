@@ -17,17 +17,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from seqdata.batch.axes import Axes, AxisMap, FieldMap, unknown_name
-from seqdata.batch.layouts import LayoutName, check_layout, edges, flat_of, laid_out, packed
-from seqdata.batch.validation import ON_CPU, ON_DEVICE, faults, shape_of
+from seqdata.batch.axes import Axes, AxisMap, FieldMap, format_unknown_name
+from seqdata.batch.layouts import (
+    LayoutName,
+    check_layout,
+    flatten,
+    offsets_from_lengths,
+    pack,
+    to_layout,
+)
+from seqdata.batch.validation import ON_CPU, ON_DEVICE, find_faults, format_shape
 from seqdata.errors import ConfigError, UnknownNameError
 
-_OF_LANES = ("weight", "lanes", "reset")
-_LATE = (*ON_CPU, *ON_DEVICE, "segments", "lengths_of")
-_PLAIN = Axes()
+_LANE_ATTRIBUTES = ("weight", "lanes", "reset")
+_LAZY_ATTRIBUTES = (*ON_CPU, *ON_DEVICE, "segments", "lengths_of")
+_DEFAULT_AXES = Axes()
 
 
-def _nothing() -> None:
+def _make_none() -> None:
     """Give None, as a default that is no attribute of the class: else nobody would ask for it."""
 
 
@@ -66,7 +73,7 @@ class SequenceBatch:
         segments: int64 (n, 4), row, id, start, stop of every span, on the CPU; None: a row is one.
         padded_length: T; 0: the longest length.
         horizon: Timesteps of a window's future, which ``data`` holds behind ``lengths``.
-        layout: How ragged fields lie: ``padded``; ``packed``, a PackedSequence; ``jagged``, a
+        layout: How ragged fields lie: ``padded``; ``pack``, a PackedSequence; ``jagged``, a
             nested tensor; ``varlen``, flat (N, *shape), row behind row.
         axes: Which field runs along which axis.
         bounds: int64 (n+1,), where each span that was read begins in flat padded rows, for the
@@ -85,20 +92,20 @@ class SequenceBatch:
     update_num_tokens: int = 0
     loss_scale: float = 0.0
     sequence_scale: float = 0.0
-    lanes: Tensor | None = field(default_factory=_nothing)
-    reset: Tensor | None = field(default_factory=_nothing)
-    burn_in: Tensor | None = field(default_factory=_nothing)
+    lanes: Tensor | None = field(default_factory=_make_none)
+    reset: Tensor | None = field(default_factory=_make_none)
+    burn_in: Tensor | None = field(default_factory=_make_none)
     carry: bool = False
     overlap: int = 0
     lr_scale: float = 1.0
     loader: str = ""
     lengths_of: dict[str, Tensor] = field(default_factory=AxisMap)
-    positions: Tensor | None = field(default_factory=_nothing)
-    segments: Tensor | None = field(default_factory=_nothing)
+    positions: Tensor | None = field(default_factory=_make_none)
+    segments: Tensor | None = field(default_factory=_make_none)
     padded_length: int = 0
     horizon: int = 0
     layout: LayoutName = "padded"
-    axes: Axes = _PLAIN
+    axes: Axes = _DEFAULT_AXES
     bounds: NDArray[np.int64] | None = None
     _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
     _rows: ClassVar[Mapping[str, Any]] = {}  # arrays, of a batch that was described
@@ -114,15 +121,15 @@ class SequenceBatch:
                 dtype and shape of the attribute; ``lengths`` among them.
             known: Name -> what else is not as by default.
         """
-        made = cls.__new__(cls)
-        made.__dict__ = {**known, "data": {}, "_moved": {}, "_rows": rows}
-        return made
+        batch = cls.__new__(cls)
+        batch.__dict__ = {**known, "data": {}, "_moved": {}, "_rows": rows}
+        return batch
 
     if not TYPE_CHECKING:  # there, a name that is not declared is an error
 
         def __getattr__(self, name: str) -> Any:
             rows = self._rows
-            if name not in _LATE or not rows:
+            if name not in _LAZY_ATTRIBUTES or not rows:
                 return object.__getattribute__(self, name)  # says what is wrong
             if name in ("lengths", "lengths_of"):  # of both the same, whatever was set since
                 lengths = torch.from_numpy(rows["lengths"])
@@ -134,10 +141,10 @@ class SequenceBatch:
             return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self._settled().__dict__
+        return self._materialize().__dict__
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_LATE})
+        return sorted({*super().__dir__(), *_LAZY_ATTRIBUTES})
 
     def __len__(self) -> int:
         return len(self.__dict__.get("lengths", self._rows.get("lengths", ())))
@@ -161,10 +168,10 @@ class SequenceBatch:
         try:
             return self.data[name]
         except KeyError:
-            raise UnknownNameError(f"batch: {unknown_name(name, self.data)}") from None
+            raise UnknownNameError(f"batch: {format_unknown_name(name, self.data)}") from None
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name} {shape_of(value)}" for name, value in self.data.items())
+        shown = ", ".join(f"{name} {format_shape(value)}" for name, value in self.data.items())
         return f"SequenceBatch({len(self)} rows: {shown}; epoch {self.epoch}, batch {self.number})"
 
     @property
@@ -173,7 +180,7 @@ class SequenceBatch:
 
         bool (r, T); in the other layouts bool (N,), beside their values.
         """
-        return self._lying(self._places() < self._beside(self.lengths))
+        return self._to_layout(self._timesteps() < self._as_column(self.lengths))
 
     @property
     def score(self) -> Tensor:
@@ -181,40 +188,42 @@ class SequenceBatch:
 
         bool (r, T); in the other layouts bool (N,), beside their values.
         """
-        places = self._places()
-        scored = (places < self._beside(self.lengths)) & (self.weight > 0)[:, None]
+        timesteps = self._timesteps()
+        scored = (timesteps < self._as_column(self.lengths)) & (self.weight > 0)[:, None]
         if self.burn_in is not None:
-            scored = scored & (places >= self._beside(self.burn_in))
-        return self._lying(scored)
+            scored = scored & (timesteps >= self._as_column(self.burn_in))
+        return self._to_layout(scored)
 
     @property
     def cu_seqlens(self) -> Tensor:
         """Where each span begins in flat values, int32 (spans+1,), from 0, for attention."""
-        return edges(self._span_lengths()).to(self.weight.device, torch.int32, non_blocking=True)
+        return offsets_from_lengths(self._span_lengths()).to(
+            self.weight.device, torch.int32, non_blocking=True
+        )
 
     @property
     def position_ids(self) -> Tensor:
         """Timestep of each flat value in its span, int64 (N,): from 0 in every span."""
         lengths = self._span_lengths()
-        begins = edges(lengths)
-        flat = torch.arange(int(begins[-1])) - begins[:-1].repeat_interleave(lengths)
+        offsets = offsets_from_lengths(lengths)
+        flat = torch.arange(int(offsets[-1])) - offsets[:-1].repeat_interleave(lengths)
         return flat.to(self.weight.device, non_blocking=True)
 
     @property
     def context(self) -> dict[str, Any]:
         """The fields of windows up to their horizon: views (r, size, *shape)."""
-        return self._windows(slice(None, -self.horizon or None))
+        return self._slice_windows(slice(None, -self.horizon or None))
 
     @property
     def future(self) -> dict[str, Any]:
         """The fields of windows behind their context: views (r, horizon, *shape)."""
-        return self._windows(slice(self._width(), None))
+        return self._slice_windows(slice(self._width(), None))
 
     def as_layout(self, layout: LayoutName, padding: float = 0) -> SequenceBatch:
         """Give the batch with its ragged fields laid out anew; only padding is lost.
 
         Args:
-            layout: ``padded``, ``packed``, ``jagged`` or ``varlen``.
+            layout: ``padded``, ``pack``, ``jagged`` or ``varlen``.
             padding: Value of padding, where there will be some.
 
         Raises:
@@ -223,16 +232,16 @@ class SequenceBatch:
         check_layout(layout)
         if layout == self.layout:
             return self
-        made = self._twin()
-        made.data, made.layout = dict(self.data), layout
+        result = self._copy()
+        result.data, result.layout = dict(self.data), layout
         for name, value in self.data.items():
             axis = self.axes.along(name)
             if axis is None or isinstance(value, list):
                 continue
             lengths, width = self.extent(axis)
-            flat = flat_of(value, lengths, self.layout)
-            made.data[name] = laid_out(flat, lengths, layout, width=width, padding=padding)
-        return made
+            flat = flatten(value, lengths, self.layout)
+            result.data[name] = to_layout(flat, lengths, layout, width=width, padding=padding)
+        return result
 
     def packed(self, name: str) -> PackedSequence:
         """Give a field as a PackedSequence, rows in any order; padding is left out.
@@ -242,8 +251,8 @@ class SequenceBatch:
                 length 0.
         """
         if self.layout != "padded":
-            whole: PackedSequence = self.as_layout("packed")[name]
-            return whole
+            packed_values: PackedSequence = self.as_layout("packed")[name]
+            return packed_values
         values = self[name]
         axis = self.axes.along(name)
         if axis is None or not isinstance(values, Tensor):
@@ -251,28 +260,30 @@ class SequenceBatch:
                 f"batch: field {name!r} has one value per sequence, must run along an axis to be "
                 f"packed; use batch[{name!r}]"
             )
-        return packed(values, self.lengths_of.get(axis, self.lengths))
+        return pack(values, self.lengths_of.get(axis, self.lengths))
 
     def real(self) -> SequenceBatch:
         """Give the batch without filler rows and idle lanes: all that has a row is cut."""
-        keep = self.weight > 0
-        if bool(keep.all()):
+        is_counted = self.weight > 0
+        if bool(is_counted.all()):
             return self
         if self.layout != "padded":
             return self.as_layout("padded").real().as_layout(self.layout)
-        there, here = keep.nonzero().flatten(), keep.cpu().nonzero().flatten()
-        cut = self._twin()
-        cut.data = {name: _rows(value, there, here) for name, value in self.data.items()}
+        device_rows, cpu_rows = is_counted.nonzero().flatten(), is_counted.cpu().nonzero().flatten()
+        result = self._copy()
+        result.data = {
+            name: _select_rows(value, device_rows, cpu_rows) for name, value in self.data.items()
+        }
         for name in (*ON_CPU, *ON_DEVICE):
-            setattr(cut, name, _rows(getattr(self, name), there, here))
-        cut.lengths_of = {axis: lengths[here] for axis, lengths in self.lengths_of.items()}
+            setattr(result, name, _select_rows(getattr(self, name), device_rows, cpu_rows))
+        result.lengths_of = {axis: lengths[cpu_rows] for axis, lengths in self.lengths_of.items()}
         if self.segments is not None:
-            place = torch.full((len(self),), -1)
-            place[here] = torch.arange(len(here))
-            kept = self.segments[place[self.segments[:, 0]] >= 0]
-            kept[:, 0] = place[kept[:, 0]]
-            cut.segments = kept
-        return cut
+            new_rows = torch.full((len(self),), -1)
+            new_rows[cpu_rows] = torch.arange(len(cpu_rows))
+            segments = self.segments[new_rows[self.segments[:, 0]] >= 0]
+            segments[:, 0] = new_rows[segments[:, 0]]
+            result.segments = segments
+        return result
 
     def to(self, device: torch.device | str, non_blocking: bool | None = None) -> SequenceBatch:
         """Give the batch with data and weights on a device; lengths, ids and start stay on the CPU.
@@ -282,11 +293,15 @@ class SequenceBatch:
             non_blocking: As in ``Tensor.to``; None: as Lightning moves tensors (not to CPU, MPS).
         """
         target = torch.device(device)
-        free = target.type not in ("cpu", "mps") if non_blocking is None else non_blocking
-        made = self._changed(lambda tensor: tensor.to(target, non_blocking=free), ON_DEVICE)
+        is_async = target.type not in ("cpu", "mps") if non_blocking is None else non_blocking
+        result = self._map_tensors(
+            lambda tensor: tensor.to(target, non_blocking=is_async), ON_DEVICE
+        )
         if self.lanes is not None and target.type != "cpu":
-            made._moved = {name: (getattr(made, name), self.on_cpu(name)) for name in _OF_LANES}
-        return made
+            result._moved = {
+                name: (getattr(result, name), self.on_cpu(name)) for name in _LANE_ATTRIBUTES
+            }
+        return result
 
     def on_cpu(self, name: str) -> Tensor:
         """Give ``weight``, ``lanes`` or ``reset`` on the CPU; no device is waited for after ``to``.
@@ -305,7 +320,7 @@ class SequenceBatch:
 
     def pin_memory(self) -> SequenceBatch:
         """Give the batch with what ``to`` moves in pinned memory."""
-        return self._changed(lambda tensor: tensor.pin_memory(), ON_DEVICE)
+        return self._map_tensors(lambda tensor: tensor.pin_memory(), ON_DEVICE)
 
     def validate(self) -> Self:
         """Give the batch itself if all its parts fit together; for tests.
@@ -313,12 +328,12 @@ class SequenceBatch:
         Raises:
             ConfigError: If they do not, naming the first part that does not.
         """
-        wrong = next(faults(self), None)
-        if wrong is not None:
-            raise ConfigError(f"batch: {wrong}; check the collator")
+        fault = next(find_faults(self), None)
+        if fault is not None:
+            raise ConfigError(f"batch: {fault}; check the collator")
         return self
 
-    def _places(self) -> Tensor:
+    def _timesteps(self) -> Tensor:
         return torch.arange(self._width(), device=self.weight.device)  # (T,)
 
     def _width(self) -> int:
@@ -336,49 +351,49 @@ class SequenceBatch:
             return self.lengths
         return self.segments[:, 3] - self.segments[:, 2]
 
-    def _windows(self, part: slice) -> dict[str, Any]:
+    def _slice_windows(self, time_slice: slice) -> dict[str, Any]:
         if self.layout != "padded":
-            return self.as_layout("padded")._windows(part)
+            return self.as_layout("padded")._slice_windows(time_slice)
         planned = [name for name in self.data if self.axes.along(name) == self.axes.axis]
-        return FieldMap({name: self.data[name][:, part] for name in planned})
+        return FieldMap({name: self.data[name][:, time_slice] for name in planned})
 
-    def _lying(self, padded: Tensor) -> Tensor:
+    def _to_layout(self, padded: Tensor) -> Tensor:
         """Give what is said of (r, T) beside the values of the layout."""
         if self.layout == "padded":
             return padded
         if self.layout == "packed":
-            beside: Tensor = packed(padded, self.lengths).data
-            return beside
-        return flat_of(padded, self.lengths, "padded")
+            packed_mask: Tensor = pack(padded, self.lengths).data
+            return packed_mask
+        return flatten(padded, self.lengths, "padded")
 
-    def _beside(self, per_row: Tensor) -> Tensor:
+    def _as_column(self, per_row: Tensor) -> Tensor:
         return per_row.to(self.weight.device, non_blocking=True)[:, None]  # (r, 1)
 
-    def _twin(self) -> SequenceBatch:
+    def _copy(self) -> SequenceBatch:
         """Give a copy with the same tensors."""
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self._settled().__dict__)
-        return made
+        copy = type(self).__new__(type(self))
+        copy.__dict__.update(self._materialize().__dict__)
+        return copy
 
-    def _settled(self) -> Self:
+    def _materialize(self) -> Self:
         """Give the batch itself once all its tensors are made."""
         if self._rows:
-            for name in _LATE:
+            for name in _LAZY_ATTRIBUTES:
                 getattr(self, name)
             del self._rows
         return self
 
-    def _changed(self, change: Callable[[Any], Any], names: tuple[str, ...]) -> SequenceBatch:
-        made = self._twin()
-        made.data = {
-            name: change(value) if isinstance(value, Tensor | PackedSequence) else value
+    def _map_tensors(self, function: Callable[[Any], Any], names: tuple[str, ...]) -> SequenceBatch:
+        result = self._copy()
+        result.data = {
+            name: function(value) if isinstance(value, Tensor | PackedSequence) else value
             for name, value in self.data.items()
         }
         for name in names:
             value = getattr(self, name)
             if value is not None:
-                setattr(made, name, change(value))
-        return made
+                setattr(result, name, function(value))
+        return result
 
 
 def batch_size_fn(batch: SequenceBatch) -> int:
@@ -391,9 +406,9 @@ def length_fn(batch: SequenceBatch) -> int:
     return batch.num_tokens
 
 
-def _rows(value: Any, there: Tensor, here: Tensor) -> Any:
+def _select_rows(value: Any, device_rows: Tensor, cpu_rows: Tensor) -> Any:
     if value is None:
         return None
     if isinstance(value, Tensor):
-        return value[there if value.device == there.device else here]
-    return [value[row] for row in here.tolist()]
+        return value[device_rows if value.device == device_rows.device else cpu_rows]
+    return [value[row] for row in cpu_rows.tolist()]

@@ -1,7 +1,7 @@
 """The layouts of ragged values as tensors, and what leads from one to another without loss.
 
 ``padded`` is (r, T, *shape); ``varlen`` is flat, (N, *shape), row behind row; ``jagged`` is torch's
-nested tensor over the same flat values; ``packed`` is a PackedSequence. Lengths stay on the CPU, so
+nested tensor over the same flat values; ``pack`` is a PackedSequence. Lengths stay on the CPU, so
 nothing here waits for a device. Place in the flow: below ``batch`` and collators. Makes: tensors.
 """
 
@@ -30,7 +30,7 @@ def check_layout(name: str) -> TypeGuard[LayoutName]:
     return True
 
 
-def flat_of(values: Any, lengths: Tensor, layout: LayoutName) -> Tensor:
+def flatten(values: Any, lengths: Tensor, layout: LayoutName) -> Tensor:
     """Lay values out flat, row behind row.
 
     Args:
@@ -50,11 +50,13 @@ def flat_of(values: Any, lengths: Tensor, layout: LayoutName) -> Tensor:
     if layout == "packed":
         values = pad_packed_sequence(values, batch_first=True)[0]
     rows, width = values.shape[:2]
-    whole: Tensor = values.reshape(rows * width, *values.shape[2:])
-    return whole.index_select(0, places(lengths, width).to(values.device, non_blocking=True))
+    flat_rows: Tensor = values.reshape(rows * width, *values.shape[2:])
+    return flat_rows.index_select(
+        0, padded_positions(lengths, width).to(values.device, non_blocking=True)
+    )
 
 
-def laid_out(
+def to_layout(
     flat: Tensor, lengths: Tensor, layout: LayoutName, *, width: int, padding: float = 0
 ) -> Any:
     """Lay flat values out.
@@ -72,22 +74,24 @@ def laid_out(
     if layout == "varlen":
         return flat
     if layout == "jagged":
-        return nested(flat, lengths)
+        return make_nested(flat, lengths)
     rows = len(lengths)
-    whole = flat.new_full((rows * width, *flat.shape[1:]), padding)
-    whole.index_copy_(0, places(lengths, width).to(flat.device, non_blocking=True), flat)
-    padded = whole.reshape(rows, width, *flat.shape[1:])
-    return padded if layout == "padded" else packed(padded, lengths)
+    flat_rows = flat.new_full((rows * width, *flat.shape[1:]), padding)
+    flat_rows.index_copy_(
+        0, padded_positions(lengths, width).to(flat.device, non_blocking=True), flat
+    )
+    padded = flat_rows.reshape(rows, width, *flat.shape[1:])
+    return padded if layout == "padded" else pack(padded, lengths)
 
 
-def nested(flat: Tensor, lengths: Tensor) -> Tensor:
+def make_nested(flat: Tensor, lengths: Tensor) -> Tensor:
     """Give a jagged nested tensor over flat values, without a copy."""
-    offsets = edges(lengths).to(flat.device, non_blocking=True)
-    made: Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets)
-    return made
+    offsets = offsets_from_lengths(lengths).to(flat.device, non_blocking=True)
+    nested_tensor: Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets)
+    return nested_tensor
 
 
-def packed(padded: Tensor, lengths: Tensor) -> PackedSequence:
+def pack(padded: Tensor, lengths: Tensor) -> PackedSequence:
     """Pack padded values, rows in any order.
 
     Raises:
@@ -106,16 +110,16 @@ def packed(padded: Tensor, lengths: Tensor) -> PackedSequence:
     return pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
 
 
-def edges(lengths: Tensor) -> Tensor:
+def offsets_from_lengths(lengths: Tensor) -> Tensor:
     """Give where each row begins in flat values, int64 (r+1,), from 0 to N."""
-    made = torch.zeros(len(lengths) + 1, dtype=torch.int64)
-    torch.cumsum(lengths, 0, out=made[1:])
-    return made
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    return offsets
 
 
-def places(lengths: Tensor, width: int) -> Tensor:
+def padded_positions(lengths: Tensor, width: int) -> Tensor:
     """Give the place of each flat value in padded rows that lie one behind another, int64 (N,)."""
     rows = torch.arange(len(lengths))
-    ends = edges(lengths)
-    shifts = rows * width - ends[:-1]  # what a row's padding moves its values by
-    return torch.arange(int(ends[-1])) + shifts.repeat_interleave(lengths)
+    offsets = offsets_from_lengths(lengths)
+    padding_before = rows * width - offsets[:-1]  # what a row's padding moves its values by
+    return torch.arange(int(offsets[-1])) + padding_before.repeat_interleave(lengths)

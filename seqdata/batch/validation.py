@@ -21,7 +21,7 @@ ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
 """(r,), where the data is."""
 
 
-def faults(batch: SequenceBatch) -> Iterator[str]:
+def find_faults(batch: SequenceBatch) -> Iterator[str]:
     """Say what does not fit together in a batch, one thing after the other."""
     rows, width = len(batch), batch.extent(batch.axes.axis)[1] - batch.horizon
     for name in ON_CPU:
@@ -29,11 +29,14 @@ def faults(batch: SequenceBatch) -> Iterator[str]:
         if value is None:
             continue
         if value.dtype != torch.int64 or value.shape != (rows,) or value.device.type != "cpu":
-            yield f"`{name}` is {value.dtype} {shape_of(value)}, must be int64 ({rows},) on the CPU"
+            yield (
+                f"`{name}` is {value.dtype} {format_shape(value)}, must be int64 ({rows},) on "
+                "the CPU"
+            )
     for name in ON_DEVICE:
         value = getattr(batch, name)
         if value is not None and value.shape != (rows,):
-            yield f"`{name}` has shape {shape_of(value)}, must be ({rows},)"
+            yield f"`{name}` has shape {format_shape(value)}, must be ({rows},)"
     if rows and int(batch.lengths.max()) > width:
         yield f"`lengths` go up to {int(batch.lengths.max())}, must be at most {width}"
     padded = batch if batch.layout == "padded" else batch.as_layout("padded")
@@ -44,15 +47,17 @@ def faults(batch: SequenceBatch) -> Iterator[str]:
         if isinstance(value, Tensor) and axis is not None:
             longest = batch.extent(axis)[1]
             if value.shape[1] != longest:
-                yield f"field {name!r} has shape {shape_of(value)}, must have {longest} timesteps"
+                yield (
+                    f"field {name!r} has shape {format_shape(value)}, must have {longest} timesteps"
+                )
     if batch.segments is not None and batch.segments.shape[1:] != (4,):
-        yield f"`segments` has shape {shape_of(batch.segments)}, must be (spans, 4)"
+        yield f"`segments` has shape {format_shape(batch.segments)}, must be (spans, 4)"
     counted = int(batch.score.sum())
     if counted != batch.num_tokens:
         yield f"`num_tokens` is {batch.num_tokens}, must be score.sum() = {counted}"
 
 
-def shape_of(value: Any) -> str:
+def format_shape(value: Any) -> str:
     """Show the shape of a value of a batch."""
     if isinstance(value, PackedSequence):
         return f"packed {tuple(value.data.shape)}"

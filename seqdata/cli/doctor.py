@@ -15,11 +15,17 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from seqdata.cli._doctor.data import data_findings, opened
-from seqdata.cli._doctor.finding import Finding
-from seqdata.cli._doctor.machine import machine_findings, this_machine
-from seqdata.cli._doctor.software import plugin_findings, software_findings
-from seqdata.cli._report.console import DATA, backend_option, console, examples, reporting
+from seqdata.cli._doctor.data import check_data, open_checked
+from seqdata.cli._doctor.finding import DoctorFinding
+from seqdata.cli._doctor.machine import check_machine, inspect_machine
+from seqdata.cli._doctor.software import check_plugins, check_software
+from seqdata.cli._report.console import (
+    EXIT_DATA,
+    backend_option,
+    format_examples,
+    make_console,
+    report_errors,
+)
 from seqdata.default_host import default_host
 
 _RUN_FILE = "seqdata-run.yaml"
@@ -27,7 +33,7 @@ _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "seqdata doctor",
         "seqdata doctor store/",
         "seqdata doctor logs/version_0/seqdata-run.yaml --json",
@@ -36,7 +42,7 @@ _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
 @click.argument("config", required=False)
 @backend_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@reporting
+@report_errors
 def doctor(config: str | None, backend: str | None, as_json: bool) -> None:
     """Look at the machine and what is installed; with CONFIG at data and a run, too.
 
@@ -44,74 +50,76 @@ def doctor(config: str | None, backend: str | None, as_json: bool) -> None:
     opens the data, and nothing that a run file names, is imported. Exit code 1 where something is
     bad.
     """
-    findings = list(_findings(config, backend))
-    bad = sum(one.state == "bad" for one in findings)
+    findings = list(_collect_findings(config, backend))
+    bad = sum(finding.state == "bad" for finding in findings)
     if as_json:
         click.echo(
-            json.dumps({"bad": bad, "findings": [asdict(one) for one in findings]}, indent=2)
+            json.dumps(
+                {"bad": bad, "findings": [asdict(finding) for finding in findings]}, indent=2
+            )
         )
     else:
-        _print(console(), findings)
+        _print_report(make_console(), findings)
     if bad:
-        raise SystemExit(DATA)
+        raise SystemExit(EXIT_DATA)
 
 
-def _findings(config: str | None, backend: str | None) -> Iterator[Finding]:
-    shards, workers, found = 0, 0, list[Finding]()
-    run = None if config is None else _run_file(config)
+def _collect_findings(config: str | None, backend: str | None) -> Iterator[DoctorFinding]:
+    shards, workers, data_findings = 0, 0, list[DoctorFinding]()
+    run = None if config is None else _find_run_file(config)
     if run is not None:
-        shards, workers, found = _of_run(run, backend)
+        shards, workers, data_findings = _check_run(run, backend)
     elif config is not None:
-        shards, found = _of_data(config, backend)
-    yield from machine_findings(this_machine(), shards=shards, workers=workers)
-    yield from software_findings()
-    yield from plugin_findings(default_host().listing())
-    yield from found
+        shards, data_findings = _check_data(config, backend)
+    yield from check_machine(inspect_machine(), shards=shards, workers=workers)
+    yield from check_software()
+    yield from check_plugins(default_host().listing())
+    yield from data_findings
 
 
-def _run_file(config: str) -> Path | None:
+def _find_run_file(config: str) -> Path | None:
     inside = os.path.join(config, _RUN_FILE)
     if os.path.isfile(inside):
         return Path(inside)
     return Path(config) if config.endswith((".yaml", ".yml")) else None
 
 
-def _of_data(location: str, backend: str | None) -> tuple[int, list[Finding]]:
-    store, found = opened(location, backend)
+def _check_data(location: str, backend: str | None) -> tuple[int, list[DoctorFinding]]:
+    store, findings = open_checked(location, backend)
     if store is None:
-        return 0, found
-    return len(store.shards), [*found, *data_findings(location, store)]
+        return 0, findings
+    return len(store.shards), [*findings, *check_data(location, store)]
 
 
-def _of_run(path: Path, backend: str | None) -> tuple[int, int, list[Finding]]:
+def _check_run(path: Path, backend: str | None) -> tuple[int, int, list[DoctorFinding]]:
     # torch is imported only where a run is looked at
-    from seqdata.cli._doctor.run_settings import settings_findings
-    from seqdata.runs.run_file import RunFile, paths_of
+    from seqdata.cli._doctor.run_settings import check_settings
+    from seqdata.runs.run_file import RunFile, list_store_paths
 
     file = RunFile.read(path)
-    found, shards, train = list[Finding](), 0, None
+    findings, shards, train = list[DoctorFinding](), 0, None
     for kind in ("train", "val", "test", "predict"):
-        for location in dict.fromkeys(paths_of(file.data.get(kind))):
-            if any(one.place == location for one in found):
+        for location in dict.fromkeys(list_store_paths(file.data.get(kind))):
+            if any(finding.place == location for finding in findings):
                 continue
-            store, said = opened(location, backend)
-            found.extend(said)
+            store, open_findings = open_checked(location, backend)
+            findings.extend(open_findings)
             if store is not None:
                 shards = max(shards, len(store.shards))
-                found.extend(data_findings(location, store))
-                whole = kind == "train" and "path" in file.data["train"]
-                train = store if whole else train
-    found.extend(settings_findings(file, path, train))
-    return shards, int(file.data.get("num_workers") or 0), found
+                findings.extend(check_data(location, store))
+                is_whole_store = kind == "train" and "path" in file.data["train"]
+                train = store if is_whole_store else train
+    findings.extend(check_settings(file, path, train))
+    return shards, int(file.data.get("num_workers") or 0), findings
 
 
-def _print(out: Console, findings: list[Finding]) -> None:
-    for place, group in groupby(findings, key=lambda one: one.place):
+def _print_report(out: Console, findings: list[DoctorFinding]) -> None:
+    for place, group in groupby(findings, key=lambda finding: finding.place):
         out.print(place)
-        for one in group:
-            out.print(f"  {one.state:<5}", style=_STYLES[one.state], end="")
-            out.print(f"{one.name}: {one.seen}")
-            if one.fix:
-                out.print(f"       do: {one.fix}")
-    counts = {state: sum(one.state == state for one in findings) for state in _STYLES}
+        for finding in group:
+            out.print(f"  {finding.state:<5}", style=_STYLES[finding.state], end="")
+            out.print(f"{finding.name}: {finding.seen}")
+            if finding.fix:
+                out.print(f"       do: {finding.fix}")
+    counts = {state: sum(finding.state == state for finding in findings) for state in _STYLES}
     out.print(", ".join(f"{count} {state}" for state, count in counts.items()))

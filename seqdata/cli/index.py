@@ -14,15 +14,21 @@ from multiprocessing import get_context
 
 import click
 
-from seqdata.cli._report.console import backend_option, console, examples, reporting, size
+from seqdata.cli._report.console import (
+    backend_option,
+    format_bytes,
+    format_examples,
+    make_console,
+    report_errors,
+)
 from seqdata.errors import ConfigError
-from seqdata.open_location import opener_of
-from seqdata.protocols import Indexing
-from seqdata.storage.remote.urls import without_secrets
+from seqdata.open_location import find_opener
+from seqdata.protocols import SupportsIndexing
+from seqdata.storage.remote.urls import redact_secrets
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "seqdata index 'shards-{000000..000012}.tar'",
         "seqdata index folder/ --workers 8",
         "seqdata index folder/ --anew --json",
@@ -38,7 +44,7 @@ from seqdata.storage.remote.urls import without_secrets
     help="Processes; 0: threads of this one [default: as many as processors, at most 8].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@reporting
+@report_errors
 def index(
     location: str, backend: str | None, anew: bool, workers: int | None, as_json: bool
 ) -> None:
@@ -48,10 +54,10 @@ def index(
     the user's cache where that cannot be written. Shards that have an index are left alone.
     """
     begin = time.monotonic()
-    opener: object = opener_of(location, backend=backend)
-    if not isinstance(opener, Indexing):
+    opener: object = find_opener(location, backend=backend)
+    if not isinstance(opener, SupportsIndexing):
         raise ConfigError(
-            f"index: {without_secrets(location)!r} holds no tar shard that can be seen, must be a "
+            f"index: {redact_secrets(location)!r} holds no tar shard that can be seen, must be a "
             "shard, a folder or list of them, or braces in quotes; other data needs no index"
         )
     if workers is None:
@@ -63,13 +69,13 @@ def index(
             executor = stack.enter_context(ProcessPoolExecutor(workers, mp_context=spawn))
         facts = opener.build_index(location, anew=anew, executor=executor)
     if as_json:
-        click.echo(json.dumps({"location": without_secrets(location), **facts}, indent=2))
+        click.echo(json.dumps({"location": redact_secrets(location), **facts}, indent=2))
         return
-    out = console()
+    out = make_console()
     out.print(
         f"indexed {facts['indexed']:,} of {facts['shards']:,} shards, {facts['sequences']:,} "
-        f"sequences, {size(facts['bytes'])}: {time.monotonic() - begin:.1f} s"
+        f"sequences, {format_bytes(facts['bytes'])}: {time.monotonic() - begin:.1f} s"
     )
     for folder in facts["folders"]:
         out.print(f"kept in {folder}")
-    out.print(f"next: seqdata stats '{without_secrets(location)}'")
+    out.print(f"next: seqdata stats '{redact_secrets(location)}'")

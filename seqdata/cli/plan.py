@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from seqdata.cli._report.console import backend_option, console, examples, reporting
+from seqdata.cli._report.console import backend_option, format_examples, make_console, report_errors
 from seqdata.cli._report.lane_plot import draw_lanes
-from seqdata.cli._report.ledger import STDOUT, ledger, write_ledger
+from seqdata.cli._report.ledger import STDOUT, iter_ledger, write_ledger
 from seqdata.cli._report.padding_plot import draw_plan
-from seqdata.cli._report.statistics import WorldFigures, idle_share, world_figures
+from seqdata.cli._report.statistics import WorldStats, compute_idle_share, compute_world_stats
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import describe
-from seqdata.report import Measures
+from seqdata.planning.build import describe_policy
+from seqdata.report import BatchMeasures
 from seqdata.resolve import resolve_policy
 from seqdata.resolve_store import open_store
 from seqdata.sharing import Tail
@@ -34,7 +34,7 @@ _DEFAULT = "token-budget"
 _LISTED = 5  # sequences named per list
 
 
-def _sizes(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
+def _parse_sizes(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
     """Give the numbers of ``1,2,8``, each at least 1."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
@@ -42,13 +42,13 @@ def _sizes(_context: click.Context, _option: click.Parameter, text: str) -> tupl
     return tuple(int(part) for part in parts)
 
 
-def _flag(name: str, help: str) -> Callable[[Any], Any]:
+def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
     """Make a switch that is None where it is not given: other policies do not know it."""
     return click.option(name, is_flag=True, flag_value=True, default=None, help=help)
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "seqdata plan store/ --batching token-budget --max-tokens 16384 --world 1,2,8",
         "seqdata plan store/ --batching bucketed --batch-size 64 --plot plan.png",
         "seqdata plan store/ --batching fixed --batch-size 32 --max-length 512 --too-long split",
@@ -68,15 +68,17 @@ def _flag(name: str, help: str) -> Callable[[Any], Any]:
 @click.option("--lanes", type=int, help="Lanes of all ranks together (tbptt).")
 @click.option("--chunk", type=int, help="Most timesteps of a lane's row (tbptt).")
 @click.option("--advance", type=int, help="Timesteps from one chunk to the next (tbptt).")
-@_flag("--continuous", help="One stream in equal columns (tbptt).")
-@_flag("--segments", help="Rows go on with the lane's next sequence (tbptt).")
-@_flag("--jitter", help="Chunk lengths vary from step to step (tbptt).")
+@_make_flag("--continuous", help="One stream in equal columns (tbptt).")
+@_make_flag("--segments", help="Rows go on with the lane's next sequence (tbptt).")
+@_make_flag("--jitter", help="Chunk lengths vary from step to step (tbptt).")
 @click.option("--axis", help="The axis to plan on.")
 @click.option("--shift", type=int, default=0, show_default=True, help="As of the loader.")
 @click.option("--no-shuffle", is_flag=True, help="As evaluation plans.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--epoch", type=int, default=0, show_default=True)
-@click.option("--world", callback=_sizes, default="1", show_default=True, help="Numbers of ranks.")
+@click.option(
+    "--world", callback=_parse_sizes, default="1", show_default=True, help="Numbers of ranks."
+)
 @click.option(
     "--tail",
     type=click.Choice(get_args(Tail)),
@@ -97,7 +99,7 @@ def _flag(name: str, help: str) -> Callable[[Any], Any]:
     type=click.Path(dir_okay=False),
     help="Draw lengths and padding, or what each lane reads: a PNG.",
 )
-@reporting
+@report_errors
 def plan(
     store: str,
     backend: str | None,
@@ -122,54 +124,59 @@ def plan(
         raise ConfigError(
             "plan: `--json` and `--ledger -` are both for stdout, must be one of them; name a file"
         )
-    label = _batching(batching, policy)
+    label = _resolve_batching(batching, policy)
     rule = resolve_policy(label, chosen)
     index = SequenceIndex.of_store(open_store(store, backend=backend))
     if shift:
         index = index.shifted(rule.axis, shift)
-    made = rule.plan(index, seed=seed, epoch=epoch)
-    batches = made.measures
-    worlds = world_figures(made, batches, world, tail)
+    epoch_plan = rule.plan(index, seed=seed, epoch=epoch)
+    batches = epoch_plan.measures
+    worlds = compute_world_stats(epoch_plan, batches, world, tail)
     written = None
     if target is not None:
-        written = write_ledger(ledger(index, made, rule.axis, world, tail), target)
+        written = write_ledger(iter_ledger(index, epoch_plan, rule.axis, world, tail), target)
     if target == STDOUT:
         return
-    facts = {"policy": describe(rule), "seed": seed, "epoch": epoch, **_facts(made, batches)}
-    lists = _lists(made, index)
-    if plot is not None and made.lanes:
-        draw_lanes(Path(plot), made)
+    facts = {
+        "policy": describe_policy(rule),
+        "seed": seed,
+        "epoch": epoch,
+        **_plan_facts(epoch_plan, batches),
+    }
+    lists = _list_sequences(epoch_plan, index)
+    if plot is not None and epoch_plan.lanes:
+        draw_lanes(Path(plot), epoch_plan)
     elif plot is not None:
-        draw_plan(Path(plot), index, made, label=label, axis=rule.axis, seed=seed)
+        draw_plan(Path(plot), index, epoch_plan, label=label, axis=rule.axis, seed=seed)
     if as_json:
-        of_worlds = [asdict(one) for one in worlds]
+        of_worlds = [asdict(world_stats) for world_stats in worlds]
         click.echo(json.dumps({**facts, **lists, "worlds": of_worlds}, indent=2))
         return
-    _print(facts, lists, worlds, tail)
+    _print_report(facts, lists, worlds, tail)
     if written is not None:
-        console().print(f"ledger: {target}, {written:,} lines")
+        make_console().print(f"ledger: {target}, {written:,} lines")
     if plot is not None:
-        console().print(f"drawn: {plot}")
+        make_console().print(f"drawn: {plot}")
 
 
-def _batching(batching: str | None, policy: str | None) -> str:
+def _resolve_batching(batching: str | None, policy: str | None) -> str:
     """Return the name of the policy, given by the option of today or of 0.1."""
     if policy is not None:
-        told = "`--policy` is deprecated: write `--batching`"
+        advice = "`--policy` is deprecated: write `--batching`"
         if batching is not None:
-            raise ConfigError(f"plan: `--batching` and `--policy` are both given. {told}.")
-        click.echo(f"note: {told}", err=True)
+            raise ConfigError(f"plan: `--batching` and `--policy` are both given. {advice}.")
+        click.echo(f"note: {advice}", err=True)
     return batching or policy or _DEFAULT
 
 
-def _facts(made: Plan, batches: Measures) -> dict[str, Any]:
+def _plan_facts(epoch_plan: Plan, batches: BatchMeasures) -> dict[str, Any]:
     real, padded = int(batches.timesteps.sum()), int((batches.rows * batches.longest).sum())
-    worst = int(np.argmax(batches.rows * batches.longest)) if len(made) else None
+    worst = int(np.argmax(batches.rows * batches.longest)) if len(epoch_plan) else None
     return {
-        "fingerprint": made.fingerprint,
-        "batches": len(made),
-        "lanes": made.lanes,
-        "idle": idle_share(made),
+        "fingerprint": epoch_plan.fingerprint,
+        "batches": len(epoch_plan),
+        "lanes": epoch_plan.lanes,
+        "idle": compute_idle_share(epoch_plan),
         "timesteps": real,
         "padded": padded,
         "waste": padded / real if real else 1.0,
@@ -183,28 +190,28 @@ def _facts(made: Plan, batches: Measures) -> dict[str, Any]:
     }
 
 
-def _lists(made: Plan, index: SequenceIndex) -> dict[str, dict[str, Any]]:
-    report = made.report
+def _list_sequences(epoch_plan: Plan, index: SequenceIndex) -> dict[str, dict[str, Any]]:
+    report = epoch_plan.report
 
-    def of(numbers: NDArray[np.int64]) -> dict[str, Any]:
+    def summarize(numbers: NDArray[np.int64]) -> dict[str, Any]:
         first = numbers[:_LISTED].tolist()
         names = list(index.keys(first)) if index.keys is not None else first
         return {"count": len(numbers), "first": names}
 
     return {
-        "dropped": of(report.dropped),
-        "split": of(report.split),
-        "truncated": of(report.truncated),
+        "dropped": summarize(report.dropped),
+        "split": summarize(report.split),
+        "truncated": summarize(report.truncated),
     }
 
 
-def _print(
+def _print_report(
     facts: dict[str, Any],
     lists: dict[str, dict[str, Any]],
-    worlds: list[WorldFigures],
+    worlds: list[WorldStats],
     tail: Tail,
 ) -> None:
-    out = console()
+    out = make_console()
     out.print(f"{facts['policy']}, seed {facts['seed']}, epoch {facts['epoch']}")
     out.print(
         f"{facts['batches']:,} batches, {facts['timesteps']:,} timesteps, {facts['padded']:,} with "
@@ -214,9 +221,9 @@ def _print(
         out.print(f"{facts['lanes']:,} lanes: {100 * facts['idle']:.2f} % of the rows are idle")
     uneven = {"fill": "filler batches", "drop": "left out", "repeat": "repeated"}[tail]
     table = Table("ranks", "steps", uneven, "balance", title="Worlds")
-    for one in worlds:
-        batches = str(one.filler + one.left_out + one.repeated)  # two of them are 0
-        table.add_row(str(one.size), f"{one.steps:,}", batches, f"{one.balance:.4f}")
+    for world in worlds:
+        batches = str(world.filler + world.left_out + world.repeated)  # two of them are 0
+        table.add_row(str(world.size), f"{world.steps:,}", batches, f"{world.balance:.4f}")
     out.print(table)
     out.print("balance: sum(max)/sum(mean) of the ranks' longest rows over the steps; 1 is even")
     worst = facts["worst"]

@@ -12,16 +12,16 @@ import click
 from rich.table import Table
 
 from seqdata.builtin import BACKENDS, COLLATORS, POLICIES, READERS
-from seqdata.cli._report.console import DATA, console, examples, reporting
+from seqdata.cli._report.console import EXIT_DATA, format_examples, make_console, report_errors
 from seqdata.default_host import default_host
 
 _OWN = {"backends": BACKENDS, "policies": POLICIES, "collators": COLLATORS, "readers": READERS}
 
 
-@click.command(epilog=examples("seqdata plugins", "seqdata plugins --check"))
+@click.command(epilog=format_examples("seqdata plugins", "seqdata plugins --check"))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--check", is_flag=True, help="Import every plugin and ask what it offers.")
-@reporting
+@report_errors
 def plugins(as_json: bool, check: bool) -> None:
     """List the installed plugins from their metadata; import none, unless with --check.
 
@@ -39,7 +39,7 @@ def plugins(as_json: bool, check: bool) -> None:
         }
         click.echo(json.dumps(facts, indent=2))
     else:
-        out = console()
+        out = make_console()
         table = Table("name", "distribution", "version", "state", title="Plugins")
         for row in rows:
             table.add_row(row.name, row.distribution, row.version, row.state)
@@ -52,4 +52,4 @@ def plugins(as_json: bool, check: bool) -> None:
         for kind, names in own.items():
             out.print(f"core {kind}: {', '.join(names)}")
     if any(row.state == "broken" for row in rows):
-        raise SystemExit(DATA)
+        raise SystemExit(EXIT_DATA)

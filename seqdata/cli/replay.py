@@ -12,14 +12,20 @@ from typing import Any
 import click
 from rich.table import Table
 
-from seqdata.cli._report.console import DATA, backend_option, console, examples, reporting
+from seqdata.cli._report.console import (
+    EXIT_DATA,
+    backend_option,
+    format_examples,
+    make_console,
+    report_errors,
+)
 
-_SHOWN = 32  # sequences of a table; --json has all
-_FIGURES = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
+_MAX_SHOWN = 32  # sequences of a table; --json has all
+_STATS = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "seqdata replay logs/version_0/seqdata-run.yaml --epoch 2 --batch 4711",
         "seqdata replay seqdata-run.yaml --epoch 2 --batch 4711 --save batch.pt",
         "seqdata replay seqdata-run.yaml --epoch 2 --step 1177 --rank 3 --world 4",
@@ -50,7 +56,7 @@ _FIGURES = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
 @click.option("--name", help="Of the data set, where there are several of a kind.")
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="A .pt or .npz file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@reporting
+@report_errors
 def replay(
     config: Path,
     backend: str | None,
@@ -68,54 +74,54 @@ def replay(
     the exit code is then 1.
     """
     # torch is imported only when a batch is made
-    from seqdata.cli._report.batch import batch_figures, save_batch
-    from seqdata.runs.locate_batch import Wanted, described, made_again
-    from seqdata.runs.replay import replay_from
+    from seqdata.cli._report.batch import save_batch, summarize_batch
+    from seqdata.runs.locate_batch import ReplayRequest, remake_batch, remake_metadata
+    from seqdata.runs.replay import open_replay
 
-    made = replay_from(config, Wanted(**_given(which)), kind, name, backend=backend)
-    player, found = made.player, made.found
+    replayed = open_replay(config, ReplayRequest(**_drop_unset(which)), kind, name, backend=backend)
+    player, located = replayed.engine, replayed.located
     failure: Exception | None = None
     try:
-        batch = made_again(player, found)
+        batch = remake_batch(player, located)
     except Exception as error:
-        batch, failure = described(player, found), error
-    world = found.share.world
+        batch, failure = remake_metadata(player, located), error
+    world = located.share.world
     facts = {
-        "config": str(config), "kind": kind, "name": name, "step": found.step,
-        "rank": world.rank, "world": world.size, **batch_figures(batch, player.store),
-        "went_on_from": player.options.tally.found, "error": _told(failure),
+        "config": str(config), "kind": kind, "name": name, "step": located.step,
+        "rank": world.rank, "world": world.size, **summarize_batch(batch, player.store),
+        "went_on_from": player.options.error_log.entries, "error": _describe_failure(failure),
     }  # fmt: skip
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
-        _print(facts)
+        _print_report(facts)
     if failure is not None:
-        _fail(failure, as_json)
+        _raise_failure(failure, as_json)
     if save is not None:
         save_batch(batch, player.store, save)
-        console(stderr=as_json).print(f"saved: {save}")
+        make_console(stderr=as_json).print(f"saved: {save}")
 
 
-def _given(which: dict[str, int | None]) -> dict[str, Any]:
-    return {name: value for name, value in which.items() if value is not None}
+def _drop_unset(options: dict[str, int | None]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _told(failure: Exception | None) -> dict[str, Any] | None:
+def _describe_failure(failure: Exception | None) -> dict[str, Any] | None:
     if failure is None:
         return None
     notes = [*getattr(failure, "__notes__", ())]
     return {"type": type(failure).__name__, "message": str(failure), "notes": notes}
 
 
-def _fail(failure: Exception, as_json: bool) -> None:
+def _raise_failure(failure: Exception, as_json: bool) -> None:
     """End with the error: ours in a line, another's with where it was raised."""
     if as_json:
-        raise SystemExit(DATA) from failure
+        raise SystemExit(EXIT_DATA) from failure
     raise failure
 
 
-def _print(facts: dict[str, Any]) -> None:
-    out = console()
+def _print_report(facts: dict[str, Any]) -> None:
+    out = make_console()
     out.print(
         f"epoch {facts['epoch']}, batch {facts['number']} (step {facts['step']}, rank "
         f"{facts['rank']} of {facts['world']}): {facts['rows']:,} rows of up to "
@@ -131,21 +137,21 @@ def _print(facts: dict[str, Any]) -> None:
     sequences = facts["sequences"]
     if sequences:
         table = Table(*sequences[0], title="Sequences", title_justify="left")
-        for one in sequences[:_SHOWN]:
-            table.add_row(*map(str, one.values()))
+        for row in sequences[:_MAX_SHOWN]:
+            table.add_row(*map(str, row.values()))
         out.print(table)
-    if len(sequences) > _SHOWN:
-        out.print(f"and {len(sequences) - _SHOWN:,} more; --json has all")
+    if len(sequences) > _MAX_SHOWN:
+        out.print(f"and {len(sequences) - _MAX_SHOWN:,} more; --json has all")
     if facts["fields"]:
-        table = Table("field", *_FIGURES, title="Fields, without padding", title_justify="left")
-        for name, one in facts["fields"].items():
-            table.add_row(name, *(_cell(one.get(figure)) for figure in _FIGURES))
+        table = Table("field", *_STATS, title="Fields, without padding", title_justify="left")
+        for name, row in facts["fields"].items():
+            table.add_row(name, *(_format_cell(row.get(figure)) for figure in _STATS))
         out.print(table)
-    for one in facts["went_on_from"]:
-        out.print(f"went on from: {one['error']}: {one['message']}")
+    for row in facts["went_on_from"]:
+        out.print(f"went on from: {row['error']}: {row['message']}")
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -23,29 +23,42 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from seqdata.cli._report.console import DATA, backend_option, console, examples, reporting, size
-from seqdata.detect import form_of
+from seqdata.cli._report.console import (
+    EXIT_DATA,
+    backend_option,
+    format_bytes,
+    format_examples,
+    make_console,
+    report_errors,
+)
+from seqdata.detect import detect_backend
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
-from seqdata.open_location import opener_of
-from seqdata.protocols import Auditing
+from seqdata.open_location import find_opener
+from seqdata.protocols import SupportsAudit
 from seqdata.resolve_store import open_store
 from seqdata.storage.arrow.audit_remote import audit_remote
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
-from seqdata.storage.arrow.remote_manifest import manifest_at
-from seqdata.storage.integrity.audit import Report, Told, audit, bytes_of, keep_bad
-from seqdata.storage.integrity.audit_by_reading import read_all
+from seqdata.storage.arrow.remote_manifest import read_manifest
+from seqdata.storage.integrity.audit import (
+    AuditReport,
+    BytesProgressFn,
+    audit_store,
+    copy_damaged_bytes,
+    count_bytes,
+)
+from seqdata.storage.integrity.audit_by_reading import audit_by_reading
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.transport import RemoteFiles, remote_files
-from seqdata.storage.remote.urls import is_remote, without_secrets
+from seqdata.storage.remote.transport import RemoteFiles, make_remote_files
+from seqdata.storage.remote.urls import is_remote, redact_secrets
 
-_SHOWN = 20  # findings of one file; --json has more
-_WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverified"}
+_MAX_SHOWN = 20  # findings of one file; --json has more
+_VERDICTS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverified"}
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "seqdata verify store/",
         "seqdata verify store/ --shard 17 --keep-bad bad/",
         "seqdata verify store/ --json",
@@ -63,7 +76,7 @@ _WORDS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverif
     type=click.Path(file_okay=False, path_type=Path),
     help="Copy damaged bytes there, at most 1 MiB each.",
 )
-@reporting
+@report_errors
 def verify(
     store: str,
     backend: str | None,
@@ -77,51 +90,59 @@ def verify(
     Names every sequence that is damaged. Files that others wrote have no checksums: they are read
     as a whole, and called unverified. Exit code 1 where something is damaged.
     """
-    reports = list(_reports(store, backend, shard, repair=repair))  # printed when the bar is gone
+    reports = list(
+        _iter_reports(store, backend, shard, repair=repair)
+    )  # printed when the bar is gone
     damages = sum(report.damages for report in reports)
     verified = all(report.by != "structure" for report in reports)
-    kept = _keep(store, reports, keep)
+    copies = _copy_damaged(store, reports, keep)
     if as_json:
-        facts = {"location": without_secrets(store), "damages": damages, "verified": verified}
-        click.echo(json.dumps({**facts, "files": [asdict(one) for one in reports]}, indent=2))
+        facts = {"location": redact_secrets(store), "damages": damages, "verified": verified}
+        click.echo(
+            json.dumps(
+                {**facts, "files": [asdict(audit_report) for audit_report in reports]}, indent=2
+            )
+        )
     else:
-        out = console()
+        out = make_console()
         for report in reports:
-            _print(out, report)
-        out.print(_verdict(damages, verified))
-        for path in kept:
+            _print_report(out, report)
+        out.print(_format_verdict(damages, verified))
+        for path in copies:
             out.print(f"kept {path}")
     if damages:
-        raise SystemExit(DATA)
+        raise SystemExit(EXIT_DATA)
 
 
-def _reports(
+def _iter_reports(
     store: str, backend: str | None, shard: int | None, *, repair: bool
-) -> Iterator[Report]:
-    opener: object = opener_of(store, backend=backend)
-    if isinstance(opener, Auditing):
-        done = _Done()
-        total, reports = opener.audit(store, shard=shard, repair=repair, told=done)
-        with _bar(store, total, of="bytes") as done.told:
+) -> Iterator[AuditReport]:
+    opener: object = find_opener(store, backend=backend)
+    if isinstance(opener, SupportsAudit):
+        relay = _ProgressRelay()
+        total, reports = opener.audit(store, shard=shard, repair=repair, told=relay)
+        with _progress_bar(store, total, of="bytes") as relay.on_progress:
             yield from reports
         return
     if repair:
         raise ConfigError(
             f"verify: `--repair-index` must be left out: {store!r} is read without an index"
         )
-    own = (backend or form_of(store)) == "arrow"
-    if is_remote(store) and own:
-        files = remote_files(store, Remote())
-        if MANIFEST in _names(files):
-            manifest = manifest_at(files)
-            with _bar(files.location, bytes_of(manifest, shard), of="bytes") as told:
-                yield from audit_remote(files, manifest, shard, told)
+    is_own = (backend or detect_backend(store)) == "arrow"
+    if is_remote(store) and is_own:
+        files = make_remote_files(store, Remote())
+        if MANIFEST in _list_names(files):
+            manifest = read_manifest(files)
+            with _progress_bar(
+                files.location, count_bytes(manifest, shard), of="bytes"
+            ) as on_progress:
+                yield from audit_remote(files, manifest, shard, on_progress)
             return
-    root = local_path(store) if own and not is_remote(store) else None
+    root = local_path(store) if is_own and not is_remote(store) else None
     if root is not None and (root / MANIFEST).exists():
         manifest = load_manifest(root)
-        with _bar(store, bytes_of(manifest, shard), of="bytes") as told:
-            yield from audit(root, manifest, shard, told)
+        with _progress_bar(store, count_bytes(manifest, shard), of="bytes") as on_progress:
+            yield from audit_store(root, manifest, shard, on_progress)
         return
     opened = open_store(store, backend=backend)
     if shard is not None:
@@ -129,11 +150,11 @@ def _reports(
             f"verify: `--shard` is {shard}, must be left out: {store!r} is no store of ours and is "
             "read as a whole"
         )
-    with _bar(store, len(opened), of="sequences") as told:
-        yield read_all(opened, told)
+    with _progress_bar(store, len(opened), of="sequences") as on_progress:
+        yield audit_by_reading(opened, on_progress)
 
 
-def _names(files: RemoteFiles) -> list[str]:
+def _list_names(files: RemoteFiles) -> list[str]:
     """Give the names of remote files; where they cannot be listed there must be a manifest."""
     try:
         return files.names()
@@ -142,22 +163,22 @@ def _names(files: RemoteFiles) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Done:
+class _ProgressRelay:
     """Hands on how many bytes were looked at, as soon as there is a bar."""
 
-    told: Told | None = None
+    on_progress: BytesProgressFn | None = None
 
     def __call__(self, count: int) -> None:
-        if self.told is not None:
-            self.told(count)
+        if self.on_progress is not None:
+            self.on_progress(count)
 
 
 @contextmanager
-def _bar(store: str, total: int, *, of: str) -> Iterator[Told]:
+def _progress_bar(store: str, total: int, *, of: str) -> Iterator[BytesProgressFn]:
     """Show a bar with rate and time left where standard error is a terminal."""
-    err = console(stderr=True)
+    err = make_console(stderr=True)
     if not err.is_terminal:
-        yield _untold
+        yield _ignore_progress
         return
     counts = (
         (DownloadColumn(), TransferSpeedColumn())
@@ -170,26 +191,26 @@ def _bar(store: str, total: int, *, of: str) -> Iterator[Told]:
         yield lambda count: bar.advance(task, count)
 
 
-def _untold(_: int) -> None:
+def _ignore_progress(_: int) -> None:
     """Show nothing: rich before 15 ends a bar that is switched off with an empty line."""
 
 
-def _print(out: Console, report: Report) -> None:
+def _print_report(out: Console, report: AuditReport) -> None:
     name = report.file if report.shard is None else f"shard {report.shard} ({report.file})"
-    holds = f"{report.sequences:,} sequences"
+    contents = f"{report.sequences:,} sequences"
     if report.bytes:
-        holds += f", {size(report.bytes)}"
+        contents += f", {format_bytes(report.bytes)}"
     if not report.damages:
-        out.print(f"{name}: {_WORDS[report.by]}, {holds}")
+        out.print(f"{name}: {_VERDICTS[report.by]}, {contents}")
         return
-    out.print(f"{name}: DAMAGED in {report.damages:,} places, {holds}", style="red")
-    for finding in report.findings[:_SHOWN]:
+    out.print(f"{name}: DAMAGED in {report.damages:,} places, {contents}", style="red")
+    for finding in report.findings[:_MAX_SHOWN]:
         out.print(f"  {finding.text}")
-    if report.damages > _SHOWN:
-        out.print(f"  … and {report.damages - _SHOWN:,} more; --json lists them")
+    if report.damages > _MAX_SHOWN:
+        out.print(f"  … and {report.damages - _MAX_SHOWN:,} more; --json lists them")
 
 
-def _verdict(damages: int, verified: bool) -> str:
+def _format_verdict(damages: int, verified: bool) -> str:
     if damages:
         return f"{damages:,} things are damaged: restore these files, or write the store again"
     if verified:
@@ -197,13 +218,13 @@ def _verdict(damages: int, verified: bool) -> str:
     return "unverified: there are no checksums of sequences; all could be read, sizes are right"
 
 
-def _keep(store: str, reports: list[Report], folder: Path | None) -> list[Path]:
+def _copy_damaged(store: str, reports: list[AuditReport], folder: Path | None) -> list[Path]:
     if folder is None:
         return []
-    made: dict[Path, Any] = {}  # in order, each once
+    copies: dict[Path, Any] = {}  # in order, each once
     for report in reports:
         for finding in report.findings:
-            path = keep_bad(local_path(store), finding, folder)
+            path = copy_damaged_bytes(local_path(store), finding, folder)
             if path is not None:
-                made[path] = None
-    return list(made)
+                copies[path] = None
+    return list(copies)

@@ -14,42 +14,49 @@ from pathlib import Path
 import click
 
 from seqdata.builtin import READERS
-from seqdata.cli._report.console import backend_option, console, examples, reporting, size
-from seqdata.cli.stats import describe_store, field_text
+from seqdata.cli._report.console import (
+    backend_option,
+    format_bytes,
+    format_examples,
+    make_console,
+    report_errors,
+)
+from seqdata.cli.stats import describe_store, format_field
 from seqdata.default_host import default_host
-from seqdata.detect import form_of
+from seqdata.detect import detect_backend
 from seqdata.errors import ConfigError, MissingShardError, SeqDataError
 from seqdata.host import PluginHost
 from seqdata.protocols import Reader, Store
 from seqdata.readers.binary import refuse_binary
-from seqdata.readers.source import ReadOptions, SourceFile, endings, find_files
+from seqdata.readers.source import ReadOptions, SourceFile, count_suffixes, find_files
 from seqdata.resolve_store import open_store
 from seqdata.resolve_writer import write_store
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
 from seqdata.storage.local_files import local_path
-from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.writing.progress import Bar, told
-from seqdata.storage.writing.staged_shards import left_behind
+from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.writing.progress import ProgressBar, progress_bar
+from seqdata.storage.writing.staged_shards import count_unfinished
 
 STORE = "store"
 _TAR = ".tar"
-_BUDGET = 16_384  # timesteps, in the suggestion at the end
+_SUGGESTED_TOKENS = 16_384  # timesteps, in the suggestion at the end
 
 
-def _one_source(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -> str:
+def _single_source(context: click.Context, _: click.Parameter, sources: tuple[str, ...]) -> str:
     """Return the one source; several are what a shell makes of a glob without quotes."""
-    if len(given) > 1:
+    if len(sources) > 1:
         raise click.BadArgumentUsage(
-            f"{len(given)} sources are given, and there must be one. Put a glob in quotes, so that "
-            f"the shell leaves it alone: seqdata write '*{Path(given[0]).suffix}' OUT",
+            f"{len(sources)} sources are given, and there must be one. Put a glob in quotes, so "
+            "that "
+            f"the shell leaves it alone: seqdata write '*{Path(sources[0]).suffix}' OUT",
             context,
         )
-    return given[0]
+    return sources[0]
 
 
 @click.command(
-    epilog=examples(
+    epilog=format_examples(
         "seqdata write 'logs/**/*.txt' store/            a sequence of bytes per file",
         "seqdata write arrays/ store/ --field mel         .npy files, (timesteps, ...) each",
         "seqdata write meters.csv store/ --group site     the rows of a site are a sequence",
@@ -59,7 +66,7 @@ def _one_source(context: click.Context, _: click.Parameter, given: tuple[str, ..
         "seqdata write s3://bucket/shards store/          a store, in another form or place",
     )
 )
-@click.argument("source", nargs=-1, required=True, metavar="SOURCE", callback=_one_source)
+@click.argument("source", nargs=-1, required=True, metavar="SOURCE", callback=_single_source)
 @click.argument("out", type=click.Path(file_okay=False))
 @backend_option
 @click.option(
@@ -90,7 +97,7 @@ def _one_source(context: click.Context, _: click.Parameter, given: tuple[str, ..
     show_default=True,
     help="Go on where writing stopped, or begin anew.",
 )
-@reporting
+@report_errors
 def write(
     source: str,
     out: str,
@@ -111,7 +118,7 @@ def write(
     leaves it alone; ** is any depth of folders. If it is stopped, the same command goes on.
     """
     begin = time.monotonic()
-    along = parse_axes(axes)
+    axis_by_field = parse_axes(axes)
     options = ReadOptions(field=field, group=group, id=key)
     as_store = kind in ("auto", STORE) and options == ReadOptions()
     if backend is not None and not as_store:
@@ -119,30 +126,35 @@ def write(
             f"source {source!r}: `--backend` opens a store, which has fields and ids. Leave "
             "`--format`, `--field`, `--group` and `--id` out."
         )
-    there = store_at(source, backend) if as_store else None
-    if there is None and kind == STORE:
+    existing = open_source(source, backend) if as_store else None
+    if existing is None and kind == STORE:
         raise ConfigError(f"source {source!r}: is no store, must be one; leave `--format` out")
     write_to = partial(
-        write_store, out, format=to, axes=along, shard_bytes=shard_bytes, overwrite=overwrite,
+        write_store,
+        out,
+        format=to,
+        axes=axis_by_field,
+        shard_bytes=shard_bytes,
+        overwrite=overwrite,
         resume=resume,
-    )  # fmt: skip
+    )
     try:
-        if there is not None:
-            store: Store = write_to(there)
+        if existing is not None:
+            store: Store = write_to(existing)
         else:
             store = _write_files(source, out, kind, options, write_to, resume=resume)
     except (SeqDataError, OSError):
-        shards, sequences = left_behind(Path(out))
+        shards, sequences = count_unfinished(Path(out))
         if shards:
-            console(stderr=True).print(
+            make_console(stderr=True).print(
                 f"note: {shards} whole shards ({sequences:,} sequences) are kept: the same command "
                 "goes on after them, or begins anew with --no-resume"
             )
         raise
-    _report(store, out, time.monotonic() - begin)
+    _print_report(store, out, time.monotonic() - begin)
 
 
-def store_at(source: str, backend: str | None = None) -> Store | None:
+def open_source(source: str, backend: str | None = None) -> Store | None:
     """Open a source that is a store, or files that are opened as one; None: it is other files.
 
     Args:
@@ -161,14 +173,15 @@ def store_at(source: str, backend: str | None = None) -> Store | None:
             return open_store(source)
         except MissingShardError as error:
             raise ConfigError(
-                f"source {shown(source)!r}: is a URL of no store, must be one of ours, or of tar "
+                f"source {redact_url(source)!r}: is a URL of no store, must be one of ours, or of "
+                "tar "
                 "shards with an index, .parquet, .arrow or .feather files; copy other files to "
                 f"this machine ({error})"
             ) from error
     path = local_path(source)
     if (path / MANIFEST).is_file():
         return open_store(source)
-    form = form_of(source)
+    form = detect_backend(source)
     if not (path.exists() or (form == "webdataset" and "{" in source)):
         return None
     if form == "foreign":
@@ -187,7 +200,7 @@ def store_at(source: str, backend: str | None = None) -> Store | None:
 
 def _has_reader(path: Path) -> bool:
     """Return whether the files of a path are Parquet files, of which rows make sequences."""
-    names = [one.name for one in path.iterdir()] if path.is_dir() else [path.name]
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else [path.name]
     return any(name.endswith(".parquet") for name in names)
 
 
@@ -203,11 +216,13 @@ def _write_files(
     """Write what a reader gives of files of this machine."""
     files = find_files(source, skip=out)
     read = choose_reader(files, kind, default_host())
-    before = going_on(out) if resume else 0
+    resumed = report_resume(out) if resume else 0
     total = sum(file.path.stat().st_size for file in files)
-    with told(None, f"writing {shown(out)}", total) as bar:
-        reading = _Reading(bar, before)
-        return write_to(read(reading.through(files), options), progress=reading.tell)
+    with progress_bar(None, f"writing {redact_url(out)}", total) as bar:
+        read_progress = _ReadProgress(bar, resumed)
+        return write_to(
+            read(read_progress.track(files), options), progress=read_progress.on_progress
+        )
 
 
 def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reader:
@@ -219,10 +234,10 @@ def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reade
     """
     if kind != "auto":
         return host.reader(kind)
-    plain = host.reader("bytes")
-    counts = endings(files)
-    found = {ending: _reader_of(ending, host) or plain for ending in counts}
-    refuse_binary(file for file in files if found[file.path.suffix.lower()] is plain)
+    bytes_reader = host.reader("bytes")
+    counts = count_suffixes(files)
+    found = {ending: _find_reader(ending, host) or bytes_reader for ending in counts}
+    refuse_binary(file for file in files if found[file.path.suffix.lower()] is bytes_reader)
     if len(set(found.values())) > 1:
         have = ", ".join(f"{count} {ending or '(none)'}" for ending, count in counts.items())
         raise ConfigError(
@@ -232,7 +247,7 @@ def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reade
     return next(iter(found.values()))
 
 
-def _reader_of(ending: str, host: PluginHost) -> Reader | None:
+def _find_reader(ending: str, host: PluginHost) -> Reader | None:
     """Return the reader of an ending; None if there is none."""
     if ending == _TAR:
         return host.reader("webdataset")
@@ -254,58 +269,60 @@ def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
     return axes or None
 
 
-def going_on(out: str) -> int:
+def report_resume(out: str) -> int:
     """Say what an earlier writer left in a folder, and give how many sequences that is."""
-    shards, sequences = left_behind(Path(out))
+    shards, sequences = count_unfinished(Path(out))
     if shards:
-        to = console(stderr=True)
-        to.print(f"continuing after shard {shards - 1} ({sequences:,} sequences)")
+        err = make_console(stderr=True)
+        err.print(f"continuing after shard {shards - 1} ({sequences:,} sequences)")
     return sequences
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ReadProgress:
     """How much of the files is read, beside what is written.
 
     Attributes:
         bar: Where it is shown; None: nowhere.
-        before: Sequences that an earlier writer left.
-        done: Bytes of the files that are read.
+        resumed: Sequences that an earlier writer left.
+        bytes_read: Bytes of the files that are read.
     """
 
-    bar: Bar | None
-    before: int
-    done: int = 0
+    bar: ProgressBar | None
+    resumed: int
+    bytes_read: int = 0
 
-    def through(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
+    def track(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
         """Give the files, and count those that are read."""
         for file in files:
             yield file
-            self.done += file.path.stat().st_size
+            self.bytes_read += file.path.stat().st_size
 
-    def tell(self, sequences: int, size: int) -> None:
+    def on_progress(self, sequences: int, size: int) -> None:
         """Show how far it is."""
         if self.bar is None:
             return
-        if sequences <= self.before:
-            self.bar.begin(sequences, self.done)
-        self.bar.tell(sequences, size, self.done)
+        if sequences <= self.resumed:
+            self.bar.restart(sequences, self.bytes_read)
+        self.bar.update(sequences, size, self.bytes_read)
 
 
-def _report(store: Store, out: str, seconds: float) -> None:
+def _print_report(store: Store, out: str, seconds: float) -> None:
     shards = describe_store(out, store)["shards"]
-    steps = {axis: int(one.sum(dtype="int64")) for axis, one in store.lengths_of.items()}
+    steps = {axis: int(lengths.sum(dtype="int64")) for axis, lengths in store.lengths_of.items()}
     along = ", ".join(f"{count:,} timesteps along {axis!r}" for axis, count in steps.items())
-    whole = size(sum(shard["bytes"] or 0 for shard in shards))
-    to = console()
-    to.print(
-        f"wrote {len(store):,} sequences, {along}: {whole} in {len(shards)} "
+    total = format_bytes(sum(shard["bytes"] or 0 for shard in shards))
+    out_console = make_console()
+    out_console.print(
+        f"wrote {len(store):,} sequences, {along}: {total} in {len(shards)} "
         f"shard{'s' if len(shards) != 1 else ''}, {seconds:.1f} s"
     )
-    to.print(f"fields: {', '.join(map(field_text, store.fields, store.fields.values()))}")
-    split = " --too-long split" if int(store.lengths.max()) > _BUDGET else ""
-    to.print(f"next: seqdata stats {out}")
-    to.print(
-        f"      seqdata plan {out} --batching token-budget --max-tokens {_BUDGET}{split} "
+    out_console.print(
+        f"fields: {', '.join(map(format_field, store.fields, store.fields.values()))}"
+    )
+    split = " --too-long split" if int(store.lengths.max()) > _SUGGESTED_TOKENS else ""
+    out_console.print(f"next: seqdata stats {out}")
+    out_console.print(
+        f"      seqdata plan {out} --batching token-budget --max-tokens {_SUGGESTED_TOKENS}{split} "
         "--world 1,2,8"
     )

@@ -17,21 +17,21 @@ from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
 from seqdata.protocols import Column, Columns
 
-Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
+Allocator = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 """``allocate(shape, dtype) -> array`` of any content, C-contiguous and writable."""
 
 
 @runtime_checkable
-class Allocating(Protocol):
+class SupportsAllocator(Protocol):
     """A collator that makes its outputs with an allocator, so that memory can be recycled."""
 
-    def with_allocator(self, allocate: Allocate) -> Self:
+    def with_allocator(self, allocate: Allocator) -> Self:
         """Give the same collator over another allocator."""
         ...
 
 
 @runtime_checkable
-class Splitting(Protocol):
+class SupportsWorkerCollate(Protocol):
     """A collator whose work can be done in a worker process, away from the batch."""
 
     def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
@@ -43,34 +43,34 @@ class Splitting(Protocol):
         ...
 
 
-def per_sequence(column: Column, batch: SequenceBatch) -> Tensor:
+def collate_per_sequence(column: Column, batch: SequenceBatch) -> Tensor:
     """Give a field that has one value per sequence, (r, *shape): of each row's first span."""
     out = np.empty((len(column), *column.shape), dtype=column.dtype)
     column.fill(out, np.arange(len(column) + 1), None)
-    return torch.from_numpy(out if batch.segments is None else out[_firsts(batch)])
+    return torch.from_numpy(out if batch.segments is None else out[_first_spans(batch)])
 
 
-def texts(values: list[Any], batch: SequenceBatch) -> list[Any]:
+def collate_texts(values: list[Any], batch: SequenceBatch) -> list[Any]:
     """Give a list of str or bytes, one per row: of its first span."""
     if batch.segments is None:
         return values
-    return [values[span] for span in _firsts(batch).tolist()]
+    return [values[span] for span in _first_spans(batch).tolist()]
 
 
-def _firsts(batch: SequenceBatch) -> NDArray[np.int64]:
+def _first_spans(batch: SequenceBatch) -> NDArray[np.int64]:
     """Give the place of each row's first span."""
     if batch.segments is None:
         return np.arange(len(batch))
-    return np.searchsorted(rows_of(batch.segments), np.arange(len(batch)))
+    return np.searchsorted(rows_for_spans(batch.segments), np.arange(len(batch)))
 
 
-def rows_of(segments: Tensor) -> NDArray[np.int64]:
+def rows_for_spans(segments: Tensor) -> NDArray[np.int64]:
     """Give the row of each span, int64 (n,)."""
     rows: NDArray[np.int64] = segments[:, 0].numpy()
     return rows
 
 
-def fill_flat(columns: Columns, batch: SequenceBatch, allocate: Allocate) -> SequenceBatch:
+def fill_flat(columns: Columns, batch: SequenceBatch, allocate: Allocator) -> SequenceBatch:
     """Fill ``batch.data`` with ragged fields flat, row behind row: layout ``varlen``.
 
     Raises:
@@ -81,26 +81,26 @@ def fill_flat(columns: Columns, batch: SequenceBatch, allocate: Allocate) -> Seq
     for name, column in columns.items():
         axis = batch.axes.along(name)
         if isinstance(column, list):
-            batch.data[name] = texts(column, batch)
+            batch.data[name] = collate_texts(column, batch)
         elif axis is None:
-            batch.data[name] = per_sequence(column, batch)
+            batch.data[name] = collate_per_sequence(column, batch)
         else:
             if axis != batch.axes.axis:
-                batch.lengths_of[axis] = torch.from_numpy(lengths_of_rows(column.lengths, batch))
-            batch.data[name] = _flat(column, allocate)
+                batch.lengths_of[axis] = torch.from_numpy(sum_by_row(column.lengths, batch))
+            batch.data[name] = _fill_flat_tensor(column, allocate)
     return batch
 
 
-def _flat(column: Column, allocate: Allocate) -> Tensor:
+def _fill_flat_tensor(column: Column, allocate: Allocator) -> Tensor:
     lengths = column.lengths
-    bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=bounds[1:])
-    out = allocate((int(bounds[-1]), *column.shape), column.dtype)
-    column.fill(out, bounds, None)
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    out = allocate((int(offsets[-1]), *column.shape), column.dtype)
+    column.fill(out, offsets, None)
     return torch.from_numpy(out)
 
 
-def lengths_of_rows(lengths: NDArray[np.int64], batch: SequenceBatch) -> NDArray[np.int64]:
+def sum_by_row(lengths: NDArray[np.int64], batch: SequenceBatch) -> NDArray[np.int64]:
     """Add up the timesteps of spans by row, int64 (r,)."""
-    rows = np.arange(len(batch)) if batch.segments is None else rows_of(batch.segments)
+    rows = np.arange(len(batch)) if batch.segments is None else rows_for_spans(batch.segments)
     return np.bincount(rows, weights=lengths, minlength=len(batch)).astype(np.int64)

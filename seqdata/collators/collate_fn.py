@@ -46,7 +46,7 @@ class Samples:
         Raises:
             ConfigError: If a row holds several spans, which a list of samples cannot tell.
         """
-        _refuse_several(batch)
+        _refuse_packed_rows(batch)
         return self.filled(self.collated(columns, batch.axes, len(batch)), batch)
 
     def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
@@ -54,9 +54,11 @@ class Samples:
         samples: list[dict[str, Any]] = [{} for _ in range(count)]
         forms = {} if self.form is None else self.form.values
         for name, column in columns.items():
-            along = axes.along(name) is not None
-            _add(samples, name, column, ragged=along, form=forms.get(name, "tensor"))
-        items = samples if self.form is None else [self.form.item(sample) for sample in samples]
+            is_ragged = axes.along(name) is not None
+            _add_field(samples, name, column, ragged=is_ragged, form=forms.get(name, "tensor"))
+        items = (
+            samples if self.form is None else [self.form.make_item(sample) for sample in samples]
+        )
         try:
             return self.collate_fn(items)
         except Exception as error:
@@ -73,13 +75,13 @@ class Samples:
         Raises:
             ConfigError: If a row holds several spans, which a list of samples cannot tell.
         """
-        _refuse_several(batch)
+        _refuse_packed_rows(batch)
         batch.data = dict(made) if isinstance(made, Mapping) else {}
         batch.data[COLLATED] = made
         return batch
 
 
-def _refuse_several(batch: SequenceBatch) -> None:
+def _refuse_packed_rows(batch: SequenceBatch) -> None:
     if batch.segments is not None:
         raise ConfigError(
             "collator: a `collate_fn` takes one sequence per row, but rows of this policy hold "
@@ -87,7 +89,7 @@ def _refuse_several(batch: SequenceBatch) -> None:
         )
 
 
-def _add(
+def _add_field(
     samples: list[dict[str, Any]], name: str, column: Any, *, ragged: bool, form: ValueForm
 ) -> None:
     if isinstance(column, list):
@@ -96,10 +98,10 @@ def _add(
         return
     for number, sample in enumerate(samples):
         piece = np.array(column[number])  # a copy: mapped bytes are not ours
-        sample[name] = _typed(piece if ragged else np.asarray(piece[0]), form)
+        sample[name] = _convert(piece if ragged else np.asarray(piece[0]), form)
 
 
-def _typed(value: NDArray[Any], form: ValueForm) -> Any:
+def _convert(value: NDArray[Any], form: ValueForm) -> Any:
     """Return a value as the type that the Dataset gave."""
     if form == "tensor":
         return torch.from_numpy(value)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.collators.base import Allocate, fill_flat
+from seqdata.collators.base import Allocator, fill_flat
 from seqdata.protocols import Columns
 
 
@@ -22,9 +22,9 @@ class PackedRows:
         allocate: Makes the flat values, which are then put in order of time.
     """
 
-    allocate: Allocate = field(default=np.empty, compare=False, repr=False)
+    allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
-    def with_allocator(self, allocate: Allocate) -> PackedRows:
+    def with_allocator(self, allocate: Allocator) -> PackedRows:
         """Give the same collator over another allocator."""
         return replace(self, allocate=allocate)
 

@@ -14,11 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqdata.batch.axes import TARGETS, unknown_name
+from seqdata.batch.axes import TARGETS, format_unknown_name
 from seqdata.batch.batch import SequenceBatch
-from seqdata.collators.base import Allocate, lengths_of_rows, per_sequence, rows_of, texts
+from seqdata.collators.base import (
+    Allocator,
+    collate_per_sequence,
+    collate_texts,
+    rows_for_spans,
+    sum_by_row,
+)
 from seqdata.errors import ConfigError
-from seqdata.plan_table import running
+from seqdata.plan_table import offsets_from_sizes
 from seqdata.protocols import Column, Columns
 
 
@@ -35,12 +41,12 @@ class Padded:
     """
 
     padding: float | Mapping[str, float] = 0
-    allocate: Allocate = field(default=np.empty, compare=False, repr=False)
-    _elements: dict[str, tuple[np.dtype[Any], bytes | None]] = field(
+    allocate: Allocator = field(default=np.empty, compare=False, repr=False)
+    _padding_cache: dict[str, tuple[np.dtype[Any], bytes | None]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )  # field -> dtype, one element of padding
 
-    def with_allocator(self, allocate: Allocate) -> Padded:
+    def with_allocator(self, allocate: Allocator) -> Padded:
         """Give the same collator over another allocator."""
         return replace(self, allocate=allocate)
 
@@ -56,16 +62,16 @@ class Padded:
         for name, column in columns.items():
             axis = axes.along(name)
             if isinstance(column, list):
-                data[name] = texts(column, batch)
+                data[name] = collate_texts(column, batch)
             elif axis is None:
-                data[name] = per_sequence(column, batch)
+                data[name] = collate_per_sequence(column, batch)
             elif axis == axes.axis:
-                self._planned(name, columns, batch)
+                self._collate_planned(name, columns, batch)
             else:
-                data[name] = self._by_lengths(name, columns, batch, axis)
+                data[name] = self._collate_by_lengths(name, columns, batch, axis)
         return batch
 
-    def _planned(self, name: str, columns: Columns, batch: SequenceBatch) -> None:
+    def _collate_planned(self, name: str, columns: Columns, batch: SequenceBatch) -> None:
         """Lay out a field of the planned axis, in rows as long as planned."""
         axes, data = batch.axes, batch.data
         column = cast("Column", columns[name])
@@ -74,70 +80,72 @@ class Padded:
         bounds = batch.bounds
         if bounds is None or len(bounds) != len(column) + 1 or bounds[-1] != len(batch) * width:
             if batch.segments is not None and not shift:
-                data[name] = self._by_lengths(name, columns, batch, axes.axis)
+                data[name] = self._collate_by_lengths(name, columns, batch, axes.axis)
                 return
-            bounds = _steps(len(batch), width)
-        full = self._padded(name, column, bounds, width, columns)
-        data[name] = full[:, :-shift] if shift else full
+            bounds = _make_row_offsets(len(batch), width)
+        padded = self._fill_padded(name, column, bounds, width, columns)
+        data[name] = padded[:, :-shift] if shift else padded
         if shift:
-            data[TARGETS] = full[:, shift:]
+            data[TARGETS] = padded[:, shift:]
 
-    def _by_lengths(self, name: str, columns: Columns, batch: SequenceBatch, axis: str) -> Tensor:
+    def _collate_by_lengths(
+        self, name: str, columns: Columns, batch: SequenceBatch, axis: str
+    ) -> Tensor:
         """Lay out what has lengths of its own: another axis, or several spans in a row."""
         column = cast("Column", columns[name])
         lengths = column.lengths
         if axis == batch.axes.axis and int(lengths.sum()) == len(batch) * batch.padded_length:
-            bounds = running(lengths)  # no row has padding
-            return self._padded(name, column, bounds, batch.padded_length, columns)
-        rows = np.arange(len(batch)) if batch.segments is None else rows_of(batch.segments)
-        per_row = lengths_of_rows(lengths, batch)
+            bounds = offsets_from_sizes(lengths)  # no row has padding
+            return self._fill_padded(name, column, bounds, batch.padded_length, columns)
+        rows = np.arange(len(batch)) if batch.segments is None else rows_for_spans(batch.segments)
+        per_row = sum_by_row(lengths, batch)
         width = batch.padded_length
         if axis != batch.axes.axis:
             batch.lengths_of[axis] = torch.from_numpy(per_row)
             width = max(1, int(per_row.max(initial=0)))
-        before = np.cumsum(lengths) - lengths
-        before_row = np.cumsum(per_row) - per_row
-        places = before - before_row[rows] + rows * width
-        bounds = np.append(places, len(batch) * width)
-        return self._padded(name, column, bounds, width, columns)
+        offsets = np.cumsum(lengths) - lengths
+        row_offsets = np.cumsum(per_row) - per_row
+        positions = offsets - row_offsets[rows] + rows * width
+        bounds = np.append(positions, len(batch) * width)
+        return self._fill_padded(name, column, bounds, width, columns)
 
-    def _padded(
-        self, name: str, column: Column, bounds: NDArray[np.int64], width: int, known: Columns
+    def _fill_padded(
+        self, name: str, column: Column, bounds: NDArray[np.int64], width: int, columns: Columns
     ) -> Tensor:
         """Fill (rows, width, *shape): piece i goes to ``bounds[i]``, padding follows it."""
         dtype, shape, total = column.dtype, column.shape, int(bounds[-1])
-        padding = self._element(name, dtype, known)
+        padding = self._padding_element(name, dtype, columns)
         out = self.allocate((total, *shape), dtype)
         if bounds[0]:  # rows without a span come first
             out[: bounds[0]] = 0 if padding is None else np.frombuffer(padding, dtype)[0]
         column.fill(out, bounds, padding)
         return torch.from_numpy(out.reshape(total // width, width, *shape))
 
-    def _element(self, name: str, dtype: np.dtype[Any], columns: Columns) -> bytes | None:
+    def _padding_element(self, name: str, dtype: np.dtype[Any], columns: Columns) -> bytes | None:
         """Give one element of a field's padding, None for zeros; checked when first seen."""
-        known = self._elements.get(name)
-        if known is not None and known[0] == dtype:
-            return known[1]
+        cached = self._padding_cache.get(name)
+        if cached is not None and cached[0] == dtype:
+            return cached[1]
         value = self.padding
         if isinstance(value, Mapping):
-            for wrong in value.keys() - columns.keys():
+            for unknown in value.keys() - columns.keys():
                 raise ConfigError(
-                    f"collator 'padded': `padding` names {unknown_name(wrong, columns)}"
+                    f"collator 'padded': `padding` names {format_unknown_name(unknown, columns)}"
                 )
             value = value.get(name, 0)
-        element = _one_element(name, dtype, value)
-        self._elements[name] = (dtype, element)
+        element = _encode_padding(name, dtype, value)
+        self._padding_cache[name] = (dtype, element)
         return element
 
 
-def _steps(rows: int, width: int) -> NDArray[np.int64]:
+def _make_row_offsets(rows: int, width: int) -> NDArray[np.int64]:
     """Give 0, width, …, rows * width."""
     return np.arange(0, rows * width + 1, width, dtype=np.int64)
 
 
-def _one_element(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:
+def _encode_padding(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:
     """Give padding as the bytes of one element; None for zeros."""
-    wrong = ConfigError(
+    error_to_raise = ConfigError(
         f"collator 'padded': `padding` of field {name!r} is {value!r}, must fit {dtype}; pass "
         "another value, or one by field"
     )
@@ -145,9 +153,9 @@ def _one_element(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:
         try:
             element = np.array(value, dtype=dtype)
         except (OverflowError, ValueError, TypeError) as error:
-            raise wrong from error
-    overflown = np.isfinite(value) and not np.isfinite(element)
-    if overflown or (dtype.kind != "f" and element != value):
-        raise wrong
-    given = element.tobytes()
-    return given if any(given) else None
+            raise error_to_raise from error
+    has_overflowed = np.isfinite(value) and not np.isfinite(element)
+    if has_overflowed or (dtype.kind != "f" and element != value):
+        raise error_to_raise
+    encoded = element.tobytes()
+    return encoded if any(encoded) else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.collators.base import Allocate, fill_flat
+from seqdata.collators.base import Allocator, fill_flat
 from seqdata.protocols import Columns
 
 
@@ -24,9 +24,9 @@ class Varlen:
         allocate: Makes the outputs.
     """
 
-    allocate: Allocate = field(default=np.empty, compare=False, repr=False)
+    allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
-    def with_allocator(self, allocate: Allocate) -> Varlen:
+    def with_allocator(self, allocate: Allocator) -> Varlen:
         """Give the same collator over another allocator."""
         return replace(self, allocate=allocate)
 

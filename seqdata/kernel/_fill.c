@@ -231,12 +231,12 @@ static PyObject *make_source(PyObject *self, PyObject *const *args, Py_ssize_t c
     return capsule;
 }
 
-static unsigned char *mark_of(const Source *s, int64_t bit) {
+static unsigned char *digest_versions(const Source *s, int64_t bit) {
     return (unsigned char *)s->bits.buf + bit / 8;
 }
 
 static int is_marked(const Source *s, int64_t bit) {
-    return s->bits.buf && __atomic_load_n(mark_of(s, bit), __ATOMIC_RELAXED) >> bit % 8 & 1;
+    return s->bits.buf && __atomic_load_n(digest_versions(s, bit), __ATOMIC_RELAXED) >> bit % 8 & 1;
 }
 
 /* Find the shard of every span, and fetch its extents (ragged) into the cache. */
@@ -263,7 +263,7 @@ static Py_ssize_t find_shards(const Source *s, const char *spans, Py_ssize_t n, 
             PREFETCH((const char *)shard->ends.buf + 8 * id);
         }
         if (shard->firsts.buf) PREFETCH((const char *)shard->firsts.buf + 8 * id);
-        else if (s->bits.buf) PREFETCH(mark_of(s, shard->first + id));
+        else if (s->bits.buf) PREFETCH(digest_versions(s, shard->first + id));
     }
     return -1;
 }
@@ -361,7 +361,7 @@ static int copy_block(const Source *s, const Place *place, size_t from, size_t s
     if (crc_of(s->kind, whole + begin, bytes) != must) return 0;
     if (!length_is_right(s, place)) return 0;
     if (s->bits.buf)
-        __atomic_fetch_or(mark_of(s, bit), (unsigned char)(1 << bit % 8), __ATOMIC_RELAXED);
+        __atomic_fetch_or(digest_versions(s, bit), (unsigned char)(1 << bit % 8), __ATOMIC_RELAXED);
     return 1;
 }
 

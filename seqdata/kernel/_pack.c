@@ -82,7 +82,7 @@ static int take_field(Field *field, PyObject *given, Py_ssize_t most) {
     return 0;
 }
 
-static void let_go(Packing *packing) {
+static void release_lock(Packing *packing) {
     for (Py_ssize_t i = 0; i < packing->fields; i++) {
         Field *field = &packing->field[i];
         if (field->held > 1) PyBuffer_Release(&field->ends);
@@ -173,7 +173,7 @@ static int look_at_text(Field *field, PyObject *value) {
         PyErr_Clear();
         return 0;
     }
-    return field->kind != KEY || (field->bytes <= MOST_KEY && !memchr(field->from, 0, field->bytes));
+    return field->kind != KEY || (field->bytes <= MAX_KEY_BYTES && !memchr(field->from, 0, field->bytes));
 }
 
 /* Look at a row: 1 where it is plain and there is room, 0 where not, -1 error. Takes no copy. */
@@ -265,7 +265,7 @@ PyObject *pack_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     }
     if (state >= 0 && !left && state > 0) left = PyTuple_New(0);
     if (state >= 0 && left) used = used_of(&packing);
-    let_go(&packing);
+    release_lock(&packing);
     if (!left || !used) {
         Py_XDECREF(left);
         Py_XDECREF(used);

@@ -3,7 +3,7 @@
 #define SEQDATA_PACK_H
 #include <Python.h>
 
-#define MOST_KEY 1024 /* bytes of an id */
+#define MAX_KEY_BYTES 1024 /* bytes of an id */
 
 PyObject *pack_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 

@@ -13,44 +13,46 @@ from typing import Any, cast
 
 import numpy as np
 
-Sum = Callable[[Any], int]
+ChecksumFn = Callable[[Any], int]
 
 
 def algorithms() -> tuple[str, ...]:
     """Give the names of the checksums that can be computed."""
-    return ("crc32",) if _wheel() is None else ("crc32c", "crc32")
+    return ("crc32",) if _load_crc32c() is None else ("crc32c", "crc32")
 
 
-def sum_of(name: str) -> Sum:
+def get_checksum(name: str) -> ChecksumFn:
     """Give the function of an algorithm, from a buffer to its checksum.
 
     Raises:
         ValueError: If it cannot be computed.
     """
-    found = zlib.crc32 if name == "crc32" else _wheel() if name == "crc32c" else None
-    if found is None:
+    function = zlib.crc32 if name == "crc32" else _load_crc32c() if name == "crc32c" else None
+    if function is None:
         raise ValueError("checksums: takes (data, bounds, out, algorithm)")
-    return found
+    return function
 
 
 def checksums(data: Any, bounds: Any, out: Any, algorithm: str) -> None:
     """Compute the checksum of every piece; see ``choose.Kernel.checksums``."""
-    compute = sum_of(algorithm)
+    compute = get_checksum(algorithm)
     content = memoryview(data).cast("B") if memoryview(data).nbytes else b""
-    edges = np.frombuffer(bounds, dtype=np.int64).tolist()
-    made = np.frombuffer(out, dtype=np.uint32) if memoryview(out).nbytes else np.empty(0, np.uint32)
-    rising = len(edges) == len(made) + 1 and edges == sorted(edges)
-    if not rising or not 0 <= edges[0] <= edges[-1] <= len(content):
+    offsets = np.frombuffer(bounds, dtype=np.int64).tolist()
+    values = (
+        np.frombuffer(out, dtype=np.uint32) if memoryview(out).nbytes else np.empty(0, np.uint32)
+    )
+    is_rising = len(offsets) == len(values) + 1 and offsets == sorted(offsets)
+    if not is_rising or not 0 <= offsets[0] <= offsets[-1] <= len(content):
         raise ValueError(
             "checksums: `bounds` must rise inside `data`, one more than `out` has uint32"
         )
-    for number in range(len(made)):
-        made[number] = compute(content[edges[number] : edges[number + 1]])
+    for number in range(len(values)):
+        values[number] = compute(content[offsets[number] : offsets[number + 1]])
 
 
 @functools.cache
-def _wheel() -> Sum | None:
+def _load_crc32c() -> ChecksumFn | None:
     try:
-        return cast(Sum, importlib.import_module("crc32c").crc32c)
+        return cast(ChecksumFn, importlib.import_module("crc32c").crc32c)
     except ImportError:
         return None

@@ -13,13 +13,13 @@ from typing import Any, NewType, Protocol, cast
 
 from seqdata.errors import ConfigError
 from seqdata.kernel import numpy_kernel
-from seqdata.kernel.pack_rows import Loan, Packed
+from seqdata.kernel.pack_rows import FieldBuffer, PackResult
 
-Source = NewType("Source", object)
+KernelSource = NewType("KernelSource", object)
 """What ``source`` gives and ``fill`` takes; nobody else looks inside."""
 
 
-Checks = tuple[
+ChecksumBuffers = tuple[
     str, int, tuple[Any, ...], tuple[Any | None, ...], Any | None, tuple[int, ...], Any | None
 ]
 """What a source is verified by.
@@ -39,10 +39,10 @@ class Kernel(Protocol):
         extents: tuple[tuple[Any, Any], ...] | None,
         starts: Any,
         width: int,
-        checks: Checks | None = None,
+        checks: ChecksumBuffers | None = None,
         unit: int = ...,
         /,
-    ) -> Source:
+    ) -> KernelSource:
         """Hold the buffers of one field.
 
         Args:
@@ -60,7 +60,7 @@ class Kernel(Protocol):
         ...
 
     def fill(
-        self, source: Source, spans: Any, bounds: Any, out: Any, padding: bytes | None, /
+        self, source: KernelSource, spans: Any, bounds: Any, out: Any, padding: bytes | None, /
     ) -> int:
         """Copy spans into place and pad; -1, or the number of the first span that is not there.
 
@@ -81,7 +81,7 @@ class Kernel(Protocol):
         """
         ...
 
-    def verify(self, source: Source, spans: Any, /) -> int:
+    def verify(self, source: KernelSource, spans: Any, /) -> int:
         """Look at spans as ``fill`` does, and give what it gives; nothing is copied."""
         ...
 
@@ -106,12 +106,12 @@ class Kernel(Protocol):
     def pack(
         self,
         rows: Iterator[Any],
-        loans: tuple[Loan, ...],
+        buffers: tuple[FieldBuffer, ...],
         array: type[Any],
-        most: int,
+        max_rows: int,
         stop: int,
         /,
-    ) -> Packed:
+    ) -> PackResult:
         """Copy rows into buffers while they are plain, and say what was left.
 
         A plain row is a dict of just the fields, whose values are C-contiguous arrays of the
@@ -120,9 +120,9 @@ class Kernel(Protocol):
 
         Args:
             rows: Where they are taken from, no more than are packed or given back.
-            loans: Room for each field.
+            buffers: Room for each field.
             array: The type of arrays.
-            most: Rows at most.
+            max_rows: Rows at most.
             stop: Bytes from which on no more are taken: of values, and 8 per noted end.
 
         Returns:
@@ -143,31 +143,31 @@ class Kernel(Protocol):
         ...
 
 
-def kernel() -> Kernel:
+def get_kernel() -> Kernel:
     """Give the compiled kernel, or the twin where it is not there or not wanted.
 
     Raises:
         ConfigError: If ``SEQDATA_KERNEL`` names no kernel, or asks for one that is not there.
     """
-    wanted = os.environ.get("SEQDATA_KERNEL", "")
-    if wanted not in ("", "c", "numpy"):
+    requested = os.environ.get("SEQDATA_KERNEL", "")
+    if requested not in ("", "c", "numpy"):
         raise ConfigError(
-            f"kernel: `SEQDATA_KERNEL` is {wanted!r}, must be 'c' or 'numpy'; unset it"
+            f"kernel: `SEQDATA_KERNEL` is {requested!r}, must be 'c' or 'numpy'; unset it"
         )
-    numpy = cast("Kernel", numpy_kernel)
-    if wanted == "numpy":
-        return numpy
+    fallback = cast("Kernel", numpy_kernel)
+    if requested == "numpy":
+        return fallback
     try:
         return cast("Kernel", importlib.import_module("seqdata.kernel._fill"))
     except ImportError as error:
-        if wanted == "c":
+        if requested == "c":
             raise ConfigError(
                 "kernel: `SEQDATA_KERNEL` is 'c' but the compiled kernel cannot be imported "
                 f"({error}); build it with `python setup.py build_ext --inplace`"
             ) from error
-        return numpy
+        return fallback
 
 
-def kernel_name() -> str:
+def get_kernel_name() -> str:
     """Give the name of the kernel in use: ``"c"``, or ``"numpy"``, which is slower."""
-    return "numpy" if kernel() is cast("Kernel", numpy_kernel) else "c"
+    return "numpy" if get_kernel() is cast("Kernel", numpy_kernel) else "c"

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_KEY = 1024
+MAX_KEY_BYTES = 1024
 """Bytes of an id; as in ``_pack.h``."""
 
 
-class Kind(IntEnum):
+class FieldKind(IntEnum):
     """What a field holds; as in ``_pack.c``."""
 
     RAGGED = 0
@@ -27,7 +27,7 @@ class Kind(IntEnum):
     BYTES = 5
 
 
-class Loan(NamedTuple):
+class FieldBuffer(NamedTuple):
     """Room for the values of one field.
 
     Attributes:
@@ -43,7 +43,7 @@ class Loan(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: FieldKind
     type: Any
     dtype: Any
     shape: tuple[int, ...]
@@ -53,104 +53,113 @@ class Loan(NamedTuple):
     ends: NDArray[np.int64] | None
 
 
-Packed = tuple[int, int, tuple[int, ...], tuple[Any, ...] | None]
+PackResult = tuple[int, int, tuple[int, ...], tuple[Any, ...] | None]
 
 
 def pack(
-    rows: Iterator[Any], loans: tuple[Loan, ...], array: type[Any], most: int, stop: int, /
-) -> Packed:
+    rows: Iterator[Any],
+    buffers: tuple[FieldBuffer, ...],
+    array: type[Any],
+    max_rows: int,
+    stop: int,
+    /,
+) -> PackResult:
     """Copy rows while they are plain; the same as ``pack_rows`` in C."""
-    if not isinstance(loans, tuple) or not isinstance(rows, Iterator):
+    if not isinstance(buffers, tuple) or not isinstance(rows, Iterator):
         raise TypeError("pack(rows, fields, array, most, stop)")
-    places = [_bytes(loan.values) for loan in loans]
-    for loan, place in zip(loans, places, strict=True):
-        _check(loan, place, most)
-    used = [loan.used for loan in loans]
+    targets = [_as_bytes(buffer.values) for buffer in buffers]
+    for buffer, target in zip(buffers, targets, strict=True):
+        _check_buffer(buffer, target, max_rows)
+    used = [buffer.used for buffer in buffers]
     count = size = 0
-    for row in rows if most > 0 and stop > 0 else ():
-        looked = _look(loans, row, array, places, used)
-        if looked is None:
+    for row in rows if max_rows > 0 and stop > 0 else ():
+        values = _plain_values(buffers, row, array, targets, used)
+        if values is None:
             return count, size, tuple(used), (row,)
-        for number, (loan, value) in enumerate(zip(loans, looked, strict=True)):
-            places[number][used[number] : used[number] + len(value)] = value
+        for number, (buffer, value) in enumerate(zip(buffers, values, strict=True)):
+            targets[number][used[number] : used[number] + len(value)] = value
             used[number] += len(value)
             size += len(value)
-            if loan.ends is not None:
-                loan.ends[count] = used[number] // loan.width
+            if buffer.ends is not None:
+                buffer.ends[count] = used[number] // buffer.width
                 size += 8
         count += 1
-        if count >= most or size >= stop:
+        if count >= max_rows or size >= stop:
             break
     else:
-        if most > 0 and stop > 0:
+        if max_rows > 0 and stop > 0:
             return count, size, tuple(used), None
     return count, size, tuple(used), ()
 
 
-def _bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
+def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return values.reshape(-1).view(np.uint8)
 
 
-def _check(loan: Loan, place: NDArray[np.uint8], most: int) -> None:
-    if loan.kind not in tuple(Kind) or loan.width < 1:
+def _check_buffer(buffer: FieldBuffer, target: NDArray[np.uint8], max_rows: int) -> None:
+    if buffer.kind not in tuple(FieldKind) or buffer.width < 1:
         raise ValueError("pack: no such field")
-    ended = loan.kind not in (Kind.FIXED, Kind.NUMBER)
-    if not 0 <= loan.used <= len(place) or ended != (loan.ends is not None):
+    has_ends = buffer.kind not in (FieldKind.FIXED, FieldKind.NUMBER)
+    if not 0 <= buffer.used <= len(target) or has_ends != (buffer.ends is not None):
         raise ValueError("pack: a buffer is too short")
-    if loan.ends is not None and len(loan.ends) < most:
+    if buffer.ends is not None and len(buffer.ends) < max_rows:
         raise ValueError("pack: a buffer is too short")
 
 
-def _look(
-    loans: tuple[Loan, ...],
+def _plain_values(
+    buffers: tuple[FieldBuffer, ...],
     row: Any,
     array: type[Any],
-    places: list[NDArray[np.uint8]],
+    targets: list[NDArray[np.uint8]],
     used: list[int],
 ) -> list[NDArray[np.uint8]] | None:
     """Give the bytes of a row's values where it is plain and there is room."""
-    if type(row) is not dict or len(row) != len(loans):
+    if type(row) is not dict or len(row) != len(buffers):
         return None
-    found = []
-    for loan, place, taken in zip(loans, places, used, strict=True):
-        if loan.name not in row:
+    values = []
+    for buffer, target, used_bytes in zip(buffers, targets, used, strict=True):
+        if buffer.name not in row:
             return None
-        value = _value(loan, row[loan.name], array)
-        if value is None or len(value) > len(place) - taken:
+        value = _value_bytes(buffer, row[buffer.name], array)
+        if value is None or len(value) > len(target) - used_bytes:
             return None
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
-def _value(loan: Loan, value: Any, array: type[Any]) -> NDArray[np.uint8] | None:
+def _value_bytes(buffer: FieldBuffer, value: Any, array: type[Any]) -> NDArray[np.uint8] | None:
     """Give the bytes of a plain value."""
-    if loan.kind in (Kind.RAGGED, Kind.FIXED):
-        return _array(loan, value) if type(value) is array else None
-    if loan.kind != Kind.NUMBER:
-        return _text(loan.kind, value)
-    if type(value) not in (loan.type, loan.dtype):
+    if buffer.kind in (FieldKind.RAGGED, FieldKind.FIXED):
+        return _array_bytes(buffer, value) if type(value) is array else None
+    if buffer.kind != FieldKind.NUMBER:
+        return _text_bytes(buffer.kind, value)
+    if type(value) not in (buffer.type, buffer.dtype):
         return None
     try:
-        return np.asarray(value, dtype=loan.dtype).reshape(1).view(np.uint8)
+        return np.asarray(value, dtype=buffer.dtype).reshape(1).view(np.uint8)
     except OverflowError:  # said elsewhere
         return None
 
 
-def _array(loan: Loan, value: NDArray[Any]) -> NDArray[np.uint8] | None:
-    more = loan.kind == Kind.RAGGED
-    shape = value.shape[more:]
-    if value.dtype != loan.dtype or value.ndim != more + len(loan.shape) or shape != loan.shape:
+def _array_bytes(buffer: FieldBuffer, value: NDArray[Any]) -> NDArray[np.uint8] | None:
+    extra_dims = buffer.kind == FieldKind.RAGGED
+    shape = value.shape[extra_dims:]
+    if (
+        value.dtype != buffer.dtype
+        or value.ndim != extra_dims + len(buffer.shape)
+        or shape != buffer.shape
+    ):
         return None
-    return _bytes(value) if value.flags.c_contiguous else None
+    return _as_bytes(value) if value.flags.c_contiguous else None
 
 
-def _text(kind: Kind, value: Any) -> NDArray[np.uint8] | None:
-    if type(value) is not (bytes if kind == Kind.BYTES else str):
+def _text_bytes(kind: FieldKind, value: Any) -> NDArray[np.uint8] | None:
+    if type(value) is not (bytes if kind == FieldKind.BYTES else str):
         return None
     try:
         content: bytes = value.encode() if isinstance(value, str) else value
     except UnicodeEncodeError:  # said elsewhere
         return None
-    if kind == Kind.KEY and (len(content) > MOST_KEY or b"\0" in content):
+    if kind == FieldKind.KEY and (len(content) > MAX_KEY_BYTES or b"\0" in content):
         return None
     return np.frombuffer(content, dtype=np.uint8)

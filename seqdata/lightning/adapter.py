@@ -22,7 +22,7 @@ from seqdata.errors import ResumeError
 from seqdata.world import World
 
 Tracker = dict[str, int]
-"""``ready``, ``started``, ``processed`` and ``completed`` of one Lightning counter."""
+"""``ready``, ``start_ticks``, ``processed`` and ``completed`` of one Lightning counter."""
 
 TRACKER_KEYS = ("ready", "started", "processed", "completed")
 _SETTINGS = (
@@ -46,20 +46,20 @@ class Counters:
         ready: Steps of this epoch whose batch was fetched.
         processed: Steps of this epoch that were trained.
         total: Steps that were trained since training began, over all epochs and resumes.
-        last: Whether Lightning calls the latest batch the epoch's last.
+        is_last: Whether Lightning calls the latest batch the epoch's last.
         steps: Steps of an epoch that are trained (``limit_train_batches`` included).
     """
 
     ready: int
     processed: int
     total: int
-    last: bool
+    is_last: bool
     steps: float
 
     @property
-    def ended(self) -> bool:
+    def is_epoch_ended(self) -> bool:
         """Whether the epoch is over by Lightning's count, which is not the loader's."""
-        return self.processed == self.ready and (self.last or self.ready >= self.steps)
+        return self.processed == self.ready and (self.is_last or self.ready >= self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,81 +71,88 @@ class LoopStates:
     validation: dict[str, Any]
 
 
-def counters_of(trainer: Trainer) -> Counters:
+def read_counters(trainer: Trainer) -> Counters:
     """Read the Trainer's counters."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     return Counters(
         ready=progress.current.ready,
         processed=progress.current.processed,  # type: ignore[attr-defined]
         total=progress.total.processed,  # type: ignore[attr-defined]
-        last=progress.is_last_batch,
+        is_last=progress.is_last_batch,
         steps=trainer.num_training_batches,
     )
 
 
-def playing(trainer: Trainer) -> Sequence[object]:
+def get_active_iterators(trainer: Trainer) -> Sequence[object]:
     """Give the iterators that the loop that runs draws its batches from."""
     loop = trainer._active_loop
     combined = None if loop is None else loop._combined_loader
-    running = None if combined is None else combined._iterator
-    return () if running is None else running.iterators
+    iterator = None if combined is None else combined._iterator
+    return () if iterator is None else iterator.iterators
 
 
-def draws(trainer: Trainer, iterator: object) -> bool:
+def is_drawn_from(trainer: Trainer, iterator: object) -> bool:
     """Tell whether the loop that runs draws its batches from this very iterator."""
-    return any(one is iterator for one in playing(trainer))
+    return any(active is iterator for active in get_active_iterators(trainer))
 
 
-def trains_on(trainer: Trainer, iterator: object) -> bool:
+def is_trained_from(trainer: Trainer, iterator: object) -> bool:
     """Tell whether what is trained is drawn from this very iterator."""
-    return trainer.training and draws(trainer, iterator)
+    return trainer.training and is_drawn_from(trainer, iterator)
 
 
 def attach(trainer: Trainer | None, callback: Callback, *, first: bool = False) -> None:
     """Make the Trainer call ``callback``, once, from now on: after all others, or before them."""
-    if trainer is not None and callback not in callbacks_of(trainer):
-        callbacks_of(trainer).insert(0 if first else len(callbacks_of(trainer)), callback)
+    if trainer is not None and callback not in get_callbacks(trainer):
+        get_callbacks(trainer).insert(0 if first else len(get_callbacks(trainer)), callback)
 
 
 def detach(trainer: Trainer | None, callback: Callback) -> None:
     """Make the Trainer call ``callback`` no more."""
     if trainer is not None:
-        callbacks_of(trainer)[:] = [one for one in callbacks_of(trainer) if one is not callback]
+        get_callbacks(trainer)[:] = [
+            attached for attached in get_callbacks(trainer) if attached is not callback
+        ]
 
 
-def callbacks_of(trainer: Trainer) -> list[Callback]:
+def get_callbacks(trainer: Trainer) -> list[Callback]:
     """Give the Trainer's own list of callbacks."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return callbacks
 
 
-def end(trainer: Trainer, exception: BaseException, *, behind: Callback) -> list[Exception]:
-    """Do what Lightning does about an exception once it has told the callback ``behind``.
+def end_run(trainer: Trainer, exception: BaseException, *, after: Callback) -> list[Exception]:
+    """Do what Lightning does about an exception once it has told the callback ``after``.
 
     So that this callback may raise another one in its place. Each is told, whatever others raise.
 
     Returns:
         What they raised: a callback that saves may ask for ranks that are gone.
     """
-    callbacks = callbacks_of(trainer)
-    later = callbacks[callbacks.index(behind) + 1 :]
-    told: list[Callable[[], object]] = [
-        partial(one.on_exception, trainer, trainer.lightning_module, exception) for one in later
+    callbacks = get_callbacks(trainer)
+    later_callbacks = callbacks[callbacks.index(after) + 1 :]
+    notifications: list[Callable[[], object]] = [
+        partial(receiver.on_exception, trainer, trainer.lightning_module, exception)
+        for receiver in later_callbacks
     ]
     data = trainer.datamodule  # type: ignore[attr-defined]
-    told += [partial(one.on_exception, exception) for one in (data, trainer.strategy) if one]
-    told += [partial(logger.finalize, "failed") for logger in trainer.loggers]
-    raised = []
-    for tell in (*told, trainer._teardown):
+    notifications += [
+        partial(receiver.on_exception, exception)
+        for receiver in (data, trainer.strategy)
+        if receiver
+    ]
+    notifications += [partial(logger.finalize, "failed") for logger in trainer.loggers]
+    errors = []
+    for notify in (*notifications, trainer._teardown):
         try:
-            tell()
+            notify()
         except Exception as other:  # anybody's code
-            raised.append(other)
+            errors.append(other)
     trainer.state.stage = None
-    return raised
+    return errors
 
 
-def overfits(trainer: Trainer | None) -> bool:
+def is_overfitting(trainer: Trainer | None) -> bool:
     """Tell whether the Trainer was asked to overfit a few batches."""
     return trainer is not None and trainer.overfit_batches > 0  # type: ignore[attr-defined]
 
@@ -155,11 +162,11 @@ def is_fitting(trainer: Trainer | None) -> bool:
     return trainer is not None and trainer.state.fn == TrainerFn.FITTING
 
 
-def cuts_validation(trainer: Trainer) -> bool:
+def is_cutting_validation(trainer: Trainer) -> bool:
     """Tell whether a validation of the fit has begun and is not over."""
     progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
-    over = progress.is_last_batch and progress.current.completed == progress.current.ready
-    return trainer.validating and is_fitting(trainer) and not over
+    is_over = progress.is_last_batch and progress.current.completed == progress.current.ready
+    return trainer.validating and is_fitting(trainer) and not is_over
 
 
 def is_resuming(trainer: Trainer) -> bool:
@@ -167,12 +174,16 @@ def is_resuming(trainer: Trainer) -> bool:
     return trainer.fit_loop.is_resuming
 
 
-def world_of(trainer: Trainer | None) -> World:
+def get_world(trainer: Trainer | None) -> World:
     """Give rank and size along the data-parallel dimension, which need not be the global rank."""
     if trainer is None:
         return World.current()
-    given = trainer.distributed_sampler_kwargs
-    return World(0, 1) if given is None else World(int(given["rank"]), int(given["num_replicas"]))
+    sampler_kwargs = trainer.distributed_sampler_kwargs
+    return (
+        World(0, 1)
+        if sampler_kwargs is None
+        else World(int(sampler_kwargs["rank"]), int(sampler_kwargs["num_replicas"]))
+    )
 
 
 def is_on_cuda(trainer: Trainer | None) -> bool:
@@ -180,7 +191,7 @@ def is_on_cuda(trainer: Trainer | None) -> bool:
     return trainer is not None and trainer.strategy.root_device.type == "cuda"
 
 
-def log_folder(trainer: Trainer | None) -> Path | None:
+def get_log_folder(trainer: Trainer | None) -> Path | None:
     """Give the folder that a run logs into, the same on every rank; all must ask together.
 
     None where there is none on this machine.
@@ -189,46 +200,46 @@ def log_folder(trainer: Trainer | None) -> Path | None:
     return None if folder is None or "://" in str(folder) else Path(folder)
 
 
-def run_folder(trainer: Trainer) -> Path | None:
+def get_run_folder(trainer: Trainer) -> Path | None:
     """Return the folder that a run was given; None: it was given none. All ranks must ask together.
 
     Where nobody gives one, Lightning says the working folder: by its whole path, or as the ``.`` of
     a logger that keeps nothing in files.
     """
-    folder, working = log_folder(trainer), Path.cwd()
+    folder, working = get_log_folder(trainer), Path.cwd()
     if folder is None or folder == working or (trainer.loggers and folder.resolve() == working):
         return None
     return folder
 
 
-def draws_by_hand(trainer: Trainer) -> bool:
+def has_dataloader_iter(trainer: Trainer) -> bool:
     """Return whether the training step draws its batches itself (``dataloader_iter``)."""
     step = getattr(trainer.lightning_module, "training_step", None)
     return callable(step) and "dataloader_iter" in inspect.signature(step).parameters
 
 
-def settings_of(trainer: Trainer) -> dict[str, Any]:
+def get_settings(trainer: Trainer) -> dict[str, Any]:
     """Give the settings that decide which batches are trained and what becomes of them."""
-    launched = {
+    launch_settings = {
         "strategy": type(trainer.strategy).__name__,
         "accelerator": type(trainer.accelerator).__name__,
         "processes": trainer.world_size,
         "nodes": trainer.num_nodes,
     }
     settings = {name: getattr(trainer, name, None) for name in _SETTINGS}
-    seconds = validates_by_clock(trainer)
+    seconds = get_validation_seconds(trainer)
     if seconds is not None:
         settings["val_check_interval"] = f"{seconds:g} seconds"
-    return {**launched, **settings}
+    return {**launch_settings, **settings}
 
 
 def is_in_step(trainer: Trainer) -> bool:
     """Tell whether a training step has its batch and is not done: no validation, no fetching."""
-    counters = counters_of(trainer)
+    counters = read_counters(trainer)
     return trainer.training and counters.ready > counters.processed
 
 
-def stage_of(trainer: Trainer) -> str:
+def get_stage(trainer: Trainer) -> str:
     """Say what runs: training, validation (the sanity check, too), test or prediction."""
     stage = trainer.state.stage
     return _STAGES[RunningStage.TRAINING if stage is None else stage]
@@ -242,30 +253,30 @@ def is_in_evaluation(trainer: Trainer) -> bool:
     return bool(loop.batch_progress.current.completed < sum(loop.max_batches))
 
 
-def asks_every_epoch(trainer: Trainer) -> bool:
+def is_reloading_every_epoch(trainer: Trainer) -> bool:
     """Tell whether every epoch asks for its loader anew, and for its length."""
-    every: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
-    return every == 1 or trainer.max_epochs == 1
+    interval: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+    return interval == 1 or trainer.max_epochs == 1
 
 
-def trained_steps(trainer: Trainer, steps: int) -> int:
+def count_trained_steps(trainer: Trainer, steps: int) -> int:
     """Give how many of an epoch's ``steps`` the Trainer will train, before it has counted them."""
     limit = trainer.limit_train_batches
     return min(steps, limit) if isinstance(limit, int) else int(steps * limit)
 
 
-def divides_loss(trainer: Trainer) -> bool:
+def has_automatic_optimization(trainer: Trainer) -> bool:
     """Tell whether Lightning divides each loss by the steps of an update: not by hand."""
     return trainer.lightning_module.automatic_optimization
 
 
-def validates_every(trainer: Trainer) -> int | None:
+def get_validation_steps(trainer: Trainer) -> int | None:
     """Give the steps between two validations of an epoch; None: not counted in steps."""
-    every = trainer.val_check_batch
-    return every if isinstance(every, int) and trainer.enable_validation else None
+    interval = trainer.val_check_batch
+    return interval if isinstance(interval, int) and trainer.enable_validation else None
 
 
-def validates_by_clock(trainer: Trainer) -> float | None:
+def get_validation_seconds(trainer: Trainer) -> float | None:
     """Return the seconds between two validations; None: they do not go by the clock.
 
     Such a Trainer has no ``val_check_interval``.
@@ -274,7 +285,7 @@ def validates_by_clock(trainer: Trainer) -> float | None:
     return seconds if trainer.enable_validation else None
 
 
-def tell_batch_size(trainer: Trainer, batch: Any) -> None:
+def set_batch_size(trainer: Trainer, batch: Any) -> None:
     """Tell Lightning how many rows a batch of ours has, for means that are logged.
 
     It would look for tensors in what a batch gives when it is iterated: names.
@@ -283,10 +294,10 @@ def tell_batch_size(trainer: Trainer, batch: Any) -> None:
         trainer._results.batch_size = len(batch)
 
 
-def writes_logs(trainer: Trainer) -> bool:
+def is_logging_step(trainer: Trainer) -> bool:
     """Tell whether Lightning hands to the loggers what is logged at the end of this step."""
-    gathers = divides_loss(trainer) and trainer.fit_loop._should_accumulate()
-    return trainer._logger_connector.should_update_logs and not gathers
+    is_accumulating = has_automatic_optimization(trainer) and trainer.fit_loop._should_accumulate()
+    return trainer._logger_connector.should_update_logs and not is_accumulating
 
 
 def log_now(trainer: Trainer, metrics: dict[str, float]) -> None:
@@ -303,7 +314,7 @@ def take_back_failed_step(trainer: Trainer) -> None:
     interval is counted over epochs.
     """
     total = trainer.fit_loop.epoch_loop.batch_progress.total
-    total.ready = total.started = total.processed  # type: ignore[attr-defined]
+    total.ready = total.start_ticks = total.processed  # type: ignore[attr-defined]
 
 
 def align_logged_steps(trainer: Trainer) -> None:

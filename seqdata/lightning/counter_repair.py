@@ -20,93 +20,100 @@ from seqdata.lightning.adapter import (
     TRACKER_KEYS,
     LoopStates,
     Tracker,
-    cuts_validation,
+    is_cutting_validation,
     loop_states,
     take_back_failed_step,
 )
-from seqdata.runs.run_state import Place
+from seqdata.runs.run_state import RunPosition
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class ResumePoint:
     """Where a loaded state goes on.
 
     Attributes:
-        place: Epoch and position.
+        run_position: Epoch and position.
         step: Step of this world at that position.
-        shifted: Whether the steps of the run that saved it are counted differently from ours.
-        steps: Steps of this world that an epoch trains.
-        saved: Step at which the counters of the checkpoint must stand; None: that is not known.
+        is_shifted: Whether the steps of the run that saved it are counted differently from ours.
+        epoch_steps: Steps of this world that an epoch trains.
+        saved_step: Step at which the counters of the checkpoint must stand; None: that is not
+            known.
     """
 
-    place: Place
+    run_position: RunPosition
     step: int
-    shifted: bool
-    steps: int
-    saved: int | None = None
+    is_shifted: bool
+    epoch_steps: int
+    saved_step: int | None = None
 
 
 class CounterRepair(Callback):
     """Repairs the counters of the checkpoint that a fit goes on from.
 
     Args:
-        resume: Gives what the DataModule loaded; None: nothing.
-        started: Called once the loops and loaders stand, before the first batch.
+        get_resume_point: Gives what the DataModule loaded; None: nothing.
+        on_started: Called once the loops and loaders stand, before the first batch.
     """
 
-    def __init__(self, resume: Callable[[], Resume | None], started: Callable[[], None]) -> None:
-        self._resume = resume
-        self._started = started
+    def __init__(
+        self, get_resume_point: Callable[[], ResumePoint | None], on_started: Callable[[], None]
+    ) -> None:
+        self._get_resume_point = get_resume_point
+        self._on_started = on_started
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Change the counters in ``checkpoint``; called before the loops are restored."""
         del trainer, pl_module
-        resume = self._resume()
-        if resume is not None:
-            repair(loop_states(checkpoint), resume)
+        resume_point = self._get_resume_point()
+        if resume_point is not None:
+            repair_counters(loop_states(checkpoint), resume_point)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Mark a validation that is cut off here, so that whoever goes on runs it."""
         del pl_module
-        if cuts_validation(trainer):
+        if is_cutting_validation(trainer):
             reopen_validation(loop_states(checkpoint))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take back a step that failed, and tell the DataModule that training begins."""
         del pl_module
         take_back_failed_step(trainer)
-        self._started()
+        self._on_started()
 
 
-def repair(states: LoopStates, resume: Resume) -> None:
+def repair_counters(states: LoopStates, resume_point: ResumePoint) -> None:
     """Make a checkpoint's counters tell the place where the data goes on.
 
     Raises:
         ResumeError: If they are of another place than the data.
     """
-    done = states.batches["current"]["processed"]
-    ended = resume.saved == 0 and states.batches["is_last_batch"]
-    if resume.saved is not None and done != resume.saved and not ended:
-        raise of_two_runs(done, resume.saved)
-    only_validation = _lacks_only_validation(states)
+    processed = states.batches["current"]["processed"]
+    has_ended = resume_point.saved_step == 0 and states.batches["is_last_batch"]
+    if (
+        resume_point.saved_step is not None
+        and processed != resume_point.saved_step
+        and not has_ended
+    ):
+        raise make_two_runs_error(processed, resume_point.saved_step)
+    lacks_only_validation = _lacks_only_validation(states)
     align_totals(states)
-    states.validation["current"] = _tracker(0)  # one that was cut off is run again as a whole
-    if resume.place.position == 0:
-        if only_validation:
-            states.batches["current"] = _tracker(resume.steps)
+    states.validation["current"] = _make_tracker(0)  # one that was cut off is run again as a whole
+    if resume_point.run_position.position == 0:
+        if lacks_only_validation:
+            states.batches["current"] = _make_tracker(resume_point.epoch_steps)
         elif states.batches["current"]["processed"] > 0:
             finish_epoch(states)
         return
-    if resume.shifted:
-        shift_steps(states, resume.step)
-    open_epoch(states, resume.place.epoch)
+    if resume_point.is_shifted:
+        shift_steps(states, resume_point.step)
+    open_epoch(states, resume_point.run_position.epoch)
 
 
-def of_two_runs(trainer: int, data: int) -> ResumeError:
+def make_two_runs_error(trainer: int, data: int) -> ResumeError:
     """Return the error about a Trainer and data that stand at different steps."""
     return ResumeError(
         f"resume: the Trainer stands at step {trainer}, the data at step {data}, must be the same; "
@@ -121,8 +128,12 @@ def reopen_validation(states: LoopStates) -> None:
     It would do so by itself where a step failed, but not where a batch could not be had.
     """
     total: Tracker = states.validation["total"]
-    done = total["completed"]
-    states.validation["total"] = {**_tracker(done), "ready": done + 1, "started": done + 1}
+    completed = total["completed"]
+    states.validation["total"] = {
+        **_make_tracker(completed),
+        "ready": completed + 1,
+        "started": completed + 1,
+    }
 
 
 def align_totals(states: LoopStates) -> None:
@@ -144,9 +155,9 @@ def finish_epoch(states: LoopStates) -> None:
     epoch was being prepared, that one is ready but has not started.
     """
     for kind, tracker in states.epochs.items():
-        states.epochs[kind] = _tracker(tracker["started"])
-    states.batches["total"] = _tracker(states.batches["total"]["ready"])
-    states.batches["current"] = _tracker(0)
+        states.epochs[kind] = _make_tracker(tracker["started"])
+    states.batches["total"] = _make_tracker(states.batches["total"]["ready"])
+    states.batches["current"] = _make_tracker(0)
     states.batches["is_last_batch"] = False
 
 
@@ -157,9 +168,9 @@ def shift_steps(states: LoopStates, step: int) -> None:
     checkpoint was saved. The totals stay: they are steps that were really trained.
     """
     current: Tracker = states.batches["current"]
-    by = step - current["processed"]
+    difference = step - current["processed"]
     for key in TRACKER_KEYS:
-        current[key] += by
+        current[key] += difference
     states.batches["is_last_batch"] = False
 
 
@@ -170,21 +181,21 @@ def open_epoch(states: LoopStates, epoch: int) -> None:
     resumed without these repairs may never have opened it.
     """
     current = states.epochs["current"]
-    unopened = current["started"] == current["completed"] <= epoch
+    is_unopened = current["started"] == current["completed"] <= epoch
     for kind, tracker in states.epochs.items():
-        started = tracker["started"] + unopened
-        states.epochs[kind] = {**_tracker(started - 1), "ready": started, "started": started}
+        started = tracker["started"] + is_unopened
+        states.epochs[kind] = {**_make_tracker(started - 1), "ready": started, "started": started}
 
 
 def _lacks_only_validation(states: LoopStates) -> bool:
     """Tell whether all of an epoch is done but a validation that was cut off."""
     batches: Tracker = states.batches["current"]
-    trained = states.batches["is_last_batch"] and batches["ready"] == batches["completed"]
-    now: Tracker = states.validation["current"]
-    validated = states.validation["is_last_batch"] and now["ready"] == now["completed"]
+    is_trained = states.batches["is_last_batch"] and batches["ready"] == batches["completed"]
+    current: Tracker = states.validation["current"]
+    is_validated = states.validation["is_last_batch"] and current["ready"] == current["completed"]
     total: Tracker = states.validation["total"]
-    return trained and not validated and total["ready"] > total["completed"]
+    return is_trained and not is_validated and total["ready"] > total["completed"]
 
 
-def _tracker(count: int) -> Tracker:
+def _make_tracker(count: int) -> Tracker:
     return dict.fromkeys(TRACKER_KEYS, count)

@@ -3,7 +3,7 @@
 A loader that counts what it hands out is wrong whenever a batch is fetched ahead, fails, or ends an
 epoch early. So nothing is counted here: the Trainer's own count of trained steps is compared with
 what it was when this epoch's iteration began. Place in the flow: ``TrainRun`` holds one. Reads:
-``Counters``. Makes: a ``Place``.
+``Counters``. Makes: a ``RunPosition``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from seqdata.lightning.adapter import Counters
-from seqdata.runs.run_state import Place
+from seqdata.runs.run_state import RunPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +21,30 @@ class Cursor:
 
     Attributes:
         start: Where the latest iteration began; before the first one, what was loaded.
-        trained: Steps the Trainer had trained in all when that iteration began; None: none began.
+        trained_before: Steps the Trainer had trained in all when that iteration began; None: none
+            began.
         batches: Batches of the plan.
         stride: Batches of the plan that one step of all ranks trains.
     """
 
-    start: Place = Place()  # noqa: RUF009 (a frozen value)
-    trained: int | None = None
+    start: RunPosition = RunPosition()  # noqa: RUF009 (a frozen value)
+    trained_before: int | None = None
     batches: int = 0
     stride: int = 1
 
-    def here(self, counters: Counters) -> Place:
+    def get_run_position(self, counters: Counters) -> RunPosition:
         """Give the place of the batch that is trained next."""
-        done = self._done(counters)
-        if not done:
+        trained_steps = self._count_trained(counters)
+        if not trained_steps:
             return self.start
-        if counters.ended or not counters.processed:  # none: the Trainer has opened the next epoch
+        if (
+            counters.is_epoch_ended or not counters.processed
+        ):  # none: the Trainer has opened the next epoch
             return self.start.next_epoch
-        position = self.start.position + done * self.stride
-        return Place(self.start.epoch, min(self.batches, position))
+        position = self.start.position + trained_steps * self.stride
+        return RunPosition(self.start.epoch, min(self.batches, position))
 
-    def begun(self, counters: Counters, *, stride: int, batches: int = 0) -> Self:
+    def begin_iteration(self, counters: Counters, *, stride: int, batches: int = 0) -> Self:
         """Give the cursor of an iteration that begins now.
 
         Where the iteration before it trained something, its epoch has ended or is abandoned, and
@@ -52,8 +55,8 @@ class Cursor:
             batches: Batches of the plan.
             stride: Batches that one step of all ranks trains: the world size, or 1 for lanes.
         """
-        start = self.start.next_epoch if self._done(counters) else self.start
+        start = self.start.next_epoch if self._count_trained(counters) else self.start
         return type(self)(start, counters.total, batches, stride)
 
-    def _done(self, counters: Counters) -> int:
-        return 0 if self.trained is None else counters.total - self.trained
+    def _count_trained(self, counters: Counters) -> int:
+        return 0 if self.trained_before is None else counters.total - self.trained_before

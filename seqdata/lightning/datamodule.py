@@ -18,37 +18,37 @@ from seqdata.arguments import check_arguments
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, SeqDataError
 from seqdata.lightning import accumulation, adapter, lane_checkpoint
-from seqdata.lightning.error_context import explain_evaluation
-from seqdata.lightning.policy_names import PolicyName, register
+from seqdata.lightning.error_context import add_evaluation_context
+from seqdata.lightning.policy_names import PolicyName, register_policy_names
 from seqdata.lightning.ranks import environment
 from seqdata.lightning.ranks.collect import agree
-from seqdata.lightning.ranks.coordinator import PartNotice, Together
+from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
 from seqdata.lightning.train_run import TrainRun
 from seqdata.lightning.trainer_loader import (
-    Drawn,
-    EpochAfterEpoch,
-    Iteration,
+    EpochCounter,
+    LoaderIterator,
+    TaggedBatch,
     TrainerLoader,
-    first_epoch,
+    start_first_epoch,
 )
-from seqdata.loading.engine import Player
+from seqdata.loading.engine import EpochEngine
 from seqdata.loading.error_log import MAX_ERRORS
-from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError
+from seqdata.loading.options import DEFAULT_PREFETCH, DEFAULT_STALL_TIMEOUT, OnError
 from seqdata.loading.value_options import DTypes
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.resolve import CollatorLike
-from seqdata.runs.data_sources import Circumstances, Stock
-from seqdata.runs.locate_batch import Course, Wanted, locate, made_again
-from seqdata.runs.options import DataOptions, Kind, Location, Locations, OnChanged
+from seqdata.runs.data_sources import DataSources, RunContext
+from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, locate_batch, remake_batch
+from seqdata.runs.options import DataKind, DataOptions, Location, Locations, OnChanged
 from seqdata.runs.run_file import RunFile
 from seqdata.runs.run_record import RunRecord, installed_versions
 from seqdata.runs.run_state import RunState
 from seqdata.sharing import Tail
 from seqdata.world import World
 
-register()
-_KINDS: dict[str, tuple[Kind, ...]] = {
+register_policy_names()
+_KINDS_BY_STAGE: dict[str, tuple[DataKind, ...]] = {
     "fit": ("train", "val"),
     "validate": ("val",),
     "test": ("test",),
@@ -131,21 +131,21 @@ class SequenceDataModule(LightningDataModule):
         on_changed: OnChanged = "error",
         seed: int | None = None,
         num_workers: int = 0,
-        prefetch: int = PREFETCH,
+        prefetch: int = DEFAULT_PREFETCH,
         start_method: str | None = None,
-        stall_timeout: float = STALL_TIMEOUT,
+        stall_timeout: float = DEFAULT_STALL_TIMEOUT,
         pin_memory: bool | None = None,
     ) -> None:
-        given = dict(locals())
+        arguments = dict(locals())
         super().__init__()
         self._options = DataOptions.of(
-            given, batching=Bucketed(32) if batching is None else batching
+            arguments, batching=Bucketed(32) if batching is None else batching
         )
-        self._record = RunRecord()
-        self._stock = Stock(self._options, self._record.command)
-        self._run: TrainRun | None = None
-        self._together = Together()
-        self._notice = PartNotice(self._together.part)
+        self._run_record = RunRecord()
+        self._sources = DataSources(self._options, self._run_record.make_command)
+        self._train_run: TrainRun | None = None
+        self._coordinator = RankCoordinator()
+        self._notifier = ExceptionNotifier(self._coordinator.leave_by_exception)
         if val is None and type(self).val_dataloader is SequenceDataModule.val_dataloader:
             # Lightning validates wherever this method is not its own
             absent: Any = functools.partial(LightningDataModule.val_dataloader, cast(Any, None))
@@ -153,20 +153,25 @@ class SequenceDataModule(LightningDataModule):
 
     def __str__(self) -> str:
         """Say what data there is, opening none; Lightning would play an epoch of each loader."""
-        given = [kind for kind in get_args(Kind) if self._options.locations(kind)]
-        return f"SequenceDataModule({', '.join(given)}; {self._options.batching})"
+        kinds = [kind for kind in get_args(DataKind) if self._options.get_locations(kind)]
+        return f"SequenceDataModule({', '.join(kinds)}; {self._options.batching})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process or copy begins with: no run, no threads, the same data."""
-        new = Together()
-        return {**self.__dict__, "_run": None, "_together": new, "_notice": PartNotice(new.part)}
+        coordinator = RankCoordinator()
+        return {
+            **self.__dict__,
+            "_train_run": None,
+            "_coordinator": coordinator,
+            "_notifier": ExceptionNotifier(coordinator.leave_by_exception),
+        }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy that belongs to no Trainer."""
-        made = type(self).__new__(type(self))
-        memo[id(self)] = made
-        made.__dict__.update(copy.deepcopy({**self.__getstate__(), "trainer": None}, memo))
-        return made
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy({**self.__getstate__(), "trainer": None}, memo))
+        return copied
 
     def setup(self, stage: str) -> None:
         """Open the stage's data, the same on every rank; called again it changes nothing.
@@ -179,13 +184,13 @@ class SequenceDataModule(LightningDataModule):
             facts = self._prepare(stage)
         except SeqDataError as failure:
             error = failure
-        world = adapter.world_of(self.trainer)
+        world = adapter.get_world(self.trainer)
         if world.size == 1:
             agree(world, facts, error)
         else:
             device = None if self.trainer is None else self.trainer.strategy.root_device
-            noted = environment.settings(device)
-            agree(world, {**environment.versions(), **facts}, error, noted=noted)
+            noted = environment.get_environment(device)
+            agree(world, {**environment.get_versions(), **facts}, error, advisory=noted)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a fit was saved; outside a fit nothing is kept.
@@ -193,20 +198,24 @@ class SequenceDataModule(LightningDataModule):
         Raises:
             ResumeError: If the state does not fit, with the reason.
         """
-        if self._run is not None and adapter.is_fitting(self.trainer):
-            self._run.load(RunState.of_dict(state_dict))
-            lane_checkpoint.restore(self._run.trainer, self._run.here(), state_dict)
+        if self._train_run is not None and adapter.is_fitting(self.trainer):
+            self._train_run.load_state(RunState.from_dict(state_dict))
+            lane_checkpoint.restore_lane_states(
+                self._train_run.trainer, self._train_run.get_run_position(), state_dict
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the plan and what it is made from: equal on all ranks, 1 kB of JSON.
 
         With the training states of all ``LaneStates``, in mid-epoch: every rank must ask.
         """
-        run = self._run
-        if run is None:
+        train_run = self._train_run
+        if train_run is None:
             return {}
-        lanes = lane_checkpoint.saved(run.trainer, run.here(), self._together)
-        return {**run.state().as_dict(), **lanes}
+        lanes = lane_checkpoint.make_lane_state(
+            train_run.trainer, train_run.get_run_position(), self._coordinator
+        )
+        return {**train_run.make_state().as_dict(), **lanes}
 
     def train_dataloader(self) -> TrainerLoader:
         """Give the training loader.
@@ -214,23 +223,28 @@ class SequenceDataModule(LightningDataModule):
         Raises:
             ConfigError: If there is no training data.
         """
-        players = self._players("train")
-        run = self._run
-        if run is not None:
-            return TrainerLoader(players[0], run.begin, agreed=self._agreed, epoch=run.epoch)
-        return TrainerLoader(players[0], EpochAfterEpoch())
+        engines = self._get_engines("train")
+        train_run = self._train_run
+        if train_run is not None:
+            return TrainerLoader(
+                engines[0],
+                train_run.begin_iteration,
+                lockstep=self._lockstep,
+                epoch=train_run.epoch,
+            )
+        return TrainerLoader(engines[0], EpochCounter())
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
         """Give the validation loaders: one, or a list in the order of the names."""
-        return self._evaluation("val")
+        return self._make_evaluation_loaders("val")
 
     def test_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
         """Give the test loaders: one, or a list in the order of the names."""
-        return self._evaluation("test")
+        return self._make_evaluation_loaders("test")
 
     def predict_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
         """Give the prediction loaders: one, or a list in the order of the names."""
-        return self._evaluation("predict")
+        return self._make_evaluation_loaders("predict")
 
     def stop(self, why: str) -> None:
         """Make every rank raise ``Preempted`` before the same next batch of training or evaluation.
@@ -240,7 +254,7 @@ class SequenceDataModule(LightningDataModule):
         Args:
             why: Comes into the message; say, the signal's name.
         """
-        self._together.stop(why)
+        self._coordinator.stop(why)
 
     def replay(
         self,
@@ -251,7 +265,7 @@ class SequenceDataModule(LightningDataModule):
         rank: int | None = None,
         world: int | None = None,
         from_position: int | None = None,
-        kind: Kind = "train",
+        kind: DataKind = "train",
         name: str | None = None,
     ) -> SequenceBatch:
         """Make one batch of a run again, the same bit by bit; needs no Trainer.
@@ -274,17 +288,17 @@ class SequenceDataModule(LightningDataModule):
             PlanError: If there is no such batch.
             DataError: What went wrong in the run, if it was that.
         """
-        wanted = Wanted(
+        request = ReplayRequest(
             epoch=epoch, batch=batch, step=step, rank=rank, world=world, from_position=from_position
         )
-        course = self._record.course or Course(seed=self._seed())
-        course = course if kind == "train" else course.of_evaluation
-        alone = Circumstances(world=World(), seed=course.seed, frozen=course.frozen)
-        player = self._stock.lone(kind, name, alone)
-        return made_again(player, locate(player, wanted, course))
+        geometry = self._run_record.geometry or FitGeometry(seed=self._get_seed())
+        geometry = geometry if kind == "train" else geometry.for_evaluation
+        context = RunContext(world=World(), seed=geometry.seed, is_frozen=geometry.frozen)
+        engine = self._sources.make_replay_engine(kind, name, context)
+        return remake_batch(engine, locate_batch(engine, request, geometry))
 
     def replay_command(
-        self, *, epoch: int, batch: int, kind: Kind = "train", name: str | None = None
+        self, *, epoch: int, batch: int, kind: DataKind = "train", name: str | None = None
     ) -> str:
         """Give what shows a batch: a command, or a call where no command can.
 
@@ -294,106 +308,126 @@ class SequenceDataModule(LightningDataModule):
             kind: ``train``, ``val``, ``test`` or ``predict``.
             name: Of the data set, where there are several of that kind.
         """
-        return self._record.command(kind, name, epoch, batch)
+        return self._run_record.make_command(kind, name, epoch, batch)
 
     def on_exception(self, exception: BaseException) -> None:
         """End all threads; an exception of a step says which batch it had."""
-        explain_evaluation(self.trainer, exception)
-        if self._run is not None:
-            self._run.explain(exception, functools.partial(self._record.command, "train", None))
-        self._together.part(exception)
-        self._leave()
+        add_evaluation_context(self.trainer, exception)
+        if self._train_run is not None:
+            self._train_run.add_context(
+                exception, functools.partial(self._run_record.make_command, "train", None)
+            )
+        self._coordinator.leave_by_exception(exception)
+        self._shut_down()
 
     def teardown(self, stage: str) -> None:
         """End all threads, and leave the Trainer as it was found."""
-        self._leave()
+        self._shut_down()
         if stage == "fit" and self.trainer is not None and self._options.batches_per_update:
             self.trainer.accumulate_grad_batches = 1
 
     def _prepare(self, stage: str) -> dict[str, str | int]:
-        if stage not in _KINDS:
+        if stage not in _KINDS_BY_STAGE:
             raise ConfigError(
                 f"datamodule: `stage` is {stage!r}, must be 'fit', 'validate', 'test' or 'predict'"
             )
-        circumstances = self._circumstances()
-        adapter.attach(self.trainer, self._notice, first=True)
+        context = self._make_context()
+        adapter.attach(self.trainer, self._notifier, first=True)
         facts: dict[str, str | int] = {}
-        for kind in _KINDS[stage]:
-            for number, player in enumerate(self._stock.keep(kind, circumstances)):
-                described = {**player.describe(), "batches": player.num_batches}
-                facts.update({f"{what} of {kind} {number}": is_ for what, is_ in described.items()})
+        for kind in _KINDS_BY_STAGE[stage]:
+            for number, engine in enumerate(self._sources.prepare_engines(kind, context)):
+                described = {**engine.describe(), "batches": engine.num_batches}
+                facts.update(
+                    {f"{fact} of {kind} {number}": value for fact, value in described.items()}
+                )
         if stage == "fit":
-            self._prepare_fit(circumstances)
+            self._prepare_fit(context)
         return facts
 
-    def _prepare_fit(self, circumstances: Circumstances) -> None:
-        trainer, players = self.trainer, self._players("train")
+    def _prepare_fit(self, context: RunContext) -> None:
+        trainer, engines = self.trainer, self._get_engines("train")
         if trainer is None:
             return
-        run = self._run
-        again = run is not None and run.trainer is trainer and run.player is players[0]
-        if run is None or not again:
-            run = TrainRun(trainer, players[0], circumstances.world, self._options, self._began)
-        wanted = self._options.batches_per_update
-        if wanted is not None:
-            accumulation.set_steps(trainer, wanted, players[0].plan(0).lanes, again=again)
-        self._run = run
-        adapter.attach(trainer, run.callback)
+        train_run = self._train_run
+        is_repeated = (
+            train_run is not None
+            and train_run.trainer is trainer
+            and train_run.engine is engines[0]
+        )
+        if train_run is None or not is_repeated:
+            train_run = TrainRun(
+                trainer, engines[0], context.world, self._options, self._on_fit_begin
+            )
+        batches_per_update = self._options.batches_per_update
+        if batches_per_update is not None:
+            accumulation.set_accumulation(
+                trainer, batches_per_update, engines[0].plan(0).lanes, is_repeated=is_repeated
+            )
+        self._train_run = train_run
+        adapter.attach(trainer, train_run.callback)
 
-    def _began(self, course: Course, plan: str, again: bool) -> None:
+    def _on_fit_begin(self, geometry: FitGeometry, plan: str, is_repeated: bool) -> None:
         """Write the run file; every rank comes here."""
-        trainer = self._run.trainer if self._run is not None else None
+        trainer = self._train_run.trainer if self._train_run is not None else None
         if trainer is None:
             return
         fingerprints: dict[str, list[str]] = {
-            kind: [player.index.fingerprint for player in self._stock.kept(kind)]
-            for kind in _KINDS["fit"]
+            kind: [player.index.fingerprint for player in self._sources.get_engines(kind)]
+            for kind in _KINDS_BY_STAGE["fit"]
         }
-        file = RunFile.of(
-            self._options, course, fingerprints=fingerprints, plan=plan,
-            versions=installed_versions(), trainer=adapter.settings_of(trainer),
+        run_file = RunFile.from_options(
+            self._options, geometry, fingerprints=fingerprints, plan=plan,
+            versions=installed_versions(), trainer=adapter.get_settings(trainer),
         )  # fmt: skip
-        folder = self._record.folder if again else adapter.run_folder(trainer)  # all ranks ask
+        folder = (
+            self._run_record.folder if is_repeated else adapter.get_run_folder(trainer)
+        )  # all ranks ask
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             folder = None
-        self._record.keep(file, folder, writes=trainer.is_global_zero)
+        self._run_record.begin_fit(run_file, folder, is_writer=trainer.is_global_zero)
 
-    def _seed(self) -> int:
+    def _get_seed(self) -> int:
         seed = self._options.seed
         return int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
 
-    def _circumstances(self) -> Circumstances:
-        world, frozen = adapter.world_of(self.trainer), adapter.overfits(self.trainer)
-        folder = adapter.log_folder(self.trainer) if self._options.on_error != "raise" else None
-        cuda, seed = adapter.is_on_cuda(self.trainer), self._seed()
-        return Circumstances(world=world, seed=seed, frozen=frozen, folder=folder, cuda=cuda)
+    def _make_context(self) -> RunContext:
+        world, frozen = adapter.get_world(self.trainer), adapter.is_overfitting(self.trainer)
+        folder = adapter.get_log_folder(self.trainer) if self._options.on_error != "raise" else None
+        cuda, seed = adapter.is_on_cuda(self.trainer), self._get_seed()
+        return RunContext(world=world, seed=seed, is_frozen=frozen, folder=folder, is_on_cuda=cuda)
 
-    def _players(self, kind: Kind) -> list[Player]:
-        players = self._stock.kept(kind) or self._stock.make(kind, self._circumstances())
-        if not players:
+    def _get_engines(self, kind: DataKind) -> list[EpochEngine]:
+        engines = self._sources.get_engines(kind) or self._sources.make_engines(
+            kind, self._make_context()
+        )
+        if not engines:
             raise ConfigError(f"datamodule: `{kind}` is None, must be a location; pass it")
-        return players
+        return engines
 
-    def _evaluation(self, kind: Kind) -> TrainerLoader | list[TrainerLoader]:
+    def _make_evaluation_loaders(self, kind: DataKind) -> TrainerLoader | list[TrainerLoader]:
         loaders = [
-            TrainerLoader(player, first_epoch, name, agreed=self._agreed)
-            for player, name in zip(self._players(kind), self._options.names(kind), strict=True)
+            TrainerLoader(engine, start_first_epoch, name, lockstep=self._lockstep)
+            for engine, name in zip(
+                self._get_engines(kind), self._options.get_names(kind), strict=True
+            )
         ]
         return loaders if self._options.is_named(kind) else loaders[0]
 
-    def _agreed(self, iteration: Iteration, drawn: Iterator[Drawn]) -> Iterator[Drawn]:
+    def _lockstep(
+        self, iteration: LoaderIterator, batches: Iterator[TaggedBatch]
+    ) -> Iterator[TaggedBatch]:
         """Give what a loop of the Trainer draws where all ranks have theirs; others ask nobody."""
         trainer = self.trainer
-        if trainer is None or not adapter.draws(trainer, iteration):
-            return drawn
-        run, counting = self._run, None
-        if run is not None and iteration.loader.player is run.player:
-            counting = run.errors.counting
-        return self._together.agreed(drawn, trainer.world_size, counting)
+        if trainer is None or not adapter.is_drawn_from(trainer, iteration):
+            return batches
+        train_run, counter = self._train_run, None
+        if train_run is not None and iteration.loader.engine is train_run.engine:
+            counter = train_run.errors.counter
+        return self._coordinator.iterate_in_lockstep(batches, trainer.world_size, counter)
 
-    def _leave(self) -> None:
-        self._together.leave()
-        self._stock.shutdown()
-        if self._run is not None:
-            adapter.detach(self._run.trainer, self._run.callback)
-        adapter.detach(self.trainer, self._notice)
+    def _shut_down(self) -> None:
+        self._coordinator.leave()
+        self._sources.shutdown()
+        if self._train_run is not None:
+            adapter.detach(self._train_run.trainer, self._train_run.callback)
+        adapter.detach(self.trainer, self._notifier)

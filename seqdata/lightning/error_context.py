@@ -8,39 +8,47 @@ from __future__ import annotations
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import SEE, step_line
+from seqdata.errors import REPLAY_PREFIX, format_step
 from seqdata.lightning import adapter
-from seqdata.lightning.trainer_loader import Iteration, TrainerLoader
+from seqdata.lightning.trainer_loader import LoaderIterator, TrainerLoader
 
 
-def explain_evaluation(trainer: Trainer | None, exception: BaseException) -> None:
+def add_evaluation_context(trainer: Trainer | None, exception: BaseException) -> None:
     """Say in an exception of a validation, test or prediction step which batch it had."""
-    loader = None if trainer is None else evaluated(trainer)
+    loader = None if trainer is None else find_evaluated_loader(trainer)
     if loader is not None and isinstance(exception, Exception):
-        exception.add_note(f"in {_told(loader)}")
+        exception.add_note(f"in {_describe_batch(loader)}")
 
 
-def evaluated(trainer: Trainer) -> TrainerLoader | None:
+def find_evaluated_loader(trainer: Trainer) -> TrainerLoader | None:
     """Give the loader of ours whose batch an evaluation step has; None: none has one."""
     if not adapter.is_in_evaluation(trainer):
         return None
-    running = [one for one in adapter.playing(trainer) if isinstance(one, Iteration)]
-    return running[0].loader if running and running[0].has_batch else None
+    iterators = [
+        iterator
+        for iterator in adapter.get_active_iterators(trainer)
+        if isinstance(iterator, LoaderIterator)
+    ]
+    return iterators[0].loader if iterators and iterators[0].has_batch else None
 
 
-def shown(loader: TrainerLoader, epoch: int, batch: int) -> str:
+def format_replay_hint(loader: TrainerLoader, epoch: int, batch: int) -> str:
     """Give what shows a batch of a loader, as the end of a message; nothing where nothing does."""
-    see = loader.player.options.see
-    return "" if see is None else f". {SEE}{see(epoch, batch)}"
+    hint = loader.engine.options.replay_hint
+    return "" if hint is None else f". {REPLAY_PREFIX}{hint(epoch, batch)}"
 
 
-def _told(loader: TrainerLoader) -> str:
-    handed, player = loader.handed, loader.player
-    if handed is None:
+def _describe_batch(loader: TrainerLoader) -> str:
+    batch_ref, engine = loader.last_batch, loader.engine
+    if batch_ref is None:
         return "no batch"
-    place, world = handed.begun, player.options.world
-    number = player.share(place.epoch, place.position)[handed.step].number
-    line = step_line(
-        epoch=place.epoch, batch=number, step=handed.step, rank=world.rank, size=world.size
+    run_position, world = batch_ref.begun_at, engine.options.world
+    number = engine.share(run_position.epoch, run_position.position)[batch_ref.step].number
+    line = format_step(
+        epoch=run_position.epoch,
+        batch=number,
+        step=batch_ref.step,
+        rank=world.rank,
+        size=world.size,
     )
-    return f"{line}{shown(loader, place.epoch, number)}"
+    return f"{line}{format_replay_hint(loader, run_position.epoch, number)}"

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from seqdata.lightning.ranks.lockstep import Counting
-from seqdata.lightning.trainer_loader import Drawn, Handed
-from seqdata.loading.engine import Player
-from seqdata.runs.run_state import Place
+from seqdata.lightning.ranks.lockstep import RankCounter
+from seqdata.lightning.trainer_loader import BatchRef, TaggedBatch
+from seqdata.loading.engine import EpochEngine
+from seqdata.runs.run_state import RunPosition
 
-_KEPT = 2  # the batch in hand may be trained or not
+_MAX_POSITIONS = 2  # the batch in hand may be trained or not
 
 
 @dataclass(slots=True, eq=False)
@@ -22,53 +22,59 @@ class ErrorCount:
     """Errors that a run went on from, before each of the latest places.
 
     Attributes:
-        player: Of the training data.
-        ranks: Processes that add up; a data-parallel rank may be several.
+        engine: Of the training data.
+        num_processes: Processes that add up; a data-parallel rank may be several.
     """
 
-    player: Player
-    ranks: int
+    engine: EpochEngine
+    num_processes: int
     _before: int = field(default=0, init=False)
-    _known: list[tuple[Place, int]] = field(default_factory=list, init=False)
+    _recent_counts: list[tuple[RunPosition, int]] = field(default_factory=list, init=False)
 
-    def begin(self, before: int) -> None:
+    def restart(self, before: int) -> None:
         """Count on from a state, or from 0."""
         self._before = before
-        self._known.clear()
-        self.player.options.tally.begin(before)
+        self._recent_counts.clear()
+        self.engine.options.error_log.restart(before)
 
     @property
-    def counting(self) -> Counting[Drawn] | None:
+    def counter(self) -> RankCounter[TaggedBatch] | None:
         """What ranks add up; None: the first error ends the run."""
-        if self.player.options.on_error == "raise":
+        if self.engine.options.on_error == "raise":
             return None
-        return Counting(self._mine, self._told)
+        return RankCounter(self._count_own, self._on_total)
 
-    def at(self, place: Place) -> int:
+    def count_at(self, run_position: RunPosition) -> int:
         """Give the errors in batches before a place that is close to the latest batch."""
-        if self.player.options.world.size == 1:
-            return self._before + self._until(place)
-        wanted = place.epoch, place.position
-        known = [count for at, count in self._known if (at.epoch, at.position) <= wanted]
-        return known[-1] if known else self._before
+        if self.engine.options.world.size == 1:
+            return self._before + self._count_own_before(run_position)
+        position = run_position.epoch, run_position.position
+        counts = [
+            count
+            for counted_at, count in self._recent_counts
+            if (counted_at.epoch, counted_at.position) <= position
+        ]
+        return counts[-1] if counts else self._before
 
-    def _mine(self, drawn: Drawn) -> int:
-        handed = drawn[0]
-        return 0 if handed is None else self._until(self._after(handed))
+    def _count_own(self, tagged: TaggedBatch) -> int:
+        batch_ref = tagged[0]
+        return 0 if batch_ref is None else self._count_own_before(self._position_after(batch_ref))
 
-    def _told(self, drawn: Drawn, total: int) -> None:
-        if drawn[0] is None:
+    def _on_total(self, tagged: TaggedBatch, total: int) -> None:
+        if tagged[0] is None:
             return
-        world, place = self.player.options.world, self._after(drawn[0])
-        every = self._before + total * world.size // self.ranks
-        self.player.options.tally.know(every - self._until(place))
-        self._known = [*self._known, (place, every)][-_KEPT:]
+        world, run_position = self.engine.options.world, self._position_after(tagged[0])
+        count = self._before + total * world.size // self.num_processes
+        self.engine.options.error_log.set_elsewhere(count - self._count_own_before(run_position))
+        self._recent_counts = [*self._recent_counts, (run_position, count)][-_MAX_POSITIONS:]
 
-    def _after(self, handed: Handed) -> Place:
-        begun = handed.begun
-        share = self.player.share(begun.epoch, begun.position)
-        return Place(begun.epoch, share.position(handed.step + 1))
+    def _position_after(self, batch_ref: BatchRef) -> RunPosition:
+        begun_at = batch_ref.begun_at
+        share = self.engine.share(begun_at.epoch, begun_at.position)
+        return RunPosition(begun_at.epoch, share.position(batch_ref.step + 1))
 
-    def _until(self, place: Place) -> int:
-        options = self.player.options
-        return options.tally.until(options.name, place.epoch, place.position)
+    def _count_own_before(self, run_position: RunPosition) -> int:
+        options = self.engine.options
+        return options.error_log.count_before(
+            options.name, run_position.epoch, run_position.position
+        )

@@ -16,90 +16,105 @@ from lightning.pytorch import Trainer
 from torch import nn
 
 from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning
-from seqdata.lightning.ranks.coordinator import Together
+from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.recurrent.lane_states import LaneStates
-from seqdata.runs.run_state import Place
+from seqdata.runs.run_state import RunPosition
 
 KEY = "lanes"
 _TABLE = "train"
 
 
-def lane_states_of(module: nn.Module) -> dict[str, LaneStates]:
+def find_lane_states(module: nn.Module) -> dict[str, LaneStates]:
     """Give every LaneStates of a module and those in it, by the path of the attribute."""
-    found: dict[str, LaneStates] = {}
-    for path, one in module.named_modules():
-        for name, value in vars(one).items():
+    lane_states: dict[str, LaneStates] = {}
+    for path, submodule in module.named_modules():
+        for name, value in vars(submodule).items():
             if isinstance(value, LaneStates) and not any(
-                value is other for other in found.values()
+                value is known for known in lane_states.values()
             ):
-                found[f"{path}.{name}" if path else name] = value
-    return found
+                lane_states[f"{path}.{name}" if path else name] = value
+    return lane_states
 
 
-def saved(trainer: Trainer, place: Place, together: Together) -> dict[str, Any]:
+def make_lane_state(
+    trainer: Trainer, run_position: RunPosition, coordinator: RankCoordinator
+) -> dict[str, Any]:
     """Give the part of a state that holds lanes; empty where there are none.
 
     All ranks must save together; where they do not, the reason is saved, with a warning.
 
     Args:
         trainer: Whose module.
-        place: Of the batch that is trained next.
-        together: Brings the ranks together.
+        run_position: Of the batch that is trained next.
+        coordinator: Brings the ranks together.
     """
-    states = lane_states_of(trainer.lightning_module)
-    if not states or not place.position:  # every lane begins anew with an epoch
+    states = find_lane_states(trainer.lightning_module)
+    if not states or not run_position.position:  # every lane begins anew with an epoch
         return {}
-    mine = {path: one.saved(_TABLE, place.epoch, place.position) for path, one in states.items()}
+    own_tables = {
+        path: table.saved(_TABLE, run_position.epoch, run_position.position)
+        for path, table in states.items()
+    }
     try:
-        every = together.gathered(mine, trainer.world_size, (place.epoch, place.position))
+        tables_by_rank = coordinator.all_gather(
+            own_tables, trainer.world_size, (run_position.epoch, run_position.position)
+        )
     except PeerFailedError as cause:
-        return _without(place, str(cause))
-    tables = {path: [rank[path] for rank in every] for path in states}
-    if any(one is None for ranks in tables.values() for one in ranks):
-        why = "what was put back last is of another batch; call `put` once in each training step"
-        return _without(place, why)
-    used = {path: [one for one in ranks if one] for path, ranks in tables.items()}
-    return {KEY: {path: states[path].joined(ranks) for path, ranks in used.items() if ranks}}
+        return _make_missing_state(run_position, str(cause))
+    tables = {path: [rank[path] for rank in tables_by_rank] for path in states}
+    if any(table is None for ranks in tables.values() for table in ranks):
+        reason = "what was put back last is of another batch; call `put` once in each training step"
+        return _make_missing_state(run_position, reason)
+    nonempty = {path: [table for table in ranks if table] for path, ranks in tables.items()}
+    return {KEY: {path: states[path].joined(ranks) for path, ranks in nonempty.items() if ranks}}
 
 
-def restore(trainer: Trainer, place: Place, state: Mapping[str, Any]) -> None:
+def restore_lane_states(
+    trainer: Trainer, run_position: RunPosition, state: Mapping[str, Any]
+) -> None:
     """Hand each LaneStates the lanes that a state holds for it.
 
     Args:
         trainer: Whose module.
-        place: Where the run goes on.
+        run_position: Where the run goes on.
         state: The DataModule's.
 
     Raises:
         ResumeError: If the lanes are damaged, or of another batch.
     """
-    if not place.position or KEY not in state:
+    if not run_position.position or KEY not in state:
         return
-    found, kept = lane_states_of(trainer.lightning_module), state[KEY]
-    if isinstance(kept, str):
-        for one in found.values():
-            one.forgive(_TABLE, place.epoch, place.position)
+    lane_states, saved_tables = find_lane_states(trainer.lightning_module), state[KEY]
+    if isinstance(saved_tables, str):
+        for states in lane_states.values():
+            states.forgive(_TABLE, run_position.epoch, run_position.position)
         _warn(
-            f"resume: the checkpoint holds no lane states: {kept}. Sequences begin again in "
+            f"resume: the checkpoint holds no lane states: {saved_tables}. Sequences begin again "
+            "in "
             "mid-lane; resume from an earlier one to be exact"
         )
         return
-    if not isinstance(kept, Mapping):
+    if not isinstance(saved_tables, Mapping):
         raise ResumeError(
-            f"resume: `{KEY}` of the state is {kept!r:.60}, must be tables by name; it is damaged"
+            f"resume: `{KEY}` of the state is {saved_tables!r:.60}, must be tables by name; it is "
+            "damaged"
         )
-    for path in found.keys() & kept.keys():
-        found[path].restore(_TABLE, kept[path], place.epoch, place.position)
+    for path in lane_states.keys() & saved_tables.keys():
+        lane_states[path].restore(
+            _TABLE, saved_tables[path], run_position.epoch, run_position.position
+        )
 
 
-def _without(place: Place, why: str) -> dict[str, Any]:
+def _make_missing_state(run_position: RunPosition, reason: str) -> dict[str, Any]:
     """Return the part of a state that says why it holds no lanes."""
     _warn(
-        f"datamodule: the checkpoint at batch {place.position} of epoch {place.epoch} holds no "
-        f"lane states: {why}; a run that goes on from it begins its sequences again in mid-lane, "
+        f"datamodule: the checkpoint at batch {run_position.position} of epoch "
+        f"{run_position.epoch} holds no "
+        f"lane states: {reason}; a run that goes on from it begins its sequences again in "
+        "mid-lane, "
         "so go on from another one"
     )
-    return {KEY: why}
+    return {KEY: reason}
 
 
 def _warn(message: str) -> None:

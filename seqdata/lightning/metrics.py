@@ -46,8 +46,8 @@ class ExactMean:
         Raises:
             ConfigError: If one of them is not one number.
         """
-        self._total = self._total + _one("total", total)
-        self._count = self._count + _one("count", count)
+        self._total = self._total + _check_scalar("total", total)
+        self._count = self._count + _check_scalar("count", count)
 
     def compute(self) -> float:
         """Give the mean over all ranks; 0.0 over nothing, never NaN.
@@ -64,7 +64,7 @@ class ExactMean:
         return total / count if count else 0.0
 
 
-def _one(name: str, value: Tensor | float) -> Tensor | float:
+def _check_scalar(name: str, value: Tensor | float) -> Tensor | float:
     if not isinstance(value, Tensor):
         return float(value)
     if value.dim():

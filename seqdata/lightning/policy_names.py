@@ -27,14 +27,14 @@ class PolicyName(str):
     __slots__ = ()
 
 
-def register() -> None:
+def register_policy_names() -> None:
     """Tell jsonargparse, where it is installed, what a ``PolicyName`` becomes."""
     if importlib.util.find_spec(_PARSER) is not None:
         typing: Any = importlib.import_module(f"{_PARSER}.typing")
-        typing.register_type(PolicyName, str, specified)
+        typing.register_type(PolicyName, str, parse_policy)
 
 
-def specified(value: object) -> Any:
+def parse_policy(value: object) -> Any:
     """Return what the parser makes a policy from: its import path, and its options if it has some.
 
     Args:
@@ -45,14 +45,14 @@ def specified(value: object) -> Any:
     """
     namespace: Any = importlib.import_module(_PARSER).Namespace
     if isinstance(value, str):
-        return namespace(class_path=import_path_of(value))
-    given = vars(value) if isinstance(value, namespace) else value
-    if not isinstance(given, Mapping) or not isinstance(given.get(_CLASS), str):
+        return namespace(class_path=find_import_path(value))
+    options = vars(value) if isinstance(value, namespace) else value
+    if not isinstance(options, Mapping) or not isinstance(options.get(_CLASS), str):
         raise ValueError("is not the name of a policy")
-    return namespace({**given, _CLASS: import_path_of(given[_CLASS])})
+    return namespace({**options, _CLASS: find_import_path(options[_CLASS])})
 
 
-def import_path_of(name: str) -> str:
+def find_import_path(name: str) -> str:
     """Return the import path of a policy's class.
 
     Args:

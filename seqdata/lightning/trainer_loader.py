@@ -1,7 +1,7 @@
 """The loader that the Trainer sees: an own iterable, so that Lightning leaves it alone.
 
 It owns nothing durable. Its length is a constant, its state a marker, and an iterator that nobody
-draws from has no effect, since Lightning throws several away. Place in the flow: a ``Player``
+draws from has no effect, since Lightning throws several away. Place in the flow: a ``EpochEngine``
 below, the Trainer above. Reads: where to begin. Makes: batches.
 """
 
@@ -12,93 +12,94 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.loading.engine import Player
-from seqdata.loading.epoch_batches import Played
-from seqdata.loading.options import Update
-from seqdata.runs.run_state import Place
+from seqdata.loading.engine import EpochEngine
+from seqdata.loading.epoch_batches import EpochBatches
+from seqdata.loading.options import UpdateSchedule
+from seqdata.runs.run_state import RunPosition
 
 MARKER = {"seqdata": 1}
 """All that a loader puts into a checkpoint; the place is the DataModule's to know."""
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class IterationStart:
     """Where an iteration begins, and how its batches are gathered into updates.
 
     Attributes:
-        place: Of its first batch.
-        update: How batches make updates.
-        looks: Whether somebody only looks into the loader, beside the loop that draws from it.
+        run_position: Of its first batch.
+        update_schedule: How batches make updates.
+        is_probe: Whether somebody only looks into the loader, beside the loop that draws from it.
     """
 
-    place: Place
-    update: Update
-    looks: bool = False
+    run_position: RunPosition
+    update_schedule: UpdateSchedule
+    is_probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class BatchRef:
     """Which batch an iteration has handed out last.
 
     Attributes:
-        begun: Where the iteration began.
+        begun_at: Where the iteration began.
         step: Of the rank's share from there.
     """
 
-    begun: Place
+    begun_at: RunPosition
     step: int
 
 
-Drawn = tuple[Handed | None, Any]
-Agreed = Callable[["Iteration", Iterator[Drawn]], Iterator[Drawn]]
+TaggedBatch = tuple[BatchRef | None, Any]
+LockstepFn = Callable[["LoaderIterator", Iterator[TaggedBatch]], Iterator[TaggedBatch]]
 
 
 class TrainerLoader:
     """Batches of one data set for the Trainer.
 
     Args:
-        player: What plays the epochs.
-        begin: Called with an iteration at its first ``next()``; says where it begins.
+        engine: What plays the epochs.
+        get_start: Called with an iteration at its first ``next()``; says where it begins.
         name: Of its data set, where several were given by name.
-        agreed: Gives an iteration's batches where the other ranks have theirs; None: asks nobody.
+        lockstep: Gives an iteration's batches where the other ranks have theirs; None: asks nobody.
         epoch: Whose length it has, where epochs differ.
 
     Attributes:
-        handed: The batch that a loop was handed last; None: none was.
-        waited: Seconds that iterations have waited for this rank's batches in all, not for others.
+        last_batch: The batch that a loop was handed last; None: none was.
+        waited_seconds: Seconds that iterations have waited for this rank's batches in all, not for
+            others.
     """
 
     def __init__(
         self,
-        player: Player,
-        begin: Callable[[Iteration], Start],
+        engine: EpochEngine,
+        get_start: Callable[[LoaderIterator], IterationStart],
         name: str | None = None,
         *,
-        agreed: Agreed | None = None,
+        lockstep: LockstepFn | None = None,
         epoch: int = 0,
     ) -> None:
-        self.player = player
+        self.engine = engine
         self.epoch = epoch
         self.name = name
-        self.handed: Handed | None = None
-        self.waited = 0.0
-        self._begin = begin
-        self._agreed = agreed
+        self.last_batch: BatchRef | None = None
+        self.waited_seconds = 0.0
+        self._get_start = get_start
+        self._lockstep = lockstep
 
     def __len__(self) -> int:
-        return self.player.steps_of(self.epoch)
+        return self.engine.count_steps(self.epoch)
 
-    def __iter__(self) -> Iteration:
-        return Iteration(self)
+    def __iter__(self) -> LoaderIterator:
+        return LoaderIterator(self)
 
-    def play(self, iteration: Iteration) -> Iterator[Drawn]:
+    def iterate(self, iteration: LoaderIterator) -> Iterator[TaggedBatch]:
         """Give the batches of an iteration, each with which one it is; begins at the first."""
-        drawn = _Drawing(self, iteration)
-        return drawn if self._agreed is None else self._agreed(iteration, drawn)
+        batches = _BatchDrawer(self, iteration)
+        return batches if self._lockstep is None else self._lockstep(iteration, batches)
 
-    def begin(self, iteration: Iteration) -> Start:
+    def get_start(self, iteration: LoaderIterator) -> IterationStart:
         """Return where an iteration begins that is about to draw its first batch."""
-        return self._begin(iteration)
+        return self._get_start(iteration)
 
     def state_dict(self) -> dict[str, int]:
         """Give the constant marker, which tells the Trainer that resuming is taken care of."""
@@ -110,29 +111,29 @@ class TrainerLoader:
 
     def shutdown(self) -> None:
         """End the player's threads."""
-        self.player.shutdown()
+        self.engine.shutdown()
 
 
-class EpochAfterEpoch:
+class EpochCounter:
     """Where iterations of a loader begin that no Trainer counts for."""
 
     def __init__(self) -> None:
         self._epoch = 0
 
-    def __call__(self, iteration: Iteration) -> Start:
+    def __call__(self, iteration: LoaderIterator) -> IterationStart:
         """Return the start of the next epoch."""
         del iteration
         self._epoch += 1
-        return Start(Place(self._epoch - 1), Update())
+        return IterationStart(RunPosition(self._epoch - 1), UpdateSchedule())
 
 
-def first_epoch(iteration: Iteration) -> Start:
+def start_first_epoch(iteration: LoaderIterator) -> IterationStart:
     """Return the start of epoch 0, which evaluations play."""
     del iteration
-    return Start(Place(), Update())
+    return IterationStart(RunPosition(), UpdateSchedule())
 
 
-class _Drawing(Iterator[Drawn]):
+class _BatchDrawer(Iterator[TaggedBatch]):
     """What an iteration draws; it begins with its first batch.
 
     An error takes the place of its batch, and the next ``next()`` goes on with the one behind.
@@ -142,29 +143,34 @@ class _Drawing(Iterator[Drawn]):
         iteration: Whose place is asked for. It holds this object, which must end with it.
     """
 
-    def __init__(self, loader: TrainerLoader, iteration: Iteration) -> None:
+    def __init__(self, loader: TrainerLoader, iteration: LoaderIterator) -> None:
         self._loader = loader
         self._iteration = iteration
-        self._begun: tuple[Start, Played] | None = None
+        self._running: tuple[IterationStart, EpochBatches] | None = None
 
-    def __next__(self) -> Drawn:
-        start, played = self._begun or self._begin()
-        asked = time.perf_counter()
+    def __next__(self) -> TaggedBatch:
+        start, batches = self._running or self._begin()
+        asked_at = time.perf_counter()
         try:
-            batch = next(played)
+            batch = next(batches)
         finally:
-            self._loader.waited += time.perf_counter() - asked
-        return None if start.looks else Handed(start.place, played.step - 1), batch
+            self._loader.waited_seconds += time.perf_counter() - asked_at
+        return None if start.is_probe else BatchRef(start.run_position, batches.step - 1), batch
 
-    def _begin(self) -> tuple[Start, Played]:
-        start = self._loader.begin(self._iteration)
+    def _begin(self) -> tuple[IterationStart, EpochBatches]:
+        start = self._loader.get_start(self._iteration)
         del self._iteration
-        place = start.place
-        self._begun = start, self._loader.player.play(place.epoch, place.position, start.update)
-        return self._begun
+        run_position = start.run_position
+        self._running = (
+            start,
+            self._loader.engine.iterate(
+                run_position.epoch, run_position.position, start.update_schedule
+            ),
+        )
+        return self._running
 
 
-class Iteration:
+class LoaderIterator:
     """One iteration over a loader; it begins when its first batch is drawn.
 
     Args:
@@ -178,16 +184,16 @@ class Iteration:
     def __init__(self, loader: TrainerLoader) -> None:
         self.loader = loader
         self.has_batch = False
-        self._played: Iterator[Drawn] | None = None
+        self._batches: Iterator[TaggedBatch] | None = None
 
-    def __iter__(self) -> Iteration:
+    def __iter__(self) -> LoaderIterator:
         return self
 
     def __next__(self) -> Any:
         self.has_batch = False
-        if self._played is None:
-            self._played = self.loader.play(self)
-        handed, batch = next(self._played)
-        self.loader.handed = handed or self.loader.handed
+        if self._batches is None:
+            self._batches = self.loader.iterate(self)
+        batch_ref, batch = next(self._batches)
+        self.loader.last_batch = batch_ref or self.loader.last_batch
         self.has_batch = True
         return batch

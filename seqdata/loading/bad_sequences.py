@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 
 from seqdata.batch.axes import TARGETS, Axes
 from seqdata.errors import DataError, SeqDataError
-from seqdata.loading.fetcher import Fetching
+from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.options import OnError
-from seqdata.loading.step_requests import Request
-from seqdata.loading.value_options import Values
+from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.value_options import ValueOptions
 from seqdata.protocols import Columns, Field
 from seqdata.sharing import Step
-from seqdata.storage.array_column import PieceColumn
-from seqdata.storage.fields import TEXTS
+from seqdata.storage.array_column import ArrayColumn
+from seqdata.storage.fields import TEXT_DTYPES
 
-_TRIES = 16  # sequences that are transformed to see what a transform makes
+_MAX_PROBES = 16  # sequences that are transformed to see what a transform makes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mended:
+class RepairedBatch:
     """A batch without its bad rows.
 
     Attributes:
@@ -53,11 +53,13 @@ def is_about_data(error: Exception) -> bool:
     return not isinstance(error, MemoryError)
 
 
-def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) -> Mended | None:
+def repair_batch(
+    fetcher: Fetcher, step: Step, request: StepRequest, on_error: OnError
+) -> RepairedBatch | None:
     """Read the spans of a step one by one, and make the batch without those that fail.
 
     Args:
-        fetching: Reads and transforms.
+        fetcher: Reads and transforms.
         step: What was planned.
         request: What it asks for.
         on_error: ``mask`` or ``replace``; rows of several spans are masked.
@@ -65,47 +67,47 @@ def mend(fetching: Fetching, step: Step, request: Request, on_error: OnError) ->
     Returns:
         None where no span fails by itself.
     """
-    planned = step
+    planned_step = step
     if step.wide is not None:  # what follows a row in the stream belongs to it
         step = step._replace(spans=step.wide.spans, rows=step.wide.rows)
-    made: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     errors: dict[int, Exception] = {}
-    axes = fetching.reading.axes
+    axes = fetcher.reader.axes
     for number in range(len(request.ids)):
         try:
-            pieces, axes = _one(fetching, request, number)
+            pieces, axes = _fetch_one(fetcher, request, number)
         except Exception as error:
             if not is_about_data(error):
                 raise
             errors[number] = error
             pieces = {}
-        made.append(pieces)
+        rows.append(pieces)
     if not errors:
         return None
-    donor = _donor(request, errors)
-    if on_error == "replace" and step.rows is None and donor is not None:
-        step = _replaced(step, request, made, errors, donor, axes)
+    replacement = _find_replacement(request, errors)
+    if on_error == "replace" and step.rows is None and replacement is not None:
+        step = _replace_bad_rows(step, request, rows, errors, replacement, axes)
     else:
-        step = _masked(step, errors)
-    if donor is not None:
-        like = made[donor]
+        step = _mask_bad_rows(step, errors)
+    if replacement is not None:
+        template = rows[replacement]
     else:
-        like, axes = _like(fetching, request)
+        template, axes = _make_template(fetcher, request)
     for number in errors:
-        if not made[number]:
-            made[number] = _zeros(fetching, request, number, like, axes)
-    if planned.wide is not None:
-        step = planned._replace(weights=step.weights)
-    return Mended(step, _columns(made, like), axes, errors)
+        if not rows[number]:
+            rows[number] = _make_zeros(fetcher, request, number, template, axes)
+    if planned_step.wide is not None:
+        step = planned_step._replace(weights=step.weights)
+    return RepairedBatch(step, _make_columns(rows, template), axes, errors)
 
 
-def shortened(step: Step, columns: Columns, axes: Axes) -> Step:
+def shorten_step(step: Step, columns: Columns, axes: Axes) -> Step:
     """Return a step whose spans are as long as what was delivered, which may be less than planned.
 
     A row that holds nothing has weight 0.
     """
-    along = (name for name in columns if name != TARGETS and axes.along(name) == axes.axis)
-    name = next(along, None)
+    ragged_names = (name for name in columns if name != TARGETS and axes.along(name) == axes.axis)
+    name = next(ragged_names, None)
     if name is None:
         return step
     column: Any = columns[name]
@@ -120,23 +122,23 @@ def shortened(step: Step, columns: Columns, axes: Axes) -> Step:
     return step._replace(spans=spans, lengths=lengths, weights=weights)
 
 
-def _one(fetching: Fetching, request: Request, number: int) -> tuple[dict[str, Any], Axes]:
+def _fetch_one(fetcher: Fetcher, request: StepRequest, number: int) -> tuple[dict[str, Any], Axes]:
     """Give the pieces of one span by field: arrays (length, *shape), or texts."""
-    part = slice(number, number + 1)
+    only = slice(number, number + 1)
     occurrences = request.occurrences
-    alone = replace(
-        request, spans=request.spans[part], ids=request.ids[part],
-        occurrences=None if occurrences is None else occurrences[part],
+    single_request = replace(
+        request, spans=request.spans[only], ids=request.ids[only],
+        occurrences=None if occurrences is None else occurrences[only],
     )  # fmt: skip
-    columns, axes = fetching.columns(alone)
+    columns, axes = fetcher.fetch(single_request)
     pieces: dict[str, Any] = {}
     column: Any
     for name, column in columns.items():
-        pieces[name] = column[0] if isinstance(column, list) else _copied(column)
+        pieces[name] = column[0] if isinstance(column, list) else _copy_piece(column)
     return pieces, axes
 
 
-def _copied(column: Any) -> NDArray[Any]:
+def _copy_piece(column: Any) -> NDArray[Any]:
     """Copy the only piece of a column, with all checks that filling has."""
     length = int(column.lengths[0])
     out = np.empty((length, *column.shape), dtype=column.dtype)
@@ -144,37 +146,39 @@ def _copied(column: Any) -> NDArray[Any]:
     return out
 
 
-def _donor(request: Request, errors: Mapping[int, Exception]) -> int | None:
+def _find_replacement(request: StepRequest, errors: Mapping[int, Exception]) -> int | None:
     """Give the longest span that is good."""
     lengths = request.lengths.copy()
     lengths[list(errors)] = -1
-    best = int(lengths.argmax())
-    return best if lengths[best] > 0 else None
+    longest = int(lengths.argmax())
+    return longest if lengths[longest] > 0 else None
 
 
-def _replaced(
-    step: Step, request: Request, made: list[dict[str, Any]], errors: Mapping[int, Exception],
-    donor: int, axes: Axes,
+def _replace_bad_rows(
+    step: Step, request: StepRequest, rows: list[dict[str, Any]], errors: Mapping[int, Exception],
+    replacement: int, axes: Axes,
 ) -> Step:  # fmt: skip
     """Put the donor, cropped to what was planned, in the place of each bad row."""
     spans = request.spans.copy()
-    whole = int(request.lengths[donor])
+    replacement_length = int(request.lengths[replacement])
     for number in errors:
-        length = min(whole, int(request.lengths[number]))
-        spans[number] = spans[donor]
-        spans[number, 2] = spans[donor, 1] + length
-        made[number] = {
-            name: piece[: len(piece) - whole + length] if _runs(axes, name, piece) else piece
-            for name, piece in made[donor].items()
+        length = min(replacement_length, int(request.lengths[number]))
+        spans[number] = spans[replacement]
+        spans[number, 2] = spans[replacement, 1] + length
+        rows[number] = {
+            name: piece[: len(piece) - replacement_length + length]
+            if _is_ragged(axes, name, piece)
+            else piece
+            for name, piece in rows[replacement].items()
         }
     return step._replace(spans=spans, lengths=spans[:, 2] - spans[:, 1])
 
 
-def _runs(axes: Axes, name: str, piece: Any) -> bool:
+def _is_ragged(axes: Axes, name: str, piece: Any) -> bool:
     return not isinstance(piece, str | bytes) and axes.along(name) == axes.axis
 
 
-def _masked(step: Step, errors: Mapping[int, Exception]) -> Step:
+def _mask_bad_rows(step: Step, errors: Mapping[int, Exception]) -> Step:
     """Take the weight of each row that holds a bad span."""
     weights = step.weights.copy()
     rows = np.array(list(errors), dtype=np.int64)
@@ -184,41 +188,45 @@ def _masked(step: Step, errors: Mapping[int, Exception]) -> Step:
     return step._replace(weights=weights)
 
 
-def _like(fetching: Fetching, request: Request) -> tuple[dict[str, Any], Axes]:
+def _make_template(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, Any], Axes]:
     """Return pieces that show what there is, and their axes, where no span of the batch can.
 
     Raises:
         DataError: If a transform makes fields that nobody has seen.
     """
-    reading = fetching.reading
-    if reading.transform is not None:
-        return _transformed_elsewhere(fetching, request)
-    fields: Mapping[str, Field] = reading.store.fields
-    known = {name: fields[name] for name in reading.axes.axis_of}
-    if reading.shifted is not None and not request.streamed and not request.together:
-        known[TARGETS] = fields[reading.shifted]
-    values = fetching.values or Values()
-    empty: dict[str, Any] = {"str": "", "bytes": b""}
+    reader = fetcher.reader
+    if reader.transform is not None:
+        return _probe_transform(fetcher, request)
+    fields: Mapping[str, Field] = reader.store.fields
+    fields_by_name = {name: fields[name] for name in reader.axes.axis_of}
+    if (
+        reader.shifted_field is not None
+        and not request.is_shifted_stream
+        and not request.joint_targets
+    ):
+        fields_by_name[TARGETS] = fields[reader.shifted_field]
+    value_options = fetcher.value_options or ValueOptions()
+    empty_texts: dict[str, Any] = {"str": "", "bytes": b""}
     pieces = {
-        name: empty[field.dtype]
-        if field.dtype in TEXTS
-        else np.empty((0, *field.shape), dtype=values.dtype_of(name, field.dtype))
-        for name, field in known.items()
+        name: empty_texts[field.dtype]
+        if field.dtype in TEXT_DTYPES
+        else np.empty((0, *field.shape), dtype=value_options.resolve_dtype(name, field.dtype))
+        for name, field in fields_by_name.items()
     }
-    return pieces, reading.axes
+    return pieces, reader.axes
 
 
-def _transformed_elsewhere(fetching: Fetching, request: Request) -> tuple[dict[str, Any], Axes]:
+def _probe_transform(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, Any], Axes]:
     """Transform other sequences of the store until one shows what is made of them."""
-    reading = fetching.reading
-    numbers = np.linspace(0, len(reading.store) - 1, _TRIES).astype(np.int64)
+    reader = fetcher.reader
+    numbers = np.linspace(0, len(reader.store) - 1, _MAX_PROBES).astype(np.int64)
     for number in np.unique(numbers).tolist():
         spans = np.array([[number, 0, 0]], dtype=np.int64)
-        beyond = reading.shift + request.horizon
-        spans[:, 2] = np.maximum(0, reading.planned(spans[:, 0]) - beyond)
-        ids = reading.store.base_numbers(spans[:, 0])
+        beyond = reader.shift + request.horizon
+        spans[:, 2] = np.maximum(0, reader.compute_planned_lengths(spans[:, 0]) - beyond)
+        ids = reader.store.base_numbers(spans[:, 0])
         try:
-            return _one(fetching, replace(request, spans=spans, ids=ids, occurrences=None), 0)
+            return _fetch_one(fetcher, replace(request, spans=spans, ids=ids, occurrences=None), 0)
         except Exception as error:
             if not is_about_data(error):
                 raise
@@ -228,32 +236,32 @@ def _transformed_elsewhere(fetching: Fetching, request: Request) -> tuple[dict[s
     )
 
 
-def _zeros(
-    fetching: Fetching, request: Request, number: int, like: Mapping[str, Any], axes: Axes
+def _make_zeros(
+    fetcher: Fetcher, request: StepRequest, number: int, template: Mapping[str, Any], axes: Axes
 ) -> dict[str, Any]:
     """Give zeros in place of one span: as long as planned, so that the batch has its shape."""
     pieces: dict[str, Any] = {}
     length = int(request.lengths[number])
-    lengths_of = fetching.reading.store.lengths_of
-    for name, one in like.items():
-        if isinstance(one, str | bytes):
-            pieces[name] = type(one)()
+    lengths_of = fetcher.reader.store.lengths_of
+    for name, example in template.items():
+        if isinstance(example, str | bytes):
+            pieces[name] = type(example)()
             continue
         axis, steps = axes.along(name), 1
         if axis == axes.axis:
-            further = axes.shift.get(name, 0) if request.together and length else 0
-            steps = length + request.horizon + further
+            target_shift = axes.shift.get(name, 0) if request.joint_targets and length else 0
+            steps = length + request.horizon + target_shift
         elif axis is not None:
-            whole = lengths_of.get(axis)
-            steps = 1 if whole is None else int(whole[request.spans[number, 0]])
-        pieces[name] = np.zeros((steps, *one.shape[1:]), dtype=one.dtype)
+            axis_lengths = lengths_of.get(axis)
+            steps = 1 if axis_lengths is None else int(axis_lengths[request.spans[number, 0]])
+        pieces[name] = np.zeros((steps, *example.shape[1:]), dtype=example.dtype)
     return pieces
 
 
-def _columns(made: list[dict[str, Any]], like: Mapping[str, Any]) -> dict[str, Any]:
+def _make_columns(rows: list[dict[str, Any]], template: Mapping[str, Any]) -> dict[str, Any]:
     columns: dict[str, Any] = {}
-    for name, one in like.items():
-        pieces = [row[name] for row in made]
-        text = isinstance(one, str | bytes)
-        columns[name] = pieces if text else PieceColumn(one.dtype, one.shape[1:], pieces)
+    for name, example in template.items():
+        pieces = [row[name] for row in rows]
+        is_text = isinstance(example, str | bytes)
+        columns[name] = pieces if is_text else ArrayColumn(example.dtype, example.shape[1:], pieces)
     return columns

@@ -20,93 +20,95 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-SMALLEST = 512 << 10
+MIN_BUFFER_BYTES = 512 << 10
 """Bytes above which an output is worth recycling."""
-CAPACITY = 512 << 20
+MAX_POOL_BYTES = 512 << 20
 """Bytes that a pool holds at most, leased or free."""
-_ROOMIER = 64  # how much larger than needed a free block may be: touched memory beats fresh memory
+_MAX_OVERSIZE = (
+    64  # how much larger than needed a free block may be: touched memory beats fresh memory
+)
 
 
-class BlockPool:
+class BufferPool:
     """Blocks of memory of power-of-two sizes, lent again and again.
 
     Args:
         capacity: Bytes that the pool holds at most; beyond it outputs are ordinary arrays.
-        smallest: Bytes up to which outputs are ordinary arrays.
+        min_bytes: Bytes up to which outputs are ordinary arrays.
     """
 
-    def __init__(self, capacity: int = CAPACITY, smallest: int = SMALLEST) -> None:
+    def __init__(self, capacity: int = MAX_POOL_BYTES, min_bytes: int = MIN_BUFFER_BYTES) -> None:
         self._capacity = capacity
-        self._smallest = smallest
+        self._min_bytes = min_bytes
         self._free: dict[int, list[mmap.mmap]] = {}  # size -> blocks, last in first out
         self._returned: deque[mmap.mmap] = deque()
-        self._held = 0
+        self._total_bytes = 0
         self._lock = threading.Lock()
 
     @property
-    def held(self) -> int:
+    def total_bytes(self) -> int:
         """Bytes of all blocks, leased and free."""
-        return self._held
+        return self._total_bytes
 
     def allocate(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Give an array of any content, C-contiguous and writable."""
-        kind = np.dtype(dtype)
-        needed = math.prod(shape) * kind.itemsize
-        if needed <= self._smallest:
-            return np.empty(shape, dtype=kind)
-        block = self._take(1 << (needed - 1).bit_length())
-        if block is None:
-            return np.empty(shape, dtype=kind)
-        lease: _Lease = np.ndarray.__new__(_Lease, (len(block),), dtype=np.uint8, buffer=block)
-        lease.block, lease.returned = block, self._returned
-        return np.ndarray(shape, dtype=kind, buffer=lease)
+        element_dtype = np.dtype(dtype)
+        needed = math.prod(shape) * element_dtype.itemsize
+        if needed <= self._min_bytes:
+            return np.empty(shape, dtype=element_dtype)
+        buffer = self._lease_buffer(1 << (needed - 1).bit_length())
+        if buffer is None:
+            return np.empty(shape, dtype=element_dtype)
+        lease: _Lease = np.ndarray.__new__(_Lease, (len(buffer),), dtype=np.uint8, buffer=buffer)
+        lease.buffer, lease.returned = buffer, self._returned
+        return np.ndarray(shape, dtype=element_dtype, buffer=lease)
 
     def clear(self) -> None:
         """Give the free blocks back to the system; leased ones follow in later calls."""
         with self._lock:
-            self._take_back()
+            self._reclaim()
             for size in list(self._free):
-                self._drop(size)
+                self._drop_free(size)
 
-    def _take(self, size: int) -> mmap.mmap | None:
+    def _lease_buffer(self, size: int) -> mmap.mmap | None:
         with self._lock:
-            self._take_back()
-            for other in sorted(self._free):
-                if size <= other <= size * _ROOMIER and self._free[other]:
-                    return self._free[other].pop()
-            for other in sorted(self._free, reverse=True):
-                if self._held + size <= self._capacity:
+            self._reclaim()
+            for free_size in sorted(self._free):
+                if size <= free_size <= size * _MAX_OVERSIZE and self._free[free_size]:
+                    return self._free[free_size].pop()
+            for free_size in sorted(self._free, reverse=True):
+                if self._total_bytes + size <= self._capacity:
                     break
-                self._drop(other)
-            if self._held + size > self._capacity:
+                self._drop_free(free_size)
+            if self._total_bytes + size > self._capacity:
                 return None
-            self._held += size
-        return _fresh(size)
+            self._total_bytes += size
+        return _map_buffer(size)
 
-    def _take_back(self) -> None:
+    def _reclaim(self) -> None:
         while self._returned:
-            block = self._returned.popleft()
-            self._free.setdefault(len(block), []).append(block)
+            buffer = self._returned.popleft()
+            self._free.setdefault(len(buffer), []).append(buffer)
 
-    def _drop(self, size: int) -> None:
-        self._held -= size * len(self._free.pop(size))
+    def _drop_free(self, size: int) -> None:
+        self._total_bytes -= size * len(self._free.pop(size))
 
 
-def _fresh(size: int) -> mmap.mmap:
+def _map_buffer(size: int) -> mmap.mmap:
     if sys.platform != "linux":
         return mmap.mmap(-1, size)
-    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # an advice: some kernels know no huge pages
-        block.madvise(mmap.MADV_HUGEPAGE)
-    return block
+        buffer.madvise(mmap.MADV_HUGEPAGE)
+    return buffer
 
 
 class _Lease(np.ndarray):
     """All bytes of one block; when the last array over them dies, the block goes back."""
 
-    block: mmap.mmap | None = None
+    buffer: mmap.mmap | None = None
     returned: deque[mmap.mmap] | None = None
 
     def __del__(self) -> None:
-        if self.block is not None and self.returned is not None:
-            self.returned.append(self.block)
+        if self.buffer is not None and self.returned is not None:
+            self.returned.append(self.buffer)

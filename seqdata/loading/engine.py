@@ -18,39 +18,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.collators.base import Allocating, Splitting
+from seqdata.collators.base import SupportsAllocator, SupportsWorkerCollate
 from seqdata.collators.collate_fn import COLLATED, Samples
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.loading.buffer_pool import BlockPool
-from seqdata.loading.epoch_batches import Played
-from seqdata.loading.fetcher import Fetching
-from seqdata.loading.field_reader import Reading, reading_of
-from seqdata.loading.options import PlayOptions, Update
-from seqdata.loading.output import Output, output_of
-from seqdata.loading.pinning import check_device, pinned
-from seqdata.loading.pipeline import Assembly, Tools
-from seqdata.loading.prefetch import Ahead, Recipe
-from seqdata.loading.prefetch_hints import teller_of
-from seqdata.loading.transforms.apply import transforming_of
-from seqdata.loading.transforms.rng import Crops, Occurrences, occurrences_of
-from seqdata.loading.value_options import Values
-from seqdata.loading.workers.pool_cache import Crews
+from seqdata.loading.buffer_pool import BufferPool
+from seqdata.loading.epoch_batches import EpochBatches
+from seqdata.loading.fetcher import Fetcher
+from seqdata.loading.field_reader import FieldReader, make_reader
+from seqdata.loading.options import EngineOptions, UpdateSchedule
+from seqdata.loading.output import Output, make_output
+from seqdata.loading.pinning import check_cuda, pin
+from seqdata.loading.pipeline import BatchPipeline, PipelineParts
+from seqdata.loading.prefetch import Prefetcher, PrefetchSource
+from seqdata.loading.prefetch_hints import make_prefetch_hint
+from seqdata.loading.transforms.apply import make_transform_applier
+from seqdata.loading.transforms.rng import CropNumbersFn, Occurrences, count_occurrences
+from seqdata.loading.value_options import ValueOptions
+from seqdata.loading.workers.pool_cache import WorkerPoolCache
 from seqdata.plan import Plan
-from seqdata.planning.build import describe
+from seqdata.planning.build import describe_policy
 from seqdata.policies.windows import Windows
-from seqdata.protocols import Collator, Policy, Store, Varying
-from seqdata.sharing import RankPlan, share, steps_of
+from seqdata.protocols import Collator, Policy, Store, SupportsVaryingEpochs
+from seqdata.sharing import RankPlan, count_steps, share
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import ItemForm
 from seqdata.storage.views import View
 
-_KEPT_PLANS = 2
-_PATIENCE = 5.0  # seconds that a shutdown waits for each thread
+_CACHED_PLANS = 2
+_SHUTDOWN_TIMEOUT = 5.0  # seconds that a shutdown waits for each thread
 
 
-class Player:
+class EpochEngine:
     """Plays epochs of one store under one policy for one rank.
 
     Args:
@@ -64,74 +64,88 @@ class Player:
         PlanError: If no sequence is left to play.
     """
 
-    def __init__(self, store: Store, policy: Policy, options: PlayOptions) -> None:
+    def __init__(self, store: Store, policy: Policy, options: EngineOptions) -> None:
         self.store = store
         self.policy = policy
         self.options = options
-        output = output_of(options.as_tuple, options.as_dict)
+        output = make_output(options.as_tuple, options.as_dict)
         if output is None and isinstance(options.collator, Samples):
-            output = Output((COLLATED,), alone=True)
-        self._reading = reading_of(store, policy.axis, options, output)
-        if output is not None and self._reading.transform is None and options.collator is None:
-            output.check(self._reading.names)
+            output = Output((COLLATED,), is_single=True)
+        self._reader = make_reader(store, policy.axis, options, output)
+        if output is not None and self._reader.transform is None and options.collator is None:
+            output.check(self._reader.field_names)
         if options.pin_memory:
-            check_device()
-        self._pool = BlockPool()
-        collator, together = self._collator(), isinstance(options.collator or Padded(), Padded)
-        fetching, occurrences = self._fetching()
-        self._refuse_bounded()
-        if options.num_workers and isinstance(collator, Splitting) and not self._reading.bounded:
-            fetching = replace(fetching, collate=collator.collated)
-        self._tools = Tools(
-            fetching, occurrences, collator, output, together, options.on_error, options.tally,
-            options.see, options.name,
-        )  # fmt: skip
-        self._crews = Crews(self._tools.fetching, options)
+            check_cuda()
+        self._buffer_pool = BufferPool()
+        collator, joint_targets = (
+            self._make_collator(),
+            isinstance(options.collator or Padded(), Padded),
+        )
+        fetcher, occurrences = self._make_fetcher()
+        self._check_bounded_lengths()
+        if (
+            options.num_workers
+            and isinstance(collator, SupportsWorkerCollate)
+            and not self._reader.has_bounded_lengths
+        ):
+            fetcher = replace(fetcher, collate=collator.collated)
+        self._pipeline_parts = PipelineParts(
+            fetcher,
+            occurrences,
+            collator,
+            output,
+            joint_targets,
+            options.on_error,
+            options.error_log,
+            options.replay_hint,
+            options.name,
+        )
+        self._worker_pools = WorkerPoolCache(self._pipeline_parts.fetcher, options)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()
-        self._running: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
-        self.index: SequenceIndex = self._reading.index()
+        self._prefetchers: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
+        self.index: SequenceIndex = self._reader.build_index()
         self.num_batches: int = policy.num_batches(self.index)
         if not self.num_batches:
-            raise _nothing_left(self.index, policy, self._reading)
-        self._refuse_unmarked_filler(self.num_batches)
-        if options.on_error == "replace" and self._any_plan().lanes:
+            raise _make_empty_plan_error(self.index, policy, self._reader)
+        self._check_filler_marks(self.num_batches)
+        if options.on_error == "replace" and self._get_any_plan().lanes:
             raise ConfigError(
                 "loader: `on_error` is 'replace' with lanes, must be 'mask' or 'raise': a row of "
                 "another sequence would go on from a state that is not its own"
             )
 
     @property
-    def steps(self) -> int:
+    def num_steps(self) -> int:
         """Steps of the first epoch, the same on all ranks; of every one where they do not vary."""
-        return self.steps_of(0)
+        return self.count_steps(0)
 
     @property
-    def varies(self) -> bool:
+    def has_varying_epochs(self) -> bool:
         """Whether epochs differ in their number of batches."""
-        return isinstance(self.policy, Varying) and self.policy.varies
+        return isinstance(self.policy, SupportsVaryingEpochs) and self.policy.varies
 
-    def batches_of(self, epoch: int) -> int:
+    def count_batches(self, epoch: int) -> int:
         """Give the number of batches of an epoch."""
-        if isinstance(self.policy, Varying) and self.policy.varies:
-            return self.policy.num_batches_of(self.index, self._planned(epoch))
+        if isinstance(self.policy, SupportsVaryingEpochs) and self.policy.varies:
+            return self.policy.num_batches_of(self.index, self._effective_epoch(epoch))
         return self.num_batches
 
-    def steps_of(self, epoch: int) -> int:
+    def count_steps(self, epoch: int) -> int:
         """Give the steps of an epoch, the same on all ranks."""
-        options, lanes = self.options, self._any_plan().lanes
-        return steps_of(self.batches_of(epoch), options.world, options.tail, lanes)
+        options, lanes = self.options, self._get_any_plan().lanes
+        return count_steps(self.count_batches(epoch), options.world, options.tail, lanes)
 
     def plan(self, epoch: int) -> Plan:
         """Give the plan of an epoch; the last two are kept."""
-        epoch = self._planned(epoch)
+        epoch = self._effective_epoch(epoch)
         with self._lock:
             plan = self._plans.pop(epoch, None)
             if plan is None:
-                plan = self._made(epoch)
+                plan = self._build_plan(epoch)
             self._plans[epoch] = plan
-            for old in list(self._plans)[:-_KEPT_PLANS]:
-                del self._plans[old]
+            for old_epoch in list(self._plans)[:-_CACHED_PLANS]:
+                del self._plans[old_epoch]
         return plan
 
     def share(self, epoch: int, first: int) -> RankPlan:
@@ -142,7 +156,7 @@ class Player:
             ConfigError: If there will be filler rows that the output cannot tell.
         """
         options, plan = self.options, self.plan(epoch)
-        self._refuse_unmarked_filler(len(plan) - first)
+        self._check_filler_marks(len(plan) - first)
         return share(plan, options.world, first=first, tail=options.tail)
 
     def fingerprint(self, epoch: int) -> str:
@@ -153,31 +167,34 @@ class Player:
         """Say what a plan depends on, part by part: why a state does not fit."""
         return {
             "data": self.index.fingerprint,
-            "policy": describe(self.policy),
+            "policy": describe_policy(self.policy),
             "seed": self.options.seed,
-            "shift": self._reading.shift,
+            "shift": self._reader.shift,
         }
 
     @functools.cached_property
-    def transform(self) -> str:
+    def transform_label(self) -> str:
         """The transform's name and a digest of its code, as it was when this was first asked."""
-        return self._reading.label
+        return self._reader.transform_label
 
-    def changed_transform(self, was: Any) -> str:
+    def describe_transform_change(self, saved_label: Any) -> str:
         """Return what a resume with another transform than before warns of; empty: it is the same.
 
         Args:
-            was: What a state says; None: it does not say.
+            saved_label: What a state says; None: it does not say.
         """
-        if was is None or was == self.transform:
+        if saved_label is None or saved_label == self.transform_label:
             return ""
         return (
-            f"`transform` was {was}, is {self.transform}: batches from here on are made by other "
+            f"`transform_label` was {saved_label}, is {self.transform_label}: batches from here "
+            "on are made by other "
             "code than those before; pass the transform that the run began with, unless this is "
             "meant"
         )
 
-    def play(self, epoch: int, first: int, update: Update | None = None) -> Played:
+    def iterate(
+        self, epoch: int, first: int, update_schedule: UpdateSchedule | None = None
+    ) -> EpochBatches:
         """Give the batches of an epoch from batch ``first`` of its plan on.
 
         Nothing happens before the first ``next``. Ends only when all that was planned is delivered,
@@ -186,139 +203,157 @@ class Player:
         Args:
             epoch: Which plan.
             first: Batches of the plan that are trained.
-            update: How steps make optimizer updates; None: each by itself.
+            update_schedule: How steps make optimizer updates; None: each by itself.
         """
 
-        def source(steps: RankPlan, begin: int) -> Iterator[Any]:
-            numbers = range(begin, len(steps))
-            return self._batches(steps, numbers, self._planned(epoch), update or Update())
+        def source(steps: RankPlan, first_step: int) -> Iterator[Any]:
+            numbers = range(first_step, len(steps))
+            return self._iterate_batches(
+                steps, numbers, self._effective_epoch(epoch), update_schedule or UpdateSchedule()
+            )
 
-        return Played(lambda: self.share(epoch, first), source, epoch)
+        return EpochBatches(lambda: self.share(epoch, first), source, epoch)
 
-    def again(
-        self, steps: RankPlan, epoch: int, number: int, update: Update, *, data: bool = True
+    def remake_batch(
+        self,
+        steps: RankPlan,
+        epoch: int,
+        number: int,
+        update_schedule: UpdateSchedule,
+        *,
+        fill: bool = True,
     ) -> SequenceBatch:
-        """Make one batch again, whole and in this process: the same that ``play`` makes.
+        """Make one batch again, whole and in this process: the same that ``iterate`` makes.
 
         Args:
             steps: The share of any rank.
             epoch: Of its plan.
             number: The step.
-            update: How steps make optimizer updates.
-            data: Whether it is to be filled; else nothing is read.
+            update_schedule: How steps make optimizer updates.
+            fill: Whether it is to be filled; else nothing is read.
 
         Raises:
             DataError: If what is stored is damaged.
         """
-        tools = self._tools
-        planned = self._planned(epoch)
-        assembly = Assembly(tools, steps, planned, update, tools.fetching.columns)
-        return assembly.whole(number) if data else assembly.headed(number)
+        parts = self._pipeline_parts
+        plan_epoch = self._effective_epoch(epoch)
+        pipeline = BatchPipeline(parts, steps, plan_epoch, update_schedule, parts.fetcher.fetch)
+        return pipeline.make_batch(number) if fill else pipeline.make_metadata(number)
 
     @property
     def worker_pids(self) -> list[int]:
         """Process ids of the workers that run."""
-        return self._crews.pids
+        return self._worker_pools.pids
 
     def shutdown(self) -> None:
         """End all threads and worker processes; iterations that run end with an error."""
-        running = list(self._running)
-        self._crews.cancel()
-        for ahead in running:
-            ahead.close()
-        for ahead in running:
-            ahead.join(timeout=_PATIENCE)
-        self._crews.close()
-        self._pool.clear()
+        prefetchers = list(self._prefetchers)
+        self._worker_pools.cancel()
+        for prefetcher in prefetchers:
+            prefetcher.close()
+        for prefetcher in prefetchers:
+            prefetcher.join(timeout=_SHUTDOWN_TIMEOUT)
+        self._worker_pools.close()
+        self._buffer_pool.clear()
 
-    def _batches(
-        self, steps: RankPlan, numbers: range, epoch: int, update: Update
+    def _iterate_batches(
+        self, steps: RankPlan, numbers: range, epoch: int, update_schedule: UpdateSchedule
     ) -> Iterator[Any]:
-        tools = self._tools
+        parts = self._pipeline_parts
         if not self.options.num_workers or not numbers:
-            assembly = Assembly(tools, steps, epoch, update, tools.fetching.columns)
-            yield from self._played(assembly, numbers)
+            pipeline = BatchPipeline(parts, steps, epoch, update_schedule, parts.fetcher.fetch)
+            yield from self._iterate_pipeline(pipeline, numbers)
             return
-        with self._crews.run() as run:
-            assembly = Assembly(tools, steps, epoch, update, lambda _: run.take())
-            run.begin(map(assembly.request, numbers))
-            yield from self._played(assembly, numbers)
+        with self._worker_pools.open_session() as session:
+            pipeline = BatchPipeline(parts, steps, epoch, update_schedule, lambda _: session.take())
+            session.begin(map(pipeline.prepare_request, numbers))
+            yield from self._iterate_pipeline(pipeline, numbers)
 
-    def _played(self, assembly: Assembly, numbers: range) -> Iterator[Any]:
-        pins = self.options.pin_memory
+    def _iterate_pipeline(self, pipeline: BatchPipeline, numbers: range) -> Iterator[Any]:
+        is_pinned = self.options.pin_memory
         if not self.options.prefetch or len(numbers) < 2:
-            made = map(assembly.batch, numbers)
-            yield from map(pinned, made) if pins else made
+            outputs = map(pipeline.make_output, numbers)
+            yield from map(pin, outputs) if is_pinned else outputs
             return
 
-        def sized(step: int) -> tuple[Any, int]:
-            handed, size = assembly.sized(step)
-            return pinned(handed), size
+        def make_pinned(step: int) -> tuple[Any, int]:
+            output, size = pipeline.make_sized_output(step)
+            return pin(output), size
 
-        tell = teller_of(self._reading.store, assembly.share)
-        idle = _planner(assembly.share, numbers.start, tell)
-        recipe = Recipe(sized if pins else assembly.sized, numbers, idle)
-        ahead = Ahead(recipe, self.options.prefetch)
-        self._running.add(ahead)
-        yield from ahead
+        hint = make_prefetch_hint(self._reader.store, pipeline.share)
+        on_handover = _make_plan_ahead(pipeline.share, numbers.start, hint)
+        source = PrefetchSource(
+            make_pinned if is_pinned else pipeline.make_sized_output, numbers, on_handover
+        )
+        prefetcher = Prefetcher(source, self.options.prefetch)
+        self._prefetchers.add(prefetcher)
+        yield from prefetcher
 
-    def _planned(self, epoch: int) -> int:
+    def _effective_epoch(self, epoch: int) -> int:
         return 0 if self.options.frozen_epoch else epoch
 
-    def _made(self, epoch: int) -> Plan:
+    def _build_plan(self, epoch: int) -> Plan:
         plan = self.policy.plan(self.index, seed=self.options.seed, epoch=epoch)
-        if len(plan) != self.batches_of(epoch):
+        if len(plan) != self.count_batches(epoch):
             raise PlanError(
-                f"policy {describe(self.policy)}: epoch {epoch} has {len(plan)} batches, must have "
-                f"{self.batches_of(epoch)} as `num_batches` says; change the policy"
+                f"policy {describe_policy(self.policy)}: epoch {epoch} has {len(plan)} batches, "
+                "must have "
+                f"{self.count_batches(epoch)} as `num_batches` says; change the policy"
             )
-        if plan.lookahead and self._reading.shift:
+        if plan.lookahead and self._reader.shift:
             raise ConfigError(
-                f"loader: `shift` is {self._reading.shift} with windows of a horizon of "
+                f"loader: `shift` is {self._reader.shift} with windows of a horizon of "
                 f"{plan.lookahead}, must be 0; use batch.context and batch.future"
             )
-        if self._reading.bounded and (plan.lanes or plan.lookahead):
+        if self._reader.has_bounded_lengths and (plan.lanes or plan.lookahead):
             raise ConfigError(
-                f"loader: {describe(self.policy)} needs exact lengths, but the transform's are "
+                f"loader: {describe_policy(self.policy)} needs exact lengths, but the transform's "
+                "are "
                 "random (`.max_length`). Use it in a policy of whole sequences, or measure it."
             )
-        plan = plan.with_lookahead(plan.lookahead + self._reading.shift)
-        if self.options.plan_ready is not None:
-            self.options.plan_ready(plan)
+        plan = plan.with_lookahead(plan.lookahead + self._reader.shift)
+        if self.options.on_plan_ready is not None:
+            self.options.on_plan_ready(plan)
         return plan
 
-    def _fetching(self) -> tuple[Fetching, Occurrences | None]:
+    def _make_fetcher(self) -> tuple[Fetcher, Occurrences | None]:
         """Give what makes columns, and what tells the drawings of one sequence apart."""
-        reading, policy, seed = self._reading, self.policy, self.options.seed
-        values = self.options.values if self.options.values != Values() else None
-        if reading.transform is None:
-            return Fetching(reading, None, values=values), None
-        crops: Crops | None = None
+        reader, policy, seed = self._reader, self.policy, self.options.seed
+        value_options = (
+            self.options.value_options if self.options.value_options != ValueOptions() else None
+        )
+        if reader.transform is None:
+            return Fetcher(reader, None, value_options=value_options), None
+        crop_numbers: CropNumbersFn | None = None
         if isinstance(policy, Windows) and policy.random:
-            crops = functools.partial(self._crops, policy)
-        occurrences = occurrences_of(reading.store, crops)
-        return Fetching(reading, transforming_of(reading, seed), values=values), occurrences
+            crop_numbers = functools.partial(self._number_crops, policy)
+        occurrences = count_occurrences(reader.store, crop_numbers)
+        return Fetcher(
+            reader, make_transform_applier(reader, seed), value_options=value_options
+        ), occurrences
 
-    def _crops(self, policy: Windows, spans: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+    def _number_crops(
+        self, policy: Windows, spans: NDArray[np.int64], epoch: int
+    ) -> NDArray[np.int64]:
         return policy.crop_numbers(self.index, spans, seed=self.options.seed, epoch=epoch)
 
-    def _collator(self) -> Collator:
+    def _make_collator(self) -> Collator:
         collator = self.options.collator
         if collator is None:
-            return Padded(allocate=self._pool.allocate)
+            return Padded(allocate=self._buffer_pool.allocate)
         if isinstance(collator, Samples):
-            return replace(collator, form=self._item_form())
-        if isinstance(collator, Allocating):
-            return collator.with_allocator(self._pool.allocate)
+            return replace(collator, form=self._find_item_form())
+        if isinstance(collator, SupportsAllocator):
+            return collator.with_allocator(self._buffer_pool.allocate)
         return collator
 
-    def _refuse_bounded(self) -> None:
+    def _check_bounded_lengths(self) -> None:
         """Raise if lengths that are known by a bound do not go with what else is asked."""
-        if not self._reading.bounded:
+        if not self._reader.has_bounded_lengths:
             return
-        asked = {"on_error": self.options.on_error, "keep": getattr(self.policy, "keep", None)}
+        given = {"on_error": self.options.on_error, "keep": getattr(self.policy, "keep", None)}
         for name, value in (("on_error", "replace"), ("keep", "last")):
-            if asked[name] == value:
+            if given[name] == value:
                 raise ConfigError(
                     f"loader: `{name}`={value!r} needs exact lengths, but the transform's are "
                     f"random (`.max_length`). Leave `{name}` out."
@@ -329,68 +364,71 @@ class Player:
                 "(`.max_length`). Let the transform keep lengths: it then sees each window."
             )
 
-    def _item_form(self) -> ItemForm | None:
+    def _find_item_form(self) -> ItemForm | None:
         """Return what a ``collate_fn`` gets, where the data is a Dataset's and as it gave it."""
-        reading = self._reading
-        if reading.transform is not None or reading.shift:
+        reader = self._reader
+        if reader.transform is not None or reader.shift:
             return None
-        base = reading.store.base if isinstance(reading.store, View) else reading.store
+        base = reader.store.base if isinstance(reader.store, View) else reader.store
         return base.item_form if isinstance(base, DatasetStore) else None
 
-    def _refuse_unmarked_filler(self, rest: int) -> None:
-        """Refuse parts that cannot tell filler rows, where ``rest`` batches leave some."""
-        output, size = self._tools.output, self.options.world.size
-        if output is None or output.marks_filler or size == 1:
+    def _check_filler_marks(self, num_left: int) -> None:
+        """Refuse parts that cannot tell filler rows, where ``num_left`` batches leave some."""
+        output, size = self._pipeline_parts.output, self.options.world.size
+        if output is None or output.has_filler_marks or size == 1:
             return
-        lanes, uneven = self._any_plan().lanes, self.options.tail == "fill"
-        without = max(0, size - lanes) if lanes else -rest % size * uneven
-        if without:
-            what = f"{lanes} lanes" if lanes else f"{rest} batches"
+        lanes, uneven = self._get_any_plan().lanes, self.options.tail == "fill"
+        missing = max(0, size - lanes) if lanes else -num_left % size * uneven
+        if missing:
+            dealt = f"{lanes} lanes" if lanes else f"{num_left} batches"
             raise ConfigError(
-                f"loader: {what} on {size} ranks leave {without} without one, and "
+                f"loader: {dealt} on {size} ranks leave {missing} without one, and "
                 f"{tuple(output.names)} has no 'weight' to tell filler rows by; add 'weight', or "
                 "pass tail='drop' (in training also 'repeat')"
             )
 
-    def _any_plan(self) -> Plan:
+    def _get_any_plan(self) -> Plan:
         return next(iter(self._plans.values()), None) or self.plan(0)
 
 
-def _planner(
-    steps: RankPlan, begin: int, tell: Callable[[int], None] | None
+def _make_plan_ahead(
+    steps: RankPlan, first_step: int, hint: Callable[[int], None] | None
 ) -> Callable[[int], None]:
     """Give what plans the next block ahead, called with the next step to make.
 
     Args:
         steps: Of this rank.
-        begin: The first step that is made.
-        tell: Tells the store what will be read, from now on; None: it has no use for that.
+        first_step: The first step that is made.
+        hint: Tells the store what will be read, from now on; None: it has no use for that.
     """
-    edge = -1
-    if tell is not None:
-        tell(begin)
+    planned_until = -1
+    if hint is not None:
+        hint(first_step)
 
     def plan_ahead(step: int) -> None:
-        nonlocal edge
+        nonlocal planned_until
         number = steps.position(step)
-        if number >= edge and number < len(steps.plan):
-            edge = steps.plan.prepare(number)
-            if edge < len(steps.plan):
-                steps.plan.prepare(edge)
-        if tell is not None:
-            tell(step)
+        if number >= planned_until and number < len(steps.plan):
+            planned_until = steps.plan.prepare(number)
+            if planned_until < len(steps.plan):
+                steps.plan.prepare(planned_until)
+        if hint is not None:
+            hint(step)
 
     return plan_ahead
 
 
-def _nothing_left(index: SequenceIndex, policy: Policy, reading: Reading) -> PlanError:
+def _make_empty_plan_error(index: SequenceIndex, policy: Policy, reader: FieldReader) -> PlanError:
     """Return the error of a plan without a batch, with the lengths that were planned over."""
-    lengths = index.lengths_of[reading.axis]
-    have = f"they have {lengths.min()} to {lengths.max()} timesteps" if len(lengths) else "none"
-    shift = f", and a shift takes {reading.shift} of each" if reading.shift else ""
-    windows = isinstance(policy, Windows)
-    advice = "no window fits: make it shorter" if windows else "look at `empty` and `too_long`"
+    lengths = index.lengths_of[reader.axis]
+    length_range = (
+        f"they have {lengths.min()} to {lengths.max()} timesteps" if len(lengths) else "none"
+    )
+    shift = f", and a shift takes {reader.shift} of each" if reader.shift else ""
+    is_windows = isinstance(policy, Windows)
+    advice = "no window fits: make it shorter" if is_windows else "look at `empty` and `too_long`"
     return PlanError(
-        f"loader: no sequence of {len(lengths)} is left to play under {describe(policy)}: {have}"
+        f"loader: no sequence of {len(lengths)} is left to play under {describe_policy(policy)}: "
+        f"{length_range}"
         f"{shift}; {advice}"
     )

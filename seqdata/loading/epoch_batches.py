@@ -13,10 +13,10 @@ from typing import Any
 from seqdata.errors import ConfigError, IncompleteEpochError, PlanError
 from seqdata.sharing import RankPlan
 
-_OF_ALL = (ConfigError, PlanError)  # what would fail in every batch is raised again
+_FATAL_ERRORS = (ConfigError, PlanError)  # what would fail in every batch is raised again
 
 
-class Played(Iterator[Any]):
+class EpochBatches(Iterator[Any]):
     """The batches of a rank's share of one epoch.
 
     Nothing happens before the first ``next()``. After an error the next ``next()`` goes on with the
@@ -24,8 +24,8 @@ class Played(Iterator[Any]):
     and a batch that Ctrl-C interrupted is made again.
 
     Args:
-        share: Returns the share.
-        source: Makes the batches of a share from a step on.
+        make_share: Returns the share.
+        make_source: Makes the batches of a share from a step on.
         epoch: For messages.
 
     Attributes:
@@ -34,17 +34,17 @@ class Played(Iterator[Any]):
 
     def __init__(
         self,
-        share: Callable[[], RankPlan],
-        source: Callable[[RankPlan, int], Iterator[Any]],
+        make_share: Callable[[], RankPlan],
+        make_source: Callable[[RankPlan, int], Iterator[Any]],
         epoch: int,
     ) -> None:
         self.step = -1
-        self._share_of = share
-        self._source_of = source
+        self._make_share = make_share
+        self._make_source = make_source
         self._epoch = epoch
         self._share: RankPlan | None = None
         self._source: Iterator[Any] | None = None
-        self._failed: IncompleteEpochError | None = None  # there is nothing to go on with
+        self._fatal_error: IncompleteEpochError | None = None  # there is nothing to go on with
 
     def __next__(self) -> Any:
         """Return the next batch.
@@ -55,13 +55,13 @@ class Played(Iterator[Any]):
         """
         try:
             source = self._source
-            batch = next(self._begun() if source is None else source)
+            batch = next(self._begin() if source is None else source)
         except StopIteration:
             self._check_end()
             raise
         except BaseException as error:
             self._source = None
-            self._pass(error)
+            self._note_error(error)
             raise
         self.step += 1
         return batch
@@ -72,20 +72,20 @@ class Played(Iterator[Any]):
         if isinstance(source, Generator):
             source.close()
 
-    def _begun(self) -> Iterator[Any]:
-        if self._failed is not None:
-            raise self._failed.with_traceback(None)
+    def _begin(self) -> Iterator[Any]:
+        if self._fatal_error is not None:
+            raise self._fatal_error.with_traceback(None)
         if self._share is None:
-            self._share = self._share_of()
+            self._share = self._make_share()
             self.step = self._share.first_step
-        self._source = self._source_of(self._share, self.step)
+        self._source = self._make_source(self._share, self.step)
         return self._source
 
-    def _pass(self, error: BaseException) -> None:
+    def _note_error(self, error: BaseException) -> None:
         """Take note of an error in place of a batch."""
         if isinstance(error, IncompleteEpochError):
-            self._failed = error
-        elif isinstance(error, Exception) and not isinstance(error, _OF_ALL):
+            self._fatal_error = error
+        elif isinstance(error, Exception) and not isinstance(error, _FATAL_ERRORS):
             self.step += 1
 
     def _check_end(self) -> None:
@@ -94,9 +94,9 @@ class Played(Iterator[Any]):
         if share is None or self.step == len(share):
             return
         self._source = None
-        self._failed = IncompleteEpochError(
+        self._fatal_error = IncompleteEpochError(
             f"loader: {self.step - share.first_step} batches of epoch {self._epoch} were "
             f"delivered, {len(share) - share.first_step} were planned; it was shut down while it "
             "played"
         )
-        raise self._failed
+        raise self._fatal_error

@@ -19,47 +19,49 @@ MAX_ERRORS = 100
 """Errors in the data that a run may go on from, by default."""
 
 LOG = logging.getLogger("seqdata")
-_MOST_TEXT = 2_000  # characters of a message in the list
+_MAX_TEXT = 2_000  # characters of a message in the list
 
 
-class Tally:
+class ErrorLog:
     """Counts errors, and ends a run that has too many.
 
     An error that is met again at the same place (a validation that runs every epoch, a batch that
     is made again after a resume) counts and is listed once.
 
     Args:
-        most: How many a run may have.
+        max_errors: How many a run may have.
         path: Where they are listed. None: nowhere.
-        listed_count: Whether those that an earlier process has listed there count.
+        count_listed: Whether those that an earlier process has listed there count.
 
     Raises:
-        ConfigError: If ``most`` is no count.
+        ConfigError: If ``max_errors`` is no count.
         OSError: If the list cannot be read.
     """
 
     def __init__(
-        self, most: int = MAX_ERRORS, path: Path | None = None, *, listed_count: bool = True
+        self, max_errors: int = MAX_ERRORS, path: Path | None = None, *, count_listed: bool = True
     ) -> None:
-        if not isinstance(most, int) or most < 0:
-            raise ConfigError(f"loader: `max_errors` is {most!r}, must be a whole number from 0")
+        if not isinstance(max_errors, int) or max_errors < 0:
+            raise ConfigError(
+                f"loader: `max_errors` is {max_errors!r}, must be a whole number from 0"
+            )
         self.path = path
-        self._most = most
+        self._max_errors = max_errors
         self._lock = threading.Lock()
-        self._found: list[dict[str, Any]] = [] if path is None else _listed(path)
-        self._known = {_key(line) for line in self._found}
-        self._counted = set(self._known) if listed_count else set()
+        self._entries: list[dict[str, Any]] = [] if path is None else _read_entries(path)
+        self._known = {_entry_key(line) for line in self._entries}
+        self._counted = set(self._known) if count_listed else set()
         self._elsewhere = 0
 
     def __len__(self) -> int:
         return len(self._counted) + self._elsewhere
 
     @property
-    def found(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[dict[str, Any]]:
         """What was wrong, in order: ``error``, ``message`` and the facts of the place."""
-        return list(self._found)
+        return list(self._entries)
 
-    def begin(self, elsewhere: int) -> None:
+    def restart(self, elsewhere: int) -> None:
         """Begin to count anew; the list goes on.
 
         Args:
@@ -69,15 +71,15 @@ class Tally:
             self._counted.clear()
             self._elsewhere = elsewhere
 
-    def know(self, elsewhere: int) -> None:
+    def set_elsewhere(self, elsewhere: int) -> None:
         """Take note of how many errors count that are not this process's own."""
         self._elsewhere = elsewhere
 
-    def until(self, loader: str, epoch: int, batch: int) -> int:
+    def count_before(self, loader: str, epoch: int, batch: int) -> int:
         """Give how many of this process's errors lie before a batch of a loader's plans."""
         with self._lock:
             keys = list(self._counted)
-        return sum(name == loader and place < (epoch, batch) for name, place, _ in keys)
+        return sum(name == loader and position < (epoch, batch) for name, position, _ in keys)
 
     def add(self, error: Exception, **facts: Fact) -> None:
         """Count one.
@@ -90,59 +92,66 @@ class Tally:
         Raises:
             Exception: The error itself, where it is one too many.
         """
-        known = {**getattr(error, "facts", {}), **facts}
-        line = {"error": type(error).__name__, "message": str(error)[:_MOST_TEXT], **known}
-        key = _key(line)
+        all_facts = {**getattr(error, "facts", {}), **facts}
+        entry = {"error": type(error).__name__, "message": str(error)[:_MAX_TEXT], **all_facts}
+        key = _entry_key(entry)
         with self._lock:
             if key not in self._known:
                 self._known.add(key)
-                self._found.append(line)
+                self._entries.append(entry)
                 if self.path is not None:
-                    _append(self.path, line)
-            again = key in self._counted
+                    _append_line(self.path, entry)
+            is_repeated = key in self._counted
             self._counted.add(key)
             count = len(self)
-        if again:
+        if is_repeated:
             return
-        LOG.warning("loader: went on from error %d of at most %d: %s", count, self._most, error)
-        if count > self._most:
+        LOG.warning(
+            "loader: went on from error %d of at most %d: %s", count, self._max_errors, error
+        )
+        if count > self._max_errors:
             error.add_note(
-                f"loader: {count} errors in the data, `max_errors` is {self._most}; repair the "
+                f"loader: {count} errors in the data, `max_errors` is {self._max_errors}; repair "
+                "the "
                 "data, or raise it"
             )
             raise error
 
 
-def _key(line: dict[str, Any]) -> tuple[str, tuple[int, int], int]:
+def _entry_key(entry: dict[str, Any]) -> tuple[str, tuple[int, int], int]:
     """Give what tells errors apart."""
-    epoch, batch, sequence = (line.get(name) for name in ("epoch", "batch", "sequence"))
-    return str(line.get("loader", "")), (_number(epoch), _number(batch)), _number(sequence)
+    epoch, batch, sequence = (entry.get(name) for name in ("epoch", "batch", "sequence"))
+    return (
+        str(entry.get("loader", "")),
+        (_to_number(epoch), _to_number(batch)),
+        _to_number(sequence),
+    )
 
 
-def _number(value: Any) -> int:
+def _to_number(value: Any) -> int:
     return value if isinstance(value, int) else -1
 
 
-def _append(path: Path, line: dict[str, Any]) -> None:
+def _append_line(path: Path, entry: dict[str, Any]) -> None:
     """Add a line in one write, so that lines of several processes do not mix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
     try:
         size = os.fstat(descriptor).st_size
-        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        os.write(descriptor, b"\n" * torn + json.dumps(line).encode() + b"\n")
+        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, b"\n" * is_torn + json.dumps(entry).encode() + b"\n")
     finally:
         os.close(descriptor)
 
 
-def _listed(path: Path) -> list[dict[str, Any]]:
+def _read_entries(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    found = []
+    entries = []
     for line in path.read_text("utf-8").splitlines():
         try:
-            found.append(json.loads(line))
+            entries.append(json.loads(line))
         except ValueError:  # a line that was cut off by the end of its process
             continue
-    return found
+    return entries

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from seqdata.batch.axes import Axes
-from seqdata.loading.field_reader import Reading
-from seqdata.loading.step_requests import Request
-from seqdata.loading.transforms.apply import Transforming
-from seqdata.loading.value_options import Values
+from seqdata.loading.field_reader import FieldReader
+from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.transforms.apply import TransformApplier
+from seqdata.loading.value_options import ValueOptions
 from seqdata.protocols import Columns
 
 
-class Work(Protocol):
+class WorkerFetcher(Protocol):
     """What worker processes do; it can be sent to them."""
 
     @property
-    def reading(self) -> Reading:
+    def reader(self) -> FieldReader:
         """What reads; its store knows where sequences lie."""
         ...
 
@@ -31,44 +31,46 @@ class Work(Protocol):
         """Makes something of the columns of so many rows; None: columns are what is wanted."""
         ...
 
-    def columns(self, request: Request) -> tuple[Columns, Axes]:
+    def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
         """Give the columns of a request, and which of their fields runs along which axis."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fetching:
+class Fetcher:
     """Gives the columns of requests; can be sent to a worker process.
 
     Attributes:
-        reading: Reads columns.
-        transforming: Changes them; None: nothing does.
+        reader: Reads columns.
+        transform_applier: Changes them; None: nothing does.
         collate: Makes something of the columns of so many rows, in a worker; None: the training
             process does.
-        values: Converts and checks what is delivered; None: it is delivered as it is.
+        value_options: Converts and checks what is delivered; None: it is delivered as it is.
     """
 
-    reading: Reading
-    transforming: Transforming | None
+    reader: FieldReader
+    transform_applier: TransformApplier | None
     collate: Callable[[Columns, Axes, int], Any] | None = None
-    values: Values | None = None
+    value_options: ValueOptions | None = None
 
-    def columns(self, request: Request) -> tuple[Columns, Axes]:
+    def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
         """Give the columns of a step, and which of their fields runs along which axis.
 
         Raises:
             DataError: If what is stored is damaged, or a transform's result does not fit.
         """
-        columns, axes = self._columns(request)
-        if self.values is not None:
-            columns = self.values.columns(columns, axes, request, self.reading.store)
+        columns, axes = self._fetch_unconverted(request)
+        if self.value_options is not None:
+            columns = self.value_options.convert_columns(columns, axes, request, self.reader.store)
         return columns, axes
 
-    def _columns(self, request: Request) -> tuple[Columns, Axes]:
-        if self.transforming is not None:
-            return self.transforming.columns(request)
-        reading = self.reading
-        if request.streamed:
-            return reading.as_they_are(request.spans), reading.axes
-        columns = reading.columns(request.spans, together=request.together, horizon=request.horizon)
-        return columns, reading.axes
+    def _fetch_unconverted(self, request: StepRequest) -> tuple[Columns, Axes]:
+        if self.transform_applier is not None:
+            return self.transform_applier.apply(request)
+        reader = self.reader
+        if request.is_shifted_stream:
+            return reader.read_stream(request.spans), reader.axes
+        columns = reader.read_columns(
+            request.spans, joint_targets=request.joint_targets, horizon=request.horizon
+        )
+        return columns, reader.axes

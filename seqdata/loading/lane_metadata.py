@@ -19,10 +19,10 @@ from seqdata.plan_table import ArrayTable
 from seqdata.sharing import Steps
 
 
-def heads_of(
+def make_lane_metadata(
     steps: Steps,
     ids: NDArray[np.int64],
-    whole: Sequence[bool],
+    has_whole_rows: Sequence[bool],
     plan: Plan,
     axes: Axes,
     bounds: Iterable[NDArray[np.int64] | None] = repeat(None),
@@ -32,29 +32,38 @@ def heads_of(
     Args:
         steps: Their spans, rows and weights.
         ids: int64 (n,), base number of each span's sequence.
-        whole: Which of them say nothing of segments: a row is a span.
+        has_whole_rows: Which of them say nothing of segments: a row is a span.
         plan: Where the steps are from.
         axes: Which field runs along which axis.
         bounds: Where the spans of each begin in flat padded rows; None: that is worked out later.
     """
     lengths, table = steps.lengths, steps.table
     if table.rows is None:
-        firsts = np.stack([ids, table.spans[:, 1], table.spans[:, 0]])
+        first_spans = np.stack([ids, table.spans[:, 1], table.spans[:, 0]])
     else:
-        firsts = firsts_of(table.spans, table.rows, ids)
-    base = firsts.reshape(3, *lengths.shape)  # ids, start, positions
-    context = context_of(lengths, base[1], plan, steps.number)
+        first_spans = describe_first_spans(table.spans, table.rows, ids)
+    first_values = first_spans.reshape(3, *lengths.shape)  # ids, start, positions
+    context = compute_context(lengths, first_values[1], plan, steps.number)
     scored = ((lengths - context) * (steps.weights > 0)).sum(axis=1).tolist()
-    of_rows = zip(
-        lengths, base[0], steps.weights, base[1], base[2], _resets(steps, base[1], plan),
-        np.tile(steps.lanes, (len(lengths), 1)), context, _segments(table, ids, whole),
+    row_arrays = zip(
+        lengths,
+        first_values[0],
+        steps.weights,
+        first_values[1],
+        first_values[2],
+        _find_resets(steps, first_values[1], plan),
+        np.tile(steps.lanes, (len(lengths), 1)),
+        context,
+        _split_segments(table, ids, has_whole_rows),
         strict=True,
-    )  # fmt: skip
-    rest = zip(bounds, scored, widths_of(steps).tolist())  # noqa: B905 - bounds may have no end
+    )
+    step_values = zip(bounds, scored, compute_widths(steps).tolist())  # noqa: B905 - bounds may have no end
     shared = {"carry": plan.carry, "overlap": plan.overlap, "axes": axes}
-    for number, (mine, one) in enumerate(zip(of_rows, rest, strict=True), steps.number):
-        length, first, weight, start, position, reset, lane, burn_in, segments = mine
-        edges, tokens, width = one
+    for number, (row_values, values) in enumerate(
+        zip(row_arrays, step_values, strict=True), steps.number
+    ):
+        length, first, weight, start, position, reset, lane, burn_in, segments = row_values
+        step_bounds, tokens, width = values
         described = {
             "lengths": length, "ids": first, "weight": weight, "start": start,
             "positions": position, "reset": reset, "lanes": lane, "burn_in": burn_in,
@@ -62,18 +71,18 @@ def heads_of(
         }  # fmt: skip
         known = {
             **shared, "number": number, "num_tokens": tokens, "padded_length": width,
-            "lr_scale": plan.lr_scale(number), "bounds": edges,
+            "lr_scale": plan.lr_scale(number), "bounds": step_bounds,
         }  # fmt: skip
         yield SequenceBatch.described(described, known)
 
 
-def widths_of(steps: Steps) -> NDArray[np.int64]:
+def compute_widths(steps: Steps) -> NDArray[np.int64]:
     """Give the padded length of each step, int64 (k,)."""
     widths: NDArray[np.int64] = np.maximum(steps.lengths.max(axis=1), 1)
     return widths
 
 
-def firsts_of(
+def describe_first_spans(
     spans: NDArray[np.int64], rows: NDArray[np.int64], ids: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Say of each row what its first span is: id, start, position, int64 (3, r).
@@ -81,18 +90,22 @@ def firsts_of(
     Of a row without any it is -1, 0, -1.
     """
     firsts, filled = rows[:-1], rows[1:] > rows[:-1]
-    made = np.empty((3, len(firsts)), dtype=np.int64)
+    described = np.empty((3, len(firsts)), dtype=np.int64)
     if filled.all():
-        found = spans.take(firsts, axis=0)
-        made[0], made[1], made[2] = ids.take(firsts), found[:, 1], found[:, 0]
-        return made
-    made.T[:] = -1, 0, -1
+        first_spans = spans.take(firsts, axis=0)
+        described[0], described[1], described[2] = (
+            ids.take(firsts),
+            first_spans[:, 1],
+            first_spans[:, 0],
+        )
+        return described
+    described.T[:] = -1, 0, -1
     firsts = firsts[filled]
-    made[:, filled] = ids[firsts], spans[firsts, 1], spans[firsts, 0]
-    return made
+    described[:, filled] = ids[firsts], spans[firsts, 1], spans[firsts, 0]
+    return described
 
 
-def segments_of(
+def make_segments(
     spans: NDArray[np.int64], rows: NDArray[np.int64], ids: NDArray[np.int64], lanes: int = 0
 ) -> NDArray[np.int64]:
     """Give row, id, start and stop of every span, int64 (n, 4); with lanes rows begin anew."""
@@ -100,26 +113,26 @@ def segments_of(
     numbers = np.arange(lanes or len(sizes))
     if lanes:
         numbers = np.broadcast_to(numbers, (len(sizes) // lanes, lanes)).reshape(-1)
-    made = np.empty((len(spans), 4), dtype=np.int64)
-    made[:, 0] = numbers.repeat(sizes)
-    made[:, 1], made[:, 2:] = ids, spans[:, 1:]
-    return made
+    segments = np.empty((len(spans), 4), dtype=np.int64)
+    segments[:, 0] = numbers.repeat(sizes)
+    segments[:, 1], segments[:, 2:] = ids, spans[:, 1:]
+    return segments
 
 
-def _segments(
-    table: ArrayTable, ids: NDArray[np.int64], whole: Sequence[bool]
+def _split_segments(
+    table: ArrayTable, ids: NDArray[np.int64], has_whole_rows: Sequence[bool]
 ) -> Iterator[NDArray[np.int64] | None]:
     """Give the segments of each step, int64 (n, 4); None where a row is one."""
-    if table.rows is None or all(whole):
-        yield from (None for _ in whole)
+    if table.rows is None or all(has_whole_rows):
+        yield from (None for _ in has_whole_rows)
         return
-    made = segments_of(table.spans, table.rows, ids, int(table.offsets[1]))
-    edges = pairwise(table.rows[table.offsets].tolist())
-    for (low, high), alone in zip(edges, whole, strict=True):
-        yield None if alone else made[low:high]
+    segments = make_segments(table.spans, table.rows, ids, int(table.offsets[1]))
+    bounds = pairwise(table.rows[table.offsets].tolist())
+    for (low, high), is_whole_row in zip(bounds, has_whole_rows, strict=True):
+        yield None if is_whole_row else segments[low:high]
 
 
-def context_of(
+def compute_context(
     lengths: NDArray[np.int64], start: NDArray[np.int64], plan: Plan, number: int
 ) -> NDArray[np.int64]:
     """Give the timesteps at the head of each row that the row before it in its lane scored.
@@ -140,7 +153,7 @@ def context_of(
     return context
 
 
-def _resets(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
+def _find_resets(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
     """Say where a lane begins a sequence; a carried state begins only with the epoch."""
     resets: NDArray[np.bool_] = steps.lengths > 0
     if not plan.carry:

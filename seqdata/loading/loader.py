@@ -17,22 +17,28 @@ from typing import Any, NamedTuple, NoReturn
 from seqdata.arguments import check_arguments
 from seqdata.default_host import default_host
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
-from seqdata.loading.engine import Player
-from seqdata.loading.epoch_batches import Played
-from seqdata.loading.error_log import MAX_ERRORS, Tally
-from seqdata.loading.options import PREFETCH, STALL_TIMEOUT, OnError, PlayOptions, Update
-from seqdata.loading.value_options import DTypes, Values
+from seqdata.loading.engine import EpochEngine
+from seqdata.loading.epoch_batches import EpochBatches
+from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
+from seqdata.loading.options import (
+    DEFAULT_PREFETCH,
+    DEFAULT_STALL_TIMEOUT,
+    EngineOptions,
+    OnError,
+    UpdateSchedule,
+)
+from seqdata.loading.value_options import DTypes, ValueOptions
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy
-from seqdata.resolve_store import store_of
+from seqdata.resolve_store import resolve_store
 from seqdata.sharing import RankPlan, Tail
 from seqdata.world import World
 
 STATE_VERSION = 1
-_MOST_NUMBER = 2**63
-_MOST_TEXT = 400  # characters of a policy in a state
-_ORIGINS = ("data", "policy", "seed", "shift")
+_MAX_NUMBER = 2**63
+_MAX_POLICY_TEXT = 400  # characters of a policy in a state
+_ORIGIN_KEYS = ("data", "policy", "seed", "shift")
 
 
 class Loader:
@@ -117,9 +123,9 @@ class Loader:
         max_errors: int = MAX_ERRORS,
         error_log: str | Path | None = None,
         num_workers: int = 0,
-        prefetch: int = PREFETCH,
+        prefetch: int = DEFAULT_PREFETCH,
         start_method: str | None = None,
-        stall_timeout: float = STALL_TIMEOUT,
+        stall_timeout: float = DEFAULT_STALL_TIMEOUT,
         pin_memory: bool = False,
         epoch: int = 0,
         name: str = "",
@@ -127,38 +133,42 @@ class Loader:
     ) -> None:
         if not isinstance(epoch, int) or epoch < 0:
             raise ConfigError(f"loader: `epoch` is {epoch!r}, must be a whole number from 0")
-        self._alone = World.current().size == 1  # no process group, so far
-        options = PlayOptions(
+        self._is_single_process = World.current().size == 1  # no process group, so far
+        options = EngineOptions(
             world=World.current() if world is None else world,
             seed=seed,
             fields=fields,
             as_tuple=as_tuple,
             as_dict=as_dict,
             transform=transform,
-            values=Values(dtype, check_values),
+            value_options=ValueOptions(dtype, check_values),
             collator=None if collator is None else resolve_collator(collator),
             shift=shift,
             tail=tail,
             on_error=on_error,
-            tally=Tally(max_errors, None if error_log is None else Path(error_log)),
+            error_log=ErrorLog(max_errors, None if error_log is None else Path(error_log)),
             prefetch=prefetch,
             num_workers=num_workers,
             start_method=start_method,
             stall_timeout=stall_timeout,
             pin_memory=pin_memory,
-            plan_ready=_tell_plugins,
+            on_plan_ready=_notify_plugins,
             name=name,
         )
-        self._update = Update(accumulate)
-        opened = store_of(store, lengths=lengths, names=fields)
-        self._player = Player(opened, resolve_policy(_batching(batching, policy)), options)
-        self._next = _Place(epoch, 0)  # what the next iteration plays
-        self._playing: _Playing | None = None  # what the newest iteration plays; it moves the state
+        self._update_schedule = UpdateSchedule(accumulate)
+        opened_store = resolve_store(store, lengths=lengths, names=fields)
+        self._engine = EpochEngine(
+            opened_store, resolve_policy(_resolve_batching(batching, policy)), options
+        )
+        self._next_position = _RunPosition(epoch, 0)  # what the next iteration plays
+        self._active: _ActiveEpoch | None = (
+            None  # what the newest iteration plays; it moves the state
+        )
 
     def __len__(self) -> int:
         """Steps of the epoch that the next iteration plays; of all, but where a policy says so."""
-        self._refuse_other_ranks()
-        return self._player.steps_of(self.epoch)
+        self._check_single_process()
+        return self._engine.count_steps(self.epoch)
 
     def __getitem__(self, number: object) -> NoReturn:
         """Raise: batches come in their order.
@@ -181,49 +191,49 @@ class Loader:
             IncompleteEpochError: If fewer batches came than were planned.
             DataError: If what is stored is damaged; with epoch, batch, step and rank.
         """
-        return _Iteration(self._begun)
+        return _EpochIterator(self._begin_epoch)
 
-    def _begun(self) -> tuple[_Playing, Played]:
+    def _begin_epoch(self) -> tuple[_ActiveEpoch, EpochBatches]:
         """Begin the next epoch, or what is left of a loaded one."""
-        self._refuse_other_ranks()
-        _ = self._player.transform  # as it is before it is used
-        place = self._next
-        share = self._player.share(*place)
-        playing = _Playing(place.epoch, share, share.first_step)
-        self._playing, self._next = playing, _Place(place.epoch + 1, 0)
-        return playing, self._player.play(*place, self._update)
+        self._check_single_process()
+        _ = self._engine.transform_label  # as it is before it is used
+        start = self._next_position
+        share = self._engine.share(*start)
+        active = _ActiveEpoch(start.epoch, share, share.first_step)
+        self._active, self._next_position = active, _RunPosition(start.epoch + 1, 0)
+        return active, self._engine.iterate(*start, self._update_schedule)
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration plays."""
-        return self._next.epoch
+        return self._next_position.epoch
 
     @property
     def store(self) -> Store:
         """What is read; ``store.keys(batch.ids)`` names sequences."""
-        return self._player.store
+        return self._engine.store
 
     @property
     def errors(self) -> list[dict[str, Any]]:
         """What this rank went on from: dicts with ``error``, ``message``, ``sequence`` and more."""
-        return self._player.options.tally.found
+        return self._engine.options.error_log.entries
 
     @property
     def worker_pids(self) -> list[int]:
         """Process ids of the worker processes that run; they are started by the first batch."""
-        return self._player.worker_pids
+        return self._engine.worker_pids
 
     def state_dict(self) -> dict[str, int | str]:
         """Return what was delivered: a few primitives, equal on all ranks, under 1 kB as JSON."""
-        epoch, position = self._next if self._playing is None else self._playing.place
+        epoch, position = self._next_position if self._active is None else self._active.position
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
             "position": position,
-            "fingerprint": self._player.fingerprint(epoch),
-            **self._origins(),
-            "world_size": self._player.options.world.size,
-            "transform": self._player.transform,
+            "fingerprint": self._engine.fingerprint(epoch),
+            **self._plan_origins(),
+            "world_size": self._engine.options.world.size,
+            "transform": self._engine.transform_label,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -236,41 +246,42 @@ class Loader:
                 plan, or was written by another version.
             ConfigError: If there will be filler rows that the output cannot tell.
         """
-        place = _checked(state)
-        now = self._origins()
-        changed = [name for name in _ORIGINS if _differs(state.get(name), now[name])]
+        start = _parse_state(state)
+        current = self._plan_origins()
+        changed = [name for name in _ORIGIN_KEYS if _has_changed(state.get(name), current[name])]
         if changed:
-            what = "; ".join(
-                f"`{name}` was {state.get(name)!r:.500}, is {now[name]!r}" for name in changed
+            differences = "; ".join(
+                f"`{name}` was {state.get(name)!r:.500}, is {current[name]!r}" for name in changed
             )
-            raise ResumeError(f"loader: {what}; restore what changed, or begin a new run")
-        batches = self._player.batches_of(place.epoch)
-        if place.position > batches:
+            raise ResumeError(f"loader: {differences}; restore what changed, or begin a new run")
+        batches = self._engine.count_batches(start.epoch)
+        if start.position > batches:
             raise ResumeError(
-                f"loader: `position` of the state is {place.position}, must be at most {batches}, "
-                f"the batches of epoch {place.epoch}; the state is damaged"
+                f"loader: `position` of the state is {start.position}, must be at most {batches}, "
+                f"the batches of epoch {start.epoch}; the state is damaged"
             )
-        made = self._player.fingerprint(place.epoch)
-        if _differs(state.get("fingerprint"), made):
+        fingerprint = self._engine.fingerprint(start.epoch)
+        if _has_changed(state.get("fingerprint"), fingerprint):
             raise ResumeError(
                 f"loader: `fingerprint` of the state is {state.get('fingerprint')!r:.60}, must be "
-                f"{made!r} as of epoch {place.epoch}; another version of seqdata planned it, begin "
+                f"{fingerprint!r} as of epoch {start.epoch}; another version of seqdata planned "
+                "it, begin "
                 "a new run"
             )
-        changed_transform = self._player.changed_transform(state.get("transform"))
+        changed_transform = self._engine.describe_transform_change(state.get("transform"))
         if changed_transform:
             warnings.warn(f"loader: {changed_transform}", SeqDataWarning, stacklevel=2)
-        self._player.share(*place)  # refuses what this world cannot play
-        self._next, self._playing = place, None
+        self._engine.share(*start)  # refuses what this world cannot play
+        self._next_position, self._active = start, None
 
     def shutdown(self) -> None:
         """End threads and workers; an iteration that runs ends with an error."""
-        self._player.shutdown()
+        self._engine.shutdown()
 
-    def _refuse_other_ranks(self) -> None:
+    def _check_single_process(self) -> None:
         """Raise ConfigError if a process group came after this loader, made for one process."""
         ranks = World.current().size
-        if self._alone and ranks > 1 and self._player.options.world.size == 1:
+        if self._is_single_process and ranks > 1 and self._engine.options.world.size == 1:
             raise ConfigError(
                 f"loader: was made for one process before the process group of {ranks} ranks was "
                 "initialised, must know its rank: every rank would play all the data. Make it when "
@@ -278,16 +289,16 @@ class Loader:
                 f"`world=World(rank, {ranks})`, or give the data to a SequenceDataModule"
             )
 
-    def _origins(self) -> dict[str, int | str]:
-        origins: dict[str, int | str] = dict(self._player.describe())
-        policy = str(origins["policy"])
-        if len(policy) > _MOST_TEXT:
+    def _plan_origins(self) -> dict[str, int | str]:
+        described: dict[str, int | str] = dict(self._engine.describe())
+        policy = str(described["policy"])
+        if len(policy) > _MAX_POLICY_TEXT:
             digest = hashlib.sha256(policy.encode()).hexdigest()[:32]
-            origins["policy"] = f"{policy[:_MOST_TEXT]}… ({digest})"
-        return origins
+            described["policy"] = f"{policy[:_MAX_POLICY_TEXT]}… ({digest})"
+        return described
 
 
-class _Place(NamedTuple):
+class _RunPosition(NamedTuple):
     """An epoch, and how many batches of its plan were delivered on all ranks."""
 
     epoch: int
@@ -295,7 +306,7 @@ class _Place(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Playing:
+class _ActiveEpoch:
     """An epoch, this rank's share of it, and the step that is delivered next."""
 
     epoch: int
@@ -303,20 +314,20 @@ class _Playing:
     step: int
 
     @property
-    def place(self) -> _Place:
+    def position(self) -> _RunPosition:
         """What the state says: after the last step, the next epoch."""
         if self.step == len(self.share):
-            return _Place(self.epoch + 1, 0)
-        return _Place(self.epoch, self.share.position(self.step))
+            return _RunPosition(self.epoch + 1, 0)
+        return _RunPosition(self.epoch, self.share.position(self.step))
 
 
-def _batching(batching: Policy | str | None, policy: Policy | str | None) -> Policy | str:
+def _resolve_batching(batching: Policy | str | None, policy: Policy | str | None) -> Policy | str:
     """Return the policy that was passed, under its name of today or of 0.1."""
     if policy is not None:
-        told = "`policy` is deprecated: write `batching`, or pass the policy by position"
+        advice = "`policy` is deprecated: write `batching`, or pass the policy by position"
         if batching is not None:
-            raise ConfigError(f"loader: `batching` and `policy` are both given. {told}.")
-        warnings.warn(f"loader: {told}", DeprecationWarning, stacklevel=4)
+            raise ConfigError(f"loader: `batching` and `policy` are both given. {advice}.")
+        warnings.warn(f"loader: {advice}", DeprecationWarning, stacklevel=4)
         return policy
     if batching is None:
         raise ConfigError(
@@ -325,59 +336,59 @@ def _batching(batching: Policy | str | None, policy: Policy | str | None) -> Pol
     return batching
 
 
-class _Iteration(Iterator[Any]):
+class _EpochIterator(Iterator[Any]):
     """One epoch of a loader; it begins when its first batch is asked for.
 
     The loader does not hold it, so that its thread and workers end with it.
     """
 
-    def __init__(self, begin: Callable[[], tuple[_Playing, Played]]) -> None:
+    def __init__(self, begin: Callable[[], tuple[_ActiveEpoch, EpochBatches]]) -> None:
         self._begin = begin
-        self._begun: tuple[_Playing, Played] | None = None
-        self._closed = False
+        self._active: tuple[_ActiveEpoch, EpochBatches] | None = None
+        self._is_closed = False
 
     def __next__(self) -> Any:
-        if self._closed:
+        if self._is_closed:
             raise StopIteration
-        if self._begun is None:
-            self._begun = self._begin()
-        playing, played = self._begun
+        if self._active is None:
+            self._active = self._begin()
+        active, batches = self._active
         try:
-            batch = next(played)
+            batch = next(batches)
         except StopIteration:  # the last batch may have been an error
-            playing.step = played.step
+            active.step = batches.step
             raise
-        playing.step = played.step
+        active.step = batches.step
         return batch
 
     def close(self) -> None:
         """Leave the epoch, as ``break`` does."""
-        self._closed = True
-        if self._begun is not None:
-            self._begun[1].close()
+        self._is_closed = True
+        if self._active is not None:
+            self._active[1].close()
 
 
-def _differs(was: Any, now: int | str) -> bool:
+def _has_changed(saved: Any, current: int | str) -> bool:
     """Return whether a part of a state is not what it must be, whatever it is."""
-    return type(was) is not type(now) or bool(was != now)
+    return type(saved) is not type(current) or bool(saved != current)
 
 
-def _checked(state: Mapping[str, Any]) -> _Place:
+def _parse_state(state: Mapping[str, Any]) -> _RunPosition:
     version = state.get("version") if isinstance(state, Mapping) else repr(state)
     if type(version) is not int or version != STATE_VERSION:
         raise ResumeError(
             f"loader: the state has version {version!r:.60}, must be {STATE_VERSION}; go on with "
             "the version of seqdata that saved it"
         )
-    for name in _Place._fields:
+    for name in _RunPosition._fields:
         value = state.get(name)
-        if type(value) is not int or not 0 <= value < _MOST_NUMBER:
+        if type(value) is not int or not 0 <= value < _MAX_NUMBER:
             raise ResumeError(
                 f"loader: `{name}` of the state is {value!r:.60}, must be a whole number from 0; "
                 "the state is damaged"
             )
-    return _Place(state["epoch"], state["position"])
+    return _RunPosition(state["epoch"], state["position"])
 
 
-def _tell_plugins(plan: Plan) -> None:
+def _notify_plugins(plan: Plan) -> None:
     default_host().plan_ready(plan)

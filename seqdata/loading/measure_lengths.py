@@ -24,50 +24,50 @@ from seqdata.batch.axes import Axes
 from seqdata.code_digest import code_digest
 from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS
-from seqdata.loading.field_reader import Reading, whole_reading
-from seqdata.loading.options import PlayOptions
-from seqdata.loading.step_requests import Request
-from seqdata.loading.transforms.apply import Transforming, transforming_of
-from seqdata.loading.transforms.declare import lengths_of, name_of
-from seqdata.loading.transforms.results import Results
-from seqdata.loading.transforms.rng import occurrences_of
-from seqdata.loading.workers.pool_cache import Crews
+from seqdata.loading.field_reader import FieldReader, make_full_reader
+from seqdata.loading.options import EngineOptions
+from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.transforms.apply import TransformApplier, make_transform_applier
+from seqdata.loading.transforms.declare import length_map_for, qualified_name
+from seqdata.loading.transforms.results import TransformResults
+from seqdata.loading.transforms.rng import count_occurrences
+from seqdata.loading.workers.pool_cache import WorkerPoolCache
 from seqdata.protocols import Columns, Store, Transform
-from seqdata.resolve_store import store_of
-from seqdata.storage.array_column import PieceColumn
+from seqdata.resolve_store import resolve_store
+from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.arrow.store import ArrowStore
-from seqdata.storage.digest_trailer import keep_sealed, read_sealed
-from seqdata.storage.lengths import narrow
-from seqdata.storage.selection import Carried
-from seqdata.storage.views import View, carried_of, carrying
+from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
+from seqdata.storage.lengths import narrow_lengths
+from seqdata.storage.selection import MeasuredTransform
+from seqdata.storage.views import View, get_measured_transform, with_transform
 
-RUN = 64  # sequences that are transformed together
+CHUNK_SEQUENCES = 64  # sequences that are transformed together
 _LENGTHS = "lengths"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Measuring:
+class _LengthMeasurer:
     """What measures; it can be sent to a worker process.
 
     Attributes:
-        transforming: Applies the transform.
+        transform_applier: Applies the transform.
         collate: Nothing is collated.
     """
 
-    transforming: Transforming
+    transform_applier: TransformApplier
     collate: None = None
 
     @property
-    def reading(self) -> Reading:
+    def reader(self) -> FieldReader:
         """What reads the sequences."""
-        return self.transforming.reading
+        return self.transform_applier.reader
 
-    def columns(self, request: Request) -> tuple[Columns, Axes]:
+    def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
         """Give the lengths of the results, as the one piece of a column."""
-        transforming, reading = self.transforming, self.reading
-        results = transforming.results(reading.pieces(request.spans), request)
-        lengths = _along(transforming, results, request)
-        return {_LENGTHS: PieceColumn(lengths.dtype, (), [lengths])}, reading.axes
+        applier, reader = self.transform_applier, self.reader
+        results = applier.compute_results(reader.read_inputs(request.spans), request)
+        lengths = _lengths_along(applier, results, request)
+        return {_LENGTHS: ArrayColumn(lengths.dtype, (), [lengths])}, reader.axes
 
 
 def measure_lengths(
@@ -106,84 +106,96 @@ def measure_lengths(
         >>> measure_lengths([[5, 5, 5], [1, 2]], words).lengths.tolist()
         [1, 2]
     """
-    whole = store_of(store)
-    _check(whole, transform, num_workers)
-    measuring = _Measuring(transforming_of(whole_reading(whole, axis, transform), 0))
-    kept = _kept(whole, transform, axis)
-    lengths = _load(kept, len(whole)) if cache and kept is not None else None
+    opened = resolve_store(store)
+    _check_arguments(opened, transform, num_workers)
+    measurer = _LengthMeasurer(make_transform_applier(make_full_reader(opened, axis, transform), 0))
+    cache_path = _cache_path(opened, transform, axis)
+    lengths = _load_cached(cache_path, len(opened)) if cache and cache_path is not None else None
     if lengths is None:
-        lengths = narrow(_measured(measuring, len(whole), num_workers, progress))
-        if kept is not None:
-            _keep(kept, lengths)
-    return carrying(whole, Carried(transform, axis, lengths))
+        lengths = narrow_lengths(_measure(measurer, len(opened), num_workers, progress))
+        if cache_path is not None:
+            _save_cached(cache_path, lengths)
+    return with_transform(opened, MeasuredTransform(transform, axis, lengths))
 
 
-def _check(store: Store, transform: Any, num_workers: int) -> None:
+def _check_arguments(store: Store, transform: Any, num_workers: int) -> None:
     if not isinstance(num_workers, int) or num_workers < 0:
         raise ConfigError(
             f"measure_lengths: `num_workers` is {num_workers!r}, must be a whole number from 0"
         )
-    carried = carried_of(store)
+    carried = get_measured_transform(store)
     if carried is not None:
         raise ConfigError(
-            f"measure_lengths: the view carries {name_of(carried.transform)} already, must carry "
+            f"measure_lengths: the view carries {qualified_name(carried.transform)} already, must "
+            "carry "
             "none; make one transform of both"
         )
-    if lengths_of(transform) is not None:
+    if length_map_for(transform) is not None:
         raise ConfigError(
-            f"measure_lengths: {name_of(transform)} has `.lengths`, must not have to be measured; "
+            f"measure_lengths: {qualified_name(transform)} has `.lengths`, must not have to be "
+            "measured; "
             "pass it as `transform` to Loader or SequenceDataModule"
         )
 
 
-def _measured(
-    measuring: _Measuring, count: int, num_workers: int, progress: bool | None
+def _measure(
+    measurer: _LengthMeasurer, count: int, num_workers: int, progress: bool | None
 ) -> NDArray[np.int64]:
     lengths = np.empty(count, dtype=np.int64)
-    runs = [(first, min(first + RUN, count)) for first in range(0, count, RUN)]
-    requests = _requests(measuring.reading.store, runs)
+    chunks = [
+        (first, min(first + CHUNK_SEQUENCES, count)) for first in range(0, count, CHUNK_SEQUENCES)
+    ]
+    requests = _make_requests(measurer.reader.store, chunks)
     with ExitStack() as stack:
-        tell = stack.enter_context(_told(progress, count))
-        found: Iterator[tuple[Columns, Axes]] = map(measuring.columns, requests)
-        if num_workers and runs:
-            found = stack.enter_context(_by_workers(measuring, num_workers, requests, len(runs)))
-        for (first, stop), (columns, _) in zip(runs, found, strict=True):
+        on_progress = stack.enter_context(_progress_bar(progress, count))
+        results: Iterator[tuple[Columns, Axes]] = map(measurer.fetch, requests)
+        if num_workers and chunks:
+            results = stack.enter_context(
+                _run_in_workers(measurer, num_workers, requests, len(chunks))
+            )
+        for (first, stop), (columns, _) in zip(chunks, results, strict=True):
             column: Any = columns[_LENGTHS]
             lengths[first:stop] = column[0]
-            tell(stop)
+            on_progress(stop)
     return lengths
 
 
-def _requests(store: Store, runs: list[tuple[int, int]]) -> Iterator[Request]:
-    occurrences = occurrences_of(store)
-    for run in runs:
-        spans = np.zeros((run[1] - run[0], 3), dtype=np.int64)
-        spans[:, 0] = np.arange(*run)
-        ids, drawings = store.base_numbers(spans[:, 0]), occurrences.of(spans, 0)
-        yield Request(spans, ids, epoch=0, occurrences=drawings)
+def _make_requests(store: Store, chunks: list[tuple[int, int]]) -> Iterator[StepRequest]:
+    occurrences = count_occurrences(store)
+    for chunk in chunks:
+        spans = np.zeros((chunk[1] - chunk[0], 3), dtype=np.int64)
+        spans[:, 0] = np.arange(*chunk)
+        ids, sequence_occurrences = (
+            store.base_numbers(spans[:, 0]),
+            occurrences.number_spans(spans, 0),
+        )
+        yield StepRequest(spans, ids, epoch=0, occurrences=sequence_occurrences)
 
 
-def _along(transforming: Transforming, results: Results, request: Request) -> NDArray[np.int64]:
+def _lengths_along(
+    applier: TransformApplier, results: TransformResults, request: StepRequest
+) -> NDArray[np.int64]:
     """Give the lengths of results along the axis, int64 (n,).
 
     Raises:
         DecodeError: If no field runs along it, or two of them differ.
     """
-    axis, ids = transforming.reading.axis, request.ids
+    axis, ids = applier.reader.axis, request.ids
     names = results.along(axis)
     if not names:
-        raise transforming.wrong(
+        raise applier.make_error(
             int(ids[0]),
             f"gave {', '.join(results.columns) or 'nothing'}, must give a field along axis "
             f"{axis!r} to be measured",
         )
     lengths: NDArray[np.int64] = results.columns[names[0]].lengths
     for name in names[1:]:
-        other = results.columns[name].lengths
-        for piece in np.flatnonzero(other != lengths)[:1]:
-            raise transforming.wrong(
+        other_lengths = results.columns[name].lengths
+        for piece in np.flatnonzero(other_lengths != lengths)[:1]:
+            raise applier.make_error(
                 int(ids[piece]),
-                f"gave field {name!r} {other[piece]} timesteps and {names[0]!r} {lengths[piece]}, "
+                f"gave field {name!r} {other_lengths[piece]} timesteps and {names[0]!r} "
+                f"{lengths[piece]}, "
                 f"must be equal along axis {axis!r}",
                 field=name,
             )
@@ -191,53 +203,53 @@ def _along(transforming: Transforming, results: Results, request: Request) -> ND
 
 
 @contextmanager
-def _by_workers(
-    measuring: _Measuring, num_workers: int, requests: Iterator[Request], count: int
+def _run_in_workers(
+    measurer: _LengthMeasurer, num_workers: int, requests: Iterator[StepRequest], count: int
 ) -> Iterator[Iterator[tuple[Columns, Axes]]]:
     """Give the same, made by processes, in the order of the requests."""
-    options = PlayOptions(num_workers=min(num_workers, count))
-    crews = Crews(measuring, options)
+    engine_options = EngineOptions(num_workers=min(num_workers, count))
+    pools = WorkerPoolCache(measurer, engine_options)
     try:
-        with crews.run() as run:
-            run.begin(requests)
-            yield (run.take() for _ in range(count))
+        with pools.open_session() as session:
+            session.begin(requests)
+            yield (session.take() for _ in range(count))
     finally:
-        crews.close()
+        pools.close()
 
 
-def _kept(store: Store, transform: Any, axis: str) -> Path | None:
+def _cache_path(store: Store, transform: Any, axis: str) -> Path | None:
     """Give the file that lengths are kept in; None: there is no folder for it."""
     base = store.base if isinstance(store, View) else store
     if not isinstance(base, ArrowStore):
         return None
-    made = hashlib.sha256()
-    for part in (store.fingerprint, axis, name_of(transform), code_digest(transform)):
-        made.update(f"{part}\n".encode())
-    return Path(base.location) / f".seqdata-measured-{made.hexdigest()[:32]}.npy"
+    digest = hashlib.sha256()
+    for part in (store.fingerprint, axis, qualified_name(transform), code_digest(transform)):
+        digest.update(f"{part}\n".encode())
+    return Path(base.location) / f".seqdata-measured-{digest.hexdigest()[:32]}.npy"
 
 
-def _load(path: Path, count: int) -> NDArray[Any] | None:
+def _load_cached(path: Path, count: int) -> NDArray[Any] | None:
     """Return kept lengths; None if there are none, or they are not these."""
-    content = read_sealed(path)
+    content = read_with_digest(path)
     if content is None:
         return None
     try:
         lengths: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, EOFError):  # of another version: they are measured again
         return None
-    right = isinstance(lengths, np.ndarray) and lengths.shape == (count,)
-    return lengths if right and lengths.dtype.kind == "u" else None
+    is_valid = isinstance(lengths, np.ndarray) and lengths.shape == (count,)
+    return lengths if is_valid and lengths.dtype.kind == "u" else None
 
 
-def _keep(path: Path, lengths: NDArray[Any]) -> None:
+def _save_cached(path: Path, lengths: NDArray[Any]) -> None:
     """Keep lengths, named by what they were made from; not in a folder that cannot be written."""
     content = io.BytesIO()
     np.save(content, lengths, allow_pickle=False)
-    keep_sealed(path, content.getvalue())
+    write_with_digest(path, content.getvalue())
 
 
 @contextmanager
-def _told(progress: bool | None, total: int) -> Iterator[Callable[[int], None]]:
+def _progress_bar(progress: bool | None, total: int) -> Iterator[Callable[[int], None]]:
     """Give the function that is told how many sequences are done."""
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda _done: None
@@ -249,9 +261,9 @@ def _told(progress: bool | None, total: int) -> Iterator[Callable[[int], None]]:
         TextColumn("measuring"), BarColumn(), TextColumn("{task.completed:,} of {task.total:,}"),
         TextColumn("{task.fields[rate]:,.0f} sequences/s"), TimeRemainingColumn(),
     )  # fmt: skip
-    began = time.monotonic()
+    start_time = time.monotonic()
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=total, rate=0.0)
         yield lambda done: bar.update(
-            task, completed=done, rate=done / max(1e-9, time.monotonic() - began)
+            task, completed=done, rate=done / max(1e-9, time.monotonic() - start_time)
         )

@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from seqdata.errors import ConfigError
-from seqdata.loading.error_log import Tally
-from seqdata.loading.value_options import Values
+from seqdata.loading.error_log import ErrorLog
+from seqdata.loading.value_options import ValueOptions
 from seqdata.plan import Plan
 from seqdata.protocols import Collator, Transform
 from seqdata.sharing import Tail
 from seqdata.world import World
 
-PREFETCH = 2
+DEFAULT_PREFETCH = 2
 """Hand-overs that wait for the consumer, by default."""
 
 OnError = Literal["raise", "mask", "replace"]
 
-STALL_TIMEOUT = 120.0
+DEFAULT_STALL_TIMEOUT = 120.0
 """Seconds without progress after which a worker is given up, by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayOptions:
+class EngineOptions:
     """How epochs are played.
 
     Args:
@@ -38,13 +38,13 @@ class PlayOptions:
         as_tuple: Parts of the batch that are handed out as a tuple.
         as_dict: The same as a dict.
         transform: Applied between reading and collating; None: what the store carries, if it does.
-        values: What is asked of the values that are delivered.
+        value_options: What is asked of the values that are delivered.
         collator: Lays columns out; None: ``Padded()``.
         shift: Timesteps between inputs and targets: of the ragged field, or by name.
         tail: What a rank without a batch in the last step gets.
         on_error: What a sequence that cannot be read or transformed does: ``raise``; ``mask``: its
             row has weight 0; ``replace``: its row is the longest other one, cropped.
-        tally: Counts those, and ends a run that has too many.
+        error_log: Counts those, and ends a run that has too many.
         prefetch: Hand-overs of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
         num_workers: Processes that read and transform; 0: this one does.
         start_method: How they are started: ``fork``, ``forkserver`` or ``spawn``; None:
@@ -52,8 +52,9 @@ class PlayOptions:
         stall_timeout: Seconds without progress after which a worker is given up.
         pin_memory: Whether what is handed out is copied into pinned memory.
         frozen_epoch: Whether every epoch is played with the plan of epoch 0.
-        plan_ready: Called with each plan, before its first batch.
-        see: Says what shows a batch, by epoch and number, for errors in it; None: nothing does.
+        on_plan_ready: Called with each plan, before its first batch.
+        replay_hint: Says what shows a batch, by epoch and number, for errors in it; None: nothing
+            does.
         name: Of the loader, for ``batch.loader``.
 
     Raises:
@@ -66,20 +67,20 @@ class PlayOptions:
     as_tuple: Sequence[str] | None = None
     as_dict: Sequence[str] | None = None
     transform: Transform | None = None
-    values: Values = field(default_factory=Values)
+    value_options: ValueOptions = field(default_factory=ValueOptions)
     collator: Collator | None = None
     shift: int | Mapping[str, int] = 0
     tail: Tail = "fill"
     on_error: OnError = "raise"
-    tally: Tally = field(default_factory=Tally)
-    prefetch: int = PREFETCH
+    error_log: ErrorLog = field(default_factory=ErrorLog)
+    prefetch: int = DEFAULT_PREFETCH
     num_workers: int = 0
     start_method: str | None = None
-    stall_timeout: float = STALL_TIMEOUT
+    stall_timeout: float = DEFAULT_STALL_TIMEOUT
     pin_memory: bool = False
     frozen_epoch: bool = False
-    plan_ready: Callable[[Plan], None] | None = None
-    see: Callable[[int, int], str] | None = None
+    on_plan_ready: Callable[[Plan], None] | None = None
+    replay_hint: Callable[[int, int], str] | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -130,13 +131,13 @@ class PlayOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateSchedule:
     """How steps make optimizer updates: what ``loss_scale`` and ``update_num_tokens`` follow from.
 
     Args:
         accumulate: Steps of an update.
         steps: Steps of the epoch that are trained, if fewer than all; the last update ends there.
-        divided: Whether somebody divides every loss by ``accumulate``, as the Trainer does.
+        is_loss_divided: Whether somebody divides every loss by ``accumulate``, as the Trainer does.
 
     Raises:
         ConfigError: If ``accumulate`` is less than 1.
@@ -144,7 +145,7 @@ class Update:
 
     accumulate: int = 1
     steps: int | None = None
-    divided: bool = False
+    is_loss_divided: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.accumulate, int) or self.accumulate < 1:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.batch.axes import unknown_name
+from seqdata.batch.axes import format_unknown_name
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 
-PARTS = (
+BATCH_PARTS = (
     "lengths", "ids", "weight", "start", "mask", "score", "num_tokens", "global_num_tokens",
     "update_num_tokens", "loss_scale", "sequence_scale", "lanes", "reset", "burn_in", "overlap",
     "lr_scale", "epoch", "number", "segments", "lengths_of",
@@ -29,27 +29,27 @@ class Output:
 
     Args:
         names: What is picked, in this order.
-        keyed: Whether a dict is made; else a tuple.
-        alone: Whether the one part is handed out itself.
+        is_dict: Whether a dict is made; else a tuple.
+        is_single: Whether the one part is handed out itself.
 
     Raises:
         ConfigError: If ``names`` is empty or a bare string.
     """
 
     names: Sequence[str]
-    keyed: bool = False
-    alone: bool = False
+    is_dict: bool = False
+    is_single: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not self.names:
-            option = "as_dict" if self.keyed else "as_tuple"
+            option = "as_dict" if self.is_dict else "as_tuple"
             raise ConfigError(
                 f"loader: `{option}` is {self.names!r}, must be a tuple of names; write "
                 f"('x', 'lengths')"
             )
 
     @property
-    def marks_filler(self) -> bool:
+    def has_filler_marks(self) -> bool:
         """Whether code that sees only these parts can tell filler rows."""
         return not _MARKS_FILLER.isdisjoint(self.names)
 
@@ -59,10 +59,10 @@ class Output:
         Raises:
             ConfigError: If there is one.
         """
-        known = (*fields, *PARTS)
+        allowed_names = (*fields, *BATCH_PARTS)
         for name in self.names:
-            if name not in known:
-                raise ConfigError(f"loader: {unknown_name(name, known)}")
+            if name not in allowed_names:
+                raise ConfigError(f"loader: {format_unknown_name(name, allowed_names)}")
 
     def __call__(self, batch: SequenceBatch) -> Any:
         """Pick the parts of one batch.
@@ -70,20 +70,20 @@ class Output:
         Raises:
             ConfigError: If a name is not there.
         """
-        parts = [self._part(batch, name) for name in self.names]
-        if self.alone:
-            return parts[0]
-        return dict(zip(self.names, parts, strict=True)) if self.keyed else tuple(parts)
+        values = [self._select(batch, name) for name in self.names]
+        if self.is_single:
+            return values[0]
+        return dict(zip(self.names, values, strict=True)) if self.is_dict else tuple(values)
 
-    def _part(self, batch: SequenceBatch, name: str) -> Any:
+    def _select(self, batch: SequenceBatch, name: str) -> Any:
         if name in batch.data:
             return batch.data[name]
-        if name not in PARTS:
-            raise ConfigError(f"loader: {unknown_name(name, (*batch.data, *PARTS))}")
+        if name not in BATCH_PARTS:
+            raise ConfigError(f"loader: {format_unknown_name(name, (*batch.data, *BATCH_PARTS))}")
         return getattr(batch, name)
 
 
-def output_of(as_tuple: Sequence[str] | None, as_dict: Sequence[str] | None) -> Output | None:
+def make_output(as_tuple: Sequence[str] | None, as_dict: Sequence[str] | None) -> Output | None:
     """Give what the two options mean; None: the batch itself.
 
     Raises:
@@ -94,5 +94,5 @@ def output_of(as_tuple: Sequence[str] | None, as_dict: Sequence[str] | None) -> 
     if as_tuple is not None:
         return Output(as_tuple)
     if as_dict is not None:
-        return Output(as_dict, keyed=True)
+        return Output(as_dict, is_dict=True)
     return None

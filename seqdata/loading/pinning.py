@@ -15,16 +15,16 @@ from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 
 
-def pinned(handed: Any) -> Any:
+def pin(output: Any) -> Any:
     """Give what is handed out with its tensors in pinned memory, as torch's DataLoader does.
 
     Args:
-        handed: A batch; or tensors, objects with ``pin_memory()``, tuples and dicts of them.
+        output: A batch; or tensors, objects with ``pin_memory()``, tuples and dicts of them.
     """
-    return handed.pin_memory() if isinstance(handed, SequenceBatch) else _pinned_parts(handed)  # type: ignore[no-untyped-call]
+    return output.pin_memory() if isinstance(output, SequenceBatch) else _pinned_parts(output)  # type: ignore[no-untyped-call]
 
 
-def check_device() -> None:
+def check_cuda() -> None:
     """Refuse to pin where there is nothing to pin for.
 
     Raises:

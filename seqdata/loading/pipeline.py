@@ -13,246 +13,262 @@ from torch import Tensor
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
-from seqdata.collators.base import Splitting
-from seqdata.errors import SEE, SeqDataError, step_line
-from seqdata.loading.bad_sequences import is_about_data, mend, shortened
-from seqdata.loading.batch_metadata import delivered
-from seqdata.loading.error_log import Tally
-from seqdata.loading.fetcher import Fetching
-from seqdata.loading.options import OnError, Update
+from seqdata.collators.base import SupportsWorkerCollate
+from seqdata.errors import REPLAY_PREFIX, SeqDataError, format_step
+from seqdata.loading.bad_sequences import is_about_data, repair_batch, shorten_step
+from seqdata.loading.batch_metadata import count_scored
+from seqdata.loading.error_log import ErrorLog
+from seqdata.loading.fetcher import Fetcher
+from seqdata.loading.options import OnError, UpdateSchedule
 from seqdata.loading.output import Output
-from seqdata.loading.profiler_ranges import COLLATE, FETCH, ranged
-from seqdata.loading.shifted_stream import narrowed
-from seqdata.loading.step_preparer import Made, Making
-from seqdata.loading.step_requests import Request
+from seqdata.loading.profiler_ranges import COLLATE, FETCH, profile_range
+from seqdata.loading.shifted_stream import select_step_columns
+from seqdata.loading.step_preparer import PreparedStep, StepPreparer
+from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences
 from seqdata.protocols import Collator
 from seqdata.sharing import RankPlan, Step
 
-Fetch = Callable[[Request], tuple[Any, Axes]]
+FetchFn = Callable[[StepRequest], tuple[Any, Axes]]
 """Gives the columns of a request, here or from a worker process; or what that has collated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tools:
+class PipelineParts:
     """What makes batches, the same for all epochs of a loader.
 
     Attributes:
-        fetching: Reads and transforms columns.
+        fetcher: Reads and transforms columns.
         occurrences: Says which drawing of its sequence each span is; None: nothing is drawn.
         collator: Lays columns out.
         output: Chooses what is handed out.
-        together: Whether the collator takes inputs and targets of a shift as one column.
+        joint_targets: Whether the collator takes inputs and targets of a shift as one column.
         on_error: What becomes of a sequence that cannot be read or transformed.
-        tally: Counts them.
-        see: Says what shows a batch, by epoch and number; None: nothing does.
+        error_log: Counts them.
+        replay_hint: Says what shows a batch, by epoch and number; None: nothing does.
         name: Of the loader.
     """
 
-    fetching: Fetching
+    fetcher: Fetcher
     occurrences: Occurrences | None
     collator: Collator
     output: Output | None
-    together: bool
+    joint_targets: bool
     on_error: OnError
-    tally: Tally
-    see: Callable[[int, int], str] | None = None
+    error_log: ErrorLog
+    replay_hint: Callable[[int, int], str] | None = None
     name: str = ""
 
 
 @dataclass(slots=True, eq=False)
-class Assembly:
+class BatchPipeline:
     """The batches of one rank in one epoch, by step.
 
     Args:
-        tools: What makes batches.
+        parts: What makes batches.
         share: The rank's steps.
         epoch: Of the plan.
-        update: How steps make optimizer updates.
+        update_schedule: How steps make optimizer updates.
         fetch: Gives columns; by default in this process.
     """
 
-    tools: Tools
+    parts: PipelineParts
     share: RankPlan
     epoch: int
-    update: Update
-    fetch: Fetch
-    _making: Making = field(init=False)
-    _asked: dict[int, Made] = field(default_factory=dict, init=False)
-    _coming: Iterator[Made] = field(default=iter(()), init=False)
-    _next: int = field(default=-1, init=False)  # the step that comes first
+    update_schedule: UpdateSchedule
+    fetch: FetchFn
+    _preparer: StepPreparer = field(init=False)
+    _requested: dict[int, PreparedStep] = field(default_factory=dict, init=False)
+    _prepared: Iterator[PreparedStep] = field(default=iter(()), init=False)
+    _next_number: int = field(default=-1, init=False)  # the step that comes first
     _update_number: int = field(default=-1, init=False)
     _update_totals: tuple[int, int] = field(default=(0, 0), init=False)
 
     def __post_init__(self) -> None:
-        tools, plan = self.tools, self.share.plan
-        reading = tools.fetching.reading
-        self._making = Making(reading, tools.occurrences, tools.together, plan, self.epoch)
+        parts, plan = self.parts, self.share.plan
+        reader = parts.fetcher.reader
+        self._preparer = StepPreparer(
+            reader, parts.occurrences, parts.joint_targets, plan, self.epoch
+        )
 
-    def request(self, number: int) -> Request:
+    def prepare_request(self, number: int) -> StepRequest:
         """Say what a step will ask for; the step is kept until its batch is made."""
-        made = self._asked[number] = self._made(number)
-        return made.request
+        prepared = self._requested[number] = self._prepare(number)
+        return prepared.request
 
-    def batch(self, step: int) -> Any:
+    def make_output(self, step: int) -> Any:
         """Make the batch of a step, or what is chosen of it."""
-        return self._chosen(self.whole(step))
+        return self._select_output(self.make_batch(step))
 
-    def sized(self, step: int) -> tuple[Any, int]:
+    def make_sized_output(self, step: int) -> tuple[Any, int]:
         """Make the same, and say how many bytes of tensors it holds."""
-        batch = self.whole(step)
+        batch = self.make_batch(step)
         size = sum(value.nbytes for value in batch.data.values() if isinstance(value, Tensor))
-        return self._chosen(batch), size
+        return self._select_output(batch), size
 
-    def _made(self, number: int) -> Made:
+    def _prepare(self, number: int) -> PreparedStep:
         if not self.share.plan.lanes:
-            return self._making.one(self.share[number])
-        made = next(self._coming, None) if number == self._next else None
-        if made is None:
-            self._coming = self._making.steps(self.share, number)
-            made = next(self._coming)
-        self._next = number + 1
-        return made
+            return self._preparer.prepare(self.share[number])
+        prepared = next(self._prepared, None) if number == self._next_number else None
+        if prepared is None:
+            self._prepared = self._preparer.prepare_from(self.share, number)
+            prepared = next(self._prepared)
+        self._next_number = number + 1
+        return prepared
 
-    def _chosen(self, batch: SequenceBatch) -> Any:
-        output = self.tools.output
+    def _select_output(self, batch: SequenceBatch) -> Any:
+        output = self.parts.output
         return batch if output is None else output(batch)
 
-    def headed(self, step: int) -> SequenceBatch:
+    def make_metadata(self, step: int) -> SequenceBatch:
         """Make the batch of a step without its data: nothing is read."""
-        return self._counted(self._made(step), step)
+        return self._fill_counts(self._prepare(step), step)
 
-    def whole(self, number: int) -> SequenceBatch:
+    def make_batch(self, number: int) -> SequenceBatch:
         """Make the batch of a step, whatever is chosen of it."""
-        made = self._asked.pop(number, None) or self._made(number)
+        prepared = self._requested.pop(number, None) or self._prepare(number)
         try:
             try:
-                return self._read(made, number)
+                return self._fetch_and_collate(prepared, number)
             except Exception as error:
-                if self.tools.on_error == "raise" or not is_about_data(error):
+                if self.parts.on_error == "raise" or not is_about_data(error):
                     raise
-                return self._mended(made.step(), made.request, number, error)
+                return self._repair(prepared.make_step(), prepared.request, number, error)
         except SeqDataError as error:
-            placed = self._placed(error, made.head.number, number)
-            raise placed.with_traceback(error.__traceback__) from error.__cause__
+            located_error = self._locate_error(error, prepared.metadata.number, number)
+            raise located_error.with_traceback(error.__traceback__) from error.__cause__
         except StopIteration as error:  # as it is, it would end the epoch of whoever asks
-            stopped = RuntimeError(
+            stop_error = RuntimeError(
                 "loader: a transform, collator or data set raised StopIteration, must give "
                 "something; pass a default to its next()"
             )
             for note in getattr(error, "__notes__", ()):
-                stopped.add_note(note)
-            raise self._noted(stopped, made.head.number, number) from error
+                stop_error.add_note(note)
+            raise self._add_note(stop_error, prepared.metadata.number, number) from error
         except Exception as error:
-            self._noted(error, made.head.number, number)
+            self._add_note(error, prepared.metadata.number, number)
             raise
 
-    def _read(self, made: Made, number: int) -> SequenceBatch:
-        batch = self._counted(made, number)
-        with ranged(FETCH):
-            columns, axes = self.fetch(made.request)
-        if self.tools.fetching.reading.bounded:
-            made = self._making.one(shortened(made.step(), columns, axes))
-            batch = self._counted(made, number)
-            batch.num_tokens = delivered(batch)
+    def _fetch_and_collate(self, prepared: PreparedStep, number: int) -> SequenceBatch:
+        batch = self._fill_counts(prepared, number)
+        with profile_range(FETCH):
+            columns, axes = self.fetch(prepared.request)
+        if self.parts.fetcher.reader.has_bounded_lengths:
+            prepared = self._preparer.prepare(shorten_step(prepared.make_step(), columns, axes))
+            batch = self._fill_counts(prepared, number)
+            batch.num_tokens = count_scored(batch)
         batch.axes = axes
-        with ranged(COLLATE):
-            return self._collated(columns, batch, made)
+        with profile_range(COLLATE):
+            return self._collate(columns, batch, prepared)
 
-    def _collated(self, columns: Any, batch: SequenceBatch, made: Made) -> SequenceBatch:
-        collator = self.tools.collator
-        if self.tools.fetching.collate is not None and isinstance(collator, Splitting):
+    def _collate(self, columns: Any, batch: SequenceBatch, prepared: PreparedStep) -> SequenceBatch:
+        collator = self.parts.collator
+        if self.parts.fetcher.collate is not None and isinstance(collator, SupportsWorkerCollate):
             return collator.filled(columns, batch)  # a worker has collated them
-        if made.request.streamed and batch.bounds is None:
-            columns = self._narrowed(columns, batch, made.step())
+        if prepared.request.is_shifted_stream and batch.bounds is None:
+            columns = self._select_step_columns(columns, batch, prepared.make_step())
         batch = collator(columns, batch)
         batch.bounds = None  # it has served
         return batch
 
-    def _narrowed(self, columns: Any, batch: SequenceBatch, step: Step) -> Any:
+    def _select_step_columns(self, columns: Any, batch: SequenceBatch, step: Step) -> Any:
         if step.wide is None:
             return columns
-        together = self.tools.together
-        return narrowed(columns, batch.axes, step, step.wide, together=together)
+        joint_targets = self.parts.joint_targets
+        return select_step_columns(
+            columns, batch.axes, step, step.wide, joint_targets=joint_targets
+        )
 
-    def _counted(self, made: Made, number: int) -> SequenceBatch:
+    def _fill_counts(self, prepared: PreparedStep, number: int) -> SequenceBatch:
         """Give the batch of a step with what it counts, without data."""
-        batch = made.head
-        self._count(batch, number)
-        batch.loader = self.tools.name
-        batch.horizon = made.request.horizon
+        batch = prepared.metadata
+        self._set_totals(batch, number)
+        batch.loader = self.parts.name
+        batch.horizon = prepared.request.horizon
         return batch
 
-    def _mended(self, step: Step, request: Request, number: int, error: Exception) -> SequenceBatch:
+    def _repair(
+        self, step: Step, request: StepRequest, number: int, error: Exception
+    ) -> SequenceBatch:
         """Make a batch without the sequences that fail, as many rows as were planned."""
-        tools = self.tools
-        mended = mend(tools.fetching, step, request, tools.on_error)
-        if mended is None:  # it is the batch that fails, and no sequence
+        parts = self.parts
+        repaired = repair_batch(parts.fetcher, step, request, parts.on_error)
+        if repaired is None:  # it is the batch that fails, and no sequence
             raise error
-        counts = step.weights.any()  # filler is another rank's row, who counts it
-        for span, found in sorted(mended.errors.items()) if counts else ():
+        is_counted = step.weights.any()  # filler is another rank's row, who counts it
+        for span, span_error in sorted(repaired.errors.items()) if is_counted else ():
             sequence = int(request.ids[span])
-            tools.tally.add(
-                found, loader=tools.name, sequence=sequence, epoch=self.epoch, batch=step.number
+            parts.error_log.add(
+                span_error,
+                loader=parts.name,
+                sequence=sequence,
+                epoch=self.epoch,
+                batch=step.number,
             )
-        step = mended.step
-        if tools.fetching.reading.bounded:
-            step = shortened(step, mended.columns, mended.axes)
-        batch = self._counted(self._making.one(step), number)
-        batch.num_tokens = delivered(batch)
-        batch.axes = mended.axes
-        return tools.collator(self._narrowed(mended.columns, batch, step), batch)
+        step = repaired.step
+        if parts.fetcher.reader.has_bounded_lengths:
+            step = shorten_step(step, repaired.columns, repaired.axes)
+        batch = self._fill_counts(self._preparer.prepare(step), number)
+        batch.num_tokens = count_scored(batch)
+        batch.axes = repaired.axes
+        return parts.collator(self._select_step_columns(repaired.columns, batch, step), batch)
 
-    def _count(self, batch: SequenceBatch, number: int) -> None:
+    def _set_totals(self, batch: SequenceBatch, number: int) -> None:
         """Say what the step and its update count over all ranks: known from the plan."""
-        update, share = self.update, self.share
-        accumulate = update.accumulate
-        sure = self.tools.on_error == "raise" and not self.tools.fetching.reading.bounded
-        if share.world.size == 1 and not share.plan.lanes and sure:  # the step is this batch
+        update_schedule, share = self.update_schedule, self.share
+        accumulate = update_schedule.accumulate
+        is_exact = (
+            self.parts.on_error == "raise" and not self.parts.fetcher.reader.has_bounded_lengths
+        )
+        if share.world.size == 1 and not share.plan.lanes and is_exact:  # the step is this batch
             step_totals = batch.num_tokens, len(batch)
         else:
             step_totals = share.totals(number, number + 1)
         if accumulate == 1:
             totals = step_totals
-            if update.steps is not None and number >= update.steps:
+            if update_schedule.steps is not None and number >= update_schedule.steps:
                 totals = (0, 0)
         else:
             if number // accumulate != self._update_number:
                 self._update_number = number // accumulate
-                self._update_totals = self._totals_of(self._update_number)
+                self._update_totals = self._sum_update(self._update_number)
             totals = self._update_totals
-        scale = share.world.size * (accumulate if update.divided else 1)
+        scale = share.world.size * (accumulate if update_schedule.is_loss_divided else 1)
         batch.epoch = self.epoch
         batch.global_num_tokens = step_totals[0]
         batch.update_num_tokens = totals[0]
         batch.loss_scale = scale / totals[0] if totals[0] else 0.0
         batch.sequence_scale = scale / totals[1] if totals[1] else 0.0
 
-    def _totals_of(self, update_number: int) -> tuple[int, int]:
-        steps = len(self.share) if self.update.steps is None else self.update.steps
-        first = update_number * self.update.accumulate
-        stop = min(first + self.update.accumulate, steps, len(self.share))
+    def _sum_update(self, update_number: int) -> tuple[int, int]:
+        steps = (
+            len(self.share) if self.update_schedule.steps is None else self.update_schedule.steps
+        )
+        first = update_number * self.update_schedule.accumulate
+        stop = min(first + self.update_schedule.accumulate, steps, len(self.share))
         return self.share.totals(first, stop) if first < stop else (0, 0)
 
-    def _placed(self, error: SeqDataError, batch: int, step: int) -> SeqDataError:
+    def _locate_error(self, error: SeqDataError, batch: int, step: int) -> SeqDataError:
         world, worker = self.share.world, error.facts.get("worker")
-        line = self._place(batch, step, worker if isinstance(worker, int) else None)
-        placed = error.with_place(line, epoch=self.epoch, batch=batch, step=step, rank=world.rank)
-        see = self._see(batch)
-        return placed if see is None else placed.shown_by(see)
+        line = self._describe_step(batch, step, worker if isinstance(worker, int) else None)
+        located = error.with_place(line, epoch=self.epoch, batch=batch, step=step, rank=world.rank)
+        hint = self._get_replay_hint(batch)
+        return located if hint is None else located.shown_by(hint)
 
-    def _noted(self, error: Exception, batch: int, step: int) -> Exception:
-        see = self._see(batch)
-        error.add_note(f"in {self._place(batch, step)}" + (f". {SEE}{see}" if see else ""))
+    def _add_note(self, error: Exception, batch: int, step: int) -> Exception:
+        hint = self._get_replay_hint(batch)
+        error.add_note(
+            f"in {self._describe_step(batch, step)}" + (f". {REPLAY_PREFIX}{hint}" if hint else "")
+        )
         return error
 
-    def _see(self, batch: int) -> str | None:
-        see = self.tools.see
-        return None if see is None else see(self.epoch, batch)
+    def _get_replay_hint(self, batch: int) -> str | None:
+        hint = self.parts.replay_hint
+        return None if hint is None else hint(self.epoch, batch)
 
-    def _place(self, batch: int, step: int, worker: int | None = None) -> str:
+    def _describe_step(self, batch: int, step: int, worker: int | None = None) -> str:
         world = self.share.world
-        return step_line(
+        return format_step(
             epoch=self.epoch, batch=batch, step=step, rank=world.rank, size=world.size,
             worker=worker,
         )  # fmt: skip

@@ -18,43 +18,43 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Generic, TypeVar
 
-from seqdata.loading.start_thread import start
+from seqdata.loading.start_thread import start_thread
 
 Item = TypeVar("Item")
-GROUP_BYTES = 1 << 20
-GROUP_BATCHES = 16
-_HAND_OVER = 10e-6  # seconds that handing an item over costs: overlapping less does not pay
-_PATIENCE = 0.002  # seconds that a waiting consumer is kept for the sake of a full group
-_WAKE_UP = 1.0  # seconds after which every wait looks again
-_AT_EXIT = 5.0  # seconds that the end of the process waits for a thread
+HANDOVER_BYTES = 1 << 20
+HANDOVER_BATCHES = 16
+_HANDOVER_SECONDS = 10e-6  # seconds that handing an item over costs: overlapping less does not pay
+_MAX_GATHER_SECONDS = 0.002  # seconds that a waiting consumer is kept for the sake of a full group
+_POLL_SECONDS = 1.0  # seconds after which every wait looks again
+_EXIT_TIMEOUT = 5.0  # seconds that the end of the process waits for a thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recipe(Generic[Item]):
+class PrefetchSource(Generic[Item]):
     """What a thread makes.
 
     Attributes:
         make: Gives item ``k`` and its size in bytes.
         numbers: Which items, in which order.
-        idle: Called after each hand-over with the number of the next item.
+        on_handover: Called after each hand-over with the number of the next item.
     """
 
     make: Callable[[int], tuple[Item, int]]
     numbers: range
-    idle: Callable[[int], None]
+    on_handover: Callable[[int], None]
 
 
-class Ahead(Generic[Item]):
+class Prefetcher(Generic[Item]):
     """Items made in a thread, taken in order.
 
     Args:
-        recipe: What is made.
-        groups: Groups that wait for the consumer at most.
+        source: What is made.
+        max_handovers: Groups that wait for the consumer at most.
     """
 
-    def __init__(self, recipe: Recipe[Item], groups: int) -> None:
-        self._recipe = recipe
-        self._channel: _Channel[Item] = _Channel(groups)
+    def __init__(self, source: PrefetchSource[Item], max_handovers: int) -> None:
+        self._source = source
+        self._queue: _HandoverQueue[Item] = _HandoverQueue(max_handovers)
         self._thread: threading.Thread | None = None
 
     def __iter__(self) -> Iterator[Item]:
@@ -63,62 +63,62 @@ class Ahead(Generic[Item]):
         Raises:
             BaseException: What making an item raised, after all items before it were given.
         """
-        numbers = iter(self._recipe.numbers)
+        numbers = iter(self._source.numbers)
         try:
             while length_hint(numbers):
-                yield from self._by_thread(numbers)
-                if not self._channel.goes_on():
+                yield from self._iterate_thread(numbers)
+                if not self._queue.reset_if_stopped():
                     break
-                yield from self._by_consumer(numbers)
+                yield from self._iterate_inline(numbers)
         finally:
-            self._channel.close()
-        error = self._channel.error
+            self._queue.close()
+        error = self._queue.error
         if error is not None:
-            self._channel.error = None
+            self._queue.error = None
             raise error
 
-    def _by_thread(self, numbers: Iterator[int]) -> Iterator[Item]:
+    def _iterate_thread(self, numbers: Iterator[int]) -> Iterator[Item]:
         """Give items that a thread makes, until there are none or the consumer only draws."""
-        channel = self._channel
+        channel = self._queue
         self._thread = thread = threading.Thread(
-            target=_work,
-            args=(self._recipe, numbers, channel),
+            target=_run_thread,
+            args=(self._source, numbers, channel),
             name="seqdata-prefetch",
             daemon=True,
         )
-        start(thread)
+        start_thread(thread)
         # A thread inside torch while the interpreter goes away aborts the process.
-        weakref.finalize(thread, _end, channel, weakref.ref(thread))
-        away, count = 0.0, 0
-        while (group := channel.take(thread.is_alive)) is not None:
-            while group:
-                left = time.perf_counter()
-                yield group.popleft()  # nothing here keeps a batch that the consumer let go
-                away += time.perf_counter() - left
+        weakref.finalize(thread, _end_at_exit, channel, weakref.ref(thread))
+        consumer_seconds, count = 0.0, 0
+        while (handover := channel.take(thread.is_alive)) is not None:
+            while handover:
+                yielded_at = time.perf_counter()
+                yield handover.popleft()  # nothing here keeps a batch that the consumer let go
+                consumer_seconds += time.perf_counter() - yielded_at
                 count += 1
-            if count >= GROUP_BATCHES:
-                channel.enough |= away < count * _HAND_OVER
-                away, count = 0.0, 0
+            if count >= HANDOVER_BATCHES:
+                channel.is_stop_requested |= consumer_seconds < count * _HANDOVER_SECONDS
+                consumer_seconds, count = 0.0, 0
 
-    def _by_consumer(self, numbers: Iterator[int]) -> Iterator[Item]:
+    def _iterate_inline(self, numbers: Iterator[int]) -> Iterator[Item]:
         """Give items that the consumer's own thread makes, until it computes something itself."""
-        made: list[Item] = []
-        away, most = 0.0, 2 * GROUP_BATCHES * _HAND_OVER
+        items: list[Item] = []
+        consumer_seconds, max_seconds = 0.0, 2 * HANDOVER_BATCHES * _HANDOVER_SECONDS
         for count, number in enumerate(numbers):
-            if self._channel.closed:
+            if self._queue.is_closed:
                 return
-            made.append(self._recipe.make(number)[0])
-            left = time.perf_counter()
-            yield made.pop()
-            away += time.perf_counter() - left
-            if away > most:
+            items.append(self._source.make(number)[0])
+            yielded_at = time.perf_counter()
+            yield items.pop()
+            consumer_seconds += time.perf_counter() - yielded_at
+            if consumer_seconds > max_seconds:
                 return
-            if count % GROUP_BATCHES == 0:
-                away = 0.0
+            if count % HANDOVER_BATCHES == 0:
+                consumer_seconds = 0.0
 
     def close(self) -> None:
         """Let the thread end before its next item, and the iteration with it."""
-        self._channel.close()
+        self._queue.close()
 
     def join(self, timeout: float) -> bool:
         """Wait until the thread has ended; say whether it has."""
@@ -130,97 +130,109 @@ class Ahead(Generic[Item]):
         return not thread.is_alive()
 
 
-class _Channel(Generic[Item]):
+class _HandoverQueue(Generic[Item]):
     """Groups of items on their way from the thread to the consumer; knows neither."""
 
-    def __init__(self, groups: int) -> None:
-        self._groups = groups
+    def __init__(self, max_handovers: int) -> None:
+        self._max_handovers = max_handovers
         self._changed = threading.Condition()
         self._ready: deque[deque[Item]] = deque()
-        self._done = False
-        self.closed = False
-        self.hungry = False  # the consumer waits
-        self.enough = False  # the consumer will make the rest itself
+        self._is_finished = False
+        self.is_closed = False
+        self.is_consumer_waiting = False  # the consumer waits
+        self.is_stop_requested = False  # the consumer will make the rest itself
         self.error: BaseException | None = None
 
-    def put(self, group: deque[Item]) -> None:
+    def put(self, handover: deque[Item]) -> None:
         with self._changed:
-            while len(self._ready) >= self._groups and not self.closed:
-                self._changed.wait(_WAKE_UP)
-            if not self.closed:
-                self._ready.append(group)
+            while len(self._ready) >= self._max_handovers and not self.is_closed:
+                self._changed.wait(_POLL_SECONDS)
+            if not self.is_closed:
+                self._ready.append(handover)
                 self._changed.notify_all()
 
-    def take(self, alive: Callable[[], bool]) -> deque[Item] | None:
+    def take(self, is_alive: Callable[[], bool]) -> deque[Item] | None:
         """Give the next group; None where no more will come."""
         with self._changed:
-            self.hungry = not self._ready
-            while not (self._ready or self._done or self.closed):
-                if not self._changed.wait(_WAKE_UP) and not alive():
+            self.is_consumer_waiting = not self._ready
+            while not (self._ready or self._is_finished or self.is_closed):
+                if not self._changed.wait(_POLL_SECONDS) and not is_alive():
                     break
-            self.hungry = False
+            self.is_consumer_waiting = False
             if not self._ready:
                 return None
-            group = self._ready.popleft()
+            handover = self._ready.popleft()
             self._changed.notify_all()
-            return group
+            return handover
 
     def finish(self, error: BaseException | None) -> None:
         with self._changed:
-            self._done = True
-            self.error = None if self.closed else error  # nobody is left to raise it
+            self._is_finished = True
+            self.error = None if self.is_closed else error  # nobody is left to raise it
             self._changed.notify_all()
 
-    def goes_on(self) -> bool:
+    def reset_if_stopped(self) -> bool:
         """Say whether the thread has stopped because it was enough; another may begin then."""
         with self._changed:
-            stopped = self._done and self.enough and self.error is None and not self.closed
-            if stopped:
-                self._done = self.enough = False
-            return stopped
+            has_stopped = (
+                self._is_finished
+                and self.is_stop_requested
+                and self.error is None
+                and not self.is_closed
+            )
+            if has_stopped:
+                self._is_finished = self.is_stop_requested = False
+            return has_stopped
 
     def close(self) -> None:
         with self._changed:
-            self.closed = True
+            self.is_closed = True
             self._ready.clear()
             self._changed.notify_all()
 
 
-def _work(recipe: Recipe[Item], numbers: Iterator[int], channel: _Channel[Item]) -> None:
+def _run_thread(
+    source: PrefetchSource[Item], numbers: Iterator[int], channel: _HandoverQueue[Item]
+) -> None:
     try:
-        _produce(recipe, numbers, channel)
+        _produce(source, numbers, channel)
     except BaseException as error:  # handed to the consumer, who raises it
         channel.finish(error)
     else:
         channel.finish(None)
 
 
-def _produce(recipe: Recipe[Item], numbers: Iterator[int], channel: _Channel[Item]) -> None:
-    group: deque[Item] = deque()
-    size, since = 0, time.monotonic()
+def _produce(
+    source: PrefetchSource[Item], numbers: Iterator[int], channel: _HandoverQueue[Item]
+) -> None:
+    handover: deque[Item] = deque()
+    size, handed_over_at = 0, time.monotonic()
     try:
         for number in numbers:
-            if channel.closed:
+            if channel.is_closed:
                 return
-            item, more = recipe.make(number)
-            group.append(item)
+            item, item_bytes = source.make(number)
+            handover.append(item)
             del item  # the channel alone keeps it
-            size += more
-            late = channel.hungry and time.monotonic() - since > _PATIENCE
-            if late or size >= GROUP_BYTES or len(group) >= GROUP_BATCHES:
-                channel.put(group)
-                group, size = deque(), 0
-                recipe.idle(number + 1)
-                since = time.monotonic()
-                if channel.enough:
+            size += item_bytes
+            is_late = (
+                channel.is_consumer_waiting
+                and time.monotonic() - handed_over_at > _MAX_GATHER_SECONDS
+            )
+            if is_late or size >= HANDOVER_BYTES or len(handover) >= HANDOVER_BATCHES:
+                channel.put(handover)
+                handover, size = deque(), 0
+                source.on_handover(number + 1)
+                handed_over_at = time.monotonic()
+                if channel.is_stop_requested:
                     return
     finally:  # what is finished is delivered before an error
-        if group:
-            channel.put(group)
+        if handover:
+            channel.put(handover)
 
 
-def _end(channel: _Channel[Item], thread: weakref.ref[threading.Thread]) -> None:
-    running = thread()
-    if running is not None and running is not threading.current_thread():
+def _end_at_exit(channel: _HandoverQueue[Item], thread: weakref.ref[threading.Thread]) -> None:
+    live_thread = thread()
+    if live_thread is not None and live_thread is not threading.current_thread():
         channel.close()
-        running.join(_AT_EXIT)
+        live_thread.join(_EXIT_TIMEOUT)

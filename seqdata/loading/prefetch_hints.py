@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from seqdata.protocols import Expecting, Store
+from seqdata.protocols import Store, SupportsPrefetch
 from seqdata.sharing import RankPlan
 from seqdata.storage.views import View
 
-_STEPS = 64  # that it is told at most
+_MAX_STEPS = 64  # that it is told at most
 
 
-def teller_of(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
+def make_prefetch_hint(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
     """Give what tells a store of the steps from one on; None where it has no use for that.
 
     Args:
@@ -23,16 +23,16 @@ def teller_of(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
         steps: Of this rank.
     """
     base = store.base if isinstance(store, View) else store
-    if not isinstance(base, Expecting):
+    if not isinstance(base, SupportsPrefetch):
         return None
-    told = steps.first_step
+    hinted = steps.first_step
 
-    def tell(step: int) -> None:
-        nonlocal told
-        told = max(told, step)
-        while told < min(len(steps), step + _STEPS):
-            if not base.expect(store.base_numbers(steps[told].spans[:, 0])):
+    def hint(step: int) -> None:
+        nonlocal hinted
+        hinted = max(hinted, step)
+        while hinted < min(len(steps), step + _MAX_STEPS):
+            if not base.expect(store.base_numbers(steps[hinted].spans[:, 0])):
                 return
-            told += 1
+            hinted += 1
 
-    return tell
+    return hint

@@ -12,9 +12,9 @@ import torch.autograd.profiler
 from torch.profiler import record_function
 
 FETCH, COLLATE = "seqdata.fetch", "seqdata.collate"
-_NONE: AbstractContextManager[Any] = nullcontext()
+_NO_RANGE: AbstractContextManager[Any] = nullcontext()
 
 
-def ranged(name: str) -> AbstractContextManager[Any]:
+def profile_range(name: str) -> AbstractContextManager[Any]:
     """Give a range of the profiler that runs; without one it costs nothing to speak of."""
-    return record_function(name) if torch.autograd.profiler._is_profiler_enabled else _NONE
+    return record_function(name) if torch.autograd.profiler._is_profiler_enabled else _NO_RANGE

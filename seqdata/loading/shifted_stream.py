@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import TARGETS, Axes
-from seqdata.plan_table import ArrayTable, PlanBatch, running
+from seqdata.plan_table import ArrayTable, PlanBatch, offsets_from_sizes
 from seqdata.protocols import Column, Columns
 from seqdata.sharing import Step, Steps
-from seqdata.storage.array_column import PieceColumn
+from seqdata.storage.array_column import ArrayColumn
 
 
-def plain(step: Step) -> Step:
+def simplify_rows(step: Step) -> Step:
     """Give a step whose rows are spans by themselves, where every row lies in one sequence."""
     if step.rows is None or len(step.spans) != len(step.weights):
         return step
@@ -33,17 +33,19 @@ def plain(step: Step) -> Step:
     return step._replace(rows=None, wide=None)
 
 
-def whole_rows(steps: Steps) -> list[bool]:
-    """Tell which of many steps ``plain`` makes plain: every row lies in one sequence."""
-    tables = [one for one in (steps.table, steps.wide) if one is not None]
-    single = np.ones(len(steps.table), dtype=np.bool_)
+def find_whole_rows(steps: Steps) -> list[bool]:
+    """Tell which of many steps ``simplify_rows`` makes plain: every row lies in one sequence."""
+    tables = [batch_table for batch_table in (steps.table, steps.wide) if batch_table is not None]
+    is_whole_row = np.ones(len(steps.table), dtype=np.bool_)
     for table in tables:
         if table.rows is not None:
-            single &= (np.diff(table.rows).reshape(len(single), -1) == 1).all(axis=1)
-    return single.tolist()
+            is_whole_row &= (np.diff(table.rows).reshape(len(is_whole_row), -1) == 1).all(axis=1)
+    return is_whole_row.tolist()
 
 
-def bounds_of(table: ArrayTable, widths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+def compute_padded_offsets(
+    table: ArrayTable, widths: NDArray[np.int64]
+) -> Iterator[NDArray[np.int64]]:
     """Give where each span begins in the padded rows of its step, and where they end.
 
     Args:
@@ -55,16 +57,18 @@ def bounds_of(table: ArrayTable, widths: NDArray[np.int64]) -> Iterator[NDArray[
         yield from np.arange(count + 1) * widths[:, None]
         return
     begins = (np.arange(count) * widths[:, None]).reshape(-1)
-    ends = running(table.spans[:, 2] - table.spans[:, 1])
-    places = ends[:-1] + (begins - ends[table.rows[:-1]]).repeat(np.diff(table.rows))
-    edges = table.rows[table.offsets]
-    places = np.insert(places, edges[1:], count * widths)  # every step's end
-    for low, high in pairwise((edges + np.arange(len(edges))).tolist()):
-        yield places[low:high]
+    span_offsets = offsets_from_sizes(table.spans[:, 2] - table.spans[:, 1])
+    padded_offsets = span_offsets[:-1] + (begins - span_offsets[table.rows[:-1]]).repeat(
+        np.diff(table.rows)
+    )
+    step_offsets = table.rows[table.offsets]
+    padded_offsets = np.insert(padded_offsets, step_offsets[1:], count * widths)  # every step's end
+    for low, high in pairwise((step_offsets + np.arange(len(step_offsets))).tolist()):
+        yield padded_offsets[low:high]
 
 
-def narrowed(
-    columns: Columns, axes: Axes, step: Step, wide: PlanBatch, *, together: bool
+def select_step_columns(
+    columns: Columns, axes: Axes, step: Step, wide: PlanBatch, *, joint_targets: bool
 ) -> dict[str, Any]:
     """Give the columns of a step's spans, of those of its wide rows.
 
@@ -73,59 +77,61 @@ def narrowed(
         axes: Which field runs along which axis, and which one is shifted.
         step: Its spans, in rows.
         wide: The same rows with what follows them; they begin with the same spans.
-        together: Whether the shifted field is one column with a piece per row, inputs and targets;
-            else targets are a column of their own.
+        joint_targets: Whether the shifted field is one column with a piece per row, inputs and
+            targets; else targets are a column of their own.
     """
-    edges = wide.rows if wide.rows is not None else np.arange(len(wide.spans) + 1)
-    made: dict[str, Any] = {}
+    wide_offsets = wide.rows if wide.rows is not None else np.arange(len(wide.spans) + 1)
+    selected: dict[str, Any] = {}
     column: Any
-    if together and axes.shift.keys() == columns.keys():  # nothing is cut
+    if joint_targets and axes.shift.keys() == columns.keys():  # nothing is cut
         for name, column in columns.items():
-            made[name] = Joined(column, edges)
-        return made
+            selected[name] = RowColumn(column, wide_offsets)
+        return selected
     rows = step.rows if step.rows is not None else np.arange(len(step.spans) + 1)
-    places = np.arange(len(step.spans)) + np.repeat((edges - rows)[:-1], np.diff(rows))
+    piece_numbers = np.arange(len(step.spans)) + np.repeat(
+        (wide_offsets - rows)[:-1], np.diff(rows)
+    )
     lengths = step.spans[:, 2] - step.spans[:, 1]
     for name, column in columns.items():
         if isinstance(column, list):
-            made[name] = [column[place] for place in places.tolist()]
-        elif name in axes.shift and together:
-            made[name] = Joined(column, edges)
+            selected[name] = [column[number] for number in piece_numbers.tolist()]
+        elif name in axes.shift and joint_targets:
+            selected[name] = RowColumn(column, wide_offsets)
         elif axes.along(name) == axes.axis:
-            made[name] = _picked(column, places, lengths)
+            selected[name] = _select_pieces(column, piece_numbers, lengths)
             if name in axes.shift:
-                made[TARGETS] = _picked(column, places, lengths, axes.shift[name])
+                selected[TARGETS] = _select_pieces(column, piece_numbers, lengths, axes.shift[name])
         else:
-            made[name] = _picked(column, places, column.lengths[places])
-    return made
+            selected[name] = _select_pieces(column, piece_numbers, column.lengths[piece_numbers])
+    return selected
 
 
-def _picked(
-    column: Column, places: NDArray[np.int64], lengths: NDArray[np.int64], later: int = 0
-) -> PieceColumn:
-    """Give some pieces of a column, cut to lengths; ``later`` timesteps further along the rows."""
-    ends = running(column.lengths)
-    flat = np.empty((int(ends[-1]), *column.shape), dtype=column.dtype)
-    column.fill(flat, ends, None)
-    begins = ends[places] + later
+def _select_pieces(
+    column: Column, piece_numbers: NDArray[np.int64], lengths: NDArray[np.int64], delay: int = 0
+) -> ArrayColumn:
+    """Give some pieces of a column, cut to lengths; ``delay`` timesteps further along the rows."""
+    offsets = offsets_from_sizes(column.lengths)
+    flat = np.empty((int(offsets[-1]), *column.shape), dtype=column.dtype)
+    column.fill(flat, offsets, None)
+    begins = offsets[piece_numbers] + delay
     pieces = [
         flat[begin : begin + length]
         for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
     ]
-    return PieceColumn(column.dtype, column.shape, pieces)
+    return ArrayColumn(column.dtype, column.shape, pieces)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Joined:
+class RowColumn:
     """A column with one piece per row, of one with several: a ``Column``.
 
     Attributes:
         column: Its pieces.
-        rows: int64 (r+1,), row -> pieces.
+        row_offsets: int64 (r+1,), row -> pieces.
     """
 
     column: Column
-    rows: NDArray[np.int64]
+    row_offsets: NDArray[np.int64]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -140,18 +146,18 @@ class Joined:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Timesteps of each row, int64 (r,)."""
-        ends = running(self.column.lengths)
-        lengths: NDArray[np.int64] = ends[self.rows[1:]] - ends[self.rows[:-1]]
+        offsets = offsets_from_sizes(self.column.lengths)
+        lengths: NDArray[np.int64] = offsets[self.row_offsets[1:]] - offsets[self.row_offsets[:-1]]
         return lengths
 
     def __len__(self) -> int:
-        return len(self.rows) - 1
+        return len(self.row_offsets) - 1
 
     def __getitem__(self, number: int) -> NDArray[Any]:
         """Give one row, (length, *shape): a copy."""
-        first, stop = self.rows[number : number + 2].tolist()
-        parts = [self.column[piece] for piece in range(first, stop)]
-        return np.concatenate([np.empty((0, *self.shape), dtype=self.dtype), *parts])
+        first, stop = self.row_offsets[number : number + 2].tolist()
+        pieces = [self.column[piece] for piece in range(first, stop)]
+        return np.concatenate([np.empty((0, *self.shape), dtype=self.dtype), *pieces])
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
         """Copy all rows into place; what is left behind a row is padding.
@@ -164,9 +170,9 @@ class Joined:
         Raises:
             DataError: If a piece's recorded place is wrong, or its checksum.
         """
-        ends = running(self.column.lengths)
-        of_rows = ends[self.rows]
-        if not np.array_equal(of_rows, bounds):  # a row has padding behind it
-            moved = (bounds[:-1] - of_rows[:-1]).repeat(np.diff(self.rows))
-            ends = np.append(ends[:-1] + moved, bounds[-1])
-        self.column.fill(out, ends, padding)
+        offsets = offsets_from_sizes(self.column.lengths)
+        row_bounds = offsets[self.row_offsets]
+        if not np.array_equal(row_bounds, bounds):  # a row has padding behind it
+            padding_shifts = (bounds[:-1] - row_bounds[:-1]).repeat(np.diff(self.row_offsets))
+            offsets = np.append(offsets[:-1] + padding_shifts, bounds[-1])
+        self.column.fill(out, offsets, padding)

@@ -10,12 +10,12 @@ import mmap
 import threading
 
 from seqdata.errors import ConfigError
-from seqdata.storage.local_files import limit_of
+from seqdata.storage.local_files import describe_limit
 
-_MAPPINGS = 16  # that a thread needs for its stack and first objects, and some more
+_PROBE_MAPPINGS = 16  # that a thread needs for its stack and first objects, and some more
 
 
-def start(thread: threading.Thread) -> None:
+def start_thread(thread: threading.Thread) -> None:
     """Start a thread.
 
     Python waits without end for one that finds no memory for its first step, so that is looked at
@@ -24,17 +24,20 @@ def start(thread: threading.Thread) -> None:
     Raises:
         ConfigError: If the system has no room for it.
     """
-    kinds = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE)  # neighbours alike would be one
+    protections = (
+        mmap.PROT_READ,
+        mmap.PROT_READ | mmap.PROT_WRITE,
+    )  # neighbours alike would be one
     try:
-        with contextlib.ExitStack() as held:
-            for i in range(_MAPPINGS):
-                page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=kinds[i % 2])
-                held.callback(page.close)
+        with contextlib.ExitStack() as mappings:
+            for i in range(_PROBE_MAPPINGS):
+                page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=protections[i % 2])
+                mappings.callback(page.close)
         thread.start()
     except OSError as error:
         raise ConfigError(
             f"loader: there is no memory for a thread ({error.strerror}), must be; raise "
-            f"{limit_of(error)}, or pass prefetch=0"
+            f"{describe_limit(error)}, or pass prefetch=0"
         ) from error
     except RuntimeError as error:
         if thread.ident is not None:  # it runs already

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def nobody(_sequence: int) -> None:
+def ignore_sequence(_sequence: int) -> None:
     """Tell nobody."""
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class StepRequest:
     """The spans of one step.
 
     Attributes:
@@ -26,22 +26,22 @@ class Request:
         ids: int64 (n,), base number of each span's sequence.
         epoch: Of the plan.
         horizon: Timesteps of a window's future, behind every span.
-        together: Whether inputs and targets of a shift are one column, ``shift`` timesteps longer;
-            else targets are a column of their own.
+        joint_targets: Whether inputs and targets of a shift are one column, ``shift`` timesteps
+            longer; else targets are a column of their own.
         occurrences: int64 (n,), which drawing of its sequence each span is; None: each the first.
-        tell: Called with the base number of each sequence that is worked on.
-        streamed: Whether spans hold already what a shift needs, along a stream: nothing is read
-            past them.
+        on_sequence: Called with the base number of each sequence that is worked on.
+        is_shifted_stream: Whether spans hold already what a shift needs, along a stream: nothing
+            is read past them.
     """
 
     spans: NDArray[np.int64]
     ids: NDArray[np.int64]
     epoch: int
     horizon: int = 0
-    together: bool = False
+    joint_targets: bool = False
     occurrences: NDArray[np.int64] | None = None
-    tell: Callable[[int], None] = nobody
-    streamed: bool = False
+    on_sequence: Callable[[int], None] = ignore_sequence
+    is_shifted_stream: bool = False
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -49,7 +49,7 @@ class Request:
         lengths: NDArray[np.int64] = self.spans[:, 2] - self.spans[:, 1]
         return lengths
 
-    def drawings(self) -> NDArray[np.int64]:
+    def get_occurrences(self) -> NDArray[np.int64]:
         """Give which drawing of its sequence each span is, int64 (n,)."""
         if self.occurrences is None:
             return np.zeros(len(self.spans), dtype=np.int64)

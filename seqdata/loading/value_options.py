@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.batch.axes import Axes, unknown_name
+from seqdata.batch.axes import Axes, format_unknown_name
 from seqdata.errors import ConfigError, DecodeError, Fact
-from seqdata.loading.step_requests import Request
+from seqdata.loading.step_requests import StepRequest
 from seqdata.protocols import Column, Columns, Store
-from seqdata.storage.fields import NUMBERS
-from seqdata.storage.views import place_of
+from seqdata.storage.fields import NUMBER_DTYPES
+from seqdata.storage.views import locate_sequence
 
 DTypes = str | Mapping[str, str]
 """A dtype for all fields of floats, or field -> dtype."""
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ValueOptions:
     """What is asked of the values that are delivered.
 
     Args:
@@ -40,14 +40,15 @@ class Values:
     check: bool = False
 
     def __post_init__(self) -> None:
-        given = self.dtype if isinstance(self.dtype, Mapping) else {"": self.dtype}
-        for name, dtype in given.items():
+        dtypes = self.dtype if isinstance(self.dtype, Mapping) else {"": self.dtype}
+        for name, dtype in dtypes.items():
             if dtype is None and self.dtype is None:
                 continue
-            if not isinstance(dtype, str) or dtype not in NUMBERS:
+            if not isinstance(dtype, str) or dtype not in NUMBER_DTYPES:
                 where = f"`dtype[{name!r}]`" if name else "`dtype`"
                 raise ConfigError(
-                    f"loader: {where} must be one of {', '.join(NUMBERS)}, but is {dtype!r}. Pass "
+                    f"loader: {where} must be one of {', '.join(NUMBER_DTYPES)}, but is "
+                    f"{dtype!r}. Pass "
                     "its name, such as 'float32'."
                 )
         if isinstance(self.dtype, str) and np.dtype(self.dtype).kind != "f":
@@ -60,14 +61,18 @@ class Values:
                 f"loader: `check_values` must be True or False, but is {self.check!r}."
             )
 
-    def dtype_of(self, name: str, dtype: Any) -> np.dtype[Any]:
+    def resolve_dtype(self, name: str, dtype: Any) -> np.dtype[Any]:
         """Return the dtype in which a field is delivered."""
-        now: np.dtype[Any] = np.dtype(dtype)
+        stored_dtype: np.dtype[Any] = np.dtype(dtype)
         if isinstance(self.dtype, Mapping):
-            return np.dtype(self.dtype.get(name, now))
-        return now if self.dtype is None or now.kind != "f" else np.dtype(self.dtype)
+            return np.dtype(self.dtype.get(name, stored_dtype))
+        return (
+            stored_dtype if self.dtype is None or stored_dtype.kind != "f" else np.dtype(self.dtype)
+        )
 
-    def columns(self, columns: Columns, axes: Axes, request: Request, store: Store) -> Columns:
+    def convert_columns(
+        self, columns: Columns, axes: Axes, request: StepRequest, store: Store
+    ) -> Columns:
         """Return columns that convert and check what they copy.
 
         Args:
@@ -82,24 +87,26 @@ class Values:
         if isinstance(self.dtype, Mapping):
             for name in self.dtype:
                 if name not in columns:
-                    raise ConfigError(f"loader: `dtype` names {unknown_name(name, columns)}")
-        made: dict[str, Any] = {}
+                    raise ConfigError(f"loader: `dtype` names {format_unknown_name(name, columns)}")
+        converted: dict[str, Any] = {}
         for name, column in columns.items():
             if isinstance(column, list):
-                made[name] = column
+                converted[name] = column
                 continue
-            one: Any = column
-            dtype = self.dtype_of(name, one.dtype)
-            if dtype != one.dtype or (self.check and dtype.kind in "fc"):
+            array_column: Any = column
+            dtype = self.resolve_dtype(name, array_column.dtype)
+            if dtype != array_column.dtype or (self.check and dtype.kind in "fc"):
                 begins = request.spans[:, 1] if axes.along(name) == axes.axis else None
-                made[name] = Delivered(one, name, dtype, self.check, request.ids, begins, store)
+                converted[name] = ConvertedColumn(
+                    array_column, name, dtype, self.check, request.ids, begins, store
+                )
             else:
-                made[name] = one
-        return made
+                converted[name] = array_column
+        return converted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Delivered:
+class ConvertedColumn:
     """A column whose values are converted and checked as they are copied.
 
     Attributes:
@@ -108,7 +115,8 @@ class Delivered:
         dtype: Of one element.
         check: Whether values must be finite.
         ids: int64 (n,), base number of each piece's sequence.
-        begins: int64 (n,), the timestep of its sequence that each piece begins at; None: the first.
+        first_timesteps: int64 (n,), the timestep of its sequence that each piece begins at; None:
+            the first.
         store: Names sequences in errors.
     """
 
@@ -117,7 +125,7 @@ class Delivered:
     dtype: np.dtype[Any]
     check: bool
     ids: NDArray[np.int64]
-    begins: NDArray[np.int64] | None
+    first_timesteps: NDArray[np.int64] | None
     store: Store
 
     @property
@@ -135,7 +143,7 @@ class Delivered:
 
     def __getitem__(self, number: int) -> NDArray[Any]:
         """Return one piece, (length, *shape)."""
-        return self._converted(self.column[number], number)
+        return self._convert(self.column[number], number)
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
         """Copy all pieces into place and pad; see ``Column.fill``.
@@ -145,59 +153,63 @@ class Delivered:
         """
         stored = out if self.dtype == self.column.dtype else np.empty(out.shape, self.column.dtype)
         self.column.fill(stored, bounds, None)
-        if self._suits(stored):
+        if self._is_valid(stored):
             if stored is not out:
                 out[:] = stored
         else:  # a piece says which sequence it is; one by one is slow
-            for number, (begin, length) in enumerate(self._pieces(bounds)):
+            for number, (begin, length) in enumerate(self._list_pieces(bounds)):
                 piece = stored[begin : begin + length]
-                out[begin : begin + length] = self._converted(piece, number)
+                out[begin : begin + length] = self._convert(piece, number)
         if padding is not None:
             value = np.frombuffer(padding, self.dtype)[0]
             for (begin, length), stop in zip(
-                self._pieces(bounds), bounds[1:].tolist(), strict=True
+                self._list_pieces(bounds), bounds[1:].tolist(), strict=True
             ):
                 out[begin + length : stop] = value
 
-    def _pieces(self, bounds: NDArray[np.int64]) -> list[tuple[int, int]]:
+    def _list_pieces(self, bounds: NDArray[np.int64]) -> list[tuple[int, int]]:
         return list(zip(bounds[:-1].tolist(), self.lengths.tolist(), strict=True))
 
-    def _suits(self, values: NDArray[Any]) -> bool:
+    def _is_valid(self, values: NDArray[Any]) -> bool:
         """Return whether all values are finite where they must be, and fit the dtype."""
         if self.check and values.dtype.kind in "fc" and not np.isfinite(values).all():
             return False
-        return self.dtype == values.dtype or _fit(values, self.dtype)
+        return self.dtype == values.dtype or _is_representable(values, self.dtype)
 
-    def _converted(self, piece: NDArray[Any], number: int) -> NDArray[Any]:
-        if not self._suits(piece):
-            raise self._refusal(piece, number)
+    def _convert(self, piece: NDArray[Any], number: int) -> NDArray[Any]:
+        if not self._is_valid(piece):
+            raise self._make_error(piece, number)
         return piece.astype(self.dtype, copy=False)
 
-    def _refusal(self, piece: NDArray[Any], number: int) -> DecodeError:
-        steps = piece.reshape(len(piece), -1)
-        finite = np.isfinite(steps) if piece.dtype.kind in "fc" else np.ones(steps.shape, bool)
+    def _make_error(self, piece: NDArray[Any], number: int) -> DecodeError:
+        timesteps = piece.reshape(len(piece), -1)
+        finite = (
+            np.isfinite(timesteps) if piece.dtype.kind in "fc" else np.ones(timesteps.shape, bool)
+        )
         if self.check and not finite.all():
-            bad, must = ~finite, "must be finite. Repair the data, or pass on_error='mask'"
+            is_bad, rule = ~finite, "must be finite. Repair the data, or pass on_error='mask'"
         else:
-            bad = np.array([[not _fit(one[None], self.dtype) for one in row] for row in steps])
-            must = f"does not fit {self.dtype}. Pass another `dtype`"
-        at = int(np.flatnonzero(bad.any(axis=1))[0])
-        value = steps[at][bad[at]][0].item()
-        at += 0 if self.begins is None else int(self.begins[number])
-        place = place_of(self.store, int(self.ids[number]))
-        facts: dict[str, Fact] = {**place.facts, "field": self.name, "timestep": at}
+            is_bad = np.array(
+                [[not _is_representable(one[None], self.dtype) for one in row] for row in timesteps]
+            )
+            rule = f"does not fit {self.dtype}. Pass another `dtype`"
+        timestep = int(np.flatnonzero(is_bad.any(axis=1))[0])
+        value = timesteps[timestep][is_bad[timestep]][0].item()
+        timestep += 0 if self.first_timesteps is None else int(self.first_timesteps[number])
+        location = locate_sequence(self.store, int(self.ids[number]))
+        facts: dict[str, Fact] = {**location.facts, "field": self.name, "timestep": timestep}
         return DecodeError.at(
-            f"{place}, field {self.name!r}: timestep {at} is {value!r}, which {must}.",
+            f"{location}, field {self.name!r}: timestep {timestep} is {value!r}, which {rule}.",
             **{name: fact for name, fact in facts.items() if name != "remedy"},
         )
 
 
-def _fit(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+def _is_representable(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Return whether values keep their meaning: floats may be rounded, integers not changed."""
     with np.errstate(all="ignore"):
-        made = values.astype(dtype)
+        cast_values = values.astype(dtype)
     if dtype.kind in "fc":
         if values.dtype.kind not in "fc":
-            return bool((made.astype(values.dtype) == values).all())
-        return bool((np.isinf(made) == np.isinf(values)).all())
-    return bool((made == values).all())
+            return bool((cast_values.astype(values.dtype) == values).all())
+        return bool((np.isinf(cast_values) == np.isinf(values)).all())
+    return bool((cast_values == values).all())

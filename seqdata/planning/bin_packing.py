@@ -16,65 +16,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Slots(NamedTuple):
+class PackedRowsLayout(NamedTuple):
     """Places for items, row by row.
 
     Attributes:
         lengths: int64 (n,), timesteps of each place.
-        rows: int64 (r+1,), row -> places.
+        offsets: int64 (r+1,), row -> places.
     """
 
     lengths: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64]
 
 
-class _Content(NamedTuple):
-    """What rows hold: ``times`` items of ``length`` after what they held ``before``."""
+class _RowContent(NamedTuple):
+    """What rows hold: ``repeats`` items of ``length`` after what they held ``previous``."""
 
     length: int
-    times: int
-    before: _Content | None
+    repeats: int
+    previous: _RowContent | None
 
 
-class _Alike(NamedTuple):
+class _EqualRows(NamedTuple):
     """Rows with the same content."""
 
-    rows: int
-    content: _Content | None
+    num_rows: int
+    content: _RowContent | None
 
 
 @dataclass(slots=True)
-class _Bins:
+class _RowBins:
     """Rows by the room that is left in them."""
 
-    by_room: dict[int, list[_Alike]] = field(default_factory=dict)
+    by_room: dict[int, list[_EqualRows]] = field(default_factory=dict)
     rooms: list[int] = field(default_factory=list)  # rising
 
-    def add(self, room: int, alike: _Alike) -> None:
-        if not alike.rows:
+    def add(self, room: int, equal_rows: _EqualRows) -> None:
+        if not equal_rows.num_rows:
             return
         if room not in self.by_room:
             self.by_room[room] = []
             insort(self.rooms, room)
-        self.by_room[room].append(alike)
+        self.by_room[room].append(equal_rows)
 
-    def take_tightest(self, length: int) -> tuple[int, _Alike] | None:
+    def take_tightest(self, length: int) -> tuple[int, _EqualRows] | None:
         """Take rows whose room is the least that holds ``length``."""
-        place = bisect_left(self.rooms, length)
-        if place == len(self.rooms):
+        i = bisect_left(self.rooms, length)
+        if i == len(self.rooms):
             return None
-        room = self.rooms[place]
-        alike = self.by_room[room].pop()
+        room = self.rooms[i]
+        equal_rows = self.by_room[room].pop()
         if not self.by_room[room]:
-            del self.by_room[room], self.rooms[place]
-        return room, alike
+            del self.by_room[room], self.rooms[i]
+        return room, equal_rows
 
-    def all(self) -> Iterator[_Alike]:
+    def iter_rows(self) -> Iterator[_EqualRows]:
         for room in self.rooms:
             yield from self.by_room[room]
 
 
-def pack(lengths: NDArray[np.int64], counts: NDArray[np.int64], row_length: int) -> Slots:
+def pack_lengths(
+    lengths: NDArray[np.int64], counts: NDArray[np.int64], row_length: int
+) -> PackedRowsLayout:
     """Pack items into as few rows as best fit decreasing finds.
 
     Args:
@@ -87,46 +89,51 @@ def pack(lengths: NDArray[np.int64], counts: NDArray[np.int64], row_length: int)
 
     Source: D. S. Johnson, "Near-optimal bin packing algorithms", MIT, 1973 (best fit decreasing).
     """
-    bins = _Bins()
+    bins = _RowBins()
     for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
-        left = count
-        while left:
-            found = bins.take_tightest(length)
-            if found is None:
-                rows = -(-left // (row_length // length))
-                found = row_length, _Alike(rows, None)
-            left = _place(bins, *found, length, left)
-    return _slots(bins)
+        remaining = count
+        while remaining:
+            candidate = bins.take_tightest(length)
+            if candidate is None:
+                rows = -(-remaining // (row_length // length))
+                candidate = row_length, _EqualRows(rows, None)
+            remaining = _place_items(bins, *candidate, length, remaining)
+    return _make_layout(bins)
 
 
-def _place(bins: _Bins, room: int, alike: _Alike, length: int, left: int) -> int:
+def _place_items(
+    bins: _RowBins, room: int, equal_rows: _EqualRows, length: int, remaining: int
+) -> int:
     """Fill rows with items of one length, as many as fit; give how many items are left."""
     each = room // length
-    full = min(alike.rows, left // each)
-    bins.add(room - each * length, _Alike(full, _Content(length, each, alike.content)))
-    left -= full * each
-    untouched = alike.rows - full
-    if untouched and left:  # fewer than `each`: one row takes them
-        bins.add(room - left * length, _Alike(1, _Content(length, left, alike.content)))
-        untouched, left = untouched - 1, 0
-    bins.add(room, _Alike(untouched, alike.content))
-    return left
+    full = min(equal_rows.num_rows, remaining // each)
+    bins.add(room - each * length, _EqualRows(full, _RowContent(length, each, equal_rows.content)))
+    remaining -= full * each
+    untouched = equal_rows.num_rows - full
+    if untouched and remaining:  # fewer than `each`: one row takes them
+        bins.add(
+            room - remaining * length,
+            _EqualRows(1, _RowContent(length, remaining, equal_rows.content)),
+        )
+        untouched, remaining = untouched - 1, 0
+    bins.add(room, _EqualRows(untouched, equal_rows.content))
+    return remaining
 
 
-def _slots(bins: _Bins) -> Slots:
+def _make_layout(bins: _RowBins) -> PackedRowsLayout:
     lengths: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
     sizes: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
-    for alike in bins.all():
-        one = _lengths_of(alike.content)
-        lengths.append(np.tile(one, alike.rows))
-        sizes.append(np.full(alike.rows, len(one), dtype=np.int64))
-    rows = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.concatenate(sizes))])
-    return Slots(np.concatenate(lengths), rows)
+    for equal_rows in bins.iter_rows():
+        row_lengths = _content_lengths(equal_rows.content)
+        lengths.append(np.tile(row_lengths, equal_rows.num_rows))
+        sizes.append(np.full(equal_rows.num_rows, len(row_lengths), dtype=np.int64))
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.concatenate(sizes))])
+    return PackedRowsLayout(np.concatenate(lengths), offsets)
 
 
-def _lengths_of(content: _Content | None) -> NDArray[np.int64]:
-    parts = []
+def _content_lengths(content: _RowContent | None) -> NDArray[np.int64]:
+    lengths = []
     while content is not None:
-        parts.append(np.full(content.times, content.length, dtype=np.int64))
-        content = content.before
-    return np.concatenate(parts[::-1])
+        lengths.append(np.full(content.repeats, content.length, dtype=np.int64))
+        content = content.previous
+    return np.concatenate(lengths[::-1])

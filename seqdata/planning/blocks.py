@@ -17,16 +17,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.plan_table import ArrayTable, PlanBatch, running
+from seqdata.plan_table import ArrayTable, PlanBatch, offsets_from_sizes
 from seqdata.planning.items import Items
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.shuffle import arrange, group_size
+from seqdata.planning.shuffle import group_size, shuffle_batches
 
-MAX_BLOCK = 1 << 18
-_KEPT_BLOCKS = 3
+MAX_BLOCK_ITEMS = 1 << 18
+_CACHED_BLOCKS = 3
 
 
-class Cut(NamedTuple):
+class BlockBatches(NamedTuple):
     """A block's batches.
 
     Attributes:
@@ -40,7 +40,7 @@ class Cut(NamedTuple):
     rows: NDArray[np.int64] | None = None
 
 
-class Count(NamedTuple):
+class BlockCost(NamedTuple):
     """What is known of a block before it is planned: its batches, and the most that one costs."""
 
     batches: int
@@ -51,8 +51,8 @@ class Cutter(Protocol):
     """How the items of one block become batches. Hashable: counts are remembered under it."""
 
     @property
-    def arranged(self) -> bool:
-        """Whether batches are ordered by their longest row (``order.arrange``)."""
+    def is_arranged(self) -> bool:
+        """Whether batches are ordered by their longest row (``order.shuffle_batches``)."""
         ...
 
     @property
@@ -65,11 +65,11 @@ class Cutter(Protocol):
         """Items of a block where there is more than one."""
         ...
 
-    def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
+    def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
         """Count each block's batches, from the histogram of its lengths alone."""
         ...
 
-    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
+    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
         """Cut a block's items into batches; without a draw, unshuffled."""
         ...
 
@@ -82,7 +82,7 @@ class Block(NamedTuple):
     stop: int
 
 
-class Part(NamedTuple):
+class BlockRange(NamedTuple):
     """Batches ``first:stop`` of a block's own order, played one after another."""
 
     block: int
@@ -90,18 +90,18 @@ class Part(NamedTuple):
     stop: int
 
 
-def blocks_of(items: Items, cutter: Cutter) -> list[Block]:
+def split_blocks(items: Items, cutter: Cutter) -> list[Block]:
     """Cut the items into blocks; only the last may be short."""
     size = len(items) if len(items) <= cutter.max_block else cutter.block_items
-    edges = range(0, len(items), max(1, size))
-    return [Block(k, edge, min(edge + size, len(items))) for k, edge in enumerate(edges)]
+    starts = range(0, len(items), max(1, size))
+    return [Block(k, edge, min(edge + size, len(items))) for k, edge in enumerate(starts)]
 
 
-def counts_of(items: Items, cutter: Cutter) -> list[Count]:
+def compute_block_costs(items: Items, cutter: Cutter) -> list[BlockCost]:
     """Count the batches of every block, once per index."""
-    blocks = blocks_of(items, cutter)
+    blocks = split_blocks(items, cutter)
     key = ("counts", items.axis, items.rule, items.cost, cutter)
-    return items.index.remember(key, lambda: cutter.counts(items, blocks))
+    return items.index.remember(key, lambda: cutter.count_batches(items, blocks))
 
 
 def histogram(items: Items, block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -111,7 +111,7 @@ def histogram(items: Items, block: Block) -> tuple[NDArray[np.int64], NDArray[np
         Lengths, int64 (k,), falling; how many items have each, int64 (k,).
     """
     lengths = items.sizes(items.spans(block.first, block.stop))
-    if int(lengths.max(initial=0)) > 4 * MAX_BLOCK:  # a table of all lengths would be larger
+    if int(lengths.max(initial=0)) > 4 * MAX_BLOCK_ITEMS:  # a table of all lengths would be larger
         values, counts = np.unique(lengths, return_counts=True)
     else:
         table = np.bincount(lengths)
@@ -130,73 +130,75 @@ class BlockTable:
     shuffle: bool
     lead_block: int
     blocks: list[Block]
-    parts: list[Part]
-    edges: list[int] = field(init=False)
-    _recent: dict[int, ArrayTable] = field(default_factory=dict, init=False)
+    ranges: list[BlockRange]
+    offsets: list[int] = field(init=False)
+    _cache: dict[int, ArrayTable] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        sizes = [part.stop - part.first for part in self.parts]
-        object.__setattr__(self, "edges", list(accumulate(sizes, initial=0)))
+        sizes = [part.stop - part.first for part in self.ranges]
+        object.__setattr__(self, "offsets", list(accumulate(sizes, initial=0)))
 
     def __len__(self) -> int:
-        return self.edges[-1]
+        return self.offsets[-1]
 
     def batch(self, number: int) -> PlanBatch:
         """Give one batch in O(batch), or O(block) where its block is not at hand."""
-        part, inside = self._find(number)
-        return self._block(part.block).batch(inside)
+        block_range, number_in_block = self._locate(number)
+        return self._block_table(block_range.block).batch(number_in_block)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Give scored timesteps and rows that are not idle of batches ``first:stop``."""
         timesteps = rows = 0
         while first < stop:
-            part, inside = self._find(first)
-            upto = min(part.stop, inside + stop - first)
-            more = self._block(part.block).totals(inside, upto, overlap)
+            block_range, number_in_block = self._locate(first)
+            upto = min(block_range.stop, number_in_block + stop - first)
+            more = self._block_table(block_range.block).totals(number_in_block, upto, overlap)
             timesteps, rows = timesteps + more[0], rows + more[1]
-            first += upto - inside
+            first += upto - number_in_block
         return timesteps, rows
 
     def tables(self) -> Iterator[ArrayTable]:
         """Give all batches in order, part by part."""
-        for part in self.parts:
-            yield self._block(part.block).part(part.first, part.stop)
+        for block_range in self.ranges:
+            yield self._block_table(block_range.block).slice(block_range.first, block_range.stop)
 
     def prepare(self, number: int) -> int:
         """Make a batch's block; give the first batch after it that lies in another part."""
-        self._block(self._find(number)[0].block)
-        return self.edges[bisect_right(self.edges, number)]
+        self._block_table(self._locate(number)[0].block)
+        return self.offsets[bisect_right(self.offsets, number)]
 
-    def _find(self, number: int) -> tuple[Part, int]:
-        place = bisect_right(self.edges, number) - 1
-        part = self.parts[place]
-        return part, part.first + number - self.edges[place]
+    def _locate(self, number: int) -> tuple[BlockRange, int]:
+        i = bisect_right(self.offsets, number) - 1
+        block_range = self.ranges[i]
+        return block_range, block_range.first + number - self.offsets[i]
 
-    def _block(self, number: int) -> ArrayTable:
-        table = self._recent.get(number)
+    def _block_table(self, number: int) -> ArrayTable:
+        table = self._cache.get(number)
         if table is None:
-            table = self._make_block(number)
-            for old in list(self._recent)[: 1 - _KEPT_BLOCKS]:  # a reader thread may do the same
-                self._recent.pop(old, None)
-            self._recent[number] = table
+            table = self._make_block_table(number)
+            for old in list(self._cache)[: 1 - _CACHED_BLOCKS]:  # a reader thread may do the same
+                self._cache.pop(old, None)
+            self._cache[number] = table
         return table
 
-    def _make_block(self, number: int) -> ArrayTable:
+    def _make_block_table(self, number: int) -> ArrayTable:
         block = self.blocks[number]
         spans = self.items.spans(block.first, block.stop, self.draw)
         sizes = self.items.sizes(spans)
         cut = self.cutter.cut(sizes, self.draw if self.shuffle else None, number)
         spans = spans.take(cut.members, axis=0)  # 20 times faster than spans[members]
-        if not (self.shuffle and self.cutter.arranged):
+        if not (self.shuffle and self.cutter.is_arranged):
             return ArrayTable(spans, cut.rows, cut.offsets)
         longest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
         lead = None
         if number == self.lead_block:
             lead = int(np.argmax(longest * np.diff(cut.offsets)))
-        return _reordered(spans, cut.offsets, arrange(longest, self.draw, block=number, lead=lead))
+        return _reorder_batches(
+            spans, cut.offsets, shuffle_batches(longest, self.draw, block=number, lead=lead)
+        )
 
 
-def block_table(
+def make_block_table(
     items: Items, cutter: Cutter, draw: Draw, *, shuffle: bool, worst_first: bool
 ) -> BlockTable:
     """Lay out an epoch: which part of which block is played when.
@@ -205,66 +207,72 @@ def block_table(
     blocks, so that groups and steps stay aligned; the short block is last in both. With
     ``worst_first`` and in epoch 0 the group that holds the most expensive batch leads.
     """
-    blocks, counts = blocks_of(items, cutter), counts_of(items, cutter)
+    blocks, counts = split_blocks(items, cutter), compute_block_costs(items, cutter)
     if not shuffle:
-        parts = [Part(block.number, 0, counts[block.number].batches) for block in blocks]
-        return BlockTable(items, cutter, draw, False, -1, blocks, parts)
+        ranges = [BlockRange(block.number, 0, counts[block.number].batches) for block in blocks]
+        return BlockTable(items, cutter, draw, False, -1, blocks, ranges)
     lead = -1
-    if worst_first and draw.epoch == 0 and cutter.arranged and blocks:
-        lead = _dearest(items, cutter, draw, counts)
-    parts = _parts(blocks, [count.batches for count in counts], lead, cutter.arranged, draw)
-    return BlockTable(items, cutter, draw, True, lead, blocks, parts)
+    if worst_first and draw.epoch == 0 and cutter.is_arranged and blocks:
+        lead = _find_costliest_block(items, cutter, draw, counts)
+    ranges = _order_ranges(
+        blocks, [count.batches for count in counts], lead, cutter.is_arranged, draw
+    )
+    return BlockTable(items, cutter, draw, True, lead, blocks, ranges)
 
 
-def _dearest(items: Items, cutter: Cutter, draw: Draw, counts: Sequence[Count]) -> int:
+def _find_costliest_block(
+    items: Items, cutter: Cutter, draw: Draw, counts: Sequence[BlockCost]
+) -> int:
     """Find the block that holds the most expensive batch, cutting only those that may hold it."""
-    blocks = blocks_of(items, cutter)
+    blocks = split_blocks(items, cutter)
     if len(blocks) == 1:
         return 0
-    found, most = -1, -1
+    costliest, highest_cost = -1, -1
     for number in sorted(range(len(blocks)), key=lambda number: -counts[number].cost):
-        if counts[number].cost <= most:
+        if counts[number].cost <= highest_cost:
             break
         block = blocks[number]
         sizes = items.sizes(items.spans(block.first, block.stop, draw))
         cut = cutter.cut(sizes, draw, number)
         longest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
         cost = int((longest * np.diff(cut.offsets)).max())
-        if cost > most:
-            found, most = number, cost
-    return found
+        if cost > highest_cost:
+            costliest, highest_cost = number, cost
+    return costliest
 
 
-def _parts(
+def _order_ranges(
     blocks: list[Block], batches: list[int], lead: int, grouped: bool, draw: Draw
-) -> list[Part]:
+) -> list[BlockRange]:
     sizes = [group_size(count) if grouped else 1 for count in batches]
-    whole = [count - count % size for count, size in zip(batches, sizes, strict=True)]
-    has_short = len(blocks) > 1 and _size(blocks[-1]) < _size(blocks[0])
+    grouped_batches = [count - count % size for count, size in zip(batches, sizes, strict=True)]
+    has_short = len(blocks) > 1 and _count_items(blocks[-1]) < _count_items(blocks[0])
     full = len(blocks) - has_short
     order = draw.permutation(Purpose.BLOCKS, full).tolist()
-    early = []  # one group of the short block, where it must lead: the others stay aligned
+    lead_ranges = []  # one group of the short block, where it must lead: the others stay aligned
     if 0 <= lead < full:
         order = [lead, *(number for number in order if number != lead)]
     elif lead >= 0:
-        early = [Part(lead, 0, min(sizes[lead], whole[lead]))]
+        lead_ranges = [BlockRange(lead, 0, min(sizes[lead], grouped_batches[lead]))]
     order += range(full, len(blocks))
-    begins = {part.block: part.stop for part in early}
-    groups = [Part(number, begins.get(number, 0), whole[number]) for number in order]
-    rests = [Part(number, whole[number], batches[number]) for number in order]
-    return [part for part in [*early, *groups, *rests] if part.stop > part.first]
+    starts = {part.block: part.stop for part in lead_ranges}
+    groups = [
+        BlockRange(number, starts.get(number, 0), grouped_batches[number]) for number in order
+    ]
+    rests = [BlockRange(number, grouped_batches[number], batches[number]) for number in order]
+    return [part for part in [*lead_ranges, *groups, *rests] if part.stop > part.first]
 
 
-def _size(block: Block) -> int:
+def _count_items(block: Block) -> int:
     return block.stop - block.first
 
 
-def _reordered(
+def _reorder_batches(
     spans: NDArray[np.int64], offsets: NDArray[np.int64], order: NDArray[np.int64]
 ) -> ArrayTable:
     """Put batches into an order."""
     sizes = np.diff(offsets)[order]
-    edges = running(sizes)
-    inside = np.arange(int(edges[-1])) - np.repeat(edges[:-1], sizes)
-    members = np.repeat(offsets[:-1][order], sizes) + inside
-    return ArrayTable(spans.take(members, axis=0), None, edges)
+    ordered_offsets = offsets_from_sizes(sizes)
+    number_in_batch = np.arange(int(ordered_offsets[-1])) - np.repeat(ordered_offsets[:-1], sizes)
+    members = np.repeat(offsets[:-1][order], sizes) + number_in_batch
+    return ArrayTable(spans.take(members, axis=0), None, ordered_offsets)

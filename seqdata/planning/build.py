@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from seqdata.index import SequenceIndex
-from seqdata.plan import PLAN_VERSION, Origin, Plan
+from seqdata.plan import PLAN_VERSION, Plan, PlanOrigin
 from seqdata.plan_table import BatchTable
-from seqdata.planning.blocks import Cutter, block_table, counts_of
-from seqdata.planning.items import Items, WholeSequences, find
+from seqdata.planning.blocks import Cutter, compute_block_costs, make_block_table
+from seqdata.planning.items import Items, WholeSequences, find_sequences
 from seqdata.planning.randomness import Draw
-from seqdata.report import Report, report_of
+from seqdata.report import PlanReport, make_report
 
-_LATER = ("keep",)
+_ADDED_OPTIONS = ("keep",)
 """Options of policies that came after states had been saved: left unsaid at their defaults."""
 
 
-def plan_blocks(
+def build_plan(
     policy: Any, items: Items, cutter: Cutter, *, seed: int, epoch: int, worst_first: bool = False
 ) -> Plan:
     """Make the plan of a policy that works block by block.
@@ -42,24 +42,24 @@ def plan_blocks(
         ConfigError: If ``seed`` or ``epoch`` is out of range.
     """
     draw = Draw(seed, epoch)
-    table = block_table(items, cutter, draw, shuffle=policy.shuffle, worst_first=worst_first)
+    table = make_block_table(items, cutter, draw, shuffle=policy.shuffle, worst_first=worst_first)
     return Plan.lazy(
         table,
-        Origin(
-            fingerprint=lambda: fingerprint_of(
+        PlanOrigin(
+            fingerprint=lambda: make_fingerprint(
                 items.index, policy, seed, epoch, draws=getattr(items.rule, "draws", False)
             ),
-            report=lambda made: whole_report(items, made),
+            report=lambda made: make_full_report(items, made),
         ),
     )
 
 
-def count_blocks(items: Items, cutter: Cutter) -> int:
+def count_batches(items: Items, cutter: Cutter) -> int:
     """Give the number of batches of every epoch."""
-    return sum(count.batches for count in counts_of(items, cutter))
+    return sum(count.batches for count in compute_block_costs(items, cutter))
 
 
-def fingerprint_of(
+def make_fingerprint(
     index: SequenceIndex, policy: object, seed: int, epoch: int, *, draws: bool = False
 ) -> str:
     """Digest what a plan is made from (32 hex digits).
@@ -71,42 +71,44 @@ def fingerprint_of(
         epoch: Number of the epoch.
         draws: Whether places are drawn for each sequence; 0.1 did so by its number in a view.
     """
-    text = f"{PLAN_VERSION};{index.fingerprint};{describe(policy)};{seed};{epoch}"
+    text = f"{PLAN_VERSION};{index.fingerprint};{describe_policy(policy)};{seed};{epoch}"
     if draws and index.renumbers:
         text += ";by number in the data"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def describe(policy: object) -> str:
+def describe_policy(policy: object) -> str:
     """Write a policy as text that is the same in every process and says all that shapes a plan."""
     if not is_dataclass(policy):
         return type(policy).__qualname__
     parts = []
-    for one in fields(policy):
-        value = getattr(policy, one.name)
-        if one.name in _LATER and value == one.default:
+    for field in fields(policy):
+        value = getattr(policy, field.name)
+        if field.name in _ADDED_OPTIONS and value == field.default:
             continue
-        shown = value.__qualname__ if isinstance(value, Callable) else repr(value)  # type: ignore[arg-type]
-        parts.append(f"{one.name}={shown}")
+        text = value.__qualname__ if isinstance(value, Callable) else repr(value)  # type: ignore[arg-type]
+        parts.append(f"{field.name}={text}")
     return f"{type(policy).__name__}({', '.join(parts)})"
 
 
-def whole_report(items: Items, table: BatchTable) -> Report:
+def make_full_report(items: Items, table: BatchTable) -> PlanReport:
     """Add up a plan and say which sequences it drops, splits or truncates."""
     rule, index, axis = items.rule, items.index, items.axis
-    dropped = find(
+    dropped = find_sequences(
         index,
         axis,
         ("dropped", rule),
-        lambda lengths: rule.counts(np.asarray(lengths, dtype=np.int64)) == 0,
+        lambda lengths: rule.count_items(np.asarray(lengths, dtype=np.int64)) == 0,
     )
-    report = replace(report_of(table), dropped=dropped)
+    report = replace(make_report(table), dropped=dropped)
     if not isinstance(rule, WholeSequences) or rule.max_length is None:
         return report
-    most = rule.max_length
+    max_length = rule.max_length
     if rule.too_long not in ("split", "truncate"):
         return report
-    longer = find(index, axis, ("longer", most), lambda lengths: lengths > most)
+    longer = find_sequences(
+        index, axis, ("longer", max_length), lambda lengths: lengths > max_length
+    )
     if rule.too_long == "split":
         return replace(report, split=longer)
     return replace(report, truncated=longer)

@@ -12,41 +12,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut
+from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost
 from seqdata.planning.items import Items
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.shuffle import MAX_GROUP
+from seqdata.planning.shuffle import MAX_GROUP_SIZE
 
 Ordering = Callable[[NDArray[np.int64], Draw | None, int], NDArray[np.int64]]
 """``(lengths, draw, block) -> members``: the order in which a block's items are cut."""
 
 
 @dataclass(frozen=True, slots=True)
-class EveryFew:
+class FixedSizeCutter:
     """Cut every ``batch_size`` items of an order.
 
     Attributes:
         batch_size: Rows of a batch.
         ordering: How a block's items are ordered before they are cut.
-        arranged: Whether batches are then ordered by their longest row.
+        is_arranged: Whether batches are then ordered by their longest row.
         max_block: Most items that are planned as one block.
     """
 
     batch_size: int
     ordering: Ordering
-    arranged: bool
-    max_block: int = MAX_BLOCK
+    is_arranged: bool
+    max_block: int = MAX_BLOCK_ITEMS
 
     @property
     def block_items(self) -> int:
         """The largest multiple of 64 batches that is at most ``max_block`` items, at least one."""
-        unit = MAX_GROUP * self.batch_size
+        unit = MAX_GROUP_SIZE * self.batch_size
         return max(unit, self.max_block // unit * unit)
 
-    def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
+    def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
         """Count each block's batches; costs are bounds, from the longest item nearby."""
         return [
-            Count(
+            BlockCost(
                 -(-(block.stop - block.first) // self.batch_size),
                 items.peak(block.first, block.stop)
                 * min(self.batch_size, block.stop - block.first),
@@ -54,21 +54,21 @@ class EveryFew:
             for block in blocks
         ]
 
-    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
+    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
         """Cut a block's items into batches."""
         members = self.ordering(lengths, draw, block)
-        edges = np.arange(0, len(members), self.batch_size, dtype=np.int64)
-        return Cut(members, np.append(edges, len(members)))
+        starts = np.arange(0, len(members), self.batch_size, dtype=np.int64)
+        return BlockBatches(members, np.append(starts, len(members)))
 
 
-def longest_first(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def order_longest_first(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Order by falling length, ties by number, int64 (n,)."""
     top = int(lengths.max(initial=0))
     rank = (top - lengths).astype(np.uint16 if top < 1 << 16 else np.int64)  # 16 bits: radix sort
     return np.argsort(rank, kind="stable")
 
 
-def any_order(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
+def order_randomly(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
     """Order at random, or as the data lies, int64 (n,)."""
     if draw is None:
         return np.arange(len(lengths))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError
-from seqdata.index import RUN, SequenceIndex
+from seqdata.index import SCAN_CHUNK, SequenceIndex
 from seqdata.planning.randomness import Draw
 
 TooLong = Literal["error", "split", "truncate", "drop"]
@@ -27,7 +27,7 @@ Keep = Literal["first", "last"]
 class ItemRule(Protocol):
     """How sequences become items, by length alone. Hashable: counts are remembered under it."""
 
-    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the number of items of each sequence, int64 (n,)."""
         ...
 
@@ -36,23 +36,23 @@ class ItemRule(Protocol):
         ...
 
     def bounds(
-        self, pieces: Pieces, draw: Draw | None
+        self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give start and stop of each piece, int64 (n,); where they are random, of ``draw``."""
         ...
 
 
-class Pieces(NamedTuple):
+class ItemPieces(NamedTuple):
     """Items by sequence.
 
     Attributes:
         lengths: int64 (n,), of the sequences.
-        parts: int64 (n,), which part of its sequence each is.
+        piece_numbers: int64 (n,), which part of its sequence each is.
         drawn_for: Returns what randomness of each is keyed by, as ``SequenceIndex.drawn_for`` does.
     """
 
     lengths: NDArray[np.int64]
-    parts: NDArray[np.int64]
+    piece_numbers: NDArray[np.int64]
     drawn_for: Callable[[], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
@@ -96,7 +96,7 @@ class WholeSequences:
                 f"{self.too_long!r}. Pass too_long='truncate', or leave `keep` out."
             )
 
-    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the number of items of each sequence, int64 (n,)."""
         if self.max_length is None or self.too_long == "truncate":
             return (lengths > 0).astype(np.int64)
@@ -113,7 +113,7 @@ class WholeSequences:
         return min(int(lengths.max(initial=0)), self.max_length)
 
     def bounds(
-        self, pieces: Pieces, draw: Draw | None
+        self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give start and stop of each piece, int64 (n,)."""
         del draw  # nothing here is random
@@ -121,7 +121,7 @@ class WholeSequences:
             return np.zeros_like(pieces.lengths), pieces.lengths
         if self.keep == "last":
             return np.maximum(pieces.lengths - self.max_length, 0), pieces.lengths
-        starts = pieces.parts * self.max_length
+        starts = pieces.piece_numbers * self.max_length
         return starts, np.minimum(starts + self.max_length, pieces.lengths)
 
 
@@ -135,19 +135,19 @@ class Items:
 
     Attributes:
         cost: What a row costs, where that is not its length along the planned axis.
-        starts: int64 (runs+1,), number of the first item of each run of ``RUN`` sequences.
+        offsets: int64 (runs+1,), number of the first item of each run of ``SCAN_CHUNK`` sequences.
         peaks: int64 (runs,), timesteps of the longest item of each run.
     """
 
     index: SequenceIndex
     axis: str
     rule: ItemRule
-    starts: NDArray[np.int64]
+    offsets: NDArray[np.int64]
     peaks: NDArray[np.int64]
     cost: Cost | None = None
 
     def __len__(self) -> int:
-        return int(self.starts[-1])
+        return int(self.offsets[-1])
 
     def spans(self, first: int, stop: int, draw: Draw | None = None) -> NDArray[np.int64]:
         """Give the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop.
@@ -155,15 +155,19 @@ class Items:
         Where a rule's items lie at random, they are those of ``draw``.
         """
         stop = min(stop, len(self))
-        low = int(np.searchsorted(self.starts, first, side="right")) - 1
-        parts = []
+        chunk = int(np.searchsorted(self.offsets, first, side="right")) - 1
+        span_arrays = []
         while first < stop:
-            upto = min(stop, int(self.starts[low + 1]))
+            upto = min(stop, int(self.offsets[chunk + 1]))
             if upto > first:
-                parts.append(self._of_run(low, first - int(self.starts[low]), upto - first, draw))
+                span_arrays.append(
+                    self._spans_of_chunk(
+                        chunk, first - int(self.offsets[chunk]), upto - first, draw
+                    )
+                )
                 first = upto
-            low += 1
-        return np.concatenate(parts) if parts else np.empty((0, 3), dtype=np.int64)
+            chunk += 1
+        return np.concatenate(span_arrays) if span_arrays else np.empty((0, 3), dtype=np.int64)
 
     def sizes(self, spans: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give what each of these items costs as a row, int64 (n,): its timesteps, or ``cost``."""
@@ -174,37 +178,39 @@ class Items:
         lengths_of = {self.axis: lengths}
         for axis in self.index.lengths_of:
             if axis != self.axis:  # other axes come whole
-                whole = np.asarray(self.index.run(axis, first, stop), dtype=np.int64)
-                lengths_of[axis] = whole[spans[:, 0] - first]
+                axis_lengths = np.asarray(self.index.run(axis, first, stop), dtype=np.int64)
+                lengths_of[axis] = axis_lengths[spans[:, 0] - first]
         return self.cost(lengths_of)
 
     def peak(self, first: int, stop: int) -> int:
         """Give an upper bound of the timesteps of items ``first:stop``, exact at runs' edges."""
-        low = int(np.searchsorted(self.starts, first, side="right")) - 1
-        high = int(np.searchsorted(self.starts, stop, side="left"))
+        low = int(np.searchsorted(self.offsets, first, side="right")) - 1
+        high = int(np.searchsorted(self.offsets, stop, side="left"))
         return int(self.peaks[low:high].max(initial=0))
 
-    def _of_run(self, run: int, skip: int, count: int, draw: Draw | None) -> NDArray[np.int64]:
-        base = run * RUN
-        lengths = np.asarray(self.index.run(self.axis, base, base + RUN), dtype=np.int64)
-        counts = self.rule.counts(lengths)
+    def _spans_of_chunk(
+        self, chunk: int, skip: int, count: int, draw: Draw | None
+    ) -> NDArray[np.int64]:
+        base = chunk * SCAN_CHUNK
+        lengths = np.asarray(self.index.run(self.axis, base, base + SCAN_CHUNK), dtype=np.int64)
+        counts = self.rule.count_items(lengths)
         ends = np.cumsum(counts)
         if int(ends[-1]) == len(lengths) and int(counts.max()) == 1:  # one item per sequence
-            inside = np.arange(skip, skip + count)
-            parts = np.zeros(count, dtype=np.int64)
+            sequences = np.arange(skip, skip + count)
+            piece_numbers = np.zeros(count, dtype=np.int64)
         else:
-            wanted = np.arange(skip, skip + count)
-            inside = np.searchsorted(ends, wanted, side="right")
-            parts = wanted - (ends - counts)[inside]
+            item_numbers = np.arange(skip, skip + count)
+            sequences = np.searchsorted(ends, item_numbers, side="right")
+            piece_numbers = item_numbers - (ends - counts)[sequences]
         spans = np.empty((count, 3), dtype=np.int64)
-        spans[:, 0] = base + inside
+        spans[:, 0] = base + sequences
         drawn_for = partial(self.index.drawn_for, spans[:, 0])
-        pieces = Pieces(lengths[inside], parts, drawn_for)
+        pieces = ItemPieces(lengths[sequences], piece_numbers, drawn_for)
         spans[:, 1], spans[:, 2] = self.rule.bounds(pieces, draw)
         return spans
 
 
-def select(
+def select_items(
     index: SequenceIndex,
     axis: str,
     rule: WholeSequences,
@@ -226,9 +232,9 @@ def select(
     Raises:
         PlanError: If a sequence is too long or empty and the rule says ``error``; it names them.
     """
-    most = rule.max_length
-    if rule.too_long == "error" and most is not None:
-        _refuse_too_long(index, axis, most, f"policy {policy!r}", limit)
+    max_length = rule.max_length
+    if rule.too_long == "error" and max_length is not None:
+        _refuse_too_long(index, axis, max_length, f"policy {policy!r}", limit)
     if rule.empty == "error":
         _refuse_empty(index, axis, f"policy {policy!r}")
     return replace(number_items(index, axis, rule), cost=cost)
@@ -236,68 +242,83 @@ def select(
 
 def number_items(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:
     """Number the items of an index under any rule, remembered by the index."""
-    return index.remember(("items", axis, rule), lambda: _number(index, axis, rule))
+    return index.remember(("items", axis, rule), lambda: _count_per_chunk(index, axis, rule))
 
 
-def _number(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:
-    runs = range(0, len(index), RUN)
-    starts = np.zeros(len(runs) + 1, dtype=np.int64)
-    peaks = np.zeros(len(runs), dtype=np.int64)
-    for run, first in enumerate(runs):
-        lengths = index.run(axis, first, first + RUN)
-        if _untouched(rule, lengths):
-            starts[run + 1], peaks[run] = len(lengths), int(lengths.max())
+def _count_per_chunk(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:
+    chunk_starts = range(0, len(index), SCAN_CHUNK)
+    counts = np.zeros(len(chunk_starts) + 1, dtype=np.int64)
+    peaks = np.zeros(len(chunk_starts), dtype=np.int64)
+    for chunk, first in enumerate(chunk_starts):
+        lengths = index.run(axis, first, first + SCAN_CHUNK)
+        if _is_unchanged(rule, lengths):
+            counts[chunk + 1], peaks[chunk] = len(lengths), int(lengths.max())
             continue
         lengths = np.asarray(lengths, dtype=np.int64)
-        starts[run + 1], peaks[run] = int(rule.counts(lengths).sum()), rule.longest(lengths)
-    if not len(runs):
+        counts[chunk + 1], peaks[chunk] = (
+            int(rule.count_items(lengths).sum()),
+            rule.longest(lengths),
+        )
+    if not len(chunk_starts):
         index.run(axis, 0, 0)  # an unknown axis is an error on empty data too
-    return Items(index, axis, rule, np.cumsum(starts), peaks)
+    return Items(index, axis, rule, np.cumsum(counts), peaks)
 
 
-def _untouched(rule: ItemRule, lengths: NDArray[Any]) -> bool:
+def _is_unchanged(rule: ItemRule, lengths: NDArray[Any]) -> bool:
     """Say cheaply whether each of these sequences is one whole item."""
     if not isinstance(rule, WholeSequences) or int(lengths.min()) == 0:
         return False
     return rule.max_length is None or int(lengths.max()) <= rule.max_length
 
 
-def _refuse_too_long(index: SequenceIndex, axis: str, most: int, where: str, limit: str) -> None:
-    found = find(index, axis, ("longer", most), lambda lengths: lengths > most)
-    if not len(found):
+def _refuse_too_long(
+    index: SequenceIndex, axis: str, max_length: int, where: str, limit: str
+) -> None:
+    too_long = find_sequences(
+        index, axis, ("longer", max_length), lambda lengths: lengths > max_length
+    )
+    if not len(too_long):
         return
-    if len(found) == 1:
-        number = int(found[0])
+    if len(too_long) == 1:
+        number = int(too_long[0])
         length = int(index.run(axis, number, number + 1)[0])
-        what = f"sequence {index.names(found)} has {length} timesteps, more than `{limit}`={most}"
+        description = (
+            f"sequence {index.names(too_long)} has {length} timesteps, more than "
+            f"`{limit}`={max_length}"
+        )
     else:
-        what = f"{len(found)} sequences are longer than `{limit}`={most}: {index.names(found)}"
-    raise PlanError(f"{where}: {what}; raise it, set `too_long`='split', or filter the index")
+        description = (
+            f"{len(too_long)} sequences are longer than `{limit}`={max_length}: "
+            f"{index.names(too_long)}"
+        )
+    raise PlanError(
+        f"{where}: {description}; raise it, set `too_long`='split', or filter the index"
+    )
 
 
 def _refuse_empty(index: SequenceIndex, axis: str, where: str) -> None:
-    found = find(index, axis, ("empty",), lambda lengths: lengths == 0)
-    if len(found):
-        noun = "sequence" if len(found) == 1 else f"{len(found)} sequences:"
+    empty = find_sequences(index, axis, ("empty",), lambda lengths: lengths == 0)
+    if len(empty):
+        noun = "sequence" if len(empty) == 1 else f"{len(empty)} sequences:"
         raise PlanError(
-            f"{where}: {noun} {index.names(found)} of length 0, must be at least 1; set "
+            f"{where}: {noun} {index.names(empty)} of length 0, must be at least 1; set "
             "`empty`='drop', or filter the index"
         )
 
 
-def find(
+def find_sequences(
     index: SequenceIndex,
     axis: str,
     key: object,
-    wanted: Callable[[NDArray[Any]], NDArray[np.bool_]],
+    predicate: Callable[[NDArray[Any]], NDArray[np.bool_]],
 ) -> NDArray[np.int64]:
     """Give the numbers of the sequences of wanted lengths, int64; remembered under ``key``."""
 
-    def look() -> NDArray[np.int64]:
-        parts = [
-            np.flatnonzero(wanted(index.run(axis, first, first + RUN))) + first
-            for first in range(0, len(index), RUN)
+    def scan() -> NDArray[np.int64]:
+        matches = [
+            np.flatnonzero(predicate(index.run(axis, first, first + SCAN_CHUNK))) + first
+            for first in range(0, len(index), SCAN_CHUNK)
         ]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return np.concatenate(matches) if matches else np.empty(0, dtype=np.int64)
 
-    return index.remember(("found", axis, key), look)
+    return index.remember(("found", axis, key), scan)

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.plan_table import running
+from seqdata.plan_table import offsets_from_sizes
 from seqdata.planning.lanes.chunks import UnevenChunks
 from seqdata.planning.randomness import Draw, Purpose
 
-_WORDS = 4  # drawn per length
-_SUMMED = 12  # uniform numbers of 16 bits whose sum is as good as normal, with a deviation of 2^16
-_LANES = np.array([0, 16, 32, 48], dtype=np.uint64)
+_WORDS_PER_LENGTH = 4  # drawn per length
+_SUMMED_UNIFORMS = (
+    12  # uniform numbers of 16 bits whose sum is as good as normal, with a deviation of 2^16
+)
+_BIT_SHIFTS = np.array([0, 16, 32, 48], dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +72,38 @@ class Jitter:
         count = self.count(chunk, timesteps)
         if not count:
             return UnevenChunks(chunk, np.zeros(1, dtype=np.int64))
-        lengths = self._fitted(self._drawn(chunk, count, seed), timesteps)
+        lengths = self._fit_lengths(self._draw_lengths(chunk, count, seed), timesteps)
         if epoch is not None:
             lengths = lengths[Draw(seed, epoch).permutation(Purpose.SCHEDULE, count)]
-        return UnevenChunks(chunk, running(lengths))
+        return UnevenChunks(chunk, offsets_from_sizes(lengths))
 
-    def _drawn(self, chunk: int, count: int, seed: int) -> NDArray[np.int64]:
-        words = Draw(seed, 0).raw(Purpose.LENGTHS, count * _WORDS).reshape(count, _WORDS)
-        parts = (words[:, 1:, None] >> _LANES) & np.uint64(0xFFFF)
-        sums = parts.reshape(count, _SUMMED).sum(axis=1).astype(np.int64) - _SUMMED * (1 << 15)
+    def _draw_lengths(self, chunk: int, count: int, seed: int) -> NDArray[np.int64]:
+        words = (
+            Draw(seed, 0)
+            .raw(Purpose.LENGTHS, count * _WORDS_PER_LENGTH)
+            .reshape(count, _WORDS_PER_LENGTH)
+        )
+        uniforms = (words[:, 1:, None] >> _BIT_SHIFTS) & np.uint64(0xFFFF)
+        sums = uniforms.reshape(count, _SUMMED_UNIFORMS).sum(axis=1).astype(
+            np.int64
+        ) - _SUMMED_UNIFORMS * (1 << 15)
         short = words[:, 0] < np.uint64(min(int(self.short * 2**64), 2**64 - 1))
         middle = np.where(short, chunk << 15, chunk << 16)
         lengths: NDArray[np.int64] = (middle + self.spread * sums) >> 16
         return np.maximum(self.least, lengths)
 
-    def _fitted(self, lengths: NDArray[np.int64], timesteps: int) -> NDArray[np.int64]:
+    def _fit_lengths(self, lengths: NDArray[np.int64], timesteps: int) -> NDArray[np.int64]:
         """Change lengths a little, all alike, so that they are ``timesteps`` in all."""
         count = len(lengths)
-        each, more = divmod(timesteps - int(lengths.sum()), count)
+        each, remainder = divmod(timesteps - int(lengths.sum()), count)
         lengths = lengths + each
-        lengths[:more] += 1
+        lengths[:remainder] += 1
         least = min(self.least, timesteps // count)
-        lacking = int(np.maximum(least - lengths, 0).sum())
+        deficit = int(np.maximum(least - lengths, 0).sum())
         lengths = np.maximum(lengths, least)
-        while lacking:  # few lengths, far from what they should be in all
+        while deficit:  # few lengths, far from what they should be in all
             longest = int(lengths.argmax())
-            given = min(lacking, int(lengths[longest]) - least)
-            lengths[longest] -= given
-            lacking -= given
+            moved = min(deficit, int(lengths[longest]) - least)
+            lengths[longest] -= moved
+            deficit -= moved
         return lengths

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.planning.stable_sort import stable_order
+from seqdata.planning.stable_sort import stable_argsort
 
 
 class Purpose(IntEnum):
@@ -72,7 +72,7 @@ class Draw:
 
     def permutation(self, purpose: Purpose, count: int, block: int = 0) -> NDArray[np.int64]:
         """Draw a permutation of ``range(count)``, int64 (count,)."""
-        return stable_order(self.raw(purpose, count, block))
+        return stable_argsort(self.raw(purpose, count, block))
 
     def each(
         self, purpose: Purpose, occurrences: NDArray[np.int64], sequences: NDArray[np.int64]
@@ -83,7 +83,7 @@ class Draw:
         """
         return _philox(self.seed, self.epoch, occurrences, int(purpose), sequences)
 
-    def hashed(
+    def hash_each(
         self, purpose: Purpose, occurrences: NDArray[np.int64], sequences: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
         """Give one number per occurrence of a sequence, uint64 (n,), in a tenth of the time.
@@ -104,12 +104,12 @@ class Draw:
 
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_FINALISER_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def _finalise(words: NDArray[np.uint64]) -> None:
     """Mix each word in place, one to one."""
-    for shift, factor in _STEPS:
+    for shift, factor in _FINALISER_STEPS:
         words ^= words >> np.uint64(shift)
         words *= np.uint64(factor)
     words ^= words >> np.uint64(31)
@@ -119,7 +119,7 @@ _MULTIPLIERS = (np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157))
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-_AT_ONCE = 1 << 13  # draws that stay in the cache
+_CHUNK_DRAWS = 1 << 13  # draws that stay in the cache
 
 
 def _philox(
@@ -130,8 +130,8 @@ def _philox(
     NumPy raises the lowest word before it draws, so it is 1 here.
     """
     drawn = np.empty(len(second), dtype=np.uint64)
-    for first in range(0, len(second), _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
+    for first in range(0, len(second), _CHUNK_DRAWS):
+        part = slice(first, first + _CHUNK_DRAWS)
         count = len(drawn[part])
         words = [
             np.full(count, 1, dtype=np.uint64),

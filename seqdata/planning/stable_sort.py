@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_SMALL = 1 << 10  # below this nothing is won
-_MOST_TIED = 8  # where more than one key in so many is tied, neither
+_MIN_KEYS = 1 << 10  # below this nothing is won
+_MIN_KEYS_PER_TIE = 8  # where more than one key in so many is tied, neither
 
 
-def stable_order(keys: NDArray[Any]) -> NDArray[np.int64]:
+def stable_argsort(keys: NDArray[Any]) -> NDArray[np.int64]:
     """Give exactly ``np.argsort(keys, kind="stable")``, int64 (n,).
 
     Args:
         keys: (n,), of a type whose equal values are identical: integers.
 
     Examples:
-        >>> stable_order(np.array([3, 1, 3, 2])).tolist()
+        >>> stable_argsort(np.array([3, 1, 3, 2])).tolist()
         [1, 3, 0, 2]
     """
-    if len(keys) < _SMALL:
+    if len(keys) < _MIN_KEYS:
         return np.argsort(keys, kind="stable")
     order = np.argsort(keys)
     ranked = keys.take(order)
@@ -36,10 +36,12 @@ def stable_order(keys: NDArray[Any]) -> NDArray[np.int64]:
     tied = np.zeros(len(keys), dtype=bool)
     tied[1:] = same
     tied[:-1] |= same
-    places = np.flatnonzero(tied)
-    if len(places) * _MOST_TIED > len(keys):
+    tied_positions = np.flatnonzero(tied)
+    if len(tied_positions) * _MIN_KEYS_PER_TIE > len(keys):
         return np.argsort(keys, kind="stable")
-    runs = np.zeros(len(keys), dtype=np.int64)  # equal keys have equal numbers
-    np.cumsum(~same, out=runs[1:])
-    order[places] = order[places[np.lexsort((order[places], runs[places]))]]
+    tie_groups = np.zeros(len(keys), dtype=np.int64)  # equal keys have equal numbers
+    np.cumsum(~same, out=tie_groups[1:])
+    order[tied_positions] = order[
+        tied_positions[np.lexsort((order[tied_positions], tie_groups[tied_positions]))]
+    ]
     return order

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from seqdata.errors import PlanError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import count_blocks, plan_blocks
-from seqdata.planning.fixed_size import EveryFew, check_count, longest_first
-from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
+from seqdata.planning.build import build_plan, count_batches
+from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_longest_first
+from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select_items
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.planning.stable_sort import stable_order
+from seqdata.planning.stable_sort import stable_argsort
 
-_ONE = 1 << 30  # lengths are scaled by this, in integers: `log` differs between CPUs
-_NOISE = _ONE // 100
+_SCALE = 1 << 30  # lengths are scaled by this, in integers: `log` differs between CPUs
+_NOISE = _SCALE // 100
 _MAX_LENGTH = 1 << 32  # longer ones, scaled, would not fit 63 bits
 
 
@@ -54,31 +54,33 @@ class Bucketed:
 
     def __post_init__(self) -> None:
         check_count("bucketed", "batch_size", self.batch_size)
-        self._rule()
+        self._make_rule()
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
-        items, cutter = self._items(index), self._cutter()
+        items, cutter = self._select_items(index), self._make_cutter()
         worst = self.worst_first
-        return plan_blocks(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
+        return build_plan(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Give the number of batches of every epoch."""
-        return count_blocks(self._items(index), self._cutter())
+        return count_batches(self._select_items(index), self._make_cutter())
 
-    def _cutter(self) -> EveryFew:
-        return EveryFew(self.batch_size, _noisy, arranged=True)
+    def _make_cutter(self) -> FixedSizeCutter:
+        return FixedSizeCutter(self.batch_size, _order_by_noisy_length, is_arranged=True)
 
-    def _rule(self) -> WholeSequences:
+    def _make_rule(self) -> WholeSequences:
         return WholeSequences(self.max_length, self.too_long, self.empty, self.keep)
 
-    def _items(self, index: SequenceIndex) -> Items:
-        return select(index, self.axis, self._rule(), policy="bucketed")
+    def _select_items(self, index: SequenceIndex) -> Items:
+        return select_items(index, self.axis, self._make_rule(), policy="bucketed")
 
 
-def _noisy(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
+def _order_by_noisy_length(
+    lengths: NDArray[np.int64], draw: Draw | None, block: int
+) -> NDArray[np.int64]:
     if draw is None:
-        return longest_first(lengths)
+        return order_longest_first(lengths)
     if int(lengths.max(initial=0)) >= _MAX_LENGTH:
         raise PlanError(
             f"policy 'bucketed': a sequence has {int(lengths.max())} timesteps, must be below "
@@ -86,4 +88,4 @@ def _noisy(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray
         )
     raw = draw.raw(Purpose.NOISE, len(lengths), block) % np.uint64(2 * _NOISE)
     noise = raw.astype(np.int64) - _NOISE
-    return stable_order(-(lengths * (_ONE + noise)))
+    return stable_argsort(-(lengths * (_SCALE + noise)))

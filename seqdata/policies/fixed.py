@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import count_blocks, plan_blocks
-from seqdata.planning.fixed_size import EveryFew, any_order, check_count
-from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
+from seqdata.planning.build import build_plan, count_batches
+from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_randomly
+from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +43,23 @@ class Fixed:
 
     def __post_init__(self) -> None:
         check_count("fixed", "batch_size", self.batch_size)
-        self._rule()
+        self._make_rule()
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
-        return plan_blocks(self, self._items(index), self._cutter(), seed=seed, epoch=epoch)
+        return build_plan(
+            self, self._select_items(index), self._make_cutter(), seed=seed, epoch=epoch
+        )
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Give the number of batches of every epoch."""
-        return count_blocks(self._items(index), self._cutter())
+        return count_batches(self._select_items(index), self._make_cutter())
 
-    def _cutter(self) -> EveryFew:
-        return EveryFew(self.batch_size, any_order, arranged=False)
+    def _make_cutter(self) -> FixedSizeCutter:
+        return FixedSizeCutter(self.batch_size, order_randomly, is_arranged=False)
 
-    def _rule(self) -> WholeSequences:
+    def _make_rule(self) -> WholeSequences:
         return WholeSequences(self.max_length, self.too_long, self.empty, self.keep)
 
-    def _items(self, index: SequenceIndex) -> Items:
-        return select(index, self.axis, self._rule(), policy="fixed")
+    def _select_items(self, index: SequenceIndex) -> Items:
+        return select_items(index, self.axis, self._make_rule(), policy="fixed")

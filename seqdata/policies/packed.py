@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.plan_table import running
-from seqdata.planning.bin_packing import Slots, pack
-from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut, histogram
-from seqdata.planning.build import count_blocks, plan_blocks
-from seqdata.planning.fixed_size import check_count, longest_first
-from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
+from seqdata.plan_table import offsets_from_sizes
+from seqdata.planning.bin_packing import PackedRowsLayout, pack_lengths
+from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
+from seqdata.planning.build import build_plan, count_batches
+from seqdata.planning.fixed_size import check_count, order_longest_first
+from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select_items
 from seqdata.planning.randomness import Draw, Purpose
 
 
@@ -60,79 +60,81 @@ class Packed:
                 f"policy 'packed': `max_length` is {self.max_length}, must not exceed "
                 f"`row_length`={self.row_length}; lower it or lengthen the rows"
             )
-        self._rule()
+        self._make_rule()
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
-        return plan_blocks(self, self._items(index), self._cutter(), seed=seed, epoch=epoch)
+        return build_plan(
+            self, self._select_items(index), self._make_cutter(), seed=seed, epoch=epoch
+        )
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Give the number of batches of every epoch."""
-        return count_blocks(self._items(index), self._cutter())
+        return count_batches(self._select_items(index), self._make_cutter())
 
-    def _cutter(self) -> Rows:
-        return Rows(self.rows, self.row_length)
+    def _make_cutter(self) -> PackedRowsCutter:
+        return PackedRowsCutter(self.rows, self.row_length)
 
-    def _rule(self) -> WholeSequences:
+    def _make_rule(self) -> WholeSequences:
         return WholeSequences(
             self.max_length or self.row_length, self.too_long, self.empty, self.keep
         )
 
-    def _items(self, index: SequenceIndex) -> Items:
+    def _select_items(self, index: SequenceIndex) -> Items:
         limit = "max_length" if self.max_length else "row_length"
-        return select(index, self.axis, self._rule(), policy="packed", limit=limit)
+        return select_items(index, self.axis, self._make_rule(), policy="packed", limit=limit)
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PackedRowsCutter:
     """Pack a block's items into rows and cut these every few."""
 
     rows: int
     row_length: int
-    arranged: bool = False
-    max_block: int = MAX_BLOCK
+    is_arranged: bool = False
+    max_block: int = MAX_BLOCK_ITEMS
 
     @property
     def block_items(self) -> int:
         """Items of a block where there is more than one."""
         return self.max_block
 
-    def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
+    def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
         """Count each block's batches from the histogram of its lengths."""
         counts = []
         for block in blocks:
-            slots = pack(*histogram(items, block), self.row_length)
-            batches = -(-(len(slots.rows) - 1) // self.rows)
-            counts.append(Count(batches, self.rows * self.row_length))
+            layout = pack_lengths(*histogram(items, block), self.row_length)
+            batches = -(-(len(layout.offsets) - 1) // self.rows)
+            counts.append(BlockCost(batches, self.rows * self.row_length))
         return counts
 
-    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
+    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
         """Pack a block's items; which one of a length comes where is drawn, and the rows' order."""
-        members = longest_first(lengths)
+        members = order_longest_first(lengths)
         if draw is not None:
             members = draw.permutation(Purpose.MEMBERS, len(lengths), block)
-            members = members[longest_first(lengths[members])]
+            members = members[order_longest_first(lengths[members])]
         ranked = lengths[members]
-        edges = np.flatnonzero(np.diff(ranked, prepend=-1))
-        counts = np.diff(np.append(edges, len(ranked)))
-        slots = pack(ranked[edges], counts, self.row_length)
+        starts = np.flatnonzero(np.diff(ranked, prepend=-1))
+        counts = np.diff(np.append(starts, len(ranked)))
+        layout = pack_lengths(ranked[starts], counts, self.row_length)
         placed = np.empty_like(members)
-        placed[longest_first(slots.lengths)] = members  # both from the longest
-        rows = slots.rows
+        placed[order_longest_first(layout.lengths)] = members  # both from the longest
+        row_offsets = layout.offsets
         if draw is not None:
-            placed, rows = _shuffled(placed, slots, draw, block)
-        offsets = np.arange(0, len(rows) - 1, self.rows, dtype=np.int64)
-        return Cut(placed, np.append(offsets, len(rows) - 1), rows)
+            placed, row_offsets = _shuffle_rows(placed, layout, draw, block)
+        offsets = np.arange(0, len(row_offsets) - 1, self.rows, dtype=np.int64)
+        return BlockBatches(placed, np.append(offsets, len(row_offsets) - 1), row_offsets)
 
 
-def _shuffled(
-    placed: NDArray[np.int64], slots: Slots, draw: Draw, block: int
+def _shuffle_rows(
+    placed: NDArray[np.int64], layout: PackedRowsLayout, draw: Draw, block: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Shuffle the rows, and the sequences inside each."""
-    sizes = np.diff(slots.rows)
+    sizes = np.diff(layout.offsets)
     order = draw.permutation(Purpose.GROUPS, len(sizes), block)
-    turn = np.empty_like(order)
-    turn[order] = np.arange(len(order))  # row -> its turn
-    mixed = draw.permutation(Purpose.MIX, len(placed), block)
-    places = mixed[np.argsort(np.repeat(turn, sizes)[mixed], kind="stable")]
-    return placed[places], running(sizes[order])
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))  # row -> its turn
+    shuffled = draw.permutation(Purpose.MIX, len(placed), block)
+    positions = shuffled[np.argsort(np.repeat(rank, sizes)[shuffled], kind="stable")]
+    return placed[positions], offsets_from_sizes(sizes[order])

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import count_blocks, plan_blocks
-from seqdata.planning.fixed_size import EveryFew, check_count, longest_first
-from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select
+from seqdata.planning.build import build_plan, count_batches
+from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_longest_first
+from seqdata.planning.items import Empty, Items, Keep, TooLong, WholeSequences, select_items
 from seqdata.planning.randomness import Draw
 
 
@@ -50,28 +50,30 @@ class Sorted:
 
     def __post_init__(self) -> None:
         check_count("sorted", "batch_size", self.batch_size)
-        self._rule()
+        self._make_rule()
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
-        items, cutter = self._items(index), self._cutter()
+        items, cutter = self._select_items(index), self._make_cutter()
         worst = self.worst_first
-        return plan_blocks(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
+        return build_plan(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Give the number of batches of every epoch."""
-        return count_blocks(self._items(index), self._cutter())
+        return count_batches(self._select_items(index), self._make_cutter())
 
-    def _cutter(self) -> EveryFew:
-        return EveryFew(self.batch_size, _by_length, arranged=True)
+    def _make_cutter(self) -> FixedSizeCutter:
+        return FixedSizeCutter(self.batch_size, _order_by_length, is_arranged=True)
 
-    def _rule(self) -> WholeSequences:
+    def _make_rule(self) -> WholeSequences:
         return WholeSequences(self.max_length, self.too_long, self.empty, self.keep)
 
-    def _items(self, index: SequenceIndex) -> Items:
-        return select(index, self.axis, self._rule(), policy="sorted")
+    def _select_items(self, index: SequenceIndex) -> Items:
+        return select_items(index, self.axis, self._make_rule(), policy="sorted")
 
 
-def _by_length(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
+def _order_by_length(
+    lengths: NDArray[np.int64], draw: Draw | None, block: int
+) -> NDArray[np.int64]:
     del draw, block  # the same batches every epoch
-    return longest_first(lengths)
+    return order_longest_first(lengths)

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.plan import Origin, Plan
-from seqdata.plan_table import ArrayTable, running
-from seqdata.planning.build import fingerprint_of, whole_report
+from seqdata.plan import Plan, PlanOrigin
+from seqdata.plan_table import ArrayTable, offsets_from_sizes
+from seqdata.planning.build import make_fingerprint, make_full_report
 from seqdata.planning.fixed_size import check_count
-from seqdata.planning.items import Empty, Items, WholeSequences, select
+from seqdata.planning.items import Empty, Items, WholeSequences, select_items
 from seqdata.planning.jitter import Jitter
-from seqdata.planning.lanes.assign import Dealt, Limits, deal, queues
+from seqdata.planning.lanes.assign import LaneAssignment, SwapLimits, assign_lanes, make_queues
 from seqdata.planning.lanes.chunks import Chunks, UnevenChunks
-from seqdata.planning.lanes.queued import queued
-from seqdata.planning.lanes.step_table import Lanes, RunTable, run_table
-from seqdata.planning.lanes.stream import columns, streamed
+from seqdata.planning.lanes.queued import make_queued_lanes
+from seqdata.planning.lanes.step_table import LaneSchedule, StepTable, make_step_table
+from seqdata.planning.lanes.stream import make_column_offsets, make_stream_lanes
 from seqdata.planning.randomness import Draw, Purpose
 
 
@@ -104,14 +104,14 @@ class TBPTT:
             )
         if self.jitter:
             self._check_jitter()
-        self._rule()
+        self._make_rule()
 
     def _check_jitter(self) -> None:
         if not isinstance(self.jitter, bool | Jitter):
             raise ConfigError(
                 f"policy 'tbptt': `jitter` is {self.jitter!r}, must be True, False or a Jitter"
             )
-        if not self._streams:
+        if not self._is_stream:
             raise ConfigError(
                 f"policy 'tbptt': `jitter` is {self.jitter!r} for lanes that begin a chunk with "
                 "each sequence, must be False: the order of lengths would change the number of "
@@ -125,7 +125,7 @@ class TBPTT:
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
-        return self._of_epoch(epoch)._planned(index, seed, epoch)
+        return self._for_epoch(epoch)._build_plan(index, seed, epoch)
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Give the number of batches of every epoch; where they vary, of the first."""
@@ -138,10 +138,10 @@ class TBPTT:
 
     def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
         """Give the number of batches of an epoch."""
-        policy = self._of_epoch(epoch)
-        return policy._steps(*policy._items(index))
+        policy = self._for_epoch(epoch)
+        return policy._count_steps(*policy._select_items(index))
 
-    def _of_epoch(self, epoch: int) -> TBPTT:
+    def _for_epoch(self, epoch: int) -> TBPTT:
         """Give the policy with the chunk length of an epoch."""
         if not callable(self.chunk):
             return self
@@ -153,20 +153,24 @@ class TBPTT:
             )
         return replace(self, chunk=chunk)
 
-    def _planned(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
-        items, ahead = self._items(index)
-        lanes = self._lanes(items, ahead, Draw(seed, epoch))
-        table = run_table(lanes) if lanes.steps else ArrayTable.checked([], None, [0], self.lanes)
+    def _build_plan(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
+        items, lookahead = self._select_items(index)
+        schedule = self._make_schedule(items, lookahead, Draw(seed, epoch))
+        table = (
+            make_step_table(schedule)
+            if schedule.steps
+            else ArrayTable.from_arrays([], None, [0], self.lanes)
+        )
         return Plan.lazy(
             table,
-            Origin(
-                fingerprint=lambda: fingerprint_of(index, self, seed, epoch),
-                report=lambda made: whole_report(items, made),
+            PlanOrigin(
+                fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
+                report=lambda made: make_full_report(items, made),
             ),
             lanes=self.lanes,
             overlap=self._chunks.overlap,
             carry=self.continuous,
-            stream=table if isinstance(table, RunTable) and self._streams else None,
+            stream=table if isinstance(table, StepTable) and self._is_stream else None,
         )
 
     @property
@@ -178,93 +182,97 @@ class TBPTT:
         return Chunks(self._chunk, self.advance or self._chunk)
 
     @property
-    def _streams(self) -> bool:
+    def _is_stream(self) -> bool:
         return self.continuous or self.segments
 
-    def _rule(self) -> WholeSequences:
+    def _make_rule(self) -> WholeSequences:
         return WholeSequences(empty=self.empty)
 
-    def _items(self, index: SequenceIndex) -> tuple[Items, int]:
+    def _select_items(self, index: SequenceIndex) -> tuple[Items, int]:
         """Give what is planned, and how many timesteps at the stream's end are targets only."""
-        ahead = 0
+        lookahead = 0
         if self.continuous:
-            index, ahead = index.whole(self.axis)
-        return select(index, self.axis, self._rule(), policy="tbptt"), ahead
+            index, lookahead = index.unshifted(self.axis)
+        return select_items(index, self.axis, self._make_rule(), policy="tbptt"), lookahead
 
-    def _dealt(self, items: Items) -> Dealt:
+    def _assign_lanes(self, items: Items) -> LaneAssignment:
         """Pack the lanes, once per index."""
-        sizes = _whole if self.segments else self._chunks.counts
+        sizes = _identity if self.segments else self._chunks.count_chunks
         return items.index.remember(
             ("dealt", items.axis, self.segments or self._chunks, self.lanes),
-            lambda: deal(sizes(_kept(items)[1]), self.lanes),
+            lambda: assign_lanes(sizes(_select_nonempty(items)[1]), self.lanes),
         )
 
-    def _steps(self, items: Items, ahead: int) -> int:
-        if not self._streams:
-            return int(self._dealt(items).loads.max())
-        widest = self._widest(items, ahead)
+    def _count_steps(self, items: Items, lookahead: int) -> int:
+        if not self._is_stream:
+            return int(self._assign_lanes(items).loads.max())
+        widest = self._longest_lane(items, lookahead)
         if self.jitter:
             return self._jitter.count(self._chunk, widest)
-        return int(self._chunks.counts(np.array([widest]))[0]) if widest else 0
+        return int(self._chunks.count_chunks(np.array([widest]))[0]) if widest else 0
 
     @property
     def _jitter(self) -> Jitter:
         return self.jitter if isinstance(self.jitter, Jitter) else Jitter()
 
-    def _widest(self, items: Items, ahead: int) -> int:
+    def _longest_lane(self, items: Items, lookahead: int) -> int:
         """Give the timesteps of the longest lane of a stream."""
         if self.segments:
-            return int(self._dealt(items).loads.max())
-        return max(0, -(-(_timesteps(items) - ahead) // self.lanes))
+            return int(self._assign_lanes(items).loads.max())
+        return max(0, -(-(_count_timesteps(items) - lookahead) // self.lanes))
 
-    def _lanes(self, items: Items, ahead: int, draw: Draw) -> Lanes:
-        if self._streams:
-            return self._stream(items, ahead, draw)
-        numbers, lengths = _kept(items)
-        mixed = draw if self.shuffle else None
-        steps, dealt = self._steps(items, ahead), self._dealt(items)
-        made = queues(self._chunks.counts(lengths), dealt, mixed, Limits(steps))
-        taken = made.members
-        return queued(numbers[taken], lengths[taken], made.edges, self._chunks, steps)
+    def _make_schedule(self, items: Items, lookahead: int, draw: Draw) -> LaneSchedule:
+        if self._is_stream:
+            return self._make_stream(items, lookahead, draw)
+        numbers, lengths = _select_nonempty(items)
+        shuffle_draw = draw if self.shuffle else None
+        steps, assignment = self._count_steps(items, lookahead), self._assign_lanes(items)
+        queues = make_queues(
+            self._chunks.count_chunks(lengths), assignment, shuffle_draw, SwapLimits(steps)
+        )
+        members = queues.members
+        return make_queued_lanes(
+            numbers[members], lengths[members], queues.offsets, self._chunks, steps
+        )
 
-    def _stream(self, items: Items, ahead: int, draw: Draw) -> Lanes:
-        numbers, lengths = _kept(items)
-        mixed = draw if self.shuffle else None
-        widest = self._widest(items, ahead)
+    def _make_stream(self, items: Items, lookahead: int, draw: Draw) -> LaneSchedule:
+        numbers, lengths = _select_nonempty(items)
+        shuffle_draw = draw if self.shuffle else None
+        widest = self._longest_lane(items, lookahead)
         chunks: Chunks | UnevenChunks = self._chunks
         chunk = self._chunk
-        limits = Limits(self._steps(items, ahead) * chunk, chunk, chunk)
+        limits = SwapLimits(self._count_steps(items, lookahead) * chunk, chunk, chunk)
         if self.jitter:
             seed, epoch = (draw.seed, draw.epoch) if self.shuffle else (0, None)
             chunks = self._jitter.chunks(self._chunk, widest, seed, epoch)
-            limits = Limits(widest, slack=chunk)
+            limits = SwapLimits(widest, slack=chunk)
         if self.continuous:
             order = np.arange(len(numbers))
-            if mixed is not None:
-                order = mixed.permutation(Purpose.MEMBERS, len(numbers))
-            begins = running(lengths[order])
-            edges = columns(max(0, int(begins[-1]) - ahead), self.lanes)
-            return streamed(numbers[order], begins, edges, chunks, ahead)
-        made = queues(lengths, self._dealt(items), mixed, limits)
-        begins = running(lengths[made.members])
-        return streamed(numbers[made.members], begins, begins[made.edges], chunks)
+            if shuffle_draw is not None:
+                order = shuffle_draw.permutation(Purpose.MEMBERS, len(numbers))
+            offsets = offsets_from_sizes(lengths[order])
+            lane_offsets = make_column_offsets(max(0, int(offsets[-1]) - lookahead), self.lanes)
+            return make_stream_lanes(numbers[order], offsets, lane_offsets, chunks, lookahead)
+        queues = make_queues(lengths, self._assign_lanes(items), shuffle_draw, limits)
+        offsets = offsets_from_sizes(lengths[queues.members])
+        return make_stream_lanes(numbers[queues.members], offsets, offsets[queues.offsets], chunks)
 
 
-def _whole(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _identity(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return lengths
 
 
-def _timesteps(items: Items) -> int:
+def _count_timesteps(items: Items) -> int:
     """Count the timesteps of all sequences, once per index."""
     return items.index.remember(
         ("timesteps", items.axis),
-        lambda: int(_kept(items)[1].sum()),
+        lambda: int(_select_nonempty(items)[1].sum()),
     )
 
 
-def _kept(items: Items) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _select_nonempty(items: Items) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Give the sequences that are planned, in the data's order, and their lengths, int64 (n,)."""
     lengths = np.asarray(items.index.run(items.axis, 0, len(items.index)), dtype=np.int64)
     numbers = np.flatnonzero(lengths)
-    kind = np.uint32 if len(lengths) < 1 << 32 else np.int64
-    return numbers.astype(kind), lengths[numbers]
+    dtype = np.uint32 if len(lengths) < 1 << 32 else np.int64
+    return numbers.astype(dtype), lengths[numbers]

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.blocks import MAX_BLOCK, Block, Count, Cut, histogram
-from seqdata.planning.build import count_blocks, plan_blocks
-from seqdata.planning.fixed_size import check_count, longest_first
-from seqdata.planning.items import Cost, Empty, Items, Keep, TooLong, WholeSequences, select
+from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
+from seqdata.planning.build import build_plan, count_batches
+from seqdata.planning.fixed_size import check_count, order_longest_first
+from seqdata.planning.items import Cost, Empty, Items, Keep, TooLong, WholeSequences, select_items
 from seqdata.planning.randomness import Draw, Purpose
 
 
@@ -74,31 +74,33 @@ class TokenBudget:
             raise ConfigError(
                 f"policy 'token-budget': `cost` is {self.cost!r}, must be 'max', a function or None"
             )
-        self._rule()
+        self._make_rule()
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
-        items, cutter = self._items(index), self._cutter()
+        items, cutter = self._select_items(index), self._make_cutter()
         worst = self.worst_first
-        return plan_blocks(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
+        return build_plan(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Give the number of batches of every epoch."""
-        return count_blocks(self._items(index), self._cutter())
+        return count_batches(self._select_items(index), self._make_cutter())
 
-    def _cutter(self) -> Rungs:
+    def _make_cutter(self) -> Rungs:
         return Rungs(self.max_tokens, self.max_rows, self.min_batches)
 
-    def _rule(self) -> WholeSequences:
+    def _make_rule(self) -> WholeSequences:
         return WholeSequences(
             self.max_length or self.max_tokens, self.too_long, self.empty, self.keep
         )
 
-    def _items(self, index: SequenceIndex) -> Items:
+    def _select_items(self, index: SequenceIndex) -> Items:
         limit = "max_length" if self.max_length else "max_tokens"
-        where = "token-budget"
+        policy_name = "token-budget"
         cost = _longest_axis if self.cost == "max" else self.cost
-        items = select(index, self.axis, self._rule(), policy=where, limit=limit, cost=cost)
+        items = select_items(
+            index, self.axis, self._make_rule(), policy=policy_name, limit=limit, cost=cost
+        )
         if cost is not None:
             key = ("costly", items.axis, items.rule, cost, self.max_tokens)
             index.remember(key, lambda: _refuse_costly(items, self))
@@ -112,17 +114,17 @@ def _longest_axis(lengths_of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int
 
 def _refuse_costly(items: Items, policy: TokenBudget) -> None:
     """Refuse what exceeds the budget along another axis, which nothing here could cut."""
-    for first in range(0, len(items), MAX_BLOCK):
-        spans = items.spans(first, first + MAX_BLOCK)
+    for first in range(0, len(items), MAX_BLOCK_ITEMS):
+        spans = items.spans(first, first + MAX_BLOCK_ITEMS)
         sizes = items.sizes(spans)
         if len(sizes) and int(sizes.min()) < 1:
             raise ConfigError(
                 "policy 'token-budget': `cost` gives a row less than 1, must be at least 1"
             )
-        over = spans[sizes > policy.max_tokens, 0]
-        if len(over):
+        too_costly = spans[sizes > policy.max_tokens, 0]
+        if len(too_costly):
             raise PlanError(
-                f"policy 'token-budget': sequence {items.index.names(over[:1])} costs "
+                f"policy 'token-budget': sequence {items.index.names(too_costly[:1])} costs "
                 f"{int(sizes.max())}, more than `max_tokens`={policy.max_tokens}; raise it, or "
                 "filter the data"
             )
@@ -135,21 +137,21 @@ class Rungs:
     max_tokens: int
     max_rows: int | None
     min_batches: int
-    arranged: bool = True
-    max_block: int = MAX_BLOCK
+    is_arranged: bool = True
+    max_block: int = MAX_BLOCK_ITEMS
 
     @property
     def block_items(self) -> int:
         """As many as may be planned as one block."""
         return self.max_block
 
-    def counts(self, items: Items, blocks: Sequence[Block]) -> list[Count]:
+    def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
         """Count each block's batches from the histogram of its lengths."""
         counts = []
         for block in blocks:
             tops, rows, sizes = self.walk(*histogram(items, block))
             cost = int((tops * np.minimum(rows, sizes)).max(initial=0))
-            counts.append(Count(int((-(-sizes // rows)).sum()), cost))
+            counts.append(BlockCost(int((-(-sizes // rows)).sum()), cost))
         return counts
 
     def walk(
@@ -165,39 +167,45 @@ class Rungs:
             Per rung, int64: its longest item, the rows of its batches, the items it takes.
         """
         falling = (-lengths).tolist()  # rising, for bisect
-        upto = np.cumsum(counts).tolist()  # items at least as long as each length
-        total = upto[-1] if upto else 0
+        cumulative = np.cumsum(counts).tolist()  # items at least as long as each length
+        total = cumulative[-1] if cumulative else 0
         rungs, done = [], 0
         while done < total:
-            top = -falling[bisect_left(upto, done + 1)]
+            top = -falling[bisect_left(cumulative, done + 1)]
             rows = min(self.max_rows or total, self.max_tokens // top)
             least = -(-49 * top // 50)  # 0.98 * top, rounded up, in integers
-            place = bisect_left(falling, -least + 1)  # lengths before it are at least `least`
-            near = upto[place - 1] - done
-            batches = max(self.min_batches, near // rows)
+            i = bisect_left(falling, -least + 1)  # lengths before it are at least `least`
+            nearby = cumulative[i - 1] - done
+            batches = max(self.min_batches, nearby // rows)
             size = min(batches * rows, total - done)
             rungs.append((top, rows, size))
             done += size
         table = np.array(rungs, dtype=np.int64).reshape(-1, 3)
         return table[:, 0], table[:, 1], table[:, 2]
 
-    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> Cut:
+    def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
         """Cut a block's items into batches; ties are random, rows are shuffled inside a rung."""
         count = len(lengths)
         if draw is None:
-            members = longest_first(lengths)
+            members = order_longest_first(lengths)
         else:
             members = draw.permutation(Purpose.MEMBERS, count, block)
-            members = members[longest_first(lengths[members])]
+            members = members[order_longest_first(lengths[members])]
         ranked = lengths[members]
-        edges = np.flatnonzero(np.diff(ranked, prepend=-1))  # first place of each length
-        _, rows, sizes = self.walk(ranked[edges], np.diff(np.append(edges, count)))
+        starts_of_lengths = np.flatnonzero(
+            np.diff(ranked, prepend=-1)
+        )  # first place of each length
+        _, rows, sizes = self.walk(
+            ranked[starts_of_lengths], np.diff(np.append(starts_of_lengths, count))
+        )
         if draw is not None:
             rung = np.repeat(np.arange(len(sizes)), sizes)
-            mixed = draw.permutation(Purpose.MIX, count, block)
-            members = members[mixed[np.argsort(rung[mixed], kind="stable")]]
+            shuffled = draw.permutation(Purpose.MIX, count, block)
+            members = members[shuffled[np.argsort(rung[shuffled], kind="stable")]]
         starts = np.cumsum(sizes) - sizes
         batches = -(-sizes // rows)
-        inside = np.arange(int(batches.sum())) - np.repeat(np.cumsum(batches) - batches, batches)
-        offsets = np.repeat(starts, batches) + inside * np.repeat(rows, batches)
-        return Cut(members, np.append(offsets, count).astype(np.int64))
+        number_in_rung = np.arange(int(batches.sum())) - np.repeat(
+            np.cumsum(batches) - batches, batches
+        )
+        offsets = np.repeat(starts, batches) + number_in_rung * np.repeat(rows, batches)
+        return BlockBatches(members, np.append(offsets, count).astype(np.int64))

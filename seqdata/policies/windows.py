@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import count_blocks, plan_blocks
-from seqdata.planning.fixed_size import EveryFew, any_order, check_count
-from seqdata.planning.items import Items, Pieces, number_items
+from seqdata.planning.build import build_plan, count_batches
+from seqdata.planning.fixed_size import FixedSizeCutter, check_count, order_randomly
+from seqdata.planning.items import ItemPieces, Items, number_items
 from seqdata.planning.randomness import Draw, Purpose
 
 
@@ -76,12 +76,14 @@ class Windows:
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan; ``lookahead`` is the horizon."""
-        plan = plan_blocks(self, self._items(index), self._cutter(), seed=seed, epoch=epoch)
+        plan = build_plan(
+            self, self._select_items(index), self._make_cutter(), seed=seed, epoch=epoch
+        )
         return plan.with_lookahead(self.horizon)
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Give the number of batches of every epoch."""
-        return count_blocks(self._items(index), self._cutter())
+        return count_batches(self._select_items(index), self._make_cutter())
 
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
@@ -93,24 +95,24 @@ class Windows:
         numbers = np.zeros(len(spans), dtype=np.int64)
         if not self.random:
             return numbers
-        rule, draw = self._rule(), Draw(seed, epoch)
+        rule, draw = self._make_rule(), Draw(seed, epoch)
         lengths = index.at(self.axis, spans[:, 0])
         for crop in range(self.per_sequence - 1, -1, -1):
             parts = np.full(len(spans), crop, dtype=np.int64)
-            pieces = Pieces(lengths, parts, partial(index.drawn_for, spans[:, 0]))
+            pieces = ItemPieces(lengths, parts, partial(index.drawn_for, spans[:, 0]))
             numbers[rule.bounds(pieces, draw)[0] == spans[:, 1]] = crop
         return numbers
 
-    def _cutter(self) -> EveryFew:
-        return EveryFew(self.batch_size, any_order, arranged=False)
+    def _make_cutter(self) -> FixedSizeCutter:
+        return FixedSizeCutter(self.batch_size, order_randomly, is_arranged=False)
 
-    def _rule(self) -> GridWindows | RandomWindows:
+    def _make_rule(self) -> GridWindows | RandomWindows:
         if self.random:
             return RandomWindows(self.size, self.horizon, self.per_sequence)
         return GridWindows(self.size, self.horizon, self.stride or self.size)
 
-    def _items(self, index: SequenceIndex) -> Items:
-        return number_items(index, self.axis, self._rule())
+    def _select_items(self, index: SequenceIndex) -> Items:
+        return number_items(index, self.axis, self._make_rule())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class GridWindows:
     horizon: int
     stride: int
 
-    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the number of windows of each sequence, int64 (n,)."""
         room = lengths - self.size - self.horizon
         return np.where(room >= 0, room // self.stride + 1, 0)
@@ -131,11 +133,11 @@ class GridWindows:
         return self.size if int(lengths.max(initial=0)) >= self.size + self.horizon else 0
 
     def bounds(
-        self, pieces: Pieces, draw: Draw | None
+        self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give start and stop of each window's context, int64 (n,)."""
         del draw  # the grid is the same in every epoch
-        starts = pieces.parts * self.stride
+        starts = pieces.piece_numbers * self.stride
         return starts, starts + self.size
 
 
@@ -149,7 +151,7 @@ class RandomWindows:
     horizon: int
     per_sequence: int
 
-    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the number of windows of each sequence, int64 (n,)."""
         return np.where(lengths >= self.size + self.horizon, self.per_sequence, 0)
 
@@ -158,13 +160,13 @@ class RandomWindows:
         return self.size if int(lengths.max(initial=0)) >= self.size + self.horizon else 0
 
     def bounds(
-        self, pieces: Pieces, draw: Draw | None
+        self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give start and stop of each window's context, int64 (n,); without a draw, from 0."""
         if draw is None:  # lengths alone are asked for
             return np.zeros_like(pieces.lengths), np.full_like(pieces.lengths, self.size)
         room = pieces.lengths - self.size - self.horizon + 1
-        before, bases = pieces.drawn_for()
-        drawn = draw.each(Purpose.CROPS, (before << 32) + pieces.parts, bases)
+        earlier_counts, bases = pieces.drawn_for()
+        drawn = draw.each(Purpose.CROPS, (earlier_counts << 32) + pieces.piece_numbers, bases)
         starts = (drawn % room.astype(np.uint64)).astype(np.int64)
         return starts, starts + self.size

@@ -17,7 +17,7 @@ _VIDEO = "torchcodec or av"
 _SAFE = "safetensors.numpy.load_file"
 _TORCH = "torch.load(..., weights_only=True)"
 
-READ_BY: Mapping[str, str] = {
+LIBRARY_BY_SUFFIX: Mapping[str, str] = {
     **dict.fromkeys((".wav", ".flac", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".au"), _AUDIO),
     **dict.fromkeys((".mp3", ".m4a", ".aac", ".wma"), "torchaudio.load or librosa.load"),
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp"), _IMAGE),
@@ -67,14 +67,14 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
 """First bytes -> the ending that such files usually have."""
 
 
-def kind_of(file: SourceFile) -> str | None:
-    """Return the ending in ``READ_BY`` that a file has or, by its first bytes, should have."""
+def detect_format(file: SourceFile) -> str | None:
+    """Return the suffix of ``LIBRARY_BY_SUFFIX`` that a file has or, by its bytes, should have."""
     ending = file.path.suffix.lower()
-    if ending in READ_BY:
+    if ending in LIBRARY_BY_SUFFIX:
         return ending
     with file.path.open("rb") as opened:
-        head = opened.read(16)
-    return next((kind for begin, kind in _SIGNATURES if head.startswith(begin)), None)
+        first_bytes = opened.read(16)
+    return next((kind for begin, kind in _SIGNATURES if first_bytes.startswith(begin)), None)
 
 
 def refuse_binary(files: Iterable[SourceFile]) -> None:
@@ -89,12 +89,12 @@ def refuse_binary(files: Iterable[SourceFile]) -> None:
     for file in files:
         first.setdefault(file.path.suffix.lower(), file)
     for ending, file in first.items():
-        kind = kind_of(file)
+        kind = detect_format(file)
         if kind is None:
             continue
-        what = f"ends in {ending!r}" if kind == ending else f"begins like a {kind!r} file"
+        evidence = f"ends in {ending!r}" if kind == ending else f"begins like a {kind!r} file"
         raise ConfigError(
-            f"source: file {str(file.path)!r} {what}, and the bytes of such a file are not "
-            f"timesteps. Read it with {READ_BY[kind]} and pass the arrays to "
+            f"source: file {str(file.path)!r} {evidence}, and the bytes of such a file are not "
+            f"timesteps. Read it with {LIBRARY_BY_SUFFIX[kind]} and pass the arrays to "
             "`seqdata.write_store`, or pass `--format bytes` to write its bytes as they are."
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lists:
+class ListColumn:
     """A column whose cells are lists.
 
     Attributes:
@@ -35,7 +35,7 @@ class Lists:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
 
-def column_of(table: pa.Table, name: str) -> NDArray[Any] | list[str] | Lists | None:
+def convert_column(table: pa.Table, name: str) -> NDArray[Any] | list[str] | ListColumn | None:
     """Give a column as numbers, strings or lists; None, with a warning, where it is none of these.
 
     Raises:
@@ -53,10 +53,12 @@ def column_of(table: pa.Table, name: str) -> NDArray[Any] | list[str] | Lists | 
         return np.asarray(column.to_numpy(zero_copy_only=False))
     if types.is_string(column.type) or types.is_large_string(column.type):
         texts = [str(text) for text in column.to_pylist()]
-        return _parsed(name, texts) if texts and all(t.startswith("[") for t in texts) else texts
+        return (
+            _parse_cells(name, texts) if texts and all(t.startswith("[") for t in texts) else texts
+        )
     if _is_list(column.type):
-        return _lists(name, column)
-    leave_out(name, f"of type {column.type}")
+        return _convert_lists(name, column)
+    warn_left_out(name, f"of type {column.type}")
     return None
 
 
@@ -74,10 +76,11 @@ def refuse_missing(name: str, column: Any) -> None:
         )
 
 
-def leave_out(name: str, what: str) -> None:
+def warn_left_out(name: str, reason: str) -> None:
     """Warn that a column is not taken."""
     warnings.warn(
-        f"table: column {name!r} is left out: {what}; must be numbers, strings or lists of numbers",
+        f"table: column {name!r} is left out: {reason}; must be numbers, strings or lists of "
+        "numbers",
         SeqDataWarning,
         stacklevel=2,
     )
@@ -95,7 +98,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _lists(name: str, column: Any) -> Lists | None:
+def _convert_lists(name: str, column: Any) -> ListColumn | None:
     """Give a list column; lists of equally long lists are vectors per timestep."""
     import pyarrow.compute as pc
 
@@ -115,21 +118,21 @@ def _lists(name: str, column: Any) -> Lists | None:
         shape, inner = (widths[0] if widths else 0,), inner.flatten()
         refuse_missing(name, inner)
     if not _is_number(inner.type):
-        leave_out(name, f"of type {column.type}")
+        warn_left_out(name, f"of type {column.type}")
         return None
     values = np.asarray(inner.to_numpy(zero_copy_only=False))
-    return Lists(values.reshape(int(offsets[-1]), *shape), offsets)
+    return ListColumn(values.reshape(int(offsets[-1]), *shape), offsets)
 
 
-def _parsed(name: str, texts: list[str]) -> Lists:
+def _parse_cells(name: str, texts: list[str]) -> ListColumn:
     """Read cells like ``[1, 2.5]`` of a CSV file."""
-    cells = [_parse(name, row, text) for row, text in enumerate(texts)]
-    filled = [cell for cell in cells if len(cell)]
+    cells = [_parse_cell(name, row, text) for row, text in enumerate(texts)]
+    nonempty = [cell for cell in cells if len(cell)]
     offsets = np.concatenate([[0], np.cumsum([len(cell) for cell in cells])]).astype(np.int64)
-    return Lists(np.concatenate(filled) if filled else np.empty(0), offsets)
+    return ListColumn(np.concatenate(nonempty) if nonempty else np.empty(0), offsets)
 
 
-def _parse(name: str, row: int, text: str) -> NDArray[Any]:
+def _parse_cell(name: str, row: int, text: str) -> NDArray[Any]:
     try:
         cell = np.asarray(json.loads(text))
     except ValueError:

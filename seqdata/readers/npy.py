@@ -25,18 +25,19 @@ def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
         try:
             array = np.load(file.path, mmap_mode=None, allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
-            raise _refused(file, f"cannot be read ({error})") from error
+            raise _make_error(file, f"cannot be read ({error})") from error
         if not isinstance(array, np.ndarray):
             array.close()
-            raise _refused(file, "is an archive of several arrays")
+            raise _make_error(file, "is an archive of several arrays")
         if array.ndim == 0:
-            raise _refused(file, "holds a single number")
+            raise _make_error(file, "holds a single number")
         yield {"id": file.key, name: array}
 
 
-def _refused(file: SourceFile, what: str) -> DecodeError:
+def _make_error(file: SourceFile, problem: str) -> DecodeError:
     return DecodeError.at(
-        f"file {str(file.path)!r}: {what}, must be a .npy file of one array of numbers (timesteps, "
+        f"file {str(file.path)!r}: {problem}, must be a .npy file of one array of numbers "
+        "(timesteps, "
         "...); save it with numpy.save",
         file=str(file.path),
     )

@@ -18,7 +18,7 @@ def read_bytes(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[di
     """Give each file's bytes, uint8 (T,), under its relative path."""
     name = options.one_field("bytes")
     for file in files:
-        yield _sequence(file, name, file.path.read_bytes())
+        yield _make_sequence(file, name, file.path.read_bytes())
 
 
 def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -39,8 +39,8 @@ def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dic
                 file=str(file.path),
                 offset=error.start,
             ) from error
-        yield _sequence(file, name, text.replace("\r\n", "\n").encode())
+        yield _make_sequence(file, name, text.replace("\r\n", "\n").encode())
 
 
-def _sequence(file: SourceFile, name: str, raw: bytes) -> dict[str, Any]:
+def _make_sequence(file: SourceFile, name: str, raw: bytes) -> dict[str, Any]:
     return {"id": file.key, name: np.frombuffer(raw, dtype=np.uint8)}

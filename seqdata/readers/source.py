@@ -13,7 +13,7 @@ from pathlib import Path
 
 from seqdata.errors import ConfigError
 
-_WILD = set("*?[")
+_WILDCARDS = set("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def find_files(
         return [SourceFile(path, path.name)]
     if path.is_dir():
         root, found = path, glob.iglob("**", root_dir=path, recursive=True)
-    elif _WILD & set(text):
-        root = _fixed_part(path)
+    elif _WILDCARDS & set(text):
+        root = _glob_root(path)
         pattern = os.path.relpath(text, root)
         found = glob.iglob(pattern, root_dir=root, recursive=True)
     else:
@@ -96,7 +96,7 @@ def find_files(
     return [SourceFile(root / key, key) for key in keys]
 
 
-def endings(files: Iterable[SourceFile]) -> dict[str, int]:
+def count_suffixes(files: Iterable[SourceFile]) -> dict[str, int]:
     """Count the files of each ending (lower case, with its dot), most common first."""
     counts: dict[str, int] = {}
     for file in files:
@@ -105,11 +105,11 @@ def endings(files: Iterable[SourceFile]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
 
 
-def _fixed_part(path: Path) -> Path:
+def _glob_root(path: Path) -> Path:
     """Give the folder that comes before the first wildcard."""
     root = Path(path.anchor)
     for part in path.parts[1 if path.anchor else 0 : -1]:
-        if _WILD & set(part):
+        if _WILDCARDS & set(part):
             break
         root = root / part
     return root

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.readers.columns import Lists, column_of, leave_out, refuse_missing
+from seqdata.readers.columns import ListColumn, convert_column, refuse_missing, warn_left_out
 from seqdata.readers.source import ReadOptions, SourceFile
-from seqdata.storage.fields import no_such
-from seqdata.storage.inputs import without_index
+from seqdata.storage.fields import make_unknown_name_error
+from seqdata.storage.inputs import drop_index_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,14 +34,14 @@ def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     """
     from pyarrow import csv
 
-    return _sequences(_joined("csv", files, csv.read_csv), options)
+    return _iter_sequences(_read_concatenated("csv", files, csv.read_csv), options)
 
 
 def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Give the sequences of files with a JSON object per line; raises as ``read_csv`` does."""
     from pyarrow import json as arrow_json
 
-    return _sequences(_joined("jsonl", files, arrow_json.read_json), options)
+    return _iter_sequences(_read_concatenated("jsonl", files, arrow_json.read_json), options)
 
 
 def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -54,24 +54,26 @@ def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[
     from pyarrow import parquet
 
     if options.group is not None:
-        return _sequences(_joined("parquet", files, parquet.read_table), options)
-    return _by_row_group(files, options)
+        return _iter_sequences(_read_concatenated("parquet", files, parquet.read_table), options)
+    return _iter_row_groups(files, options)
 
 
-def _by_row_group(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
+def _iter_row_groups(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     from pyarrow import parquet
 
     for file in files:
-        opened = _guarded("parquet", file, partial(parquet.ParquetFile, str(file.path)))
+        opened = _read_checked("parquet", file, partial(parquet.ParquetFile, str(file.path)))
         for number in range(opened.num_row_groups):
-            table = _guarded("parquet", file, partial(opened.read_row_group, number))
-            yield from _sequences(table, options)
+            table = _read_checked("parquet", file, partial(opened.read_row_group, number))
+            yield from _iter_sequences(table, options)
 
 
-def _joined(kind: str, files: Iterable[SourceFile], read: Callable[[str], pa.Table]) -> pa.Table:
+def _read_concatenated(
+    kind: str, files: Iterable[SourceFile], read: Callable[[str], pa.Table]
+) -> pa.Table:
     import pyarrow as pa
 
-    tables = [_guarded(kind, file, partial(read, str(file.path))) for file in files]
+    tables = [_read_checked(kind, file, partial(read, str(file.path))) for file in files]
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
@@ -80,7 +82,7 @@ def _joined(kind: str, files: Iterable[SourceFile], read: Callable[[str], pa.Tab
         ) from error
 
 
-def _guarded(kind: str, file: SourceFile, read: Callable[[], Any]) -> Any:
+def _read_checked(kind: str, file: SourceFile, read: Callable[[], Any]) -> Any:
     import pyarrow as pa
 
     try:
@@ -94,38 +96,38 @@ def _guarded(kind: str, file: SourceFile, read: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str, Any]]:
+def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str, Any]]:
     if options.field is not None:
         raise ConfigError(
             f"table: `field` is {options.field!r}, must be left out: columns name the fields"
         )
     for name in (options.group, options.id):
         if name is not None and name not in table.column_names:
-            raise no_such("table", "column", name, table.column_names)
+            raise make_unknown_name_error("table", "column", name, table.column_names)
     if options.group is None:
-        return _by_row(table, options.id)
+        return _iter_rows(table, options.id)
     if options.id is not None:
         raise ConfigError("table: `id` and `group` are both given; a group names its sequence")
-    return by_group(table, options.group)
+    return iter_groups(table, options.group)
 
 
-def _by_row(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
-    columns = {name: column_of(table, name) for name in without_index(table.column_names)}
-    named = columns.pop(key, None) if key is not None else None
-    kept = {name: column for name, column in columns.items() if column is not None}
-    if not any(isinstance(column, Lists) for column in kept.values()):
+def _iter_rows(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
+    columns = {name: convert_column(table, name) for name in drop_index_columns(table.column_names)}
+    id_column = columns.pop(key, None) if key is not None else None
+    usable_columns = {name: column for name, column in columns.items() if column is not None}
+    if not any(isinstance(column, ListColumn) for column in usable_columns.values()):
         raise ConfigError(
             "table: no column holds lists of numbers, so that no row is a sequence; pass `--group "
             "COLUMN` to make a sequence of the rows of each value"
         )
     for row in range(table.num_rows):
-        sequence = {name: column[row] for name, column in kept.items()}
-        if named is not None:
-            sequence["id"] = str(named[row])
+        sequence = {name: column[row] for name, column in usable_columns.items()}
+        if id_column is not None:
+            sequence["id"] = str(id_column[row])
         yield sequence
 
 
-def by_group(
+def iter_groups(
     table: pa.Table, group: str, per_sequence: Iterable[str] = ()
 ) -> Iterator[dict[str, Any]]:
     """Return a sequence for the rows of each value of a column, in the order of the rows.
@@ -142,56 +144,59 @@ def by_group(
     import pyarrow.compute as pc
 
     if group not in table.column_names:
-        raise no_such("table", "column", group, table.column_names)
+        raise make_unknown_name_error("table", "column", group, table.column_names)
     refuse_missing(group, table.column(group))
     codes = pc.dictionary_encode(table.column(group).combine_chunks())
     names = codes.dictionary.to_pylist()
     numbers = codes.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(numbers, kind="stable")  # groups in order of appearance, rows in file order
-    edges = np.searchsorted(numbers[order], np.arange(len(names) + 1))
-    others = without_index(name for name in table.column_names if name != group)
-    columns = {name: column_of(table, name) for name in others}
+    offsets = np.searchsorted(numbers[order], np.arange(len(names) + 1))
+    others = drop_index_columns(name for name in table.column_names if name != group)
+    columns = {name: convert_column(table, name) for name in others}
     for name, column in columns.items():
-        if isinstance(column, Lists):
-            leave_out(name, "lists, of which a row of a group has one each")
+        if isinstance(column, ListColumn):
+            warn_left_out(name, "lists, of which a row of a group has one each")
     ragged = {name: c[order] for name, c in columns.items() if isinstance(c, np.ndarray)}
     texts = {name: column for name, column in columns.items() if isinstance(column, list)}
-    steady = {name: c for name, c in texts.items() if _same_within(name, c, order, edges)}
+    constant_texts = {
+        name: c for name, c in texts.items() if _is_constant_within(name, c, order, offsets)
+    }
     if not ragged.keys() - set(per_sequence):
         raise ConfigError(
             f"table: no column beside {group!r} holds numbers, so that a group has no timesteps"
         )
     single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
     for name, values in single.items():
-        _refuse_changes(name, values, names, edges)
+        _refuse_changes(name, values, names, offsets)
     for number, name in enumerate(names):
-        first, stop = int(edges[number]), int(edges[number + 1])
+        first, stop = int(offsets[number]), int(offsets[number + 1])
         sequence: dict[str, Any] = {"id": str(name)}
         sequence.update({field: values[first:stop] for field, values in ragged.items()})
         sequence.update({field: values[first] for field, values in single.items()})
-        sequence.update({field: values[order[first]] for field, values in steady.items()})
+        sequence.update({field: values[order[first]] for field, values in constant_texts.items()})
         yield sequence
 
 
 def _refuse_changes(
-    name: str, values: NDArray[Any], names: list[Any], edges: NDArray[np.int64]
+    name: str, values: NDArray[Any], names: list[Any], offsets: NDArray[np.int64]
 ) -> None:
-    for number, (first, stop) in enumerate(itertools.pairwise(edges.tolist())):
-        here = values[first:stop]
-        if (here != here[0]).any():
+    for number, (first, stop) in enumerate(itertools.pairwise(offsets.tolist())):
+        group_values = values[first:stop]
+        if (group_values != group_values[0]).any():
             raise DecodeError.at(
                 f"table: column {name!r} must have one value per sequence, but in the rows of "
-                f"{names[number]!r} it has {here[0]} and {here[here != here[0]][0]}. Leave it out "
+                f"{names[number]!r} it has {group_values[0]} and "
+                f"{group_values[group_values != group_values[0]][0]}. Leave it out "
                 "of `axes`, so that it has a value per timestep",
                 field=name, sequence=number,
             )  # fmt: skip
 
 
-def _same_within(
-    name: str, values: list[str], order: NDArray[np.int64], edges: NDArray[np.int64]
+def _is_constant_within(
+    name: str, values: list[str], order: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> bool:
-    for first, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+    for first, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         if len({values[row] for row in order[first:stop].tolist()}) > 1:
-            leave_out(name, "a string that changes within a group")
+            warn_left_out(name, "a string that changes within a group")
             return False
     return True

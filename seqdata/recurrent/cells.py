@@ -34,11 +34,11 @@ class Cell:
     dim: int
 
     @property
-    def packs(self) -> bool:
+    def takes_packed(self) -> bool:
         """Whether it takes packed sequences."""
         return isinstance(self.rnn, nn.RNNBase)
 
-    def dense(self, x: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
+    def run_dense(self, x: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
         """Run rows of equal length.
 
         Args:
@@ -48,16 +48,16 @@ class Cell:
         Returns:
             Outputs (p, T, *shape), and the state at the end of T.
         """
-        turned = isinstance(self.rnn, nn.RNNBase) and not self.rnn.batch_first
-        out, end = self.rnn(_laid(x, self.rnn) if self.packs else x, state)
+        is_time_first = isinstance(self.rnn, nn.RNNBase) and not self.rnn.batch_first
+        out, end = self.rnn(_to_rnn_layout(x, self.rnn) if self.takes_packed else x, state)
         if not isinstance(out, Tensor):
             raise ConfigError(
                 f"lanes: `rnn` gives {type(out).__name__} as output, must give a tensor (rows, "
                 "timesteps, ...) and a state; wrap it in a function that does"
             )
-        return out.transpose(0, 1) if turned else out, end
+        return out.transpose(0, 1) if is_time_first else out, end
 
-    def packed(self, x: Tensor, sizes: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
+    def run_packed(self, x: Tensor, sizes: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
         """Run rows of falling length.
 
         Args:
@@ -72,7 +72,7 @@ class Cell:
         return out.data, end
 
 
-def cell_of(rnn: Recurrent, dim: int) -> Cell:
+def make_cell(rnn: Recurrent, dim: int) -> Cell:
     """Give what can be run in lanes.
 
     Raises:
@@ -93,7 +93,7 @@ def cell_of(rnn: Recurrent, dim: int) -> Cell:
     return Cell(rnn, dim)
 
 
-def features_of(rnn: Recurrent, x: Tensor, name: str) -> Tensor:
+def to_features(rnn: Recurrent, x: Tensor, name: str) -> Tensor:
     """Give a field as a recurrent module of torch takes it: (r, T, size), in its weights' dtype.
 
     Args:
@@ -117,7 +117,7 @@ def features_of(rnn: Recurrent, x: Tensor, name: str) -> Tensor:
     return x.to(weight.dtype)
 
 
-def _laid(x: Tensor, rnn: Any) -> Tensor:
+def _to_rnn_layout(x: Tensor, rnn: Any) -> Tensor:
     """Give inputs in torch's layout, and always in strides that its kernels take one way.
 
     Torch adds the bias within the product where inputs are contiguous in time, and after it where

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.batch.layouts import edges
+from seqdata.batch.layouts import offsets_from_lengths
 from seqdata.errors import PlanError, ResumeError
 
-_NOTHING = -1
+_UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class LaneProgress:
     """What a table's lanes saw last.
 
     Attributes:
@@ -37,25 +37,27 @@ class Seen:
     ids: Tensor
     offsets: Tensor
 
-    def of(self, lanes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    def lookup(self, lanes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Give ids and offsets of the lanes named, -1 of unknown ones."""
         if lanes == self.lanes:
             return self.ids, self.offsets
-        place = {lane: row for row, lane in enumerate(self.lanes)}
-        rows = torch.tensor([place.get(lane, _NOTHING) for lane in lanes], dtype=torch.int64)
+        row_by_lane = {lane: row for row, lane in enumerate(self.lanes)}
+        rows = torch.tensor([row_by_lane.get(lane, _UNKNOWN) for lane in lanes], dtype=torch.int64)
         known = rows >= 0
         if not len(self.lanes):
-            return torch.full_like(rows, _NOTHING), torch.full_like(rows, _NOTHING)
-        at = rows.clamp(min=0)
-        ids = torch.where(known, self.ids[at], _NOTHING)
-        return ids, torch.where(known, self.offsets[at], _NOTHING)
+            return torch.full_like(rows, _UNKNOWN), torch.full_like(rows, _UNKNOWN)
+        known_rows = rows.clamp(min=0)
+        ids = torch.where(known, self.ids[known_rows], _UNKNOWN)
+        return ids, torch.where(known, self.offsets[known_rows], _UNKNOWN)
 
 
-def check_next(seen: Seen | None, batch: SequenceBatch, lanes: tuple[int, ...], table: str) -> None:
+def check_continues(
+    progress: LaneProgress | None, batch: SequenceBatch, lanes: tuple[int, ...], table: str
+) -> None:
     """Refuse a batch that does not go on where the lanes stopped.
 
     Args:
-        seen: What the table saw last; None: nothing.
+        progress: What the table saw last; None: nothing.
         batch: What comes.
         lanes: Of its rows.
         table: Name of the table.
@@ -64,22 +66,24 @@ def check_next(seen: Seen | None, batch: SequenceBatch, lanes: tuple[int, ...], 
         ResumeError: If nothing is known, and it is not batch 0.
         PlanError: If a batch was missed, comes again, or its rows belong elsewhere.
     """
-    if seen is None:
+    if progress is None:
         raise ResumeError.at(
             f"lanes: table {table!r} knows no state, and batch {batch.number} of epoch "
             f"{batch.epoch} goes on with one, must begin with batch 0; load the states that were "
             "saved with the loader's, or begin the epoch anew",
             epoch=batch.epoch, batch=batch.number,
         )  # fmt: skip
-    follows = (seen.epoch, seen.number + 1) == (batch.epoch, batch.number)
-    ids, offsets = seen.of(lanes)
-    odd = (batch.lengths > 0) & (batch.start > 0)
-    odd &= (batch.ids != ids) | (batch.start != offsets)
-    if not follows or bool(odd.any()):
-        raise _refusal(seen, batch, (lanes, ids, offsets, odd), table)
+    follows = (progress.epoch, progress.number + 1) == (batch.epoch, batch.number)
+    ids, offsets = progress.lookup(lanes)
+    is_mismatched = (batch.lengths > 0) & (batch.start > 0)
+    is_mismatched &= (batch.ids != ids) | (batch.start != offsets)
+    if not follows or bool(is_mismatched.any()):
+        raise _make_error(progress, batch, (lanes, ids, offsets, is_mismatched), table)
 
 
-def after(batch: SequenceBatch, lanes: tuple[int, ...], before: Seen | None) -> Seen:
+def advance(
+    batch: SequenceBatch, lanes: tuple[int, ...], before: LaneProgress | None
+) -> LaneProgress:
     """Give what the lanes have seen once a batch is put back.
 
     Args:
@@ -87,34 +91,34 @@ def after(batch: SequenceBatch, lanes: tuple[int, ...], before: Seen | None) -> 
         lanes: Of its rows.
         before: What they had seen; None: nothing.
     """
-    ids, offsets = ends_of(batch)
+    ids, offsets = state_positions(batch)
     idle = batch.lengths == 0
     if bool(idle.any()):
-        old = torch.full_like(ids, _NOTHING), torch.full_like(ids, _NOTHING)
+        previous = torch.full_like(ids, _UNKNOWN), torch.full_like(ids, _UNKNOWN)
         if before is not None:
-            old = before.of(lanes)
-        ids, offsets = torch.where(idle, old[0], ids), torch.where(idle, old[1], offsets)
-    return Seen(batch.epoch, batch.number, lanes, ids, offsets)
+            previous = before.lookup(lanes)
+        ids, offsets = torch.where(idle, previous[0], ids), torch.where(idle, previous[1], offsets)
+    return LaneProgress(batch.epoch, batch.number, lanes, ids, offsets)
 
 
-def ends_of(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+def state_positions(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     """Give where each row's state is taken: sequence and timestep, int64 (r,) each.
 
     That is its end, or so many timesteps before it as the next window reads again.
     """
-    into = (batch.lengths - batch.overlap).clamp(min=0)  # timesteps of the row up to there
+    steps_before = (batch.lengths - batch.overlap).clamp(min=0)  # timesteps of the row up to there
     spans = batch.segments
     if spans is None or not len(spans):
-        return batch.ids, batch.start + into
-    rows, begins = torch.arange(len(batch)), edges(spans[:, 3] - spans[:, 2])
-    at = edges(batch.lengths)[:-1] + into
+        return batch.ids, batch.start + steps_before
+    rows, offsets = torch.arange(len(batch)), offsets_from_lengths(spans[:, 3] - spans[:, 2])
+    timesteps = offsets_from_lengths(batch.lengths)[:-1] + steps_before
     last = torch.searchsorted(spans[:, 0].contiguous(), rows, right=True) - 1
-    within = torch.searchsorted(begins[1:], at, right=True)
-    place = torch.minimum(last, within).clamp(min=0)
-    return spans[place, 1], spans[place, 2] + at - begins[place]
+    within = torch.searchsorted(offsets[1:], timesteps, right=True)
+    span_numbers = torch.minimum(last, within).clamp(min=0)
+    return spans[span_numbers, 1], spans[span_numbers, 2] + timesteps - offsets[span_numbers]
 
 
-def begun_within(batch: SequenceBatch) -> Tensor:
+def starts_within(batch: SequenceBatch) -> Tensor:
     """Say which rows end in a sequence that begins in them, bool (r,)."""
     spans = batch.segments
     if spans is None or not len(spans):
@@ -123,30 +127,37 @@ def begun_within(batch: SequenceBatch) -> Tensor:
     return (spans[last.clamp(min=0), 2] == 0) & (batch.lengths > 0)
 
 
-def _refusal(
-    seen: Seen,
+def _make_error(
+    progress: LaneProgress,
     batch: SequenceBatch,
     rows: tuple[tuple[int, ...], Tensor, Tensor, Tensor],
     table: str,
 ) -> PlanError:
-    lanes, ids, offsets, odd = rows
-    places = (odd if bool(odd.any()) else batch.lengths > 0).nonzero().flatten().tolist()
-    row = places[0] if places else 0
+    lanes, ids, offsets, is_mismatched = rows
+    positions = (
+        (is_mismatched if bool(is_mismatched.any()) else batch.lengths > 0)
+        .nonzero()
+        .flatten()
+        .tolist()
+    )
+    row = positions[0] if positions else 0
     lane, sequence, start = lanes[row], int(batch.ids[row]), int(batch.start[row])
     expected = "nothing before it"
-    if int(ids[row]) != _NOTHING:
+    if int(ids[row]) != _UNKNOWN:
         expected = f"sequence {int(ids[row])} up to timestep {int(offsets[row])}"
-    number = seen.number + 1
-    if (batch.epoch, batch.number) == (seen.epoch, number):
-        what = "belongs to other lanes or data"
-    elif batch.epoch != seen.epoch:
-        what = f"comes after batch {seen.number} of epoch {seen.epoch}"
+    number = progress.number + 1
+    if (batch.epoch, batch.number) == (progress.epoch, number):
+        problem = "belongs to other lanes or data"
+    elif batch.epoch != progress.epoch:
+        problem = f"comes after batch {progress.number} of epoch {progress.epoch}"
     elif batch.number < number:
-        what = f"comes again, or late, after batch {seen.number}"
+        problem = f"comes again, or late, after batch {progress.number}"
     else:
-        what = f"comes after batch {seen.number}: {batch.number - number} between were missed"
+        problem = (
+            f"comes after batch {progress.number}: {batch.number - number} between were missed"
+        )
     return PlanError.at(
-        f"lanes: table {table!r}: batch {batch.number} of epoch {batch.epoch} {what}; its lane "
+        f"lanes: table {table!r}: batch {batch.number} of epoch {batch.epoch} {problem}; its lane "
         f"{lane} begins in sequence {sequence} at timestep {start}, and has seen {expected}. It "
         "must go on where its lane stopped; call `take` and `put` once for each batch of a loader, "
         "in its order, and give each loader its own table",

@@ -14,40 +14,50 @@ import torch
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.batch.layouts import edges
+from seqdata.batch.layouts import offsets_from_lengths
 from seqdata.errors import ConfigError
 from seqdata.recurrent.cells import Cell
-from seqdata.recurrent.trees import Tree, chosen, leaves, mapped, placed, where, zeros_like
+from seqdata.recurrent.trees import (
+    Tree,
+    iter_leaves,
+    map_leaves,
+    select_rows,
+    to_device,
+    where_rows,
+    zeros_like,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Pieces:
+class _RowPieces:
     """Parts of rows that are run each by itself, in the order of rows and timesteps.
 
     Attributes:
         rows: int64 (p,), the row of each.
-        begins: int64 (p,), its first timestep in the row.
+        starts: int64 (p,), its first timestep in the row.
         lengths: int64 (p,), at least 1.
-        goes_on: bool (p,), whether it goes on with its row's state; else it begins anew.
+        continues: bool (p,), whether it goes on with its row's state; else it begins anew.
     """
 
     rows: Tensor
-    begins: Tensor
+    starts: Tensor
     lengths: Tensor
-    goes_on: Tensor
+    continues: Tensor
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def of(self, keep: Tensor) -> _Pieces:
+    def select(self, keep: Tensor) -> _RowPieces:
         """Give those that ``keep`` names, a mask or numbers."""
-        return _Pieces(self.rows[keep], self.begins[keep], self.lengths[keep], self.goes_on[keep])
+        return _RowPieces(
+            self.rows[keep], self.starts[keep], self.lengths[keep], self.continues[keep]
+        )
 
-    def lasts(self) -> Tensor:
+    def last_of_rows(self) -> Tensor:
         """Give the number of each row's last piece, int64."""
-        ends = torch.ones(len(self.rows), dtype=torch.bool)
-        ends[:-1] = self.rows[1:] != self.rows[:-1]
-        return ends.nonzero().flatten()
+        is_last = torch.ones(len(self.rows), dtype=torch.bool)
+        is_last[:-1] = self.rows[1:] != self.rows[:-1]
+        return is_last.nonzero().flatten()
 
 
 def run(
@@ -78,161 +88,171 @@ def run(
             "timesteps of the batch first; keep its time as it is"
         )
     if not bool(active.any()):
-        return _nothing(cell, x, state)
-    pieces = _pieces_of(batch, active)
+        return _run_idle(cell, x, state)
+    pieces = _split_rows(batch, active)
     if batch.overlap:
-        return _overlapping(cell, x, pieces, (state, fresh), batch.overlap)
-    return _wave(cell, x, pieces, state, fresh)
+        return _run_overlapping(cell, x, pieces, (state, fresh), batch.overlap)
+    return _run_pieces(cell, x, pieces, state, fresh)
 
 
-def _pieces_of(batch: SequenceBatch, active: Tensor) -> _Pieces:
+def _split_rows(batch: SequenceBatch, active: Tensor) -> _RowPieces:
     spans = batch.segments
     if spans is None or batch.carry:
         rows = active.nonzero().flatten()
         lengths = batch.lengths[rows]
         zeros = torch.zeros_like(rows)
-        return _Pieces(rows, zeros, lengths, torch.ones_like(rows, dtype=torch.bool))
+        return _RowPieces(rows, zeros, lengths, torch.ones_like(rows, dtype=torch.bool))
     spans = spans[active[spans[:, 0]] & (spans[:, 3] > spans[:, 2])]
     rows, lengths = spans[:, 0], spans[:, 3] - spans[:, 2]
-    firsts = torch.ones_like(rows, dtype=torch.bool)
-    firsts[1:] = rows[1:] != rows[:-1]
-    begins = edges(lengths)[:-1]
-    of_row = begins[firsts][firsts.cumsum(0) - 1]
-    return _Pieces(rows, begins - of_row, lengths, firsts)
+    is_first = torch.ones_like(rows, dtype=torch.bool)
+    is_first[1:] = rows[1:] != rows[:-1]
+    offsets = offsets_from_lengths(lengths)[:-1]
+    row_starts = offsets[is_first][is_first.cumsum(0) - 1]
+    return _RowPieces(rows, offsets - row_starts, lengths, is_first)
 
 
-def _wave(
-    cell: Cell, x: Tensor, pieces: _Pieces, state: Tree | None, fresh: Tree | None
+def _run_pieces(
+    cell: Cell, x: Tensor, pieces: _RowPieces, state: Tree | None, fresh: Tree | None
 ) -> tuple[Tensor, Tree]:
     """Run pieces; give outputs (r, T, *shape) and states of all rows at the end of their last."""
     rows, width = x.shape[:2]
-    if len(pieces) == rows and _is_whole(pieces, width):
-        return cell.dense(x, state)
-    begun = _begun(pieces, state, fresh, cell.dim)
-    values, at, ends = _ragged(cell, x, pieces, begun)
-    at = placed(at, values.device)
-    flat = values.new_zeros((rows * width, *values.shape[1:])).index_copy(0, at, values)
+    if len(pieces) == rows and _are_full_rows(pieces, width):
+        return cell.run_dense(x, state)
+    initial = _initial_states(pieces, state, fresh, cell.dim)
+    values, positions, ends = _run_ragged(cell, x, pieces, initial)
+    positions = to_device(positions, values.device)
+    flat = values.new_zeros((rows * width, *values.shape[1:])).index_copy(0, positions, values)
     out = flat.view(rows, width, *values.shape[1:])
-    lasts = pieces.lasts()
-    if len(lasts) < len(pieces):
-        ends = chosen(ends, lasts, cell.dim)
-    return out, _returned(ends, pieces.rows[lasts], rows, state, cell.dim)
+    last_pieces = pieces.last_of_rows()
+    if len(last_pieces) < len(pieces):
+        ends = select_rows(ends, last_pieces, cell.dim)
+    return out, _final_states(ends, pieces.rows[last_pieces], rows, state, cell.dim)
 
 
-def _overlapping(
+def _run_overlapping(
     cell: Cell,
     x: Tensor,
-    pieces: _Pieces,
+    pieces: _RowPieces,
     states: tuple[Tree | None, Tree | None],
     overlap: int,
 ) -> tuple[Tensor, Tree]:
     """Run each row up to where its state is taken, then on from there: one graph over both."""
     state, fresh = states
     rows, width = x.shape[:2]
-    if len(pieces) == rows and _is_whole(pieces, width) and width > overlap:
-        head, state = cell.dense(x[:, : width - overlap], state)
-        tail, _ = cell.dense(x[:, width - overlap :], state)
+    if len(pieces) == rows and _are_full_rows(pieces, width) and width > overlap:
+        head, state = cell.run_dense(x[:, : width - overlap], state)
+        tail, _ = cell.run_dense(x[:, width - overlap :], state)
         return torch.cat([head, tail], dim=1), state
-    ahead = (pieces.lengths - overlap).clamp(min=0)
-    heads = _Pieces(pieces.rows, pieces.begins, ahead, pieces.goes_on).of(ahead > 0)
-    tails = _Pieces(pieces.rows, ahead, pieces.lengths - ahead, pieces.goes_on)
+    head_lengths = (pieces.lengths - overlap).clamp(min=0)
+    heads = _RowPieces(pieces.rows, pieces.starts, head_lengths, pieces.continues).select(
+        head_lengths > 0
+    )
+    tails = _RowPieces(pieces.rows, head_lengths, pieces.lengths - head_lengths, pieces.continues)
     if not len(heads):
-        out, end = _wave(cell, x, tails, state, fresh)
+        out, end = _run_pieces(cell, x, tails, state, fresh)
         return out, zeros_like(end, rows, cell.dim) if state is None else state
-    out, state = _wave(cell, x, heads, state, fresh)
-    more, _ = _wave(cell, x, tails, state, fresh)
-    return out + more, state
+    out, state = _run_pieces(cell, x, heads, state, fresh)
+    tail_out, _ = _run_pieces(cell, x, tails, state, fresh)
+    return out + tail_out, state
 
 
-def _is_whole(pieces: _Pieces, width: int) -> bool:
+def _are_full_rows(pieces: _RowPieces, width: int) -> bool:
     """Tell whether each of as many pieces as rows is a whole row that goes on."""
-    return bool((pieces.lengths == width).all()) and bool(pieces.goes_on.all())
+    return bool((pieces.lengths == width).all()) and bool(pieces.continues.all())
 
 
-def _ragged(
-    cell: Cell, x: Tensor, pieces: _Pieces, state: Tree | None
+def _run_ragged(
+    cell: Cell, x: Tensor, pieces: _RowPieces, state: Tree | None
 ) -> tuple[Tensor, Tensor, Tree]:
     """Run pieces; give their outputs, flat, the place of each, and the ends in pieces' order."""
     width = x.shape[1]
     flat = x.reshape(x.shape[0] * width, *x.shape[2:])
-    origin = pieces.rows * width + pieces.begins
+    origin = pieces.rows * width + pieces.starts
     longest = int(pieces.lengths.max())
     if int(pieces.lengths.min()) == longest:
-        return _equal(cell, flat, origin, longest, state)
-    if cell.packs:
+        return _run_equal(cell, flat, origin, longest, state)
+    if cell.takes_packed:
         order = torch.argsort(pieces.lengths, descending=True, stable=True)
         falling = pieces.lengths[order]
-        there = torch.arange(longest)[:, None] < falling  # (T, p)
-        at = (origin[order] + torch.arange(longest)[:, None])[there]
-        begun = None if state is None else chosen(state, order, cell.dim)
-        values, ends = cell.packed(flat.index_select(0, placed(at, x.device)), there.sum(1), begun)
-        return values, at, chosen(ends, torch.argsort(order), cell.dim)
-    return _by_length(cell, flat, pieces, origin, state)
+        is_real = torch.arange(longest)[:, None] < falling  # (T, p)
+        positions = (origin[order] + torch.arange(longest)[:, None])[is_real]
+        initial = None if state is None else select_rows(state, order, cell.dim)
+        values, ends = cell.run_packed(
+            flat.index_select(0, to_device(positions, x.device)), is_real.sum(1), initial
+        )
+        return values, positions, select_rows(ends, torch.argsort(order), cell.dim)
+    return _run_by_length(cell, flat, pieces, origin, state)
 
 
-def _equal(
+def _run_equal(
     cell: Cell, flat: Tensor, origin: Tensor, length: int, state: Tree | None
 ) -> tuple[Tensor, Tensor, Tree]:
-    at = (origin[:, None] + torch.arange(length)).flatten()
-    taken = flat.index_select(0, placed(at, flat.device))
-    out, ends = cell.dense(taken.view(len(origin), length, *flat.shape[1:]), state)
-    return out.flatten(0, 1), at, ends
+    positions = (origin[:, None] + torch.arange(length)).flatten()
+    inputs = flat.index_select(0, to_device(positions, flat.device))
+    out, ends = cell.run_dense(inputs.view(len(origin), length, *flat.shape[1:]), state)
+    return out.flatten(0, 1), positions, ends
 
 
-def _by_length(
-    cell: Cell, flat: Tensor, pieces: _Pieces, origin: Tensor, state: Tree | None
+def _run_by_length(
+    cell: Cell, flat: Tensor, pieces: _RowPieces, origin: Tensor, state: Tree | None
 ) -> tuple[Tensor, Tensor, Tree]:
     """Run those of each length together: one call per length."""
-    values, places, ends, order = [], [], [], []
+    values, positions, ends, order = [], [], [], []
     for length in sorted(set(pieces.lengths.tolist())):
-        those = (pieces.lengths == length).nonzero().flatten()
-        begun = None if state is None else chosen(state, those, cell.dim)
-        out, at, end = _equal(cell, flat, origin[those], length, begun)
+        selected = (pieces.lengths == length).nonzero().flatten()
+        initial = None if state is None else select_rows(state, selected, cell.dim)
+        out, piece_positions, end = _run_equal(cell, flat, origin[selected], length, initial)
         values.append(out)
-        places.append(at)
+        positions.append(piece_positions)
         ends.append(end)
-        order.append(those)
-    joined = mapped(lambda *parts: torch.cat(parts, dim=cell.dim), ends[0], *ends[1:])
-    back = torch.argsort(torch.cat(order))
-    return torch.cat(values), torch.cat(places), chosen(joined, back, cell.dim)
+        order.append(selected)
+    concatenated = map_leaves(lambda *parts: torch.cat(parts, dim=cell.dim), ends[0], *ends[1:])
+    inverse = torch.argsort(torch.cat(order))
+    return torch.cat(values), torch.cat(positions), select_rows(concatenated, inverse, cell.dim)
 
 
-def _begun(pieces: _Pieces, state: Tree | None, fresh: Tree | None, dim: int) -> Tree | None:
+def _initial_states(
+    pieces: _RowPieces, state: Tree | None, fresh: Tree | None, dim: int
+) -> Tree | None:
     """Give the state that each piece begins with."""
     if state is None and fresh is None:
         return None
     if state is None:
-        return chosen(fresh, pieces.rows, dim)
-    carried = chosen(state, pieces.rows, dim)
-    if bool(pieces.goes_on.all()):
+        return select_rows(fresh, pieces.rows, dim)
+    carried = select_rows(state, pieces.rows, dim)
+    if bool(pieces.continues.all()):
         return carried
-    begins = zeros_like(carried, len(pieces), dim)
+    fresh_states = zeros_like(carried, len(pieces), dim)
     if fresh is not None:
-        begins = chosen(fresh, pieces.rows, dim)
-    device = next(leaves(carried)).device
-    return where(placed(pieces.goes_on, device), carried, begins, dim)
+        fresh_states = select_rows(fresh, pieces.rows, dim)
+    device = next(iter_leaves(carried)).device
+    return where_rows(to_device(pieces.continues, device), carried, fresh_states, dim)
 
 
-def _returned(ends: Tree, active: Tensor, rows: int, state: Tree | None, dim: int) -> Tree:
+def _final_states(ends: Tree, active: Tensor, rows: int, state: Tree | None, dim: int) -> Tree:
     """Give the states of all rows: of those that ran their ends, else what was given."""
     if len(active) == rows:
         return ends
-    given = zeros_like(ends, rows, dim) if state is None else state
+    initial = zeros_like(ends, rows, dim) if state is None else state
 
     def put(old: Tensor, new: Tensor) -> Tensor:
-        return old.to(new.dtype).index_copy(dim, placed(active, new.device), new)
+        return old.to(new.dtype).index_copy(dim, to_device(active, new.device), new)
 
-    return mapped(put, given, ends)
+    return map_leaves(put, initial, ends)
 
 
-def _nothing(cell: Cell, x: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
+def _run_idle(cell: Cell, x: Tensor, state: Tree | None) -> tuple[Tensor, Tree]:
     """Run one timestep that counts nothing: other ranks wait for this one's gradients."""
     rows, width = x.shape[:2]
-    one = x[:1, :1]
-    if one.is_floating_point():
-        one = torch.where(torch.zeros_like(one, dtype=torch.bool), one, torch.zeros_like(one))
-    first = None if state is None else chosen(state, torch.zeros(1, dtype=torch.int64), cell.dim)
-    made, end = cell.dense(one, first)
-    nowhere = torch.zeros((rows, width, *(1,) * (made.ndim - 2)), dtype=torch.bool)
-    out = torch.where(placed(nowhere, made.device), made, torch.zeros_like(made))
+    first_step = x[:1, :1]
+    if first_step.is_floating_point():
+        first_step = torch.where(
+            torch.zeros_like(first_step, dtype=torch.bool), first_step, torch.zeros_like(first_step)
+        )
+    first_state = (
+        None if state is None else select_rows(state, torch.zeros(1, dtype=torch.int64), cell.dim)
+    )
+    output, end = cell.run_dense(first_step, first_state)
+    no_mask = torch.zeros((rows, width, *(1,) * (output.ndim - 2)), dtype=torch.bool)
+    out = torch.where(to_device(no_mask, output.device), output, torch.zeros_like(output))
     return out, zeros_like(end, rows, cell.dim) if state is None else state

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, ResumeError
-from seqdata.recurrent.cells import Recurrent, cell_of, features_of
-from seqdata.recurrent.continuity import after, begun_within, check_next
+from seqdata.recurrent.cells import Recurrent, make_cell, to_features
+from seqdata.recurrent.continuity import advance, check_continues, starts_within
 from seqdata.recurrent.forward import run
-from seqdata.recurrent.lane_table import NEVER, Table, joined, kept
-from seqdata.recurrent.trees import Tree, mapped, placed, where
+from seqdata.recurrent.lane_table import NO_BATCH, LaneTable, detach_state, merge_tables
+from seqdata.recurrent.trees import Tree, map_leaves, to_device, where_rows
 
 STATE_VERSION = 2
 
@@ -52,9 +52,9 @@ class LaneStates:
             raise ConfigError(f"lanes: `dim` is {dim!r}, must be a dimension from 0")
         self._initial = initial
         self._dim = dim
-        self._tables: dict[str, Table] = {}
-        self._before: dict[str, Table | None] = {}  # as they were before their latest batch
-        self._forgiven: dict[str, tuple[int, int]] = {}  # batches whose states are lost
+        self._tables: dict[str, LaneTable] = {}
+        self._previous: dict[str, LaneTable | None] = {}  # as they were before their latest batch
+        self._lost_batches: dict[str, tuple[int, int]] = {}  # batches whose states are lost
 
     def take(self, batch: SequenceBatch, table: str | None = None) -> Tree | None:
         """Give the state of each row: where its lane stopped, or anew where a sequence begins.
@@ -73,12 +73,12 @@ class LaneStates:
             ConfigError: If the batch has no lanes.
         """
         name, lanes = batch.loader if table is None else table, _lanes_of(batch)
-        held = self._held(name, batch, lanes)
-        start = self._start(batch)
-        if held is None:
+        current = self._find_table(name, batch, lanes)
+        start = self._initial_rows(batch)
+        if current is None:
             return start
-        state, put = held.rows(lanes, batch.weight.device)
-        return self._begun(batch, state, put, start)
+        state, batch_numbers = current.select_rows(lanes, batch.weight.device)
+        return self._row_states(batch, state, batch_numbers, start)
 
     def run(
         self, rnn: Recurrent, batch: SequenceBatch, x: str | Tensor, state: Tree | None
@@ -101,11 +101,11 @@ class LaneStates:
         Raises:
             ConfigError: If ``rnn`` reads from both ends, or inputs do not fit the batch.
         """
-        cell = cell_of(rnn, self._dim)
+        cell = make_cell(rnn, self._dim)
         if isinstance(x, str):
-            whole = batch if batch.layout == "padded" else batch.as_layout("padded")
-            x = features_of(rnn, whole[x], x)
-        start = self._start(batch)
+            padded = batch if batch.layout == "padded" else batch.as_layout("padded")
+            x = to_features(rnn, padded[x], x)
+        start = self._initial_rows(batch)
         return run(cell, batch, x, start if state is None else state, start)
 
     def put(self, batch: SequenceBatch, state: Tree, table: str | None = None) -> None:
@@ -121,15 +121,15 @@ class LaneStates:
             ConfigError: If the state has other rows than the batch.
         """
         name, lanes = batch.loader if table is None else table, _lanes_of(batch)
-        held = self._held(name, batch, lanes)
-        state = kept(state, len(batch), self._dim)
+        current = self._find_table(name, batch, lanes)
+        state = detach_state(state, len(batch), self._dim)
         active = (batch.on_cpu("weight") > 0) & (batch.lengths > 0)
-        put = (batch.number,) * len(lanes)
+        batch_numbers = (batch.number,) * len(lanes)
         if not bool(active.all()):
-            state, put = self._merged(batch, held, state, active)
-        seen = after(batch, lanes, None if held is None else held.seen)
-        self._before[name] = held
-        self._tables[name] = Table(seen, put, state, self._dim)
+            state, batch_numbers = self._merge_states(batch, current, state, active)
+        progress = advance(batch, lanes, None if current is None else current.progress)
+        self._previous[name] = current
+        self._tables[name] = LaneTable(progress, batch_numbers, state, self._dim)
 
     def state_dict(self) -> dict[str, Any]:
         """Give the states of this rank's lanes in all tables, by lane: ints and tensors on the CPU.
@@ -137,7 +137,7 @@ class LaneStates:
         Together with the loader's state it makes a plain loop go on exactly. With several ranks
         each has its own lanes: save what ``gathered`` gives.
         """
-        return {"version": STATE_VERSION, "tables": self._saved()}
+        return {"version": STATE_VERSION, "tables": self._tables_as_dicts()}
 
     def gathered(self, group: Any = None) -> dict[str, Any]:
         """Give what ``state_dict`` gives, with the lanes of all ranks; every rank must call it.
@@ -148,13 +148,16 @@ class LaneStates:
         Raises:
             ResumeError: If ranks stand at different batches.
         """
-        mine = self._saved()
+        own_tables = self._tables_as_dicts()
         if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-            return {"version": STATE_VERSION, "tables": mine}
-        every = [mine] * torch.distributed.get_world_size(group)
-        torch.distributed.all_gather_object(every, mine, group=group)
-        names = dict.fromkeys(name for one in every for name in one)
-        tables = {name: self.joined([one.get(name, {}) for one in every]) for name in names}
+            return {"version": STATE_VERSION, "tables": own_tables}
+        rank_tables = [own_tables] * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(rank_tables, own_tables, group=group)
+        names = dict.fromkeys(name for tables_of_rank in rank_tables for name in tables_of_rank)
+        tables = {
+            name: self.joined([tables_of_rank.get(name, {}) for tables_of_rank in rank_tables])
+            for name in names
+        }
         return {"version": STATE_VERSION, "tables": tables}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -175,8 +178,11 @@ class LaneStates:
                 f"lanes: `tables` of the saved states is {saved!r:.60}, must be tables by name; it "
                 "is damaged"
             )
-        tables = {name: Table.of_dict(one, self._dim, name) for name, one in saved.items()}
-        self._tables, self._before = tables, {}
+        tables = {
+            name: LaneTable.from_dict(saved_table, self._dim, name)
+            for name, saved_table in saved.items()
+        }
+        self._tables, self._previous = tables, {}
 
     def saved(self, table: str, epoch: int, number: int) -> dict[str, Any] | None:
         """Give a table of this rank as it was before a batch; empty: none is in use; None: lost.
@@ -188,9 +194,12 @@ class LaneStates:
             epoch: Of the batch.
             number: Of the batch, from 1.
         """
-        for held in (self._tables.get(table), self._before.get(table)):
-            if held is not None and (held.seen.epoch, held.seen.number) == (epoch, number - 1):
-                return held.as_dict()
+        for lane_table in (self._tables.get(table), self._previous.get(table)):
+            if lane_table is not None and (
+                lane_table.progress.epoch,
+                lane_table.progress.number,
+            ) == (epoch, number - 1):
+                return lane_table.as_dict()
         return None if table in self._tables else {}
 
     def joined(self, saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -199,98 +208,106 @@ class LaneStates:
         Raises:
             ResumeError: If ranks stand at different batches.
         """
-        return joined([one for one in saved if one], self._dim)
+        return merge_tables([saved_table for saved_table in saved if saved_table], self._dim)
 
     def restore(self, table: str, saved: Mapping[str, Any], epoch: int, number: int) -> None:
         """Go on with a table that was saved before a batch.
 
         Args:
             table: Its name.
-            saved: What ``saved`` gave, of all ranks (``joined``).
+            saved: What ``saved`` gave, of all ranks (``merge_tables``).
             epoch: Of the batch.
             number: Of the batch, from 1.
 
         Raises:
             ResumeError: If it is damaged, or of another batch.
         """
-        made = Table.of_dict(saved, self._dim, table)
-        seen = made.seen
-        if (seen.epoch, seen.number) != (epoch, number - 1):
+        restored = LaneTable.from_dict(saved, self._dim, table)
+        progress = restored.progress
+        if (progress.epoch, progress.number) != (epoch, number - 1):
             raise ResumeError(
-                f"lanes: the saved table {table!r} is of batch {seen.number} of epoch "
-                f"{seen.epoch}, must be of batch {number - 1} of epoch {epoch}; resume from a "
+                f"lanes: the saved table {table!r} is of batch {progress.number} of epoch "
+                f"{progress.epoch}, must be of batch {number - 1} of epoch {epoch}; resume from a "
                 "checkpoint as a Trainer saved it"
             )
-        self._tables[table] = made
-        self._before.pop(table, None)
+        self._tables[table] = restored
+        self._previous.pop(table, None)
 
     def forgive(self, table: str, epoch: int, number: int) -> None:
         """Let a batch come whose states are lost: its sequences go on as if they began."""
         self._tables.pop(table, None)
-        self._forgiven[table] = epoch, number
+        self._lost_batches[table] = epoch, number
 
-    def _saved(self) -> dict[str, Any]:
+    def _tables_as_dicts(self) -> dict[str, Any]:
         return {name: table.as_dict() for name, table in self._tables.items()}
 
-    def _held(self, name: str, batch: SequenceBatch, lanes: tuple[int, ...]) -> Table | None:
+    def _find_table(
+        self, name: str, batch: SequenceBatch, lanes: tuple[int, ...]
+    ) -> LaneTable | None:
         """Give what a batch goes on with; None: nothing."""
-        held = self._tables.get(name)
-        if batch.number == 0 or (held is None and self._is_forgiven(name, batch)):
+        current = self._tables.get(name)
+        if batch.number == 0 or (current is None and self._is_forgiven(name, batch)):
             return None
-        check_next(None if held is None else held.seen, batch, lanes, name)
-        return held
+        check_continues(None if current is None else current.progress, batch, lanes, name)
+        return current
 
     def _is_forgiven(self, name: str, batch: SequenceBatch) -> bool:
-        return self._forgiven.get(name) == (batch.epoch, batch.number)
+        return self._lost_batches.get(name) == (batch.epoch, batch.number)
 
-    def _start(self, batch: SequenceBatch) -> Tree | None:
+    def _initial_rows(self, batch: SequenceBatch) -> Tree | None:
         """Give the learned start, once per row; gradients flow into it."""
         if self._initial is None:
             return None
         initial = self._initial() if callable(self._initial) else self._initial
 
-        def expanded(leaf: Tensor) -> Tensor:
-            whole = leaf.unsqueeze(self._dim)
-            shape = [-1] * whole.ndim
+        def expand(leaf: Tensor) -> Tensor:
+            row = leaf.unsqueeze(self._dim)
+            shape = [-1] * row.ndim
             shape[self._dim] = len(batch)
-            return whole.expand(shape)
+            return row.expand(shape)
 
-        return mapped(expanded, initial)
+        return map_leaves(expand, initial)
 
-    def _begun(
-        self, batch: SequenceBatch, state: Tree, put: tuple[int, ...], start: Tree | None
+    def _row_states(
+        self, batch: SequenceBatch, state: Tree, batch_numbers: tuple[int, ...], start: Tree | None
     ) -> Tree:
         """Return the states of rows; a row begins where its sequence does, or without a state."""
         resets = batch.on_cpu("reset")
         mask = resets if batch.reset is None else batch.reset
-        if min(put) == NEVER:
-            lost = (torch.tensor(put) == NEVER) & (batch.lengths > 0) & ~resets
+        if min(batch_numbers) == NO_BATCH:
+            lost = (torch.tensor(batch_numbers) == NO_BATCH) & (batch.lengths > 0) & ~resets
             if bool(lost.any()):
                 resets = resets | lost
-                mask = placed(resets, batch.weight.device)
+                mask = to_device(resets, batch.weight.device)
         if start is not None:  # also where no row begins: its gradient is 0 on every rank alike
-            return where(mask, start, state, self._dim)
+            return where_rows(mask, start, state, self._dim)
         if not bool(resets.any()):
             return state
-        return where(mask, mapped(torch.zeros_like, state), state, self._dim)
+        return where_rows(mask, map_leaves(torch.zeros_like, state), state, self._dim)
 
-    def _merged(
-        self, batch: SequenceBatch, held: Table | None, state: Tree, active: Tensor
+    def _merge_states(
+        self, batch: SequenceBatch, current: LaneTable | None, state: Tree, active: Tensor
     ) -> tuple[Tree, tuple[int, ...]]:
         """Return the states of active rows, of others what they had; and the batch of each."""
-        start = self._start(batch)
-        old = mapped(torch.zeros_like, state) if start is None else start
-        put: tuple[int, ...] = (NEVER,) * len(batch)
+        start = self._initial_rows(batch)
+        kept_states = map_leaves(torch.zeros_like, state) if start is None else start
+        batch_numbers: tuple[int, ...] = (NO_BATCH,) * len(batch)
         device = batch.weight.device
-        if held is not None:
-            had, put = held.rows(_lanes_of(batch), device)
-            begun = self._begun(batch, had, put, start)
-            lost = begun_within(batch) & ~active  # masked, and its lane goes on in another sequence
-            anew = bool(lost.any()) and not batch.carry
-            old = where(placed(lost, device), old, begun, self._dim) if anew else begun
-        old = mapped(Tensor.detach, old)
-        merged = where(placed(active, device), state, old, self._dim)
-        both = zip(active.tolist(), put, strict=True)
+        if current is not None:
+            table_states, batch_numbers = current.select_rows(_lanes_of(batch), device)
+            row_states = self._row_states(batch, table_states, batch_numbers, start)
+            lost = (
+                starts_within(batch) & ~active
+            )  # masked, and its lane goes on in another sequence
+            restarts = bool(lost.any()) and not batch.carry
+            kept_states = (
+                where_rows(to_device(lost, device), kept_states, row_states, self._dim)
+                if restarts
+                else row_states
+            )
+        kept_states = map_leaves(Tensor.detach, kept_states)
+        merged = where_rows(to_device(active, device), state, kept_states, self._dim)
+        both = zip(active.tolist(), batch_numbers, strict=True)
         return merged, tuple(batch.number if now else before for now, before in both)
 
 

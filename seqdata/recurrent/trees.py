@@ -18,7 +18,7 @@ Tree = Any
 """A tensor, or a tuple, list or dict of trees."""
 
 
-def mapped(change: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
+def map_leaves(change: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
     """Give a tree of the same form, each tensor changed together with those in its place.
 
     Args:
@@ -34,12 +34,17 @@ def mapped(change: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
     if isinstance(tree, Tensor):
         return change(tree, *others)
     if isinstance(tree, dict):
-        return {name: mapped(change, tree[name], *(one[name] for one in others)) for name in tree}
-    made = [mapped(change, *parts) for parts in zip(tree, *others, strict=True)]
-    return made if isinstance(tree, list) else tuple(made)
+        return {
+            name: map_leaves(
+                change, tree[name], *(tree_of_others[name] for tree_of_others in others)
+            )
+            for name in tree
+        }
+    branches = [map_leaves(change, *parts) for parts in zip(tree, *others, strict=True)]
+    return branches if isinstance(tree, list) else tuple(branches)
 
 
-def leaves(tree: Tree) -> Iterator[Tensor]:
+def iter_leaves(tree: Tree) -> Iterator[Tensor]:
     """Give the tensors of a tree.
 
     Raises:
@@ -50,10 +55,10 @@ def leaves(tree: Tree) -> Iterator[Tensor]:
         yield tree
         return
     for part in tree.values() if isinstance(tree, dict) else tree:
-        yield from leaves(part)
+        yield from iter_leaves(part)
 
 
-def chosen(tree: Tree, rows: Tensor, dim: int) -> Tree:
+def select_rows(tree: Tree, rows: Tensor, dim: int) -> Tree:
     """Give the rows of a tree that are named.
 
     Args:
@@ -61,10 +66,10 @@ def chosen(tree: Tree, rows: Tensor, dim: int) -> Tree:
         rows: int64 (n,), on the CPU.
         dim: Where rows lie.
     """
-    return mapped(lambda leaf: leaf.index_select(dim, placed(rows, leaf.device)), tree)
+    return map_leaves(lambda leaf: leaf.index_select(dim, to_device(rows, leaf.device)), tree)
 
 
-def where(mask: Tensor, tree: Tree, other: Tree, dim: int) -> Tree:
+def where_rows(mask: Tensor, tree: Tree, other: Tree, dim: int) -> Tree:
     """Give the rows of one tree where ``mask`` holds, else those of the other.
 
     Args:
@@ -74,12 +79,12 @@ def where(mask: Tensor, tree: Tree, other: Tree, dim: int) -> Tree:
         dim: Where rows lie.
     """
 
-    def choose(one: Tensor, another: Tensor) -> Tensor:
-        shape = [1] * one.ndim
+    def choose(first: Tensor, second: Tensor) -> Tensor:
+        shape = [1] * first.ndim
         shape[dim] = -1
-        return torch.where(mask.view(shape), one, another)
+        return torch.where(mask.view(shape), first, second)
 
-    return mapped(choose, tree, other)
+    return map_leaves(choose, tree, other)
 
 
 def zeros_like(tree: Tree, rows: int, dim: int) -> Tree:
@@ -90,10 +95,10 @@ def zeros_like(tree: Tree, rows: int, dim: int) -> Tree:
         shape[dim] = rows
         return leaf.new_zeros(shape)
 
-    return mapped(zeros, tree)
+    return map_leaves(zeros, tree)
 
 
-def placed(values: Tensor, device: torch.device) -> Tensor:
+def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Give a small CPU tensor on a device; nothing waits for the device."""
     return values if device.type == "cpu" else values.to(device, non_blocking=True)
 
@@ -105,14 +110,15 @@ def _check_form(tree: Tree, others: tuple[Tree, ...]) -> None:
             "dicts if there are several; hand its tensors on as a tuple"
         )
     for other in others:
-        if _form(other) != _form(tree):
+        if _describe_form(other) != _describe_form(tree):
             raise ConfigError(
-                f"lanes: states of one table are {_form(other)} and {_form(tree)}, must have one "
+                f"lanes: states of one table are {_describe_form(other)} and "
+                f"{_describe_form(tree)}, must have one "
                 "form; put back what `run` or the module gives, and let `initial` have its form"
             )
 
 
-def _form(tree: Tree) -> str:
+def _describe_form(tree: Tree) -> str:
     if isinstance(tree, dict):
         return f"a dict of {', '.join(map(repr, tree))}"
     if isinstance(tree, tuple | list):

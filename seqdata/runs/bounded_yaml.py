@@ -46,32 +46,34 @@ def check_events(events: Any, where: str) -> None:
         LimitError: If it does.
     """
     sizes: dict[str, int] = {}  # of what each anchor stands for
-    open_ones: list[tuple[str | None, int]] = []  # anchor, and values before it began
+    open_collections: list[tuple[str | None, int]] = []  # anchor, and values before it began
     values = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
-                raise _refused(where, "holds a list or mapping that holds itself", "hold none")
+                raise _make_limit_error(
+                    where, "holds a list or mapping that holds itself", "hold none"
+                )
             values += sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
             if event.anchor is not None:
                 sizes[event.anchor] = 1
         elif isinstance(event, yaml.CollectionStartEvent):
-            open_ones.append((event.anchor, values))
+            open_collections.append((event.anchor, values))
             sizes.pop(event.anchor, None)  # an anchor may be given again
             values += 1
-            if len(open_ones) > MAX_DEPTH:
-                raise _refused(where, f"nests deeper than {MAX_DEPTH}", "be flatter")
+            if len(open_collections) > MAX_DEPTH:
+                raise _make_limit_error(where, f"nests deeper than {MAX_DEPTH}", "be flatter")
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_ones.pop()
+            anchor, values_before = open_collections.pop()
             if anchor is not None:
-                sizes[anchor] = values - before
+                sizes[anchor] = values - values_before
         if values > MAX_VALUES:
-            raise _refused(
+            raise _make_limit_error(
                 where, f"stands for more than {MAX_VALUES} values", "stand for no more than that"
             )
 
 
-def _refused(where: str, what: str, must: str) -> LimitError:
-    return LimitError(f"{where}: {what}, must {must}, as what a fit wrote; pass that file")
+def _make_limit_error(where: str, problem: str, rule: str) -> LimitError:
+    return LimitError(f"{where}: {problem}, must {rule}, as what a fit wrote; pass that file")

@@ -21,13 +21,19 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
 from seqdata.required_members import STORE_MEMBERS
-from seqdata.resolve_store import are_locations, is_location, is_map_style, open_store, store_of
-from seqdata.runs.to_plain import NOTHING, Names, Objects
-from seqdata.storage.concat import JoinedStore, concat_stores
-from seqdata.storage.digest_trailer import has_seal, unsealed
-from seqdata.storage.remote.urls import without_secrets
-from seqdata.storage.selection import Carried
-from seqdata.storage.views import SequenceStore, View, carrying, take, whole
+from seqdata.resolve_store import (
+    are_locations,
+    is_location,
+    is_map_style,
+    open_store,
+    resolve_store,
+)
+from seqdata.runs.to_plain import UNREPLAYABLE, PlainReader, PlainWriter
+from seqdata.storage.concat import ConcatStore, concat_stores
+from seqdata.storage.digest_trailer import has_digest, strip_digest
+from seqdata.storage.remote.urls import redact_secrets
+from seqdata.storage.selection import MeasuredTransform
+from seqdata.storage.views import SequenceStore, View, as_sequence_store, take, with_transform
 
 Arrays = Mapping[str, NDArray[Any]]
 MOST_NUMBERS = 1 << 24
@@ -38,20 +44,20 @@ TRANSFORM, AXIS, CONCAT, NAMES = "transform", "axis", "concat", "names"
 
 
 @dataclass(slots=True, eq=False)
-class Locations:
+class DataRefWriter:
     """Writes down where data lies.
 
     Attributes:
-        names: Writes transforms that views carry.
+        writer: Writes transforms that views carry.
         prefix: What files beside the run file begin with.
-        beside: Their name -> what they hold.
+        side_files: Their name -> what they hold.
     """
 
-    names: Names
+    writer: PlainWriter
     prefix: str
-    beside: dict[str, Arrays] = field(default_factory=dict)
+    side_files: dict[str, Arrays] = field(default_factory=dict)
 
-    def plain(self, data: Any, argument: str) -> Any:
+    def to_plain(self, data: Any, argument: str) -> Any:
         """Give one location: its path, or what a view selects of one; or why there is none.
 
         Args:
@@ -61,106 +67,109 @@ class Locations:
         if data is None:
             return None
         if isinstance(data, str | os.PathLike):
-            return {PATH: whole_path(os.fspath(data))}
+            return {PATH: make_absolute(os.fspath(data))}
         if isinstance(data, View):
-            return self._view(data, argument)
+            return self._view_to_plain(data, argument)
         if are_locations(data):
             if not all(map(is_location, data)):
-                return self.plain(store_of(data), argument)
-            return self._parts(data, argument)
-        if isinstance(data, JoinedStore):
-            return self._parts(data.parts, argument)
+                return self.to_plain(resolve_store(data), argument)
+            return self._joined_to_plain(data, argument)
+        if isinstance(data, ConcatStore):
+            return self._joined_to_plain(data.stores, argument)
         location = getattr(data, "location", None)
         if isinstance(location, str) and set(STORE_MEMBERS) <= set(dir(data)):
-            return {PATH: whole_path(location)}
-        return self.names.nothing(argument, f"{_shown(data)} lies at no path")
+            return {PATH: make_absolute(location)}
+        return self.writer.mark_unreplayable(argument, f"{_describe_data(data)} lies at no path")
 
-    def _parts(self, parts: Sequence[Any], argument: str) -> Any:
-        plain = [self.plain(part, argument) for part in parts]
-        unknown = [one for one in plain if NOTHING in one]
-        return unknown[0] if unknown else {CONCAT: plain}
+    def _joined_to_plain(self, stores: Sequence[Any], argument: str) -> Any:
+        plain = [self.to_plain(store, argument) for store in stores]
+        unreplayable = [plain_store for plain_store in plain if UNREPLAYABLE in plain_store]
+        return unreplayable[0] if unreplayable else {CONCAT: plain}
 
-    def _view(self, view: View, argument: str) -> Any:
-        base = self.plain(view.base, argument)
-        if NOTHING in base or view.is_whole:
+    def _view_to_plain(self, view: View, argument: str) -> Any:
+        base = self.to_plain(view.base, argument)
+        if UNREPLAYABLE in base or view.is_identity:
             return base
         if len(view) > MOST_NUMBERS:
-            return self.names.nothing(
+            return self.writer.mark_unreplayable(
                 argument, f"a view of {len(view)} sequences, more than {MOST_NUMBERS}"
             )
-        made: dict[str, Any] = {VIEW: base}
+        plain_view: dict[str, Any] = {VIEW: base}
         if view.names is not None:
-            made[NAMES] = dict(view.names)
-        numbers, carried = view.numbers, view.carried
+            plain_view[NAMES] = dict(view.names)
+        numbers, measured_transform = view.numbers, view.measured_transform
         arrays: dict[str, NDArray[Any]] = {}
         first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
-        if view.is_all:
+        if view.has_all_sequences:
             pass  # neither a range nor numbers
         elif last - first + 1 == len(numbers) and (np.diff(numbers) == 1).all():
-            made[RANGE] = [first, last + 1]
+            plain_view[RANGE] = [first, last + 1]
         else:
             arrays["numbers"] = numbers
-        if carried is not None:
-            made[TRANSFORM] = self.names.plain(carried.transform, argument)
-            made[AXIS] = carried.axis
-            arrays["lengths"] = np.asarray(carried.lengths)
+        if measured_transform is not None:
+            plain_view[TRANSFORM] = self.writer.to_plain(measured_transform.transform, argument)
+            plain_view[AXIS] = measured_transform.axis
+            arrays["lengths"] = np.asarray(measured_transform.lengths)
         if arrays:
-            made[NUMBERS] = self._free_name(argument)
-            self.beside[made[NUMBERS]] = arrays
-        return made
+            plain_view[NUMBERS] = self._free_name(argument)
+            self.side_files[plain_view[NUMBERS]] = arrays
+        return plain_view
 
     def _free_name(self, argument: str) -> str:
         name = f"{self.prefix}-{re.sub(r'[^A-Za-z0-9_]+', '-', argument)}"
-        taken = f"{name}.npz" in self.beside
-        return f"{name}-{len(self.beside)}.npz" if taken else f"{name}.npz"
+        is_taken = f"{name}.npz" in self.side_files
+        return f"{name}-{len(self.side_files)}.npz" if is_taken else f"{name}.npz"
 
 
-def content_of(arrays: Arrays) -> bytes:
+def pack_arrays(arrays: Arrays) -> bytes:
     """Give the file that holds arrays of numbers, each as narrow as it can be."""
-    content, narrow = io.BytesIO(), {name: _narrow(one) for name, one in arrays.items()}
+    content, narrow = io.BytesIO(), {name: _narrow(array) for name, array in arrays.items()}
     np.savez(content, **cast(Any, narrow))
     return content.getvalue()
 
 
-def whole_path(location: str) -> str:
+def make_absolute(location: str) -> str:
     """Give a location that means the same from any folder; a URL without what may be secret."""
     if "://" in location:
-        return without_secrets(location)
+        return redact_secrets(location)
     return os.path.abspath(os.path.expanduser(location))
 
 
-def opened(
-    plain: Any, argument: str, folder: Path, objects: Objects, backend: str | None = None
+def open_data_ref(
+    plain: Any, argument: str, folder: Path, reader: PlainReader, backend: str | None = None
 ) -> Store:
     """Open a location that was written down.
 
     Args:
-        plain: What ``Locations`` made.
+        plain: What ``DataRefWriter`` made.
         argument: What it was passed as.
         folder: Where the run file lies, and what is beside it.
-        objects: Makes transforms that views carry.
+        reader: Makes transforms that views carry.
         backend: Name of the backend that opens it; None: by the location's form.
 
     Raises:
         ConfigError: If it could not be written down, or what lies beside the run file is gone.
         DataError: If what lies there is not whole.
     """
-    if not isinstance(plain, Mapping) or not {PATH, VIEW, CONCAT, NOTHING} & plain.keys():
+    if not isinstance(plain, Mapping) or not {PATH, VIEW, CONCAT, UNREPLAYABLE} & plain.keys():
         raise ConfigError(
-            f"{objects.file}: `{argument}` is {plain!r:.200}, must be a location; it was not part "
+            f"{reader.file}: `{argument}` is {plain!r:.200}, must be a location; it was not part "
             "of the run, or the file was changed"
         )
-    if NOTHING in plain:
-        objects.of(plain, argument)
+    if UNREPLAYABLE in plain:
+        reader.from_plain(plain, argument)
     if PATH in plain:
         return open_store(plain[PATH], backend=backend)
     if CONCAT in plain:
         return concat_stores(
-            [opened(one, argument, folder, objects, backend) for one in plain[CONCAT]]
+            [
+                open_data_ref(plain_store, argument, folder, reader, backend)
+                for plain_store in plain[CONCAT]
+            ]
         )
-    base = opened(plain[VIEW], argument, folder, objects, backend)
-    arrays = _arrays(folder / plain[NUMBERS], argument, objects) if NUMBERS in plain else {}
-    view: SequenceStore = whole(base)
+    base = open_data_ref(plain[VIEW], argument, folder, reader, backend)
+    arrays = _read_arrays(folder / plain[NUMBERS], argument, reader) if NUMBERS in plain else {}
+    view: SequenceStore = as_sequence_store(base)
     if RANGE in plain or "numbers" in arrays:
         view = take(base, np.arange(*plain[RANGE]) if RANGE in plain else arrays["numbers"])
     if NAMES in plain:
@@ -168,21 +177,21 @@ def opened(
         view = view.rename({old: new for new, old in plain[NAMES].items()})
     if TRANSFORM not in plain:
         return view
-    transform = objects.of(plain[TRANSFORM], argument)
-    return carrying(view, Carried(transform, plain[AXIS], arrays["lengths"]))
+    transform = reader.from_plain(plain[TRANSFORM], argument)
+    return with_transform(view, MeasuredTransform(transform, plain[AXIS], arrays["lengths"]))
 
 
-def _arrays(path: Path, argument: str, objects: Objects) -> dict[str, NDArray[Any]]:
+def _read_arrays(path: Path, argument: str, reader: PlainReader) -> dict[str, NDArray[Any]]:
     """Return the arrays in a file beside a run file; an archive without a seal has checksums."""
     try:
         raw = path.read_bytes()
-        if has_seal(raw) and unsealed(raw, path.name) is None:
+        if has_digest(raw) and strip_digest(raw, path.name) is None:
             raise ValueError("its seal is that of another content")
-        with np.load(io.BytesIO(raw), allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+        with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(
-            f"{objects.file}: `{argument}` is a view whose numbers must lie in {path.name!r} beside"
+            f"{reader.file}: `{argument}` is a view whose numbers must lie in {path.name!r} beside"
             f" the file, and cannot be read ({error}); copy it there, too"
         ) from error
 
@@ -191,7 +200,7 @@ def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
     return numbers.astype(np.uint32 if int(numbers.max(initial=0)) < 1 << 32 else np.int64)
 
 
-def _shown(data: Any) -> str:
+def _describe_data(data: Any) -> str:
     kind = type(data).__name__
     if is_map_style(data):
         return f"a Dataset ({kind})"

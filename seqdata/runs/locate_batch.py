@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, PlanError
-from seqdata.loading.engine import Player
-from seqdata.loading.options import Update
+from seqdata.loading.engine import EpochEngine
+from seqdata.loading.options import UpdateSchedule
 from seqdata.sharing import RankPlan, share
 from seqdata.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class FitGeometry:
     """How a run began, and counts: what translates its steps, and gives batches their scales.
 
     Attributes:
@@ -42,17 +42,17 @@ class Course:
     steps: int | None = None
 
     @property
-    def of_evaluation(self) -> Course:
+    def for_evaluation(self) -> FitGeometry:
         """The course of an evaluation beside it: always from the start, no updates."""
-        return Course(seed=self.seed, frozen=self.frozen, world_size=self.world_size)
+        return FitGeometry(seed=self.seed, frozen=self.frozen, world_size=self.world_size)
 
-    def first(self, epoch: int) -> int:
+    def get_first_position(self, epoch: int) -> int:
         """Give the batches of an epoch that were trained before the run came to it."""
         return self.position if epoch == self.epoch else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReplayRequest:
     """Which batch is to be made again.
 
     Args:
@@ -77,10 +77,11 @@ class Wanted:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            value, least = getattr(self, name), 1 if name == "world" else 0
-            if value is not None and (type(value) is not int or value < least):
+            value, minimum = getattr(self, name), 1 if name == "world" else 0
+            if value is not None and (type(value) is not int or value < minimum):
                 raise ConfigError(
-                    f"replay: `{name}` is {value!r}, must be a whole number from {least}; take it "
+                    f"replay: `{name}` is {value!r}, must be a whole number from {minimum}; take "
+                    "it "
                     "from the error's place"
                 )
         if (self.batch is None) == (self.step is None):
@@ -91,69 +92,78 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LocatedStep:
     """Where a batch is made: a step of a rank's share.
 
     Attributes:
         epoch: Of the plan.
         share: Of the rank.
         step: Number of the step.
-        update: How steps make optimizer updates.
+        update_schedule: How steps make optimizer updates.
     """
 
     epoch: int
     share: RankPlan
     step: int
-    update: Update
+    update_schedule: UpdateSchedule
 
 
-def locate(player: Player, wanted: Wanted, course: Course) -> Found:
+def locate_batch(engine: EpochEngine, request: ReplayRequest, geometry: FitGeometry) -> LocatedStep:
     """Find the step of the run that made a batch.
 
     Raises:
         PlanError: If the epoch, or the rank's share, has no such batch.
         ConfigError: If there is no such rank.
     """
-    plan, size = player.plan(wanted.epoch), wanted.world or course.world_size
-    first = course.first(wanted.epoch) if wanted.from_position is None else wanted.from_position
-    update = Update(accumulate=course.accumulate, steps=course.steps, divided=course.divided)
-    rank, number = wanted.rank or 0, wanted.batch
+    plan, size = engine.plan(request.epoch), request.world or geometry.world_size
+    first_position = (
+        geometry.get_first_position(request.epoch)
+        if request.from_position is None
+        else request.from_position
+    )
+    update_schedule = UpdateSchedule(
+        accumulate=geometry.accumulate, steps=geometry.steps, is_loss_divided=geometry.divided
+    )
+    rank, number = request.rank or 0, request.batch
     if number is None:
-        made = share(plan, World(rank, size), first=first, tail=player.options.tail)
-        if not made.first_step <= (wanted.step or 0) < len(made):
+        rank_plan = share(plan, World(rank, size), first=first_position, tail=engine.options.tail)
+        if not rank_plan.first_step <= (request.step or 0) < len(rank_plan):
             raise PlanError(
-                f"replay: `step` is {wanted.step} in epoch {wanted.epoch}, must be in "
-                f"[{made.first_step}, {len(made)}) of {size} ranks from position {first} on; pass "
+                f"replay: `step` is {request.step} in epoch {request.epoch}, must be in "
+                f"[{rank_plan.first_step}, {len(rank_plan)}) of {size} ranks from position "
+                f"{first_position} on; pass "
                 "the world and position of the run"
             )
-        return Found(wanted.epoch, made, wanted.step or 0, update)
+        return LocatedStep(request.epoch, rank_plan, request.step or 0, update_schedule)
     if number >= len(plan):
         raise PlanError(
-            f"replay: `batch` is {number} in epoch {wanted.epoch}, must be below {len(plan)}, the "
+            f"replay: `batch` is {number} in epoch {request.epoch}, must be below {len(plan)}, the "
             "batches of its plan; take it from the error's place"
         )
-    if number < first:  # trained by the run before this one
-        first = 0
+    if number < first_position:  # trained by the run before this one
+        first_position = 0
     if plan.lanes:
-        world = World() if wanted.rank is None else World(rank, size)
+        world = World() if request.rank is None else World(rank, size)
     else:
-        world = World((number - first) % size, size)
-    made = share(plan, world, first=first, tail=player.options.tail)
-    step = made.first_step + (number - first) // made.stride
-    if step >= len(made):  # left out by tail="drop"
-        made, step = share(plan, World()), number
-    return Found(wanted.epoch, made, step, update)
+        world = World((number - first_position) % size, size)
+    rank_plan = share(plan, world, first=first_position, tail=engine.options.tail)
+    step = rank_plan.first_step + (number - first_position) // rank_plan.stride
+    if step >= len(rank_plan):  # left out by tail="drop"
+        rank_plan, step = share(plan, World()), number
+    return LocatedStep(request.epoch, rank_plan, step, update_schedule)
 
 
-def made_again(player: Player, found: Found) -> SequenceBatch:
+def remake_batch(engine: EpochEngine, located: LocatedStep) -> SequenceBatch:
     """Make the batch as the run made it, here and now.
 
     Raises:
         DataError: If what is stored is damaged.
     """
-    return player.again(found.share, found.epoch, found.step, found.update)
+    return engine.remake_batch(located.share, located.epoch, located.step, located.update_schedule)
 
 
-def described(player: Player, found: Found) -> SequenceBatch:
+def remake_metadata(engine: EpochEngine, located: LocatedStep) -> SequenceBatch:
     """Give the same batch without data: what was planned; nothing is read."""
-    return player.again(found.share, found.epoch, found.step, found.update, data=False)
+    return engine.remake_batch(
+        located.share, located.epoch, located.step, located.update_schedule, fill=False
+    )

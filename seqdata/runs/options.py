@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
 from seqdata.errors import ConfigError
-from seqdata.loading.error_log import Tally
-from seqdata.loading.options import OnError, PlayOptions
-from seqdata.loading.value_options import DTypes, Values
+from seqdata.loading.error_log import ErrorLog
+from seqdata.loading.options import EngineOptions, OnError
+from seqdata.loading.value_options import DTypes, ValueOptions
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.resolve import CollatorLike
 from seqdata.resolve_store import is_map_style
@@ -31,7 +31,7 @@ Locations = Location | Mapping[str, Location]
 
 Shift = int | Mapping[str, int]
 OnChanged = Literal["error", "next_epoch"]
-Kind = Literal["train", "val", "test", "predict"]
+DataKind = Literal["train", "val", "test", "predict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,21 +71,21 @@ class DataOptions:
     pin_memory: bool | None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], **instead: Any) -> Self:
+    def of(cls, arguments: Mapping[str, Any], **overrides: Any) -> Self:
         """Return the options of a call's arguments.
 
         Args:
-            given: Name -> argument; names that are no option are left out.
-            instead: Arguments that take the place of those given.
+            arguments: Name -> argument; names that are no option are left out.
+            **overrides: Arguments that take the place of those given.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{**{name: given[name] for name in names & given.keys()}, **instead})
+        return cls(**{**{name: arguments[name] for name in names & arguments.keys()}, **overrides})
 
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_numbers()
         self._check_lengths()
-        self.playing(World(), self.seed or 0)
+        self.make_engine_options(World(), self.seed or 0)
         if isinstance(self.train, Mapping):
             raise ConfigError(
                 f"datamodule: `train` has {len(self.train)} named locations, must be one; several "
@@ -104,90 +104,99 @@ class DataOptions:
             )
 
     def _check_numbers(self) -> None:
-        wanted = self.batches_per_update
-        if wanted is not None and (not isinstance(wanted, int) or wanted < 1):
+        batches_per_update = self.batches_per_update
+        if batches_per_update is not None and (
+            not isinstance(batches_per_update, int) or batches_per_update < 1
+        ):
             raise ConfigError(
-                f"datamodule: `batches_per_update` is {wanted!r}, must be an integer of at least 1"
+                f"datamodule: `batches_per_update` is {batches_per_update!r}, must be an integer "
+                "of at least 1"
             )
 
     def _check_lengths(self) -> None:
-        if isinstance(self.lengths, Mapping) and not self.lengths.keys() <= set(get_args(Kind)):
+        if isinstance(self.lengths, Mapping) and not self.lengths.keys() <= set(get_args(DataKind)):
             raise ConfigError(
                 f"datamodule: `lengths` has {', '.join(map(str, self.lengths))}, must be by "
-                f"{', '.join(get_args(Kind))}; a Dataset's lengths go by what it is passed as"
+                f"{', '.join(get_args(DataKind))}; a Dataset's lengths go by what it is passed as"
             )
 
-    def playing(self, world: World, seed: int) -> PlayOptions:
+    def make_engine_options(self, world: World, seed: int) -> EngineOptions:
         """Give the options of a player, still without a collator.
 
         Raises:
             ConfigError: If a value cannot be meant.
         """
-        return PlayOptions(
+        return EngineOptions(
             world=world,
             seed=seed,
             fields=self.fields,
             as_tuple=self.as_tuple,
             as_dict=self.as_dict,
             transform=self.transform,
-            values=Values(self.dtype, self.check_values),
+            value_options=ValueOptions(self.dtype, self.check_values),
             shift=self.shift,
             tail=self.tail,
             on_error=self.on_error,
-            tally=Tally(self.max_errors),
+            error_log=ErrorLog(self.max_errors),
             prefetch=self.prefetch,
             num_workers=self.num_workers,
             start_method=self.start_method,
             stall_timeout=self.stall_timeout,
         )
 
-    def locations(self, kind: Kind) -> list[Location]:
+    def get_locations(self, kind: DataKind) -> list[Location]:
         """Give the locations of a kind, in the order of their loaders."""
-        given: Locations | None = getattr(self, kind)
-        if given is None:
+        kind_locations: Locations | None = getattr(self, kind)
+        if kind_locations is None:
             return []
-        return list(given.values()) if isinstance(given, Mapping) else [given]
+        return (
+            list(kind_locations.values())
+            if isinstance(kind_locations, Mapping)
+            else [kind_locations]
+        )
 
-    def names(self, kind: Kind) -> list[str | None]:
+    def get_names(self, kind: DataKind) -> list[str | None]:
         """Give the names of a kind's locations, in the same order; None where there are none."""
-        given: Locations | None = getattr(self, kind)
-        if isinstance(given, Mapping):
-            return list(given)
-        return [None] * len(self.locations(kind))
+        kind_locations: Locations | None = getattr(self, kind)
+        if isinstance(kind_locations, Mapping):
+            return list(kind_locations)
+        return [None] * len(self.get_locations(kind))
 
-    def lengths_of(self, kind: Kind) -> list[Any]:
+    def get_lengths(self, kind: DataKind) -> list[Any]:
         """Give the lengths that go with each location of a kind; None: it knows its own.
 
         Raises:
             ConfigError: If locations have names and their lengths have others.
         """
-        locations, given = self.locations(kind), self.lengths
-        if callable(given):
-            return [given if is_map_style(location) else None for location in locations]
-        if isinstance(given, Mapping):
-            given = given.get(kind)
+        locations, given_lengths = self.get_locations(kind), self.lengths
+        if callable(given_lengths):
+            return [given_lengths if is_map_style(location) else None for location in locations]
+        if isinstance(given_lengths, Mapping):
+            given_lengths = given_lengths.get(kind)
         elif kind != "train":
-            given = None
-        if given is None or not self.is_named(kind):
-            return [given] * len(locations)
+            given_lengths = None
+        if given_lengths is None or not self.is_named(kind):
+            return [given_lengths] * len(locations)
         names = getattr(self, kind)
-        if not isinstance(given, Mapping) or not given.keys() <= names.keys():
+        if not isinstance(given_lengths, Mapping) or not given_lengths.keys() <= names.keys():
             raise ConfigError(
                 f"datamodule: `lengths` of {kind!r} must be by name, as its locations are "
                 f"({', '.join(names)}); pass a mapping"
             )
-        return [given.get(name) for name in names]
+        return [given_lengths.get(name) for name in names]
 
-    def is_named(self, kind: Kind) -> bool:
+    def is_named(self, kind: DataKind) -> bool:
         """Tell whether locations of a kind were given by name, for a list of loaders."""
         return isinstance(getattr(self, kind), Mapping)
 
 
-def unshuffled(policy: Policy) -> Policy:
+def disable_shuffle(policy: Policy) -> Policy:
     """Give the policy in the order that evaluation wants, where it has a choice."""
-    given: Any = policy  # a Policy need not be a dataclass, as far as the type goes
-    if not dataclasses.is_dataclass(given):
+    dataclass_policy: Any = policy  # a Policy need not be a dataclass, as far as the type goes
+    if not dataclasses.is_dataclass(dataclass_policy):
         return policy
-    if "shuffle" not in {field.name for field in dataclasses.fields(given) if field.init}:
+    if "shuffle" not in {
+        field.name for field in dataclasses.fields(dataclass_policy) if field.init
+    }:
         return policy
-    return cast(Policy, dataclasses.replace(cast(Any, given), shuffle=False))
+    return cast(Policy, dataclasses.replace(cast(Any, dataclass_policy), shuffle=False))

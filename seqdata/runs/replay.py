@@ -10,35 +10,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seqdata.errors import FingerprintMismatch, PlanError
-from seqdata.loading.engine import Player
-from seqdata.runs.data_sources import Circumstances, Stock
-from seqdata.runs.locate_batch import Course, Found, Wanted, locate
-from seqdata.runs.options import Kind
+from seqdata.loading.engine import EpochEngine
+from seqdata.runs.data_sources import DataSources, RunContext
+from seqdata.runs.locate_batch import FitGeometry, LocatedStep, ReplayRequest, locate_batch
+from seqdata.runs.options import DataKind
 from seqdata.runs.run_file import RunFile
 from seqdata.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayableBatch:
     """A batch that is ready to be made again.
 
     Attributes:
-        player: Makes it.
-        found: The step that made it.
+        engine: Makes it.
+        located: The step that made it.
     """
 
-    player: Player
-    found: Found
+    engine: EpochEngine
+    located: LocatedStep
 
 
-def replay_from(
-    path: Path, wanted: Wanted, kind: Kind, name: str | None = None, *, backend: str | None = None
-) -> Replay:
+def open_replay(
+    path: Path,
+    request: ReplayRequest,
+    kind: DataKind,
+    name: str | None = None,
+    *,
+    backend: str | None = None,
+) -> ReplayableBatch:
     """Find a batch of the run that a file describes; its data is opened, not read.
 
     Args:
         path: Of the run file.
-        wanted: Which batch.
+        request: Which batch.
         kind: ``train``, ``val``, ``test`` or ``predict``.
         name: Of the data set, where there are several of that kind.
         backend: Name of the backend that opens its data; None: by the location's form.
@@ -49,14 +54,14 @@ def replay_from(
         FingerprintMismatch: If the data is not what it was.
         DataError: If it is not whole.
     """
-    file = RunFile.read(path)
-    player, course = player_of(file, path, kind, name, backend)
-    return Replay(player, locate(player, wanted, course))
+    run_file = RunFile.read(path)
+    engine, geometry = open_engine(run_file, path, kind, name, backend)
+    return ReplayableBatch(engine, locate_batch(engine, request, geometry))
 
 
-def player_of(
-    file: RunFile, path: Path, kind: Kind, name: str | None, backend: str | None = None
-) -> tuple[Player, Course]:
+def open_engine(
+    run_file: RunFile, path: Path, kind: DataKind, name: str | None, backend: str | None = None
+) -> tuple[EpochEngine, FitGeometry]:
     """Open a run's data of one kind again, and give how its batches count.
 
     Raises:
@@ -65,22 +70,23 @@ def player_of(
         FingerprintMismatch: If the data is not what it was.
         DataError: If it is not whole.
     """
-    options, course = file.options(path, kind, name, backend), file.course
-    alone = Circumstances(world=World(), seed=course.seed, frozen=course.frozen)
-    player = Stock(options).lone(kind, name, alone)
-    was, now = file.fingerprint_of(kind, name), player.index.fingerprint
-    if was is not None and was != now:
+    options, geometry = run_file.make_options(path, kind, name, backend), run_file.geometry
+    context = RunContext(world=World(), seed=geometry.seed, is_frozen=geometry.frozen)
+    engine = DataSources(options).make_replay_engine(kind, name, context)
+    saved_fingerprint, fingerprint = run_file.get_fingerprint(kind, name), engine.index.fingerprint
+    if saved_fingerprint is not None and saved_fingerprint != fingerprint:
         raise FingerprintMismatch(
-            f"{path}: the data of `{kind}` has fingerprint {now!r}, must have {was!r} as when the "
+            f"{path}: the data of `{kind}` has fingerprint {fingerprint!r}, must have "
+            f"{saved_fingerprint!r} as when the "
             "run began; restore the store, and what tells the lengths of a transform"
         )
     if kind != "train":
-        return player, course.of_evaluation
-    plan = player.fingerprint(course.epoch)
-    if plan != file.plan:
+        return engine, geometry.for_evaluation
+    plan = engine.fingerprint(geometry.epoch)
+    if plan != run_file.plan:
         raise PlanError(
-            f"{path}: the plan of epoch {course.epoch} has fingerprint {plan!r}, must have "
-            f"{file.plan!r}; the policy's code changed, or seqdata: the run had "
-            f"{file.versions.get('seqdata', 'an unknown release')}"
+            f"{path}: the plan of epoch {geometry.epoch} has fingerprint {plan!r}, must have "
+            f"{run_file.plan!r}; the policy's code changed, or seqdata: the run had "
+            f"{run_file.versions.get('seqdata', 'an unknown release')}"
         )
-    return player, course
+    return engine, geometry

@@ -21,28 +21,28 @@ from seqdata.builtin import POLICIES
 from seqdata.errors import ConfigError
 from seqdata.resolve import resolve_policy
 from seqdata.runs.bounded_yaml import load_plain
-from seqdata.runs.data_refs import PATH, VIEW, Arrays, Locations, content_of, opened
-from seqdata.runs.locate_batch import Course
-from seqdata.runs.options import DataOptions, Kind
-from seqdata.runs.to_plain import IMPORT, NOTHING, OBJECT, Names, Objects
-from seqdata.storage.digest_trailer import has_seal, sealed, unsealed
-from seqdata.storage.writing.staging_dir import write_whole
+from seqdata.runs.data_refs import PATH, VIEW, Arrays, DataRefWriter, open_data_ref, pack_arrays
+from seqdata.runs.locate_batch import FitGeometry
+from seqdata.runs.options import DataKind, DataOptions
+from seqdata.runs.to_plain import IMPORT, OBJECT, UNREPLAYABLE, PlainReader, PlainWriter
+from seqdata.storage.digest_trailer import add_digest, has_digest, strip_digest
+from seqdata.storage.writing.staging_dir import write_atomically
 
 _logger = logging.getLogger("seqdata.replay")
 NAME = "seqdata-run.yaml"
 VERSION = 1
-_MOST = 1 << 20  # bytes of a run file
+_MAX_BYTES = 1 << 20  # bytes of a run file
 _POLICY, _OPTIONS = "policy", "options"
-_KINDS: tuple[Kind, ...] = get_args(Kind)
-_HEAD = (
+_KINDS: tuple[DataKind, ...] = get_args(DataKind)
+_HEADER = (
     "# Written by seqdata when a fit began. Make one of its batches again with\n"
     "#   seqdata replay {name} --epoch EPOCH --batch BATCH\n"
     "# It names code that is then imported: trust it as you trust code.\n"
 )
-_ALONE = {"num_workers": 0, "prefetch": 0}
+_REPLAY_OVERRIDES = {"num_workers": 0, "prefetch": 0}
 """What replaying does otherwise: one batch needs no process and no thread."""
 
-_LATER = {"eval_transform": None, "dtype": None, "check_values": False}
+_LATER_DEFAULTS = {"eval_transform": None, "dtype": None, "check_values": False}
 """Arguments that came after run files had been written, with their defaults."""
 
 
@@ -51,7 +51,7 @@ class RunFile:
     """What a fit was started with, as plain data.
 
     Attributes:
-        course: How it began, and counts.
+        geometry: How it began, and counts.
         data: Arguments of the DataModule.
         fingerprints: Kind -> digest of the data of each loader.
         plan: Fingerprint of the plan of the epoch that it began with.
@@ -59,10 +59,10 @@ class RunFile:
         trainer: Settings of the Trainer that decide which batches are trained.
         missing: What cannot be replayed from the file: ``argument: why``.
         roots: Folders that modules were imported from.
-        beside: Name -> what the files hold that lie beside it.
+        side_files: Name -> what the files hold that lie beside it.
     """
 
-    course: Course
+    geometry: FitGeometry
     data: Mapping[str, Any]
     fingerprints: Mapping[str, list[str]]
     plan: str
@@ -70,34 +70,34 @@ class RunFile:
     trainer: Mapping[str, Any]
     missing: list[str] = field(default_factory=list)
     roots: list[str] = field(default_factory=list)
-    beside: Mapping[str, Arrays] = field(default_factory=dict)
+    side_files: Mapping[str, Arrays] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, options: DataOptions, course: Course, *, fingerprints: Mapping[str, list[str]],
+    def from_options(
+        cls, options: DataOptions, geometry: FitGeometry, *, fingerprints: Mapping[str, list[str]],
         plan: str, versions: Mapping[str, str], trainer: Mapping[str, Any],
     ) -> Self:  # fmt: skip
         """Describe the options of a DataModule."""
-        names = Names()
-        places = Locations(names, Path(NAME).stem)
+        writer = PlainWriter()
+        ref_writer = DataRefWriter(writer, Path(NAME).stem)
         data: dict[str, Any] = {}
-        for one in dataclasses.fields(options):
-            value = getattr(options, one.name)
-            if one.name in _KINDS:
-                data[one.name] = _locations(value, one.name, places)
-            elif one.name in ("batching", "eval_batching"):
-                data[one.name] = _policy(value, one.name, names)
-            elif one.name == "lengths":
-                data[one.name] = _lengths(value, names)
+        for option in dataclasses.fields(options):
+            value = getattr(options, option.name)
+            if option.name in _KINDS:
+                data[option.name] = _locations_to_plain(value, option.name, ref_writer)
+            elif option.name in ("batching", "eval_batching"):
+                data[option.name] = _policy_to_plain(value, option.name, writer)
+            elif option.name == "lengths":
+                data[option.name] = _lengths_to_plain(value, writer)
             elif isinstance(value, Path):
-                data[one.name] = str(value)
+                data[option.name] = str(value)
             else:
-                data[one.name] = names.plain(value, one.name)
-        data["seed"] = course.seed
+                data[option.name] = writer.to_plain(value, option.name)
+        data["seed"] = geometry.seed
         return cls(
-            course=course, data=data, fingerprints=fingerprints, plan=plan, versions=versions,
-            trainer={name: _simple(value) for name, value in trainer.items()},
-            missing=names.missing, roots=names.roots, beside=places.beside,
+            geometry=geometry, data=data, fingerprints=fingerprints, plan=plan, versions=versions,
+            trainer={name: _to_scalar(value) for name, value in trainer.items()},
+            missing=writer.missing, roots=writer.roots, side_files=ref_writer.side_files,
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
@@ -107,12 +107,12 @@ class RunFile:
             OSError: If that cannot be done.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        for name, arrays in self.beside.items():
-            write_whole(path.parent / name, sealed(content_of(arrays), name))
+        for name, arrays in self.side_files.items():
+            write_atomically(path.parent / name, add_digest(pack_arrays(arrays), name))
         plain = {
             "seqdata_run": VERSION,
             "versions": dict(self.versions),
-            "run": {**dataclasses.asdict(self.course), "plan": self.plan},
+            "run": {**dataclasses.asdict(self.geometry), "plan": self.plan},
             "trainer": dict(self.trainer),
             "data": dict(self.data),
             "fingerprints": dict(self.fingerprints),
@@ -120,7 +120,7 @@ class RunFile:
             "import_from": list(self.roots),
         }
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
-        write_whole(path, sealed((_HEAD.format(name=path.name) + text).encode(), NAME))
+        write_atomically(path, add_digest((_HEADER.format(name=path.name) + text).encode(), NAME))
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -130,7 +130,7 @@ class RunFile:
             ConfigError: If it is not there, or no run file of this version.
             LimitError: If it stands for more than a run file does.
         """
-        plain = _loaded(path)
+        plain = _load_mapping(path)
         if plain.get("seqdata_run") != VERSION:
             raise ConfigError(
                 f"{path}: is no run file of version {VERSION} (`seqdata_run` is "
@@ -138,14 +138,14 @@ class RunFile:
                 "the release that wrote it"
             )
         try:
-            run = dict(plain["run"])
-            plan = str(run.pop("plan"))
-            if not all(value is None or isinstance(value, int) for value in run.values()):
-                raise TypeError(f"`run` is {run!r:.200}, must hold whole numbers")
+            run_values = dict(plain["run"])
+            plan = str(run_values.pop("plan"))
+            if not all(value is None or isinstance(value, int) for value in run_values.values()):
+                raise TypeError(f"`run` is {run_values!r:.200}, must hold whole numbers")
             return cls(
-                course=Course(**run), data=_kept(plain["data"]), plan=plan,
-                fingerprints=_kept(plain["fingerprints"]), versions=_kept(plain["versions"]),
-                trainer=_kept(plain["trainer"]), missing=list(plain["not_replayable"]),
+                geometry=FitGeometry(**run_values), data=_to_dict(plain["data"]), plan=plan,
+                fingerprints=_to_dict(plain["fingerprints"]), versions=_to_dict(plain["versions"]),
+                trainer=_to_dict(plain["trainer"]), missing=list(plain["not_replayable"]),
                 roots=list(plain["import_from"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
@@ -154,33 +154,36 @@ class RunFile:
                 "restore it"
             ) from error
 
-    def missing_for(self, kind: Kind, name: str | None = None) -> list[str]:
+    def list_missing(self, kind: DataKind, name: str | None = None) -> list[str]:
         """Give what keeps the batches of a kind from being replayed from the file."""
-        others: set[str] = {"lengths", *(one for one in _KINDS if one != kind)}
+        unused_arguments: set[str] = {
+            "lengths",
+            *(other_kind for other_kind in _KINDS if other_kind != kind),
+        }
         if kind == "train":
-            others.add("eval_batching")
-        found = []
+            unused_arguments.add("eval_batching")
+        missing = []
         for line in self.missing:
-            argument, _, of = line.partition(":")[0].partition(".")
-            if argument not in others and (not of or of == name):
-                found.append(line)
-        return found
+            argument, _, location_name = line.partition(":")[0].partition(".")
+            if argument not in unused_arguments and (not location_name or location_name == name):
+                missing.append(line)
+        return missing
 
-    def fingerprint_of(self, kind: Kind, name: str | None) -> str | None:
+    def get_fingerprint(self, kind: DataKind, name: str | None) -> str | None:
         """Give the digest that the data of a kind had; None: the fit did not use it."""
-        known = list(self.fingerprints.get(kind, ()))
-        place = list(self.names_of(kind)).index(name)
-        return str(known[place]) if place < len(known) else None
+        kind_fingerprints = list(self.fingerprints.get(kind, ()))
+        position = list(self.get_names(kind)).index(name)
+        return str(kind_fingerprints[position]) if position < len(kind_fingerprints) else None
 
-    def names_of(self, kind: Kind) -> list[str | None]:
+    def get_names(self, kind: DataKind) -> list[str | None]:
         """Give the names of a kind's locations, in their order; None: there is one without."""
         plain = self.data.get(kind)
         if plain is None:
             return []
         return list(plain["named"]) if "named" in plain else [None]
 
-    def options(
-        self, path: Path, kind: Kind, name: str | None, backend: str | None = None
+    def make_options(
+        self, path: Path, kind: DataKind, name: str | None, backend: str | None = None
     ) -> DataOptions:
         """Make the options again, with one location: that of a kind, or of one of its names.
 
@@ -194,55 +197,61 @@ class RunFile:
             ConfigError: If something that is needed has no import path, or cannot be imported.
             DataError: If the data is not whole.
         """
-        objects = Objects(self.roots, path.name)
+        reader = PlainReader(self.roots, path.name)
         values: dict[str, Any] = dict.fromkeys(_KINDS)
         argument = kind if name is None else f"{kind}.{name}"
-        place = _chosen(self.data.get(kind), kind, name, path)
-        store = opened(place, argument, path.parent, objects, backend)
+        location = _choose_location(self.data.get(kind), kind, name, path)
+        store = open_data_ref(location, argument, path.parent, reader, backend)
         values[kind] = store if name is None else {name: store}
-        for one in dataclasses.fields(DataOptions):
-            if one.name in values:
+        for option in dataclasses.fields(DataOptions):
+            if option.name in values:
                 continue
-            if one.name in _ALONE:
-                values[one.name] = _ALONE[one.name]
-            elif one.name in _LATER and one.name not in self.data:
-                values[one.name] = _LATER[one.name]
-            elif one.name in self.data:
-                plain = self.data[one.name]
-                evaluates = one.name == "eval_batching"
-                policy = one.name == "batching" or evaluates
-                evaluates = evaluates or one.name == "eval_transform"
-                unused = (evaluates and kind == "train") or one.name == "lengths"
-                make = _policy_again if policy else Objects.of
-                values[one.name] = None if unused else make(objects, plain, one.name)
+            if option.name in _REPLAY_OVERRIDES:
+                values[option.name] = _REPLAY_OVERRIDES[option.name]
+            elif option.name in _LATER_DEFAULTS and option.name not in self.data:
+                values[option.name] = _LATER_DEFAULTS[option.name]
+            elif option.name in self.data:
+                plain = self.data[option.name]
+                is_evaluation = option.name == "eval_batching"
+                is_policy = option.name == "batching" or is_evaluation
+                is_evaluation = is_evaluation or option.name == "eval_transform"
+                is_unused = (is_evaluation and kind == "train") or option.name == "lengths"
+                make = _policy_from_plain if is_policy else PlainReader.from_plain
+                values[option.name] = None if is_unused else make(reader, plain, option.name)
             else:
                 raise ConfigError(
-                    f"{path}: has no `data.{one.name}`, must have all arguments; it is of seqdata "
+                    f"{path}: has no `data.{option.name}`, must have all arguments; it is of "
+                    "seqdata "
                     f"{self.versions.get('seqdata', 'unknown')}: replay it with that release"
                 )
         return DataOptions(**values)
 
 
-def _simple(value: Any) -> Any:
+def _to_scalar(value: Any) -> Any:
     return value if value is None or type(value) in (bool, int, float) else str(value)
 
 
-def _locations(value: Any, kind: str, places: Locations) -> Any:
+def _locations_to_plain(value: Any, kind: str, ref_writer: DataRefWriter) -> Any:
     if not isinstance(value, Mapping):
-        return places.plain(value, kind)
-    return {"named": {name: places.plain(one, f"{kind}.{name}") for name, one in value.items()}}
+        return ref_writer.to_plain(value, kind)
+    return {
+        "named": {
+            name: ref_writer.to_plain(location, f"{kind}.{name}")
+            for name, location in value.items()
+        }
+    }
 
 
-def _lengths(value: Any, names: Names) -> Any:
+def _lengths_to_plain(value: Any, writer: PlainWriter) -> Any:
     """Say how many lengths of a Dataset there are: they are never used again, and may be many."""
     if value is None or callable(value):
-        return names.plain(value, "lengths")
+        return writer.to_plain(value, "lengths")
     if isinstance(value, Mapping):
-        return {str(name): _lengths(one, names) for name, one in value.items()}
+        return {str(name): _lengths_to_plain(lengths, writer) for name, lengths in value.items()}
     return f"{len(value)} lengths"
 
 
-def _chosen(plain: Any, kind: str, name: str | None, path: Path) -> Any:
+def _choose_location(plain: Any, kind: str, name: str | None, path: Path) -> Any:
     """Give the location of a kind, by name where it has names."""
     named = plain.get("named") if isinstance(plain, Mapping) else None
     if plain is None:
@@ -259,39 +268,43 @@ def _chosen(plain: Any, kind: str, name: str | None, path: Path) -> Any:
     return named[name]
 
 
-def _policy(policy: Any, argument: str, names: Names) -> Any:
+def _policy_to_plain(policy: Any, argument: str, writer: PlainWriter) -> Any:
     """Give a policy of ours by its registered name, and any other as the dataclass that it is."""
-    plain = names.plain(policy, argument)
+    plain = writer.to_plain(policy, argument)
     if not isinstance(plain, dict) or OBJECT not in plain:
         return plain
     kind = type(policy)
     path = f"{kind.__module__}:{kind.__qualname__}"
-    registered = {place: name for name, place in POLICIES.items()}.get(path)
+    registered = {import_path: name for name, import_path in POLICIES.items()}.get(path)
     if registered is None:
         return plain
     return {_POLICY: registered, _OPTIONS: plain["fields"]}
 
 
-def _policy_again(objects: Objects, plain: Any, argument: str) -> Any:
+def _policy_from_plain(reader: PlainReader, plain: Any, argument: str) -> Any:
     if isinstance(plain, Mapping) and _POLICY in plain:
-        return resolve_policy(plain[_POLICY], objects.of(plain.get(_OPTIONS) or {}, argument))
-    return objects.of(plain, argument)
+        return resolve_policy(
+            plain[_POLICY], reader.from_plain(plain.get(_OPTIONS) or {}, argument)
+        )
+    return reader.from_plain(plain, argument)
 
 
-def _loaded(path: Path) -> Mapping[str, Any]:
+def _load_mapping(path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST + 1)
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}), must be the {NAME} of a fit; it lies in "
             "the Trainer's log folder"
         ) from error
-    if len(content) > _MOST:
-        raise ConfigError(f"{path}: has more than {_MOST} bytes, must be a run file; pass {NAME}")
-    if not has_seal(content):
+    if len(content) > _MAX_BYTES:
+        raise ConfigError(
+            f"{path}: has more than {_MAX_BYTES} bytes, must be a run file; pass {NAME}"
+        )
+    if not has_digest(content):
         _logger.warning("%s: has no seal: it is believed, as an older or edited file", path)
-    elif unsealed(content, NAME) is None:
+    elif strip_digest(content, NAME) is None:
         raise ConfigError(
             f"{path}: must be as a fit wrote it, but its seal (the last line) is that of another "
             "content: it was damaged or edited. Restore it; if you edited it, remove the last line"
@@ -307,25 +320,29 @@ def _loaded(path: Path) -> Mapping[str, Any]:
     return plain
 
 
-def _kept(value: Any) -> dict[str, Any]:
+def _to_dict(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{value!r:.60} is no mapping")
     return dict(value)
 
 
-def code_of(plain: Any) -> list[str]:
+def list_import_paths(plain: Any) -> list[str]:
     """Give the import paths that an argument of a run file names, in order."""
     if isinstance(plain, Mapping):
-        own = [str(plain[tag]) for tag in (IMPORT, OBJECT) if tag in plain]
-        return own + [path for value in plain.values() for path in code_of(value)]
-    return [path for item in plain for path in code_of(item)] if isinstance(plain, list) else []
+        own_paths = [str(plain[tag]) for tag in (IMPORT, OBJECT) if tag in plain]
+        return own_paths + [path for value in plain.values() for path in list_import_paths(value)]
+    return (
+        [path for item in plain for path in list_import_paths(item)]
+        if isinstance(plain, list)
+        else []
+    )
 
 
-def paths_of(plain: Any) -> list[str]:
+def list_store_paths(plain: Any) -> list[str]:
     """Give the paths of the stores that an argument of a run file names, in order."""
-    if not isinstance(plain, Mapping) or NOTHING in plain:
+    if not isinstance(plain, Mapping) or UNREPLAYABLE in plain:
         return []
     if PATH in plain:
         return [str(plain[PATH])]
-    inner = [plain[VIEW]] if VIEW in plain else plain.get("named", {}).values()
-    return [path for value in inner for path in paths_of(value)]
+    inner_values = [plain[VIEW]] if VIEW in plain else plain.get("named", {}).values()
+    return [path for value in inner_values for path in list_store_paths(value)]

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from seqdata.errors import SeqDataWarning
 from seqdata.host import core_version
-from seqdata.runs.locate_batch import Course
-from seqdata.runs.options import Kind
+from seqdata.runs.locate_batch import FitGeometry
+from seqdata.runs.options import DataKind
 from seqdata.runs.run_file import NAME, RunFile
 
 _PACKAGES = ("lightning", "torch", "numpy", "pyarrow")
@@ -28,27 +28,27 @@ class RunRecord:
     """What is known of a fit; before one has begun, the course of one process."""
 
     def __init__(self) -> None:
-        self.course: Course | None = None
+        self.geometry: FitGeometry | None = None
         self.folder: Path | None = None
-        self._file: RunFile | None = None
+        self._run_file: RunFile | None = None
         self._path: Path | None = None
 
-    def keep(self, file: RunFile, folder: Path | None, *, writes: bool) -> None:
+    def begin_fit(self, run_file: RunFile, folder: Path | None, *, is_writer: bool) -> None:
         """Take note of a fit that begins, and write its file; without a folder there is none.
 
         Args:
-            file: What it was started with.
+            run_file: What it was started with.
             folder: Where it logs.
-            writes: Whether this rank writes; the others only know where.
+            is_writer: Whether this rank writes; the others only know where.
         """
-        self.course, self.folder = file.course, folder
-        self._file, self._path = file, None
+        self.geometry, self.folder = run_file.geometry, folder
+        self._run_file, self._path = run_file, None
         if folder is None:
             return
         path = folder / NAME
         try:
-            if writes:
-                file.write(path)
+            if is_writer:
+                run_file.write(path)
         except OSError as error:
             warnings.warn(
                 f"datamodule: {path} cannot be written ({error.strerror or error}), must be "
@@ -59,7 +59,7 @@ class RunRecord:
             return
         self._path = path
 
-    def command(self, kind: Kind, name: str | None, epoch: int, batch: int) -> str:
+    def make_command(self, kind: DataKind, name: str | None, epoch: int, batch: int) -> str:
         """Give what shows one batch: a command, or a call where the command could not.
 
         Args:
@@ -68,22 +68,24 @@ class RunRecord:
             epoch: Of the plan.
             batch: Its number in the plan.
         """
-        of_kind = {} if kind == "train" else {"kind": kind}
-        of_name = {} if name is None else {"name": name}
-        which = {**of_kind, **of_name}
-        if self._path is None or self._file is None or self._file.missing_for(kind, name):
-            more = "".join(f", {key}={value!r}" for key, value in which.items())
-            return f"data.replay(epoch={epoch}, batch={batch}{more})"
-        options = [word for key, value in which.items() for word in (f"--{key}", value)]
-        asked = ["--epoch", str(epoch), "--batch", str(batch)]
-        return shlex.join(["seqdata", "replay", _near(self._path), *asked, *options])
+        kind_option = {} if kind == "train" else {"kind": kind}
+        name_option = {} if name is None else {"name": name}
+        data_options = {**kind_option, **name_option}
+        if self._path is None or self._run_file is None or self._run_file.list_missing(kind, name):
+            call_options = "".join(f", {key}={value!r}" for key, value in data_options.items())
+            return f"data.replay(epoch={epoch}, batch={batch}{call_options})"
+        options = [word for key, value in data_options.items() for word in (f"--{key}", value)]
+        batch_options = ["--epoch", str(epoch), "--batch", str(batch)]
+        return shlex.join(
+            ["seqdata", "replay", _shorten_path(self._path), *batch_options, *options]
+        )
 
 
 def installed_versions() -> Mapping[str, str]:
     """Give the versions of what decides how batches come out, as far as it is installed."""
-    found = {"seqdata": core_version(), "python": platform.python_version()}
-    found.update({name: version for name in _PACKAGES if (version := _version_of(name))})
-    return found
+    versions = {"seqdata": core_version(), "python": platform.python_version()}
+    versions.update({name: version for name in _PACKAGES if (version := _version_of(name))})
+    return versions
 
 
 @functools.cache
@@ -98,8 +100,8 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def _near(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """Give a path as one would type it here."""
-    whole = os.path.abspath(path)
-    inside = os.path.relpath(whole)
-    return whole if inside.startswith(os.pardir) else inside
+    absolute = os.path.abspath(path)
+    relative = os.path.relpath(absolute)
+    return absolute if relative.startswith(os.pardir) else relative

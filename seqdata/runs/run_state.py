@@ -16,22 +16,22 @@ from seqdata.errors import ResumeError
 
 VERSION = 1
 Value = str | int | None
-_MOST_TEXT = 300
-_MOST_NUMBER = 2**63
-_ORIGINS = ("data", "policy", "seed", "shift")
+_MAX_TEXT = 300
+_MAX_NUMBER = 2**63
+_PLAN_KEYS = ("data", "policy", "seed", "shift")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunPosition:
     """A point in a run: ``position`` batches of the plan of ``epoch`` are trained."""
 
     epoch: int = 0
     position: int = 0
 
     @property
-    def next_epoch(self) -> Place:
+    def next_epoch(self) -> RunPosition:
         """The start of the epoch after this one."""
-        return Place(self.epoch + 1, 0)
+        return RunPosition(self.epoch + 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +67,16 @@ class RunState:
     transform: str | None = None
 
     @property
-    def place(self) -> Place:
+    def run_position(self) -> RunPosition:
         """Epoch and position."""
-        return Place(self.epoch, self.position)
+        return RunPosition(self.epoch, self.position)
 
     def as_dict(self) -> dict[str, Value]:
         """Give the state as primitives: what ``torch.load(weights_only=True)`` reads."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
-    def of_dict(cls, state: Mapping[str, Any]) -> Self:
+    def from_dict(cls, state: Mapping[str, Any]) -> Self:
         """Read a state back.
 
         Raises:
@@ -94,42 +94,42 @@ class RunState:
                 continue
             kind = int if field.type == "int" else str
             value = values[field.name]
-            if type(value) is not kind or (
-                isinstance(value, int) and not 0 <= value < _MOST_NUMBER
-            ):
+            if type(value) is not kind or (isinstance(value, int) and not 0 <= value < _MAX_NUMBER):
                 raise ResumeError(
                     f"resume: `{field.name}` of the state is {value!r:.60}, must be "
                     f"{'an integer of at least 0' if kind is int else 'a text'}; it is damaged"
                 )
         return cls(**values)  # type: ignore[arg-type]
 
-    def changed(self, now: RunState) -> list[str]:
+    def find_changes(self, current: RunState) -> list[str]:
         """Give the names of what the plan is made from and differs now.
 
         The digest of the data is of its lengths as planned: another shift changes it, too.
         """
-        changed = [name for name in _ORIGINS if getattr(self, name) != getattr(now, name)]
+        changed = [name for name in _PLAN_KEYS if getattr(self, name) != getattr(current, name)]
         return [name for name in changed if name != "data"] if "shift" in changed else changed
 
-    def refusal(self, now: RunState, changed: list[str]) -> ResumeError:
+    def make_refusal(self, current: RunState, changed: list[str]) -> ResumeError:
         """Make the error that tells what changed."""
         if not changed:
             return ResumeError(
-                f"resume: the plan of epoch {self.epoch} has fingerprint {now.fingerprint!r}, must "
+                f"resume: the plan of epoch {self.epoch} has fingerprint {current.fingerprint!r}, "
+                "must "
                 f"be the saved {self.fingerprint!r}; go on with the seqdata release that saved it"
             )
-        what = "; ".join(
-            f"`{name}` was {getattr(self, name)!r}, is {getattr(now, name)!r}" for name in changed
+        differences = "; ".join(
+            f"`{name}` was {getattr(self, name)!r}, is {getattr(current, name)!r}"
+            for name in changed
         )
         hint = ", pass on_changed='next_epoch' to begin the next epoch over the changed data"
         return ResumeError(
-            f"resume: {what}; a state goes on only over the same plan: restore what changed"
+            f"resume: {differences}; a state goes on only over the same plan: restore what changed"
             f"{hint if changed == ['data'] else ''}, or fit without `ckpt_path`"
         )
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """Give a text that may be long as one that still tells itself from others."""
-    if len(text) <= _MOST_TEXT:
+    if len(text) <= _MAX_TEXT:
         return text
-    return f"{text[:_MOST_TEXT]}... {hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return f"{text[:_MAX_TEXT]}... {hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.storage.columns import Layout
+from seqdata.storage.columns import ShardLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PieceColumn:
+class ArrayColumn:
     """One field of the spans that were read: a ``Column``.
 
     Attributes:
@@ -53,21 +53,25 @@ class PieceColumn:
         Raises:
             ValueError: If ``bounds`` do not fit ``out``, or its dtype is another.
         """
-        edges = bounds.tolist()
-        rising = len(edges) == len(self.pieces) + 1 and edges == sorted(edges)
-        if out.dtype != self.dtype or not rising or not 0 <= edges[0] <= edges[-1] <= len(out):
+        offsets = bounds.tolist()
+        is_rising = len(offsets) == len(self.pieces) + 1 and offsets == sorted(offsets)
+        if (
+            out.dtype != self.dtype
+            or not is_rising
+            or not 0 <= offsets[0] <= offsets[-1] <= len(out)
+        ):
             raise ValueError(
-                f"fill: `out` is {out.dtype} of {len(out)} timesteps with bounds {edges[:3]}…, "
+                f"fill: `out` is {out.dtype} of {len(out)} timesteps with bounds {offsets[:3]}…, "
                 f"must be {self.dtype} with bounds that rise inside of it; make it so"
             )
         value = 0 if padding is None else np.frombuffer(padding, self.dtype)[0]
-        for piece, begin, end in zip(self.pieces, edges[:-1], edges[1:], strict=True):
+        for piece, begin, end in zip(self.pieces, offsets[:-1], offsets[1:], strict=True):
             out[begin : begin + len(piece)] = piece
             out[begin + len(piece) : end] = value
 
 
 def check_spans(
-    layout: Layout, name: str, axis: str | None, spans: NDArray[np.int64]
+    layout: ShardLayout, name: str, axis: str | None, spans: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Give the length of each span's sequence, int64 (n,), where all spans lie inside.
 
@@ -77,7 +81,7 @@ def check_spans(
     numbers = spans[:, 0]
     outside = (numbers < 0) | (numbers >= len(layout))
     if outside.any():
-        layout.shard_of(int(numbers[outside][0]))
+        layout.find_shard(int(numbers[outside][0]))
     lengths = np.ones(len(spans), dtype=np.int64)
     if axis is not None:
         lengths = layout.lengths_of[axis][numbers].astype(np.int64)

@@ -1,7 +1,7 @@
 """Columns of spans over mapped or owned buffers: what a read gives, not copied yet.
 
-A ``Source`` is one field of numbers over all shards; ``Columns`` of a store are made from them per
-batch. Place in the flow: stores make sources, collators fill from columns.
+A ``NumberSource`` is one field of numbers over all shards; ``Columns`` of a store are made from
+them per batch. Place in the flow: stores make sources, collators fill from columns.
 Reads: buffers. Makes: views and filled output.
 """
 
@@ -18,46 +18,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, DataError
-from seqdata.kernel.dispatch import Kernel, kernel
-from seqdata.kernel.dispatch import Source as KernelSource
+from seqdata.kernel.dispatch import Kernel, get_kernel
+from seqdata.kernel.dispatch import KernelSource as KernelSource
 from seqdata.protocols import Field
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.extents import ShardExtents, extents_of
 from seqdata.storage.fields import field_width
-from seqdata.storage.integrity.verify import Checks, Suspect, mismatch
+from seqdata.storage.integrity.verify import ChecksumMismatch, FieldChecksums, make_mismatch_error
 
-Given = TypeVar("Given")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class ShardLayout:
     """Where the sequences of a data set lie.
 
     Attributes:
         location: The data set, for messages.
         shards: Names of the storage files.
-        starts: Shard -> its first sequence; one more than shards.
+        shard_offsets: Shard -> its first sequence; one more than shards.
         lengths_of: Axis -> timesteps of each sequence.
-        file_of: Shard -> its place; None: they are no files.
-        key_of: Sequence -> its id, None where it cannot be read; None: it has none.
-        first: Number of its first sequence in the data set, where it is a part of one.
-        mend: Compares a copy that an error is about with its source, and mends it; returns whether
-            it is worth another try. None: the files are no copies.
+        locate_shard: Shard -> its place; None: they are no files.
+        find_id: Sequence -> its id, None where it cannot be read; None: it has none.
+        first_sequence: Number of its first sequence in the data set, where it is a part of one.
+        repair: Compares a copy that an error is about with its source, and mends it; returns
+            whether it is worth another try. None: the files are no copies.
     """
 
     location: str
     shards: Sequence[str]
-    starts: list[int]
+    shard_offsets: list[int]
     lengths_of: Mapping[str, NDArray[Any]]
-    file_of: Callable[[int], Place] | None = None
-    key_of: Callable[[int], str | None] | None = None
-    first: int = 0
-    mend: Callable[[DataError], bool] | None = None
+    locate_shard: Callable[[int], DataLocation] | None = None
+    find_id: Callable[[int], str | None] | None = None
+    first_sequence: int = 0
+    repair: Callable[[DataError], bool] | None = None
 
     def __len__(self) -> int:
-        return self.starts[-1]
+        return self.shard_offsets[-1]
 
-    def mended(self, call: Callable[[], Given]) -> Given:
+    def retry_after_repair(self, call: Callable[[], T]) -> T:
         """Return what a function gives, called again where it found a copy damaged that is mended.
 
         Raises:
@@ -67,44 +67,54 @@ class Layout:
             try:
                 return call()
             except DataError as error:
-                if self.mend is None or not self.mend(error):
+                if self.repair is None or not self.repair(error):
                     raise
 
-    def shard_of(self, number: int) -> int:
+    def find_shard(self, number: int) -> int:
         """Give the shard that holds a sequence.
 
         Raises:
             ConfigError: If there is no such sequence.
         """
-        if not 0 <= number < self.starts[-1]:
+        if not 0 <= number < self.shard_offsets[-1]:
             raise ConfigError(
-                f"{self.location}: no sequence {number}, must be in [0, {self.starts[-1]}); was "
+                f"{self.location}: no sequence {number}, must be in [0, "
+                f"{self.shard_offsets[-1]}); was "
                 "the plan made for other data?"
             )
-        return bisect_right(self.starts, number) - 1
+        return bisect_right(self.shard_offsets, number) - 1
 
-    def place(
+    def locate(
         self,
         number: int,
         field: str | None = None,
         offset: int | None = None,
         length: int | None = None,
-    ) -> Place:
+    ) -> DataLocation:
         """Return the place of a sequence, or of some bytes of a field of it, for an error.
 
         Raises:
             ConfigError: If there is no such sequence.
         """
-        shard = self.shard_of(number)
-        file = Place(dataset=self.location) if self.file_of is None else self.file_of(shard)
-        key = None if self.key_of is None else self.key_of(number)
+        shard = self.find_shard(number)
+        shard_location = (
+            DataLocation(dataset=self.location)
+            if self.locate_shard is None
+            else self.locate_shard(shard)
+        )
+        key = None if self.find_id is None else self.find_id(number)
         return replace(
-            file, sequence=self.first + number, key=key, field=field, offset=offset, length=length
+            shard_location,
+            sequence=self.first_sequence + number,
+            key=key,
+            field=field,
+            offset=offset,
+            length=length,
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class NumberSource:
     """One field of numbers over all shards.
 
     Attributes:
@@ -114,36 +124,36 @@ class Source:
         values: Per shard, (timesteps, *shape); or its bytes, uint8, where extents count bytes.
         extents: Per shard, where each sequence's values begin and end; None: one timestep each.
         unit: Bytes that extents count by: those of a timestep, or 1.
-        places: Per shard, where the values begin in the file, in bytes; None: in no file.
+        file_offsets: Per shard, where the values begin in the file, in bytes; None: in no file.
         engine: The kernel that copies.
         handle: The kernel's own hold on the buffers.
         dtype: Of one element.
-        checks: What its sequences are verified by; None: nothing.
+        checksums: What its sequences are verified by; None: nothing.
     """
 
     name: str
     field: Field
-    layout: Layout
+    layout: ShardLayout
     values: tuple[NDArray[Any], ...]
     extents: tuple[ShardExtents, ...] | None
     unit: int
-    places: tuple[int, ...] | None
+    file_offsets: tuple[int, ...] | None
     engine: Kernel
     handle: KernelSource
     dtype: np.dtype[Any]
-    checks: Checks | None
+    checksums: FieldChecksums | None
 
     @classmethod
     def of(
         cls,
         name: str,
         field: Field,
-        layout: Layout,
+        layout: ShardLayout,
         values: Sequence[NDArray[Any]],
         offsets: Sequence[NDArray[np.int64]] | None = None,
-        places: Sequence[int] | None = None,
-        checks: Checks | None = None,
-    ) -> Source:
+        file_offsets: Sequence[int] | None = None,
+        checksums: FieldChecksums | None = None,
+    ) -> NumberSource:
         """Return the source of values that lie one behind another.
 
         Args:
@@ -152,23 +162,23 @@ class Source:
             layout: Where its sequences lie.
             values: Per shard, (timesteps, *shape).
             offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one value each.
-            places: Per shard, where the values begin in the file, in bytes; None: in no file.
-            checks: What they are verified by; None: nothing.
+            file_offsets: Per shard, where the values begin in the file, in bytes; None: in no file.
+            checksums: What they are verified by; None: nothing.
         """
         extents = None if offsets is None else extents_of(offsets)
         width = field_width(field)
-        return cls._made(name, field, layout, values, extents, width, places, checks)
+        return cls._made(name, field, layout, values, extents, width, file_offsets, checksums)
 
     @classmethod
     def over(
         cls,
         name: str,
         field: Field,
-        layout: Layout,
+        layout: ShardLayout,
         files: Sequence[NDArray[np.uint8]],
         extents: Sequence[ShardExtents],
-        checks: Checks | None = None,
-    ) -> Source:
+        checks: FieldChecksums | None = None,
+    ) -> NumberSource:
         """Return the source of values in files, wherever extents say that their bytes lie."""
         places = [0] * len(files)
         return cls._made(name, field, layout, files, tuple(extents), 1, places, checks)
@@ -178,16 +188,16 @@ class Source:
         cls,
         name: str,
         field: Field,
-        layout: Layout,
+        layout: ShardLayout,
         values: Sequence[NDArray[Any]],
         extents: tuple[ShardExtents, ...] | None,
         unit: int,
         places: Sequence[int] | None,
-        checks: Checks | None,
-    ) -> Source:
+        checks: FieldChecksums | None,
+    ) -> NumberSource:
         """Return a source whose buffers the kernel of this process holds."""
-        engine, starts = kernel(), np.array(layout.starts, dtype=np.int64)
-        given = None if checks is None else checks.arguments
+        engine, starts = get_kernel(), np.array(layout.shard_offsets, dtype=np.int64)
+        given = None if checks is None else checks.kernel_arguments
         handle = engine.source(tuple(values), extents, starts, field_width(field), given, unit)
         return cls(
             name, field, layout, tuple(values), extents, unit,
@@ -201,14 +211,14 @@ class Source:
         Raises:
             ConfigError: If there is no such sequence.
         """
-        shard = self.layout.shard_of(number)
-        at = number - self.layout.starts[shard]
+        shard = self.layout.find_shard(number)
+        at = number - self.layout.shard_offsets[shard]
         if self.extents is None:
             return shard, at, at + 1
         begins, ends = self.extents[shard]
         return shard, int(begins[at]), int(ends[at])
 
-    def piece(self, number: int, start: int, stop: int) -> NDArray[Any]:
+    def slice_sequence(self, number: int, start: int, stop: int) -> NDArray[Any]:
         """Give timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
 
         What it holds is not verified: see ``verify``.
@@ -223,13 +233,13 @@ class Source:
         values = self.values[shard]
         if 0 <= first <= last <= len(values) and 0 <= start <= stop <= last - first:
             return values[first + start : first + stop]
-        self.refuse(number, start, stop)
+        self.raise_for_span(number, start, stop)
 
     def _piece_of_bytes(self, number: int, start: int, stop: int) -> NDArray[Any]:
         (shard, begin, end), width = self.find(number), field_width(self.field)
         low, high = begin + start * width, begin + stop * width
         if not 0 <= begin <= low <= high <= end <= len(self.values[shard]):
-            self.refuse(number, start, stop)
+            self.raise_for_span(number, start, stop)
         raw = self.values[shard][low:high]
         if low % self.dtype.itemsize:  # not where numbers of this size may lie
             raw = raw.copy()
@@ -242,34 +252,36 @@ class Source:
             ConfigError: If there is no such sequence or span.
             CorruptSampleError: If a recorded place or a checksum is wrong.
         """
-        if self.checks is not None:
-            self.layout.mended(lambda: self.settle(self.engine.verify(self.handle, spans), spans))
+        if self.checksums is not None:
+            self.layout.retry_after_repair(
+                lambda: self.raise_for_result(self.engine.verify(self.handle, spans), spans)
+            )
 
-    def settle(self, result: int, spans: NDArray[np.int64]) -> None:
+    def raise_for_result(self, result: int, spans: NDArray[np.int64]) -> None:
         """Raise what a result of the kernel means, if it means an error."""
         if result >= 0:
-            self.refuse(*spans[result].tolist())
+            self.raise_for_span(*spans[result].tolist())
         if result < -1:
-            raise self.mismatch(*spans[-2 - result].tolist())
+            raise self.make_mismatch_error(*spans[-2 - result].tolist())
 
-    def mismatch(self, number: int, start: int, stop: int) -> CorruptSampleError:
+    def make_mismatch_error(self, number: int, start: int, stop: int) -> CorruptSampleError:
         """Make the error about a span whose checksum is another."""
         shard, first, last = self.find(number)
-        at = number - self.layout.starts[shard]
+        index_in_shard = number - self.layout.shard_offsets[shard]
         width = field_width(self.field)
         content = self.values[shard][first:last].reshape(-1).view(np.uint8)
 
-        def place(begin: int, end: int) -> Place:
-            if self.places is None:
-                return self.layout.place(number, self.name)
-            offset = self.places[shard] + first * self.unit + begin
-            return self.layout.place(number, self.name, offset, end - begin)
+        def locate(start: int, stop: int) -> DataLocation:
+            if self.file_offsets is None:
+                return self.layout.locate(number, self.name)
+            offset = self.file_offsets[shard] + first * self.unit + start
+            return self.layout.locate(number, self.name, offset, stop - start)
 
         span = (start * width, stop * width)
-        suspect = Suspect(shard, at, number, content, width, *span, place)
-        return mismatch(self.checks, self.engine, suspect)
+        mismatched = ChecksumMismatch(shard, index_in_shard, number, content, width, *span, locate)
+        return make_mismatch_error(self.checksums, self.engine, mismatched)
 
-    def refuse(self, number: int, start: int, stop: int) -> NoReturn:
+    def raise_for_span(self, number: int, start: int, stop: int) -> NoReturn:
         """Say why a span cannot be read.
 
         Raises:
@@ -285,16 +297,17 @@ class Source:
                 f"{layout.location}: sequence {number}, field {self.name!r}: no timesteps "
                 f"{start}..{stop}, must lie in 0..{length}; was the plan made for other data?"
             )
-        most, width = len(self.values[shard]), field_width(self.field)
+        timesteps, width = len(self.values[shard]), field_width(self.field)
         what = "timesteps" if self.unit == width else "bytes"
-        raise self.place(number, first, last).error(
+        raise self.locate(number, first, last).make_error(
             CorruptSampleError,
-            f"lies at {what} {first}..{last} of {most}, must have {length * width // self.unit}; "
+            f"lies at {what} {first}..{last} of {timesteps}, must have "
+            f"{length * width // self.unit}; "
             "the shard is damaged, restore it or write the store again",
             expected=length, found=(last - first) * self.unit // width,
         )  # fmt: skip
 
-    def place(self, number: int, first: int, last: int) -> Place:
+    def locate(self, number: int, first: int, last: int) -> DataLocation:
         """Return the place of some of a sequence's values, for an error.
 
         Args:
@@ -302,13 +315,13 @@ class Source:
             first: The first, counted in the shard as extents count.
             last: One past the last.
         """
-        if self.places is None:
-            return self.layout.place(number, self.name)
-        shard = self.layout.shard_of(number)
-        most = len(self.values[shard])
-        first = min(max(first, 0), most)  # what is wrong with a place may be these
-        last, begin = min(max(last, first), most), self.places[shard] + first * self.unit
-        return self.layout.place(number, self.name, begin, (last - first) * self.unit)
+        if self.file_offsets is None:
+            return self.layout.locate(number, self.name)
+        shard = self.layout.find_shard(number)
+        timesteps = len(self.values[shard])
+        first = min(max(first, 0), timesteps)  # what is wrong with a place may be these
+        last, begin = min(max(last, first), timesteps), self.file_offsets[shard] + first * self.unit
+        return self.layout.locate(number, self.name, begin, (last - first) * self.unit)
 
 
 class SpanColumn:
@@ -319,12 +332,12 @@ class SpanColumn:
         spans: int64 (n, 3), C-contiguous.
     """
 
-    __slots__ = ("_source", "_spans", "_verified")
+    __slots__ = ("_is_verified", "_source", "_spans")
 
-    def __init__(self, source: Source, spans: NDArray[np.int64]) -> None:
+    def __init__(self, source: NumberSource, spans: NDArray[np.int64]) -> None:
         self._source = source
         self._spans = spans
-        self._verified = source.checks is None  # the pieces; `fill` verifies what it copies
+        self._is_verified = source.checksums is None  # the pieces; `fill` verifies what it copies
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -345,7 +358,7 @@ class SpanColumn:
     def __len__(self) -> int:
         return len(self._spans)
 
-    def part(self, first: int, stop: int) -> SpanColumn:
+    def slice(self, first: int, stop: int) -> SpanColumn:
         """Give the column of pieces ``first:stop``."""
         return SpanColumn(self._source, self._spans[first:stop])
 
@@ -356,10 +369,10 @@ class SpanColumn:
             ConfigError: If a span asks for what is not there.
             CorruptSampleError: If a recorded place or a checksum of any piece is wrong.
         """
-        if not self._verified:
+        if not self._is_verified:
             self._source.verify(self._spans)
-            self._verified = True
-        return self._source.piece(*self._spans[number].tolist())
+            self._is_verified = True
+        return self._source.slice_sequence(*self._spans[number].tolist())
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
         """Copy all pieces into place and pad.
@@ -382,13 +395,15 @@ class SpanColumn:
             )
         result = source.engine.fill(source.handle, self._spans, bounds, out, padding)
         if result != -1:
-            self._settle(result, out, bounds, padding)
+            self._raise_or_refill(result, out, bounds, padding)
 
-    def _settle(
+    def _raise_or_refill(
         self, result: int, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None
     ) -> None:
         """Raise what a result of the kernel means; or copy again, once a copy is mended."""
         source = self._source
         fill = partial(source.engine.fill, source.handle, self._spans, bounds, out, padding)
         results = chain((result,), iter(fill, None))
-        source.layout.mended(lambda: source.settle(next(results), self._spans))
+        source.layout.retry_after_repair(
+            lambda: source.raise_for_result(next(results), self._spans)
+        )

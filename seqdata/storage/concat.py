@@ -15,58 +15,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.protocols import Expecting, Field, Store, Watched
-from seqdata.storage.data_location import Place
-from seqdata.storage.fields import default_axis, no_such
+from seqdata.protocols import Field, Store, SupportsObserver, SupportsPrefetch
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import default_axis, make_unknown_name_error
 from seqdata.storage.hashing import hash_texts
-from seqdata.storage.multi_shard_column import join_columns, owners_of
-from seqdata.storage.selection import Carried
-from seqdata.storage.store_repr import shape_of
-from seqdata.storage.store_rows import is_named
-from seqdata.storage.text_bytes import Raw, RawTexts, in_order, join_texts
-from seqdata.storage.views import SequenceStore, View, place_of, title_of, whole
+from seqdata.storage.multi_shard_column import assign_owners, join_columns
+from seqdata.storage.selection import MeasuredTransform
+from seqdata.storage.store_repr import format_shape
+from seqdata.storage.store_rows import has_ids
+from seqdata.storage.text_bytes import SupportsRawTexts, TextBytes, concat_texts, reorder_texts
+from seqdata.storage.views import (
+    SequenceStore,
+    View,
+    as_sequence_store,
+    format_title,
+    locate_sequence,
+)
 
-_RUN = 1 << 16  # sequences whose ids are looked at together
+_IDS_PER_PASS = 1 << 16  # sequences whose ids are looked at together
 
 
-class JoinedStore(SequenceStore):
+class ConcatStore(SequenceStore):
     """The sequences of several stores, one store after the other. Made by ``concat_stores``.
 
     A sequence keeps its id, where its store has ids; else it is named by its number in this store.
 
     Args:
-        parts: Stores with the same fields, each with all its sequences.
+        stores: Stores with the same fields, each with all its sequences.
     """
 
-    def __init__(self, parts: Sequence[Store]) -> None:
-        self._parts = tuple(parts)
-        self._starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-        self._lengths_of = _Behind(self._parts)
+    def __init__(self, stores: Sequence[Store]) -> None:
+        self._stores = tuple(stores)
+        self._store_offsets = np.cumsum([0, *map(len, stores)], dtype=np.int64)
+        self._lengths_of = _ConcatLengths(self._stores)
         self._fingerprint: str | None = None
-        self._named: list[bool] | None = None
+        self._ids_present: list[bool] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JoinedStore, (self._parts,)
+        return ConcatStore, (self._stores,)
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return int(self._store_offsets[-1])
 
     @property
     def title(self) -> str:
         """One line that names the stores."""
-        names = ", ".join(map(title_of, self._parts[:3]))
-        more = f" and {len(self._parts) - 3} more" if len(self._parts) > 3 else ""
+        names = ", ".join(map(format_title, self._stores[:3]))
+        more = f" and {len(self._stores) - 3} more" if len(self._stores) > 3 else ""
         return f"concat({len(self)} sequences of {names}{more})"
 
     @property
-    def parts(self) -> tuple[Store, ...]:
+    def stores(self) -> tuple[Store, ...]:
         """The stores, in their order."""
-        return self._parts
+        return self._stores
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """Name -> field."""
-        return self._parts[0].fields
+        return self._stores[0].fields
 
     @property
     def lengths(self) -> NDArray[Any]:
@@ -81,72 +87,76 @@ class JoinedStore(SequenceStore):
     @property
     def shards(self) -> Sequence[str]:
         """Names of the storage files of all stores."""
-        return list(itertools.chain.from_iterable(part.shards for part in self._parts))
+        return list(itertools.chain.from_iterable(part.shards for part in self._stores))
 
     @property
     def fingerprint(self) -> str:
         """Digest of the stores in their order (32 hex digits)."""
         if self._fingerprint is None:
-            made = hashlib.sha256(b"concat\n")
-            for part in self._parts:
-                made.update(f"{part.fingerprint}\n".encode())
-            self._fingerprint = made.hexdigest()[:32]
+            digest = hashlib.sha256(b"concat\n")
+            for part in self._stores:
+                digest.update(f"{part.fingerprint}\n".encode())
+            self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Return the ids of sequences."""
-        asked = np.asarray(numbers, dtype=np.int64)
-        found: list[str] = [""] * len(asked)
-        for number, mine, local in self._dealt(asked):
-            part = self._parts[number]
-            named = self._has_ids()[number]
-            keys = part.keys(part.base_numbers(local)) if named else map(str, asked[mine].tolist())
-            for at, key in zip(mine.tolist(), keys, strict=True):
+        wanted = np.asarray(numbers, dtype=np.int64)
+        found: list[str] = [""] * len(wanted)
+        for number, rows, local in self._split_by_store(wanted):
+            store = self._stores[number]
+            has_ids = self._find_stores_with_ids()[number]
+            keys = (
+                store.keys(store.base_numbers(local))
+                if has_ids
+                else map(str, wanted[rows].tolist())
+            )
+            for at, key in zip(rows.tolist(), keys, strict=True):
                 found[at] = key
         return found
 
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
-        """Return the bytes of ids or of a field of texts; see ``raw.RawTexts``."""
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
+        """Return the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
         raws, order = [], []
-        for number, mine, local in self._dealt(numbers):
-            order.append(mine)
-            part = self._parts[number]
-            base = part.base if isinstance(part, View) else part
-            there = part.base_numbers(local)
-            if name is None and not self._has_ids()[number]:
-                raws.append(join_texts(map(str, numbers[mine].tolist())))
-            elif isinstance(base, RawTexts):
-                stored = part.base_name(name) if name and isinstance(part, View) else name
-                raws.append(base.raw_texts(stored, there))
+        for number, rows, local in self._split_by_store(numbers):
+            order.append(rows)
+            store = self._stores[number]
+            base = store.base if isinstance(store, View) else store
+            base_numbers = store.base_numbers(local)
+            if name is None and not self._find_stores_with_ids()[number]:
+                raws.append(concat_texts(map(str, numbers[rows].tolist())))
+            elif isinstance(base, SupportsRawTexts):
+                base_name = store.base_name(name) if name and isinstance(store, View) else name
+                raws.append(base.raw_texts(base_name, base_numbers))
             elif name is None:
-                raws.append(join_texts(part.keys(there)))
+                raws.append(concat_texts(store.keys(base_numbers)))
             else:
                 spans = np.stack([local, 0 * local, 0 * local], axis=1)
-                axis = default_axis(part.lengths_of)
-                raws.append(join_texts(part.read(spans, [name], axis=axis)[name]))
-        return in_order(raws, np.concatenate(order)) if raws else join_texts(())
+                axis = default_axis(store.lengths_of)
+                raws.append(concat_texts(store.read(spans, [name], axis=axis)[name]))
+        return reorder_texts(raws, np.concatenate(order)) if raws else concat_texts(())
 
-    def has_one_id_each(self, numbers: NDArray[np.int64]) -> bool:
+    def has_unique_ids(self, numbers: NDArray[np.int64]) -> bool:
         """Return whether sequences have different ids: stores may share some."""
-        found = np.empty(len(numbers), dtype=np.uint64)
-        for first in range(0, len(numbers), _RUN):
-            run = slice(first, first + _RUN)
+        hashes = np.empty(len(numbers), dtype=np.uint64)
+        for first in range(0, len(numbers), _IDS_PER_PASS):
+            run = slice(first, first + _IDS_PER_PASS)
             values, offsets = self.raw_texts(None, numbers[run])
-            found[run] = hash_texts(values, offsets, 0)
-        return len(np.unique(found)) == len(found)
+            hashes[run] = hash_texts(values, offsets, 0)
+        return len(np.unique(hashes)) == len(hashes)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> DataLocation:
         """Return the place of a sequence in its own store, for an error."""
         if not 0 <= number < len(self):
-            return Place(dataset=self.title)
-        at = int(self._owner(np.array([number]))[0])
-        local = np.array([number - self._starts[at]], dtype=np.int64)
-        part = self._parts[at]
-        return place_of(part, int(part.base_numbers(local)[0]))
+            return DataLocation(dataset=self.title)
+        at = int(self._find_owners(np.array([number]))[0])
+        local = np.array([number - self._store_offsets[at]], dtype=np.int64)
+        store = self._stores[at]
+        return locate_sequence(store, int(store.base_numbers(local)[0]))
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
@@ -155,82 +165,82 @@ class JoinedStore(SequenceStore):
         spans = np.array(spans, dtype=np.int64)
         names = list(fields)
         if axis not in self._lengths_of:
-            raise no_such(self.title, "axis", axis, self._lengths_of)
-        parts = self._owner(spans[:, 0])
-        spans[:, 0] -= self._starts[parts]
-        touched = np.unique(parts).tolist() or [0]
-        if len(touched) == 1:
-            columns: dict[str, Any] = self._parts[touched[0]].read(spans, names, axis=axis)
+            raise make_unknown_name_error(self.title, "axis", axis, self._lengths_of)
+        store_numbers = self._find_owners(spans[:, 0])
+        spans[:, 0] -= self._store_offsets[store_numbers]
+        touched_stores = np.unique(store_numbers).tolist() or [0]
+        if len(touched_stores) == 1:
+            columns: dict[str, Any] = self._stores[touched_stores[0]].read(spans, names, axis=axis)
             return columns
-        owner, index, rows = owners_of(parts)
+        owner, index, rows = assign_owners(store_numbers)
         found = [
-            self._parts[number].read(spans[mine], names, axis=axis)
-            for number, mine in zip(touched, rows, strict=True)
+            self._stores[number].read(spans[owned], names, axis=axis)
+            for number, owned in zip(touched_stores, rows, strict=True)
         ]
         return join_columns(found, names, owner, index)
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
         """Tell the stores what will be read, where they can use it."""
         more = True
-        for number, _, local in self._dealt(numbers):
-            part = self._parts[number]
-            base = part.base if isinstance(part, View) else part
-            if isinstance(base, Expecting):
-                more &= base.expect(part.base_numbers(local))
+        for number, _, local in self._split_by_store(numbers):
+            store = self._stores[number]
+            base = store.base if isinstance(store, View) else store
+            if isinstance(base, SupportsPrefetch):
+                more &= base.expect(store.base_numbers(local))
         return more
 
     def watched(self, tell: Callable[[int], None]) -> Store:
         """Return the same store, which tells of what it reads, where its parts can."""
 
-        def told(part: Store, start: int) -> Store:
+        def watch(store: Store, start: int) -> Store:
             return (
-                part.watched(lambda number: tell(start + number))
-                if isinstance(part, Watched)
-                else part
+                store.watched(lambda number: tell(start + number))
+                if isinstance(store, SupportsObserver)
+                else store
             )
 
-        return JoinedStore(list(map(told, self._parts, self._starts[:-1].tolist())))
+        return ConcatStore(list(map(watch, self._stores, self._store_offsets[:-1].tolist())))
 
-    def _has_ids(self) -> list[bool]:
-        if self._named is None:
-            self._named = [is_named(part) for part in self._parts]
-        return self._named
+    def _find_stores_with_ids(self) -> list[bool]:
+        if self._ids_present is None:
+            self._ids_present = [has_ids(part) for part in self._stores]
+        return self._ids_present
 
-    def _owner(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _find_owners(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         wrong = (numbers < 0) | (numbers >= len(self))
         if wrong.any():
             raise ConfigError(
                 f"{self.title}: no sequence {int(numbers[wrong][0])}, must be in [0, {len(self)}); "
                 "was the plan made for other data?"
             )
-        return np.searchsorted(self._starts, numbers, side="right") - 1
+        return np.searchsorted(self._store_offsets, numbers, side="right") - 1
 
-    def _dealt(
+    def _split_by_store(
         self, numbers: NDArray[np.int64]
     ) -> Iterable[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Give, per store: its number, the places in what was asked for, and its own numbers."""
-        owner = self._owner(np.asarray(numbers, dtype=np.int64))
+        owner = self._find_owners(np.asarray(numbers, dtype=np.int64))
         for number in np.unique(owner).tolist():
-            mine = np.flatnonzero(owner == number)
-            yield number, mine, numbers[mine] - self._starts[number]
+            rows = np.flatnonzero(owner == number)
+            yield number, rows, numbers[rows] - self._store_offsets[number]
 
 
-class _Behind(Mapping[str, NDArray[Any]]):
+class _ConcatLengths(Mapping[str, NDArray[Any]]):
     """Axis -> lengths of several stores, put together at first use."""
 
-    __slots__ = ("_made", "_parts")
+    __slots__ = ("_lengths", "_stores")
 
-    def __init__(self, parts: tuple[Store, ...]) -> None:
-        self._parts = parts
-        self._made: dict[str, NDArray[Any]] = {}
+    def __init__(self, stores: tuple[Store, ...]) -> None:
+        self._stores = stores
+        self._lengths: dict[str, NDArray[Any]] = {}
 
     def __getitem__(self, axis: str) -> NDArray[Any]:
-        if axis not in self._made:
-            self._made[axis] = np.concatenate([part.lengths_of[axis] for part in self._parts])
-        return self._made[axis]
+        if axis not in self._lengths:
+            self._lengths[axis] = np.concatenate([part.lengths_of[axis] for part in self._stores])
+        return self._lengths[axis]
 
     def __iter__(self) -> Iterator[str]:
-        first, *others = (part.lengths_of for part in self._parts)
+        first, *others = (part.lengths_of for part in self._stores)
         return (axis for axis in first if all(axis in one for one in others))
 
     def __len__(self) -> int:
@@ -246,27 +256,29 @@ def concat_stores(stores: Sequence[Store]) -> SequenceStore:
     if not stores:
         raise ConfigError("concat: at least one store must be given, but the list is empty")
     if len(stores) == 1:
-        return whole(stores[0])
+        return as_sequence_store(stores[0])
     _check_fields(stores)
-    carried = _common_transform(stores)
-    parts: list[Store] = []
-    places: dict[Any, int] = {}
+    transform = _common_transform(stores)
+    bases: list[Store] = []
+    index_of: dict[Any, int] = {}
     for store in stores:
-        part, key = _part_of(store)
-        if key not in places:
-            places[key] = len(parts)
-            parts.append(part)
-    starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    numbers = [_numbers(store) + starts[places[_part_of(store)[1]]] for store in stores]
-    base: Store = parts[0] if len(parts) == 1 else JoinedStore(parts)
-    if carried is None and len(parts) == len(stores) and all(map(_is_whole, stores)):
-        return whole(base)
+        base_store, key = _base_and_key(store)
+        if key not in index_of:
+            index_of[key] = len(bases)
+            bases.append(base_store)
+    base_offsets = np.cumsum([0, *map(len, bases)], dtype=np.int64)
+    numbers = [
+        _base_numbers(store) + base_offsets[index_of[_base_and_key(store)[1]]] for store in stores
+    ]
+    base: Store = bases[0] if len(bases) == 1 else ConcatStore(bases)
+    if transform is None and len(bases) == len(stores) and all(map(_has_all_sequences, stores)):
+        return as_sequence_store(base)
     found = np.concatenate(numbers)
     names = base.names if isinstance(base, View) else None
-    return View(base.base if isinstance(base, View) else base, found, carried, names)
+    return View(base.base if isinstance(base, View) else base, found, transform, names)
 
 
-def _part_of(store: Store) -> tuple[Store, Any]:
+def _base_and_key(store: Store) -> tuple[Store, Any]:
     """Return what a store selects from, with its names, and what tells it from others."""
     if not isinstance(store, View):
         return store, (id(store), None)
@@ -276,30 +288,32 @@ def _part_of(store: Store) -> tuple[Store, Any]:
     return View(store.base, names=names), (id(store.base), tuple(names.items()))
 
 
-def _is_whole(store: Store) -> bool:
-    return not isinstance(store, View) or store.is_all
+def _has_all_sequences(store: Store) -> bool:
+    return not isinstance(store, View) or store.has_all_sequences
 
 
-def _numbers(store: Store) -> NDArray[np.int64]:
+def _base_numbers(store: Store) -> NDArray[np.int64]:
     return store.numbers if isinstance(store, View) else np.arange(len(store), dtype=np.int64)
 
 
-def _common_transform(stores: Sequence[Store]) -> Carried | None:
+def _common_transform(stores: Sequence[Store]) -> MeasuredTransform | None:
     """Return the transform that all stores carry, with the lengths of all of them."""
-    carried = [store.carried if isinstance(store, View) else None for store in stores]
-    first = carried[0]
-    same = [one for one in carried if one is not None and first is not None]
-    if not same and all(one is None for one in carried):
+    transforms = [store.measured_transform if isinstance(store, View) else None for store in stores]
+    first = transforms[0]
+    present = [transform for transform in transforms if transform is not None and first is not None]
+    if not present and all(transform is None for transform in transforms):
         return None
     if first is None or any(
-        one is None or one.transform is not first.transform or one.axis != first.axis
-        for one in carried
+        transform is None
+        or transform.transform is not first.transform
+        or transform.axis != first.axis
+        for transform in transforms
     ):
         raise ConfigError(
             "concat: all stores must carry the same transform, or none, but they differ. Call "
             "`concat` first and `measure_lengths` on what it returns"
         )
-    return replace(first, lengths=np.concatenate([one.lengths for one in same]))
+    return replace(first, lengths=np.concatenate([transform.lengths for transform in present]))
 
 
 def _check_fields(stores: Sequence[Store]) -> None:
@@ -309,13 +323,13 @@ def _check_fields(stores: Sequence[Store]) -> None:
             continue
         raise ConfigError(
             f"concat: stores must have the same fields, but store {number} differs from store 0:\n"
-            f"  0: {title_of(stores[0])}: {_schema(stores[0])}\n"
-            f"  {number}: {title_of(store)}: {_schema(store)}\n"
+            f"  0: {format_title(stores[0])}: {_format_schema(stores[0])}\n"
+            f"  {number}: {format_title(store)}: {_format_schema(store)}\n"
             "Use `select` and `rename` to make them equal, or write one of them again"
         )
 
 
-def _schema(store: Store) -> str:
+def _format_schema(store: Store) -> str:
     return ", ".join(
-        f"{name} {field.dtype} {shape_of(field)}" for name, field in store.fields.items()
+        f"{name} {field.dtype} {format_shape(field)}" for name, field in store.fields.items()
     )

@@ -1,6 +1,7 @@
 """Where in stored data something is: in words for a message, and as its facts.
 
-Every error about data is made from a ``Place``, so that all of them read alike: data set, shard
+Every error about data is made from a ``DataLocation``, so that all of them read alike: data set,
+shard
 and file, sequence and id, field, bytes; and, where there is such a command, the line that says how
 to look at the rest of the shard. Place in the flow: below every store. Reads: nothing. Makes:
 errors.
@@ -15,19 +16,19 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from seqdata.errors import REMEDY, Fact, SeqDataError
 
-_MOST_OF_AN_ID = 80  # characters in a message; the fact has all
-Made = TypeVar("Made", bound=SeqDataError)
+_MAX_ID_CHARS = 80  # characters in a message; the fact has all
+ErrorT = TypeVar("ErrorT", bound=SeqDataError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DataLocation:
     """A place in a data set; what is None is not known, or there is none.
 
     Attributes:
         dataset: Where the data set lies.
         shard: Number of the file among those of the data set.
         file: Its name.
-        part: What the file is, where it is no shard: ``manifest``.
+        file_kind: What the file is, where it is no shard: ``manifest``.
         unit: Number of a record batch or row group, where the file has several.
         sequence: Number of the sequence in the base store.
         key: Its id.
@@ -40,7 +41,7 @@ class Place:
     dataset: str
     shard: int | None = None
     file: str | None = None
-    part: str | None = None
+    file_kind: str | None = None
     unit: int | None = None
     sequence: int | None = None
     key: str | None = None
@@ -50,26 +51,26 @@ class Place:
     verify: bool = False
 
     def __str__(self) -> str:
-        words = [self.dataset + self._file()]
+        words = [self.dataset + self._format_file()]
         if self.sequence is not None:
-            key = "" if self.key is None else f" ({quoted(self.key)})"
+            key = "" if self.key is None else f" ({quote(self.key)})"
             words.append(f"sequence {self.sequence}{key}")
         if self.field is not None:
-            words.append(f"field {quoted(self.field)}")
+            words.append(f"field {quote(self.field)}")
         if self.offset is not None:
             end = "" if self.length is None else f"..{self.offset + self.length}"
             words.append(f"{'bytes' if end else 'byte'} {self.offset}{end}")
         return ", ".join(words)
 
-    def _file(self) -> str:
-        what = self.part
-        if what is None and self.shard is not None:
-            what = f"shard {self.shard}"
-        file = [] if self.file is None else [quoted(self.file)]
+    def _format_file(self) -> str:
+        kind = self.file_kind
+        if kind is None and self.shard is not None:
+            kind = f"shard {self.shard}"
+        file = [] if self.file is None else [quote(self.file)]
         if self.unit is not None:
             file.append(f"unit {self.unit}")
         shown = f" ({', '.join(file)})" if file else ""
-        return (f" {what}" if what else "") + shown
+        return (f" {kind}" if kind else "") + shown
 
     @property
     def facts(self) -> dict[str, Fact]:
@@ -91,7 +92,7 @@ class Place:
         shard = "" if self.shard is None else f" --shard {self.shard}"
         return f"seqdata verify {shlex.quote(self.dataset)}{shard}"
 
-    def error(self, kind: type[Made], text: str, **facts: Fact) -> Made:
+    def make_error(self, kind: type[ErrorT], text: str, **facts: Fact) -> ErrorT:
         """Make the error about this place.
 
         Args:
@@ -104,15 +105,15 @@ class Place:
 
 
 @runtime_checkable
-class Placing(Protocol):
+class SupportsLocation(Protocol):
     """A store that knows where its sequences lie."""
 
-    def place(self, number: int, /) -> Place:
+    def place(self, number: int, /) -> DataLocation:
         """Give the place of a sequence; of one that is not there, the data set's."""
         ...
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Give a name as it stands in messages: on one line, in double quotes, cut if long."""
-    cut = text if len(text) <= _MOST_OF_AN_ID else f"{text[:_MOST_OF_AN_ID]}…"
-    return json.dumps(cut, ensure_ascii=False)
+    shortened = text if len(text) <= _MAX_ID_CHARS else f"{text[:_MAX_ID_CHARS]}…"
+    return json.dumps(shortened, ensure_ascii=False)

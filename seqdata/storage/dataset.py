@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.array_column import PieceColumn, check_spans
-from seqdata.storage.columns import Layout
-from seqdata.storage.data_location import Place
-from seqdata.storage.dataset_items import ItemForm, as_mapping, infer_item_fields, value_of
-from seqdata.storage.fields import TEXTS, default_axis, no_such
-from seqdata.storage.lengths import narrow
+from seqdata.storage.array_column import ArrayColumn, check_spans
+from seqdata.storage.columns import ShardLayout
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.dataset_items import ItemForm, as_mapping, check_value, infer_item_fields
+from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
+from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.views import SequenceStore
 
-_NAME = "dataset"
+_DATASET_NAME = "dataset"
 
 
 @runtime_checkable
@@ -36,7 +36,7 @@ class MapStyle(Protocol):
     def __getitem__(self, number: int, /) -> Any: ...
 
 
-LengthOf = Callable[[Any], int]
+LengthFn = Callable[[Any], int]
 """Item -> its timesteps."""
 
 
@@ -65,9 +65,11 @@ class DatasetStore(SequenceStore):
         self._dataset = dataset
         self._lengths_of = {DEFAULT_AXIS: lengths}
         self._fields = dict(fields)
-        self._names = names
+        self._part_names = names
         self._key = key
-        self._layout = Layout(_NAME, (_NAME,), [0, len(lengths)], self._lengths_of)
+        self._layout = ShardLayout(
+            _DATASET_NAME, (_DATASET_NAME,), [0, len(lengths)], self._lengths_of
+        )
         self._fingerprint: str | None = None
 
     @classmethod
@@ -110,17 +112,24 @@ class DatasetStore(SequenceStore):
             raise ConfigError(
                 "dataset: has no items, must have at least one; check where it comes from"
             )
-        made = _lengths(dataset, lengths, progress)
-        item = _item_of(dataset, 0)
-        fields = infer_item_fields(as_mapping(item, names), int(made[0]), axes)
+        item_lengths = _resolve_lengths(dataset, lengths, progress)
+        item = _get_item(dataset, 0)
+        fields = infer_item_fields(as_mapping(item, names), int(item_lengths[0]), axes)
         has_key = key in fields and fields[key].dtype == "str"
         form = ItemForm.of(item, names)
-        return cls(dataset, made, fields, names, key if has_key else None, form)
+        return cls(dataset, item_lengths, fields, names, key if has_key else None, form)
 
     def __reduce__(self) -> tuple[Any, ...]:
         lengths = self._lengths_of[DEFAULT_AXIS]
-        told = (self._dataset, lengths, self._fields, self._names, self._key, self.item_form)
-        return DatasetStore, told
+        arguments = (
+            self._dataset,
+            lengths,
+            self._fields,
+            self._part_names,
+            self._key,
+            self.item_form,
+        )
+        return DatasetStore, arguments
 
     def __len__(self) -> int:
         return len(self._layout)
@@ -148,33 +157,36 @@ class DatasetStore(SequenceStore):
     @property
     def shards(self) -> Sequence[str]:
         """One name: nobody knows where the Dataset reads."""
-        return (_NAME,)
+        return (_DATASET_NAME,)
 
     @property
     def fingerprint(self) -> str:
         """Digest of lengths and schema (32 hex digits); of the content nothing is known."""
         if self._fingerprint is None:
-            made = hashlib.sha256(repr((self._fields, self._key)).encode())
-            made.update(self.lengths.data)
-            self._fingerprint = made.hexdigest()[:32]
+            digest = hashlib.sha256(repr((self._fields, self._key)).encode())
+            digest.update(self.lengths.data)
+            self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of items; where they have some, the items are read for them."""
-        wanted = np.asarray(numbers, dtype=np.int64).tolist()
-        for number in wanted:
-            self._layout.shard_of(number)
+        item_numbers = np.asarray(numbers, dtype=np.int64).tolist()
+        for number in item_numbers:
+            self._layout.find_shard(number)
         if self._key is None:
-            return [str(number) for number in wanted]
-        return [cast(str, self._value(number, self._item(number), self._key)) for number in wanted]
+            return [str(number) for number in item_numbers]
+        return [
+            cast(str, self._check_value(number, self._read_item(number), self._key))
+            for number in item_numbers
+        ]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
         return numbers
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> DataLocation:
         """Give the place of an item, for an error."""
-        return Place(dataset=_NAME, sequence=number)
+        return DataLocation(dataset=_DATASET_NAME, sequence=number)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
@@ -183,70 +195,72 @@ class DatasetStore(SequenceStore):
         spans = np.ascontiguousarray(spans, dtype=np.int64)
         names = list(fields)
         if axis not in self._lengths_of:
-            raise no_such(_NAME, "axis", axis, self._lengths_of)
+            raise make_unknown_name_error(_DATASET_NAME, "axis", axis, self._lengths_of)
         for name in names:
             if name not in self._fields:
-                raise no_such(_NAME, "field", name, self._fields)
+                raise make_unknown_name_error(_DATASET_NAME, "field", name, self._fields)
         check_spans(self._layout, ", ".join(names), axis, spans)
         items: dict[int, Mapping[str, Any]] = {}
         values: dict[str, list[Any]] = {name: [] for name in names}
         for number, start, stop in spans.tolist():
             if number not in items:
-                items[number] = self._item(number)
+                items[number] = self._read_item(number)
             for name in names:
-                value = self._value(number, items[number], name)
+                value = self._check_value(number, items[number], name)
                 if self._fields[name].axis is not None:
                     value = np.array(value[start:stop])  # the Dataset may reuse its memory
                 values[name].append(value)
-        return {name: self._column(name, found) for name, found in values.items()}
+        return {name: self._make_column(name, found) for name, found in values.items()}
 
     def watched(self, tell: Callable[[int], None]) -> DatasetStore:
         """Give the same store, which tells the number of each item before it is read."""
         lengths = self._lengths_of[DEFAULT_AXIS]
-        told = _Told(self._dataset, tell)
-        return DatasetStore(told, lengths, self._fields, self._names, self._key, self.item_form)
+        observed = _ObservedDataset(self._dataset, tell)
+        return DatasetStore(
+            observed, lengths, self._fields, self._part_names, self._key, self.item_form
+        )
 
-    def _item(self, number: int) -> Mapping[str, Any]:
-        item = _item_of(self._dataset, number)
-        given = as_mapping(item, self._names)
-        if given.keys() != self._fields.keys():
+    def _read_item(self, number: int) -> Mapping[str, Any]:
+        item = _get_item(self._dataset, number)
+        fields = as_mapping(item, self._part_names)
+        if fields.keys() != self._fields.keys():
             raise DecodeError.at(
-                f"dataset: item {number} has {', '.join(map(str, given)) or 'no fields'}, must "
+                f"dataset: item {number} has {', '.join(map(str, fields)) or 'no fields'}, must "
                 f"have {', '.join(self._fields)} as item 0; make items alike",
                 sequence=number,
             )
-        return given
+        return fields
 
-    def _value(self, number: int, item: Mapping[str, Any], name: str) -> Any:
+    def _check_value(self, number: int, item: Mapping[str, Any], name: str) -> Any:
         length = int(self.lengths[number])
-        return value_of(number, name, item[name], self._fields[name], length)
+        return check_value(number, name, item[name], self._fields[name], length)
 
-    def _column(self, name: str, values: list[Any]) -> PieceColumn | list[Any]:
+    def _make_column(self, name: str, values: list[Any]) -> ArrayColumn | list[Any]:
         field = self._fields[name]
-        if field.dtype in TEXTS:
+        if field.dtype in TEXT_DTYPES:
             return values
         pieces = values if field.axis is not None else [value[None] for value in values]
-        return PieceColumn(np.dtype(field.dtype), field.shape, pieces)
+        return ArrayColumn(np.dtype(field.dtype), field.shape, pieces)
 
 
-class _Told:
+class _ObservedDataset:
     """A Dataset that tells the number of each item before it is read."""
 
-    __slots__ = ("_dataset", "_tell")
+    __slots__ = ("_dataset", "_on_item")
 
-    def __init__(self, dataset: MapStyle, tell: Callable[[int], None]) -> None:
+    def __init__(self, dataset: MapStyle, on_item: Callable[[int], None]) -> None:
         self._dataset = dataset
-        self._tell = tell
+        self._on_item = on_item
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, number: int) -> Any:
-        self._tell(number)
+        self._on_item(number)
         return self._dataset[number]
 
 
-def _item_of(dataset: MapStyle, number: int) -> Any:
+def _get_item(dataset: MapStyle, number: int) -> Any:
     try:
         return dataset[number]
     except Exception as error:
@@ -254,36 +268,38 @@ def _item_of(dataset: MapStyle, number: int) -> Any:
         raise
 
 
-def _lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> NDArray[Any]:
+def _resolve_lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> NDArray[Any]:
     count = len(dataset)
-    found = np.asarray(_counted(dataset, lengths, progress) if callable(lengths) else lengths)
-    if found.dtype.kind not in "iu" or found.shape != (count,):
+    counted = np.asarray(
+        _count_lengths(dataset, lengths, progress) if callable(lengths) else lengths
+    )
+    if counted.dtype.kind not in "iu" or counted.shape != (count,):
         raise ConfigError(
-            f"dataset: `lengths` are {found.dtype} of shape {found.shape}, must be integers of "
+            f"dataset: `lengths` are {counted.dtype} of shape {counted.shape}, must be integers of "
             f"({count},), one per item; give those of this dataset"
         )
-    if (found < 0).any():
-        at = int(np.flatnonzero(found < 0)[0])
+    if (counted < 0).any():
+        at = int(np.flatnonzero(counted < 0)[0])
         raise ConfigError(
-            f"dataset: `lengths` has {found[at]} for item {at}, must not be negative; count again"
+            f"dataset: `lengths` has {counted[at]} for item {at}, must not be negative; count again"
         )
-    return narrow(found.astype(np.int64))
+    return narrow_lengths(counted.astype(np.int64))
 
 
-def _counted(dataset: MapStyle, length_of: LengthOf, progress: bool | None) -> list[int]:
+def _count_lengths(dataset: MapStyle, measure: LengthFn, progress: bool | None) -> list[int]:
     numbers = range(len(dataset))
     if not (sys.stderr.isatty() if progress is None else progress):
-        return [_length(dataset, length_of, number) for number in numbers]
+        return [_measure_length(dataset, measure, number) for number in numbers]
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True)) as bar:
-        each = bar.track(numbers, description="Counting lengths")
-        return [_length(dataset, length_of, number) for number in each]
+        tracked = bar.track(numbers, description="Counting lengths")
+        return [_measure_length(dataset, measure, number) for number in tracked]
 
 
-def _length(dataset: MapStyle, length_of: LengthOf, number: int) -> int:
-    length = length_of(_item_of(dataset, number))
+def _measure_length(dataset: MapStyle, measure: LengthFn, number: int) -> int:
+    length = measure(_get_item(dataset, number))
     if isinstance(length, bool) or not isinstance(length, int | np.integer):
         raise ConfigError(
             f"dataset: `lengths` gave {length!r} for item {number}, must give an integer; "

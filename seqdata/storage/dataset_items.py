@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.fields import Deviation, as_array, field_width, no_such
+from seqdata.storage.fields import FieldMismatch, as_array, field_width, make_unknown_name_error
 
-_PARTS = ("x", "y", "z")  # of a tuple, and field3, field4, … after them
+_PART_NAMES = ("x", "y", "z")  # of a tuple, and field3, field4, … after them
 
 
 def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
@@ -29,15 +29,17 @@ def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
     """
     if isinstance(item, Mapping):
         return item
-    parts = item if isinstance(item, tuple) else (item,)
+    values = item if isinstance(item, tuple) else (item,)
     if names is None:
-        names = [_PARTS[i] if i < len(_PARTS) else f"field{i}" for i in range(len(parts))]
-    if len(names) != len(parts):
+        names = [
+            _PART_NAMES[i] if i < len(_PART_NAMES) else f"field{i}" for i in range(len(values))
+        ]
+    if len(names) != len(values):
         raise ConfigError(
-            f"dataset: an item has {len(parts)} parts, must have one for each of "
+            f"dataset: an item has {len(values)} parts, must have one for each of "
             f"{', '.join(names)}; name them all"
         )
-    return dict(zip(names, parts, strict=True))
+    return dict(zip(names, values, strict=True))
 
 
 ValueForm = Literal["tensor", "array", "list", "number", "scalar", "text"]
@@ -50,36 +52,36 @@ class ItemForm:
     Attributes:
         kind: ``dict``, ``tuple``, or ``value`` for an item that is one array.
         values: Field -> the type of its values, in the item's order.
-        made_by: The class of a named tuple; None: a plain tuple.
+        namedtuple_class: The class of a named tuple; None: a plain tuple.
     """
 
     kind: Literal["dict", "tuple", "value"]
     values: Mapping[str, ValueForm]
-    made_by: type | None = None
+    namedtuple_class: type | None = None
 
     @classmethod
     def of(cls, item: Any, names: Sequence[str] | None) -> ItemForm:
         """Return the form of an item."""
-        values = {name: _form_of(value) for name, value in as_mapping(item, names).items()}
+        values = {name: _detect_form(value) for name, value in as_mapping(item, names).items()}
         if isinstance(item, Mapping):
             return cls("dict", values)
         if not isinstance(item, tuple):
             return cls("value", values)
         return cls("tuple", values, type(item) if hasattr(item, "_fields") else None)
 
-    def item(self, fields: Mapping[str, Any]) -> Any:
+    def make_item(self, fields: Mapping[str, Any]) -> Any:
         """Return an item of this form, of those of its fields that are there."""
         if self.kind == "dict" or not fields.keys() <= self.values.keys():
             return dict(fields)
-        there = [fields[name] for name in self.values if name in fields]
+        values = [fields[name] for name in self.values if name in fields]
         if self.kind == "value":
-            return there[0]
-        if self.made_by is not None and len(there) == len(self.values):
-            return self.made_by(*there)
-        return tuple(there)
+            return values[0]
+        if self.namedtuple_class is not None and len(values) == len(self.values):
+            return self.namedtuple_class(*values)
+        return tuple(values)
 
 
-def _form_of(value: Any) -> ValueForm:
+def _detect_form(value: Any) -> ValueForm:
     """Return the type of a value; tensors are known by their module, for torch is not imported."""
     if isinstance(value, str | bytes):
         return "text"
@@ -109,14 +111,14 @@ def infer_item_fields(
     per_item = dict(axes or {})
     for name in per_item:
         if name not in item:
-            raise no_such("dataset: `axes`", "field", name, map(str, item))
+            raise make_unknown_name_error("dataset: `axes`", "field", name, map(str, item))
     fields: dict[str, Field] = {}
     shapes = []
     for name, value in item.items():
         if isinstance(value, str | bytes):
             fields[name] = Field("str" if isinstance(value, str) else "bytes", (), None)
             continue
-        array = _array(0, name, value)
+        array = _to_array(0, name, value)
         ragged = array.ndim > 0 and len(array) == length and name not in per_item
         axis = DEFAULT_AXIS if ragged else None
         fields[name] = Field(array.dtype.name, array.shape[1:] if ragged else array.shape, axis)
@@ -136,23 +138,27 @@ def infer_item_fields(
     return fields
 
 
-def value_of(number: int, name: str, value: Any, field: Field, length: int) -> Any:
+def check_value(number: int, name: str, value: Any, field: Field, length: int) -> Any:
     """Give an item's value as an array, ``str`` or ``bytes``, if it is what its field must hold.
 
     Raises:
         DecodeError: If it is not, naming the item.
     """
     if field.dtype in ("str", "bytes"):
-        must = str if field.dtype == "str" else bytes
-        if isinstance(value, must):
+        expected_type = str if field.dtype == "str" else bytes
+        if isinstance(value, expected_type):
             return value
-        raise _unlike(number, name, f"is a {type(value).__name__}, must be {field.dtype}")
-    array = _array(number, name, value)
+        raise _make_mismatch_error(
+            number, name, f"is a {type(value).__name__}, must be {field.dtype}"
+        )
+    array = _to_array(number, name, value)
     if array.dtype.name != field.dtype:
-        raise _unlike(number, name, f"has dtype {array.dtype.name}, must be {field.dtype}")
+        raise _make_mismatch_error(
+            number, name, f"has dtype {array.dtype.name}, must be {field.dtype}"
+        )
     if field.axis is None:
         if array.shape != field.shape:
-            raise _unlike(
+            raise _make_mismatch_error(
                 number, name,
                 f"has shape {array.shape}, must be {field.shape} (if it has a timestep each, the "
                 "first item's length must be its first dimension)",
@@ -160,7 +166,7 @@ def value_of(number: int, name: str, value: Any, field: Field, length: int) -> A
         return array
     if array.shape[1:] != field.shape or not array.ndim:
         shape = ", ".join(["T", *map(str, field.shape)])
-        raise _unlike(number, name, f"has shape {array.shape}, must be ({shape})")
+        raise _make_mismatch_error(number, name, f"has shape {array.shape}, must be ({shape})")
     if len(array) != length:
         raise DecodeError.at(
             f"dataset: item {number}, field {name!r}: has {len(array)} timesteps, must have "
@@ -172,17 +178,17 @@ def value_of(number: int, name: str, value: Any, field: Field, length: int) -> A
     return array
 
 
-def _array(number: int, name: str, value: Any) -> NDArray[Any]:
+def _to_array(number: int, name: str, value: Any) -> NDArray[Any]:
     try:
         return np.asarray(as_array(value))
-    except Deviation as deviation:
+    except FieldMismatch as deviation:
         raise DecodeError.at(
             f"dataset: item {number}, field {name!r}: {deviation}", sequence=number, field=name
         ) from deviation
 
 
-def _unlike(number: int, name: str, what: str) -> DecodeError:
+def _make_mismatch_error(number: int, name: str, found: str) -> DecodeError:
     return DecodeError.at(
-        f"dataset: item {number}, field {name!r}: {what} as in item 0; make items alike",
+        f"dataset: item {number}, field {name!r}: {found} as in item 0; make items alike",
         sequence=number, field=name,
     )  # fmt: skip

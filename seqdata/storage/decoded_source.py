@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.array_column import PieceColumn, check_spans
-from seqdata.storage.columns import Layout
-from seqdata.storage.fields import TEXTS
-from seqdata.storage.foreign.arrow_columns import Decoded
+from seqdata.storage.array_column import ArrayColumn, check_spans
+from seqdata.storage.columns import ShardLayout
+from seqdata.storage.fields import TEXT_DTYPES
+from seqdata.storage.foreign.arrow_columns import DecodedColumn
 
-KEPT_BYTES = 256 << 20
+MAX_CACHED_BYTES = 256 << 20
 """Decoded bytes that one store keeps; the unit in use may be larger."""
 
 
@@ -32,23 +32,23 @@ class UnitCache:
         limit: Bytes that are kept.
     """
 
-    limit: int = KEPT_BYTES
-    _kept: dict[tuple[str, int], Decoded] = field(default_factory=dict, init=False)
+    limit: int = MAX_CACHED_BYTES
+    _units: dict[tuple[str, int], DecodedColumn] = field(default_factory=dict, init=False)
 
-    def get(self, name: str, unit: int, make: Callable[[], Decoded]) -> Decoded:
+    def get(self, name: str, unit: int, decode: Callable[[], DecodedColumn]) -> DecodedColumn:
         """Give a unit of a field; two threads may decode the same one, which harms nobody."""
         key = (name, unit)
-        found = self._kept.pop(key, None)
+        found = self._units.pop(key, None)
         if found is None:
-            found = make()
-        self._kept[key] = found  # the newest is last
-        held = list(self._kept.items())
-        total = sum(one.nbytes for _, one in held)
-        for old, one in held[:-1]:
+            found = decode()
+        self._units[key] = found  # the newest is last
+        cached = list(self._units.items())
+        total = sum(decoded.nbytes for _, decoded in cached)
+        for old, decoded in cached[:-1]:
             if total <= self.limit:
                 break
-            total -= one.nbytes
-            self._kept.pop(old, None)
+            total -= decoded.nbytes
+            self._units.pop(old, None)
         return found
 
 
@@ -66,11 +66,11 @@ class DecodedSource:
 
     name: str
     field: Field
-    layout: Layout
-    decode: Callable[[int], Decoded]
+    layout: ShardLayout
+    decode: Callable[[int], DecodedColumn]
     cache: UnitCache
 
-    def take(self, spans: NDArray[np.int64]) -> PieceColumn | list[Any]:
+    def take(self, spans: NDArray[np.int64]) -> ArrayColumn | list[Any]:
         """Give the column of spans, or a list of ``str`` or ``bytes``.
 
         Units are decoded one after the other and let go of: of each only what was asked for is
@@ -85,29 +85,31 @@ class DecodedSource:
             DecodeError: If a value is missing, or bytes are no text.
         """
         check_spans(self.layout, self.name, self.field.axis, spans)
-        starts = np.array(self.layout.starts)
-        units = np.searchsorted(starts, spans[:, 0], side="right") - 1
+        unit_offsets = np.array(self.layout.shard_offsets)
+        units = np.searchsorted(unit_offsets, spans[:, 0], side="right") - 1
         pieces: list[Any] = [None] * len(spans)
         for unit in np.unique(units).tolist():
             decoded = self.cache.get(self.name, unit, lambda unit=unit: self.decode(unit))  # type: ignore[misc]
-            for place in np.flatnonzero(units == unit).tolist():
-                number, start, stop = spans[place].tolist()
-                pieces[place] = self._one(decoded, unit, number, start, stop)
-        if self.field.dtype in TEXTS:
+            for i in np.flatnonzero(units == unit).tolist():
+                number, start, stop = spans[i].tolist()
+                pieces[i] = self._slice_value(decoded, unit, number, start, stop)
+        if self.field.dtype in TEXT_DTYPES:
             return pieces
-        return PieceColumn(np.dtype(self.field.dtype), self.field.shape, pieces)
+        return ArrayColumn(np.dtype(self.field.dtype), self.field.shape, pieces)
 
-    def _one(self, decoded: Decoded, unit: int, number: int, start: int, stop: int) -> Any:
-        first = number - self.layout.starts[unit]
+    def _slice_value(
+        self, decoded: DecodedColumn, unit: int, number: int, start: int, stop: int
+    ) -> Any:
+        first = number - self.layout.shard_offsets[unit]
         last = first + 1
         if decoded.offsets is not None:
             first, last = decoded.offsets[first : first + 2].tolist()
-        if self.field.dtype in TEXTS:
-            return self._text(decoded.values[first:last].tobytes(), number)
+        if self.field.dtype in TEXT_DTYPES:
+            return self._decode_text(decoded.values[first:last].tobytes(), number)
         axis = self.field.axis
         length = 1 if axis is None else int(self.layout.lengths_of[axis][number])
         if last - first != length:
-            raise self.layout.place(number, self.name).error(
+            raise self.layout.locate(number, self.name).make_error(
                 CorruptSampleError,
                 f"must have {length} timesteps as were counted, but has {last - first}: the file "
                 "changed since then. Open it again",
@@ -115,13 +117,13 @@ class DecodedSource:
             )  # fmt: skip
         return np.array(decoded.values[first:last][start:stop])
 
-    def _text(self, raw: bytes, number: int) -> str | bytes:
+    def _decode_text(self, raw: bytes, number: int) -> str | bytes:
         if self.field.dtype == "bytes":
             return raw
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise self.layout.place(number, self.name).error(
+            raise self.layout.locate(number, self.name).make_error(
                 DecodeError,
                 f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; restore the "
                 "file",

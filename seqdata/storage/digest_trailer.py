@@ -18,18 +18,18 @@ from contextlib import suppress
 from pathlib import Path
 
 _logger = logging.getLogger("seqdata.storage")
-_LINE = b"\n# seal of seqdata: sha256 %b\n"
-_SEAL = re.compile(re.escape(_LINE).replace(b"%b", b"([0-9a-f]{64})"))
-_SIZE = len(_LINE % bytes(64))
+_TRAILER = b"\n# seal of seqdata: sha256 %b\n"
+_TRAILER_PATTERN = re.compile(re.escape(_TRAILER).replace(b"%b", b"([0-9a-f]{64})"))
+_TRAILER_BYTES = len(_TRAILER % bytes(64))
 
 
-def sealed(content: bytes, about: str) -> bytes:
+def add_digest(content: bytes, subject: str) -> bytes:
     """Return a content with its seal.
 
     Args:
         content: What is kept.
-        about: What it is about: a digest of what it was made from, or a name. A file that is sealed
-            about something else is never believed.
+        subject: What it is about: a digest of what it was made from, or a name. A file that is
+            sealed about something else is never believed.
 
     Example:
         >>> unsealed(sealed(b"12", "lengths of a"), "lengths of a")
@@ -37,22 +37,22 @@ def sealed(content: bytes, about: str) -> bytes:
         >>> unsealed(sealed(b"12", "lengths of a"), "lengths of b") is None
         True
     """
-    return content + _LINE % _digest(content, about)
+    return content + _TRAILER % _digest(content, subject)
 
 
-def unsealed(raw: bytes, about: str) -> bytes | None:
+def strip_digest(raw: bytes, subject: str) -> bytes | None:
     """Return the content of a sealed file; None if it has no seal, or another one."""
-    content, seal = raw[:-_SIZE], _SEAL.fullmatch(raw[-_SIZE:])
-    return content if seal is not None and seal[1] == _digest(content, about) else None
+    content, seal = raw[:-_TRAILER_BYTES], _TRAILER_PATTERN.fullmatch(raw[-_TRAILER_BYTES:])
+    return content if seal is not None and seal[1] == _digest(content, subject) else None
 
 
-def has_seal(raw: bytes) -> bool:
+def has_digest(raw: bytes) -> bool:
     """Return whether a file ends with a seal, right or wrong."""
-    return _SEAL.fullmatch(raw[-_SIZE:]) is not None
+    return _TRAILER_PATTERN.fullmatch(raw[-_TRAILER_BYTES:]) is not None
 
 
-def read_sealed(path: Path) -> bytes | None:
-    """Return the content of a file that ``keep_sealed`` wrote under this name.
+def read_with_digest(path: Path) -> bytes | None:
+    """Return the content of a file that ``write_with_digest`` wrote under this name.
 
     None if it is not there, or is not what was kept: then it is made again, and the log says so.
     """
@@ -60,14 +60,14 @@ def read_sealed(path: Path) -> bytes | None:
         raw = path.read_bytes()
     except OSError:
         return None
-    content = unsealed(raw, path.name)
+    content = strip_digest(raw, path.name)
     if content is None:
-        what = "is damaged, or was kept under another name" if has_seal(raw) else "has no seal"
-        _logger.warning("%s: %s, so it is not used: what it held is made again", path, what)
+        problem = "is damaged, or was kept under another name" if has_digest(raw) else "has no seal"
+        _logger.warning("%s: %s, so it is not used: what it held is made again", path, problem)
     return content
 
 
-def keep_sealed(path: Path, content: bytes) -> bool:
+def write_with_digest(path: Path, content: bytes) -> bool:
     """Keep a file, sealed as what its name says, as a whole or not at all, flushed to the disk.
 
     Args:
@@ -77,21 +77,21 @@ def keep_sealed(path: Path, content: bytes) -> bool:
     Returns:
         Whether it could be written: a folder may be read-only, or the disk full.
     """
-    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
     try:
-        with open(aside, "wb") as file:
-            file.write(sealed(content, path.name))
+        with open(temporary, "wb") as file:
+            file.write(add_digest(content, path.name))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
+        os.replace(temporary, path)
     except OSError:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         return False
     return True
 
 
-def _digest(content: bytes, about: str) -> bytes:
-    made = hashlib.sha256(f"{about}\n".encode())
-    made.update(content)
-    return made.hexdigest().encode()
+def _digest(content: bytes, subject: str) -> bytes:
+    digest = hashlib.sha256(f"{subject}\n".encode())
+    digest.update(content)
+    return digest.hexdigest().encode()

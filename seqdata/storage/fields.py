@@ -17,25 +17,27 @@ from seqdata.errors import ConfigError, DecodeError, UnknownNameError, did_you_m
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 
-NUMBERS = (
+NUMBER_DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "float32", "float64",
 )  # fmt: skip
-TEXTS = ("str", "bytes")
+TEXT_DTYPES = ("str", "bytes")
 MAX_WIDTH = 1 << 31  # bytes per timestep
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-class Deviation(Exception):
+class FieldMismatch(Exception):
     """A value is not what its field must hold; becomes a DecodeError where the place is known."""
 
 
-def no_such(where: str, kind: str, name: object, have: Iterable[str]) -> UnknownNameError:
+def make_unknown_name_error(
+    context: str, kind: str, name: object, known: Iterable[str]
+) -> UnknownNameError:
     """Make the error for a name that is not there, with the nearest one that is."""
-    names = sorted(have)
+    names = sorted(known)
     hint = did_you_mean(name, names) or f"choose one of them as `{kind}`"
     return UnknownNameError(
-        f"{where}: no {kind} {name!r}, must be one of {', '.join(names)}; {hint}"
+        f"{context}: no {kind} {name!r}, must be one of {', '.join(names)}; {hint}"
     )
 
 
@@ -45,7 +47,7 @@ def default_axis(axes: Iterable[str]) -> str:
     return DEFAULT_AXIS if DEFAULT_AXIS in names else names[0]
 
 
-def axes_of(fields: Mapping[str, Field]) -> list[str]:
+def list_axes(fields: Mapping[str, Field]) -> list[str]:
     """Give the axes of ragged fields, in the order of the fields."""
     return list(dict.fromkeys(field.axis for field in fields.values() if field.axis is not None))
 
@@ -65,20 +67,20 @@ def as_array(value: Any) -> NDArray[Any]:
         Deviation: If they are not numbers of one kind that can be stored.
     """
     if value is None:
-        raise Deviation("is None, which cannot be stored; fill it, or leave the sequence out")
+        raise FieldMismatch("is None, which cannot be stored; fill it, or leave the sequence out")
     if isinstance(value, list | tuple) and not len(value):
-        raise Deviation("is an empty list, whose dtype nobody knows; give np.empty(0, dtype)")
+        raise FieldMismatch("is an empty list, whose dtype nobody knows; give np.empty(0, dtype)")
     if isinstance(value, np.ma.MaskedArray):
-        raise Deviation("is a masked array, whose mask would be lost; give plain numbers")
+        raise FieldMismatch("is a masked array, whose mask would be lost; give plain numbers")
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors with a graph
-        raise Deviation(
+        raise FieldMismatch(
             f"is a {type(value).__name__} that is no array ({error}); give one array of numbers"
         ) from error
-    if array.dtype.name not in NUMBERS:
-        raise Deviation(
-            f"has dtype {array.dtype.name}, must be one of {', '.join(NUMBERS)}; convert it"
+    if array.dtype.name not in NUMBER_DTYPES:
+        raise FieldMismatch(
+            f"has dtype {array.dtype.name}, must be one of {', '.join(NUMBER_DTYPES)}; convert it"
         )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
@@ -96,11 +98,11 @@ def infer_fields(
         ConfigError: If ``axes`` does not fit the sequence, or no field runs along an axis.
         DecodeError: If a value cannot be stored.
     """
-    wanted = {} if axes is None else dict(axes)
-    for name, axis in wanted.items():
+    wanted_axes = {} if axes is None else dict(axes)
+    for name, axis in wanted_axes.items():
         if name not in sequence:
-            raise no_such("`axes`", "field", name, map(str, sequence))
-        if axis is not None and not (isinstance(axis, str) and _NAME.fullmatch(axis)):
+            raise make_unknown_name_error("`axes`", "field", name, map(str, sequence))
+        if axis is not None and not (isinstance(axis, str) and _AXIS_NAME.fullmatch(axis)):
             raise ConfigError(
                 f"`axes`: axis of field {name!r} is {axis!r}, must be a name of letters, digits, "
                 "'_' and '-', or None; rename it"
@@ -113,26 +115,26 @@ def infer_fields(
                 sequence=0,
             )
         try:
-            fields[name] = _infer(name, value, wanted)
-        except Deviation as deviation:
+            fields[name] = _infer_field(name, value, wanted_axes)
+        except FieldMismatch as deviation:
             raise DecodeError.at(
                 f"sequence 0, field {name!r}: {deviation}", sequence=0, field=name
             ) from deviation
-    if not axes_of(fields):
+    if not list_axes(fields):
         raise ConfigError(
             "schema: no field runs along an axis: at least one must be an array with an entry per "
-            f"timestep, but there are {_listed(fields)}. Encode text as numbers, e.g. "
+            f"timestep, but there are {_format_fields(fields)}. Encode text as numbers, e.g. "
             "np.frombuffer(text.encode(), np.uint8); for bytes pass `axes`={'name': 'time'}"
         )
     return fields
 
 
-def _listed(fields: Mapping[str, Field]) -> str:
+def _format_fields(fields: Mapping[str, Field]) -> str:
     each = (f"{name!r} ({field.dtype}, one per sequence)" for name, field in fields.items())
     return ", ".join(each) or "no fields"
 
 
-def _infer(name: str, value: Any, axes: Mapping[str, str | None]) -> Field:
+def _infer_field(name: str, value: Any, axes: Mapping[str, str | None]) -> Field:
     if isinstance(value, str):
         if axes.get(name) is not None:
             raise ConfigError(
@@ -153,5 +155,5 @@ def _infer(name: str, value: Any, axes: Mapping[str, str | None]) -> Field:
     axis = axes.get(name, DEFAULT_AXIS)
     field = Field(array.dtype.name, array.shape[1:] if axis is not None else array.shape, axis)
     if not 0 < field_width(field) < MAX_WIDTH:
-        raise Deviation(f"has shape {array.shape}, must hold at least one number per timestep")
+        raise FieldMismatch(f"has shape {array.shape}, must hold at least one number per timestep")
     return field

@@ -14,25 +14,28 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-_NONE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_STATE, _BEGAN = 0, 19  # places in /proc/PID/stat after the name: state, time of the start
+_UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_STATE_FIELD, _START_FIELD = (
+    0,
+    19,
+)  # places in /proc/PID/stat after the name: state, time of the start
 _FREE = "free"
-_SIZE = 512  # bytes of a lock file
+_LOCK_FILE_BYTES = 512  # bytes of a lock file
 
 
 class NoLocksError(Exception):
     """The file system has no locks; becomes an error with words where the place is known."""
 
 
-class Owner(NamedTuple):
+class LockOwner(NamedTuple):
     """A process that holds a lock: its machine, its number and when it began."""
 
     host: str
     pid: int
-    began: str
+    started: str
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether it runs on this machine."""
         return self.host == socket.gethostname()
 
@@ -52,7 +55,7 @@ def lock(descriptor: int, *, shared: bool = False) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NONE:
+        if error.errno not in _UNSUPPORTED_ERRORS:
             raise
         raise NoLocksError(os.strerror(error.errno)) from error
     return True
@@ -64,21 +67,21 @@ def unlock(descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except OSError as error:
-        if error.errno not in _NONE:
+        if error.errno not in _UNSUPPORTED_ERRORS:
             raise
 
 
-def own(descriptor: int) -> None:
+def record_owner(descriptor: int) -> None:
     """Write down that this process holds a lock."""
     pid = os.getpid()
-    _write(descriptor, f"{socket.gethostname()} {pid} {_began(pid)}")
+    _write(descriptor, f"{socket.gethostname()} {pid} {_read_start_time(pid)}")
 
 
-def owner_of(path: Path) -> Owner | None:
+def read_owner(path: Path) -> LockOwner | None:
     """Return who wrote itself down as the owner of a lock file; None if nobody did."""
     try:
         host, pid, began = path.read_text("utf-8").split()
-        return Owner(host, int(pid), began)
+        return LockOwner(host, int(pid), began)
     except (OSError, ValueError):  # not written yet, or taken over
         return None
 
@@ -91,9 +94,9 @@ def is_free(path: Path) -> bool:
         return False
 
 
-def lives(owner: Owner | None) -> bool:
+def is_alive(owner: LockOwner | None) -> bool:
     """Return whether an owner may still be there; True where that cannot be known."""
-    if owner is None or not owner.is_here:
+    if owner is None or not owner.is_local:
         return True
     try:
         os.kill(owner.pid, 0)
@@ -101,19 +104,19 @@ def lives(owner: Owner | None) -> bool:
         return False
     except PermissionError:
         return True
-    return _began(owner.pid) == owner.began
+    return _read_start_time(owner.pid) == owner.started
 
 
 def _write(descriptor: int, text: str) -> None:
     """Write into a lock file at once: whoever reads it sees the old text or the new one."""
-    os.pwrite(descriptor, text.encode().ljust(_SIZE), 0)
+    os.pwrite(descriptor, text.encode().ljust(_LOCK_FILE_BYTES), 0)
 
 
-def _began(pid: int) -> str:
+def _read_start_time(pid: int) -> str:
     """Return when a process began, in the kernel's ticks; ``-`` where it cannot be known."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             facts = file.read().rpartition(b")")[2].split()
     except OSError:
         return "-"
-    return "dead" if facts[_STATE] in (b"Z", b"X") else facts[_BEGAN].decode()
+    return "dead" if facts[_STATE_FIELD] in (b"Z", b"X") else facts[_START_FIELD].decode()

@@ -1,8 +1,8 @@
 """One stable 64-bit hash of many texts, keyed by a seed, without Python per text.
 
 The value of a text never changes: not with the machine, its byte order, the version of NumPy, or
-what else is hashed with it; parts of a split rest on that. A text of at most ``BLOCK`` bytes is
-taken as little-endian words of 8 bytes, the last one filled up with zeros::
+what else is hashed with it; parts of a split rest on that. A text of at most ``HASH_CHUNK`` bytes
+is taken as little-endian words of 8 bytes, the last one filled up with zeros::
 
     h = mix(seed + GAMMA);  for each word: h = mix(h ^ word);  hash = mix(h ^ bytes)
 
@@ -18,16 +18,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 512
+HASH_CHUNK = 512
 """Bytes of a text that are hashed in one chain."""
-RUN = 1 << 14
+TEXTS_PER_PASS = 1 << 14
 """Texts that are hashed together: their state fits the processor's cache."""
 MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
+_FIRST_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
-_KEPT = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
+_WORD_MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
 """Bytes that a word has -> its mask."""
 _WORD = np.dtype("<u8")
 
@@ -58,51 +58,53 @@ def hash_texts(
     if count < 0 or offsets[0] < 0 or offsets[-1] > len(values):
         raise ValueError(f"hash_texts: `offsets` must be one at least, inside 0..{len(values)}")
     hashes = np.empty(count, dtype=np.uint64)
-    for first in range(0, count, RUN):
-        edges = offsets[first : first + RUN + 1].astype(np.int64, copy=False)
-        sizes = np.diff(edges)
+    for first in range(0, count, TEXTS_PER_PASS):
+        pass_offsets = offsets[first : first + TEXTS_PER_PASS + 1].astype(np.int64, copy=False)
+        sizes = np.diff(pass_offsets)
         if (sizes < 0).any():
             raise ValueError("hash_texts: `offsets` must rise")
-        hashes[first : first + RUN] = _hash(values, edges[:-1], sizes, seed)
+        hashes[first : first + TEXTS_PER_PASS] = _hash_pass(values, pass_offsets[:-1], sizes, seed)
     return hashes
 
 
 def hash_numbers(numbers: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
     """Give the hash of each number, uint64 (n,): that of the text of its 8 bytes, lowest first."""
     hashes = np.empty(len(numbers), dtype=np.uint64)
-    key = _key(seed)
-    for first in range(0, len(numbers), RUN):
-        mixed = _mix(numbers[first : first + RUN] ^ key)
-        hashes[first : first + RUN] = _mix(mixed ^ np.uint64(8))
+    key = _mix_seed(seed)
+    for first in range(0, len(numbers), TEXTS_PER_PASS):
+        mixed = _mix(numbers[first : first + TEXTS_PER_PASS] ^ key)
+        hashes[first : first + TEXTS_PER_PASS] = _mix(mixed ^ np.uint64(8))
     return hashes
 
 
-def _hash(
+def _hash_pass(
     values: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64], seed: int
 ) -> NDArray[np.uint64]:
-    hashes = np.full(len(begins), _key(seed), dtype=np.uint64)
-    long = sizes > BLOCK
+    hashes = np.full(len(begins), _mix_seed(seed), dtype=np.uint64)
+    long = sizes > HASH_CHUNK
     if long.any():
-        for place in np.flatnonzero(long).tolist():
-            first, size = int(begins[place]), int(sizes[place])
-            edges = np.append(np.arange(first, first + size, BLOCK), first + size)
-            inner = hash_texts(values, edges, seed).astype(_WORD).view(np.uint8)
-            hashes[place] = hash_texts(inner, np.array([0, len(inner)]), seed)[0]
+        for i in np.flatnonzero(long).tolist():
+            first, size = int(begins[i]), int(sizes[i])
+            chunk_offsets = np.append(np.arange(first, first + size, HASH_CHUNK), first + size)
+            inner = hash_texts(values, chunk_offsets, seed).astype(_WORD).view(np.uint8)
+            hashes[i] = hash_texts(inner, np.array([0, len(inner)]), seed)[0]
     # a word is read whole: what ends too near the end of the buffer is read from a copy with room
-    near = (begins + sizes > len(values) - 7) & ~long & (sizes > 0)
-    rest = ~long & ~near
-    if near.any():
-        start = int(begins[near].min())
+    near_end = (begins + sizes > len(values) - 7) & ~long & (sizes > 0)
+    rest = ~long & ~near_end
+    if near_end.any():
+        start = int(begins[near_end].min())
         copy = np.append(values[start:], np.zeros(8, dtype=np.uint8))
-        hashes[near] = _chain(copy, begins[near] - start, sizes[near], hashes[near])
+        hashes[near_end] = _mix_words(
+            copy, begins[near_end] - start, sizes[near_end], hashes[near_end]
+        )
     if rest.all():
-        hashes = _chain(values, begins, sizes, hashes)
+        hashes = _mix_words(values, begins, sizes, hashes)
     elif rest.any():
-        hashes[rest] = _chain(values, begins[rest], sizes[rest], hashes[rest])
+        hashes[rest] = _mix_words(values, begins[rest], sizes[rest], hashes[rest])
     return _mix(hashes ^ sizes.view(np.uint64))
 
 
-def _chain(
+def _mix_words(
     values: NDArray[np.uint8],
     begins: NDArray[np.int64],
     sizes: NDArray[np.int64],
@@ -116,22 +118,22 @@ def _chain(
         if least > done + 7:  # every text has a whole word more
             hashes = _mix(words[begins + done] ^ hashes)
             continue
-        going = np.flatnonzero(sizes > done)
-        left = np.minimum(sizes[going] - done, 8)
-        word = words[begins[going] + done] & _KEPT[left]
-        hashes[going] = _mix(word ^ hashes[going])
+        unfinished = np.flatnonzero(sizes > done)
+        remaining = np.minimum(sizes[unfinished] - done, 8)
+        word = words[begins[unfinished] + done] & _WORD_MASKS[remaining]
+        hashes[unfinished] = _mix(word ^ hashes[unfinished])
     return hashes
 
 
-def _key(seed: int) -> np.uint64:
+def _mix_seed(seed: int) -> np.uint64:
     return np.uint64(_mix(np.array([(seed + _GAMMA) & MASK], dtype=np.uint64))[0])
 
 
 def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spread every bit over all; changes ``state``, which must be nobody else's, and gives it."""
     state ^= state >> _SHIFTS[0]
-    state *= _FIRST
+    state *= _FIRST_MULTIPLIER
     state ^= state >> _SHIFTS[1]
-    state *= _SECOND
+    state *= _SECOND_MULTIPLIER
     state ^= state >> _SHIFTS[2]
     return state

@@ -25,7 +25,9 @@ PLAIN_FIELD = "x"  # of sequences that are plain arrays
 Axes = Mapping[str, str | None]
 
 
-def as_rows(sequences: Iterable[Any], axes: Axes | None) -> tuple[Iterator[Any], Axes | None]:
+def normalize_sequences(
+    sequences: Iterable[Any], axes: Axes | None
+) -> tuple[Iterator[Any], Axes | None]:
     """Give one dict per sequence; what is no dict later on is left to the packers to refuse.
 
     Args:
@@ -41,14 +43,14 @@ def as_rows(sequences: Iterable[Any], axes: Axes | None) -> tuple[Iterator[Any],
         ConfigError: If nothing of this is given.
         DecodeError: If a table's column holds nulls or a type that cannot be stored.
     """
-    library = _library_of_frame(sequences)
+    library = _find_frame_library(sequences)
     if library == "pandas":
-        return _of_sequences(_frame_rows(sequences), axes), axes
+        return _check_sequences(_iter_frame_rows(sequences), axes), axes
     if library == "polars":
         sequences = cast(Any, sequences).to_arrow()
-    if _is_table(sequences):
-        axes = _with_vectors(sequences, axes)
-        return _of_sequences(_table_rows([sequences]), axes), axes
+    if _is_arrow_table(sequences):
+        axes = _add_vector_axes(sequences, axes)
+        return _check_sequences(_iter_table_rows([sequences]), axes), axes
     if isinstance(sequences, Mapping | str | bytes) or not isinstance(sequences, Iterable):
         raise ConfigError(
             f"`sequences` is a {type(sequences).__name__}, must be an iterable of dicts, arrays or "
@@ -62,19 +64,19 @@ def as_rows(sequences: Iterable[Any], axes: Axes | None) -> tuple[Iterator[Any],
             "`sequences` is empty, must hold at least one, which fixes the fields; check where "
             "they come from"
         ) from None
-    everything = itertools.chain([first], iterator)
-    if _is_table(first):
-        axes = _with_vectors(first, axes)
-        return _of_sequences(_table_rows(everything), axes), axes
+    all_items = itertools.chain([first], iterator)
+    if _is_arrow_table(first):
+        axes = _add_vector_axes(first, axes)
+        return _check_sequences(_iter_table_rows(all_items), axes), axes
     if isinstance(first, Mapping):
-        return everything, axes
-    _refuse_items(first)
+        return all_items, axes
+    _check_first_item(first)
     if isinstance(first, tuple) and any(np.ndim(part) or isinstance(part, str) for part in first):
-        return (as_mapping(one, None) for one in everything), axes
-    return ({PLAIN_FIELD: one} for one in everything), axes
+        return (as_mapping(one, None) for one in all_items), axes
+    return ({PLAIN_FIELD: one} for one in all_items), axes
 
 
-def _refuse_items(first: Any) -> None:
+def _check_first_item(first: Any) -> None:
     """Refuse an iterable whose first item cannot be a sequence.
 
     Raises:
@@ -93,7 +95,7 @@ def _refuse_items(first: Any) -> None:
         )
 
 
-def _of_sequences(rows: Iterator[dict[str, Any]], axes: Axes | None) -> Iterator[dict[str, Any]]:
+def _check_sequences(rows: Iterator[dict[str, Any]], axes: Axes | None) -> Iterator[dict[str, Any]]:
     """Return the rows of a table, if a row is a sequence and not a timestep.
 
     Raises:
@@ -114,39 +116,39 @@ def _of_sequences(rows: Iterator[dict[str, Any]], axes: Axes | None) -> Iterator
     return itertools.chain([first], rows)
 
 
-def _is_table(value: Any) -> bool:
+def _is_arrow_table(value: Any) -> bool:
     arrow = sys.modules.get("pyarrow")
     return arrow is not None and isinstance(value, arrow.Table | arrow.RecordBatch)
 
 
-def is_frame(value: Any) -> bool:
+def is_table(value: Any) -> bool:
     """Tell whether a value is a whole table: of pyarrow, pandas or Polars."""
-    return _is_table(value) or _library_of_frame(value) is not None
+    return _is_arrow_table(value) or _find_frame_library(value) is not None
 
 
-def _library_of_frame(value: Any) -> str | None:
+def _find_frame_library(value: Any) -> str | None:
     """Give whose DataFrame a value is; by its type's name, so that nothing is imported."""
-    for one in type(value).__mro__:
-        library = one.__module__.partition(".")[0]
-        if one.__name__ == "DataFrame" and library in ("pandas", "polars"):
+    for base in type(value).__mro__:
+        library = base.__module__.partition(".")[0]
+        if base.__name__ == "DataFrame" and library in ("pandas", "polars"):
             return library
     return None
 
 
-def _with_vectors(table: Any, axes: Axes | None) -> Axes | None:
-    fixed = sys.modules["pyarrow"].types.is_fixed_size_list
-    vectors = {field.name: None for field in table.schema if fixed(field.type)}
+def _add_vector_axes(table: Any, axes: Axes | None) -> Axes | None:
+    is_fixed_size_list = sys.modules["pyarrow"].types.is_fixed_size_list
+    vectors = {field.name: None for field in table.schema if is_fixed_size_list(field.type)}
     return {**vectors, **(axes or {})} if vectors else axes
 
 
-def _frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
+def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
     """Give the rows of a pandas frame: cells of objects as they are, other columns by Arrow."""
     import pyarrow as pa
 
-    frame = with_index(frame)
+    frame = index_to_columns(frame)
     names = list(frame.columns)
     if not len(frame):
-        raise _no_rows()
+        raise _make_no_rows_error()
     columns: dict[Any, Iterable[Any]] = {}
     for name in names:
         cells = frame[name]
@@ -155,22 +157,22 @@ def _frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
             continue
         column = pa.Array.from_pandas(cells)
         chunked = isinstance(column, pa.ChunkedArray)
-        columns[name] = _values(name, column.combine_chunks() if chunked else column)
+        columns[name] = _iter_values(name, column.combine_chunks() if chunked else column)
     return (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
 
-def arrow_table(frame: Any) -> Any:
+def to_arrow_table(frame: Any) -> Any:
     """Return a pandas, Polars or Arrow table as an Arrow table; a named index is columns of it."""
     import pyarrow as pa
 
-    if _library_of_frame(frame) == "polars":
+    if _find_frame_library(frame) == "polars":
         return frame.to_arrow()
-    if _library_of_frame(frame) == "pandas":
-        return pa.Table.from_pandas(with_index(frame), preserve_index=False)
+    if _find_frame_library(frame) == "pandas":
+        return pa.Table.from_pandas(index_to_columns(frame), preserve_index=False)
     return frame if isinstance(frame, pa.Table) else pa.Table.from_batches([frame])
 
 
-def with_index(frame: Any) -> Any:
+def index_to_columns(frame: Any) -> Any:
     """Return a pandas frame whose named index is columns, like the others.
 
     Raises:
@@ -179,45 +181,45 @@ def with_index(frame: Any) -> Any:
     index = frame.index
     named = [name for name in index.names if name is not None]
     names = [*named, *frame.columns]
-    _refuse_doubles(names)
+    _check_unique_names(names)
     if named:
         return frame.reset_index(level=named)[names]
     if getattr(index.dtype, "kind", "O") not in "iu":
-        _leave_out("the index", "it has no name; keep it with frame.rename_axis('id')")
+        _warn_left_out("the index", "it has no name; keep it with frame.rename_axis('id')")
     return frame
 
 
-def _leave_out(what: str, why: str) -> None:
-    warnings.warn(f"table: {what} is left out: {why}", SeqDataWarning, stacklevel=2)
+def _warn_left_out(column: str, reason: str) -> None:
+    warnings.warn(f"table: {column} is left out: {reason}", SeqDataWarning, stacklevel=2)
 
 
-def _no_rows() -> ConfigError:
+def _make_no_rows_error() -> ConfigError:
     return ConfigError("`sequences` is a table without rows, must have at least one; check it")
 
 
-def _table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    found = False
+def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    has_rows = False
     for table in tables:
-        if not _is_table(table):
+        if not _is_arrow_table(table):
             raise ConfigError(
                 f"`sequences` holds a {type(table).__name__} after an Arrow table, must be tables "
                 "throughout; convert it"
             )
         batches = table.to_batches() if isinstance(table, sys.modules["pyarrow"].Table) else [table]
         for batch in batches:
-            _refuse_doubles(batch.schema.names)
+            _check_unique_names(batch.schema.names)
             columns = {
-                name: _values(name, batch.column(batch.schema.get_field_index(name)))
-                for name in without_index(batch.schema.names)
+                name: _iter_values(name, batch.column(batch.schema.get_field_index(name)))
+                for name in drop_index_columns(batch.schema.names)
             }
             for row in zip(*columns.values(), strict=True):
-                found = True
+                has_rows = True
                 yield dict(zip(columns, row, strict=True))
-    if not found:
-        raise _no_rows()
+    if not has_rows:
+        raise _make_no_rows_error()
 
 
-def _refuse_doubles(names: Sequence[Any]) -> None:
+def _check_unique_names(names: Sequence[Any]) -> None:
     if len(set(names)) < len(names):
         raise ConfigError(
             "`sequences` is a table with two columns of one name, must have different ones; rename "
@@ -230,18 +232,18 @@ def is_pandas_index(name: str) -> bool:
     return not name or (name.startswith("__index_level_") and name.endswith("__"))
 
 
-def without_index(names: Iterable[str]) -> list[str]:
+def drop_index_columns(names: Iterable[str]) -> list[str]:
     """Return the names of columns but for an index without a name, which is left out and told."""
     kept = []
     for name in names:
         if is_pandas_index(name):
-            _leave_out(f"column {name!r}", "it is an index of pandas without a name")
+            _warn_left_out(f"column {name!r}", "it is an index of pandas without a name")
         else:
             kept.append(name)
     return kept
 
 
-def _values(name: str, column: Any) -> Iterable[Any]:
+def _iter_values(name: str, column: Any) -> Iterable[Any]:
     """Give the values of a table's column, sequence by sequence."""
     types = sys.modules["pyarrow"].types
     if column.null_count:
@@ -252,20 +254,20 @@ def _values(name: str, column: Any) -> Iterable[Any]:
         )
     kind = column.type
     if types.is_dictionary(kind):
-        return _values(name, column.dictionary_decode())
+        return _iter_values(name, column.dictionary_decode())
     if types.is_list(kind) or types.is_large_list(kind):
-        inner = _numbers(name, column.flatten())
-        edges = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(False))]).tolist()
-        return (inner[start:stop] for start, stop in itertools.pairwise(edges))
+        inner = _to_numbers(name, column.flatten())
+        offsets = np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy(False))]).tolist()
+        return (inner[start:stop] for start, stop in itertools.pairwise(offsets))
     arrow = sys.modules["pyarrow"]
     texts = (arrow.string, arrow.large_string, arrow.string_view, arrow.binary, arrow.large_binary)
     if any(kind == make() for make in texts):
         values: Iterable[Any] = column.to_pylist()
         return values
-    return _numbers(name, column)
+    return _to_numbers(name, column)
 
 
-def _numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
+def _to_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
     """Give numbers, or nested lists of a fixed size, as one array."""
     types = sys.modules["pyarrow"].types
     kind = column.type
@@ -275,7 +277,7 @@ def _numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
             field=name,
         )
     if types.is_fixed_size_list(kind):
-        inner = _numbers(name, column.flatten())
+        inner = _to_numbers(name, column.flatten())
         return inner.reshape(len(column), kind.list_size, *inner.shape[1:])
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         array: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.dispatch import kernel
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.arrow.manifest import LengthsFile
-from seqdata.storage.integrity.checksums import algorithm
+from seqdata.storage.integrity.checksums import choose_algorithm
 from seqdata.storage.writing.staging_dir import sync_file
 
-_UINT32 = 1 << 32
-_BLOCK = 1 << 22  # bytes
+_UINT32_VALUES = 1 << 32
+_COPY_BYTES = 1 << 22  # bytes
 
 
-def narrow(lengths: NDArray[np.int64]) -> NDArray[Any]:
+def narrow_lengths(lengths: NDArray[np.int64]) -> NDArray[Any]:
     """Give lengths in uint32, or in uint64 where they need it."""
-    small = int(lengths.max(initial=0)) < _UINT32
-    return lengths.astype("<u4" if small else "<u8")
+    fits_uint32 = int(lengths.max(initial=0)) < _UINT32_VALUES
+    return lengths.astype("<u4" if fits_uint32 else "<u8")
 
 
 class LengthsWriter:
@@ -52,7 +52,7 @@ class LengthsWriter:
 
     def add(self, lengths: NDArray[np.int64]) -> None:
         """Add the lengths of some more sequences, int64 (n,)."""
-        if self._bytes == 4 and int(lengths.max(initial=0)) >= _UINT32:
+        if self._bytes == 4 and int(lengths.max(initial=0)) >= _UINT32_VALUES:
             self._widen()
         with open(self._path, "ab") as file:
             file.write(lengths.astype(f"<u{self._bytes}").data)
@@ -61,8 +61,8 @@ class LengthsWriter:
         before = self._path
         self._bytes = 8
         with open(before, "rb") as old, open(self._path, "wb") as new:
-            while block := old.read(_BLOCK):
-                new.write(np.frombuffer(block, dtype="<u4").astype("<u8").data)
+            while piece := old.read(_COPY_BYTES):
+                new.write(np.frombuffer(piece, dtype="<u4").astype("<u8").data)
         before.unlink()
 
     def finish(self) -> LengthsFile:
@@ -73,12 +73,12 @@ class LengthsWriter:
             file=self._path.name,
             dtype=f"uint{8 * self._bytes}",
             sha256=hashlib.sha256(content.data).hexdigest(),
-            checksum=checksum_of_all(content),
+            checksum=compute_checksum(content),
         )
 
 
-def checksum_of_all(content: NDArray[np.uint8]) -> int:
+def compute_checksum(content: NDArray[np.uint8]) -> int:
     """Give the checksum of some bytes as a whole."""
-    made = np.empty(1, dtype=np.uint32)
-    kernel().checksums(content, np.array([0, len(content)]), made, algorithm())
-    return int(made[0])
+    checksum = np.empty(1, dtype=np.uint32)
+    get_kernel().checksums(content, np.array([0, len(content)]), checksum, choose_algorithm())
+    return int(checksum[0])

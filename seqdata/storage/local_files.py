@@ -15,17 +15,17 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from seqdata.errors import ConfigError, DataError, FingerprintMismatch, MissingShardError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
-_SHOWN = 100  # characters of a location
-_IMPOSSIBLE = {
+_MAX_SHOWN_CHARS = 100  # characters of a location
+_PATH_ERRORS = {
     errno.ELOOP: "leads to itself by its links, must lead to a file or folder",
     errno.ENAMETOOLONG: "has a name that is too long, must be one of this file system",
     errno.EACCES: "cannot be looked at (no permission), must be in folders that may be entered",
     errno.EPERM: "cannot be looked at (no permission), must be in folders that may be entered",
 }
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 
 
 def local_path(location: str | os.PathLike[str]) -> Path:
@@ -45,17 +45,17 @@ def local_path(location: str | os.PathLike[str]) -> Path:
         raise ConfigError(f"store: location is {text!r}, must be a path; give a folder")
     scheme, separator, _ = text.partition("://")
     if not separator:
-        return _possible(text, text)
+        return _check_path(text, text)
     url = urlsplit(text)
     if scheme != "file" or url.netloc not in ("", "localhost"):
         raise ConfigError(
             f"store: location {text!r} is remote ({scheme}), must be a local path or a file:// "
             "URL; copy it to a local folder first"
         )
-    return _possible(unquote(url.path), text)
+    return _check_path(unquote(url.path), text)
 
 
-def _possible(path: str, location: str) -> Path:
+def _check_path(path: str, location: str) -> Path:
     """Return an absolute path that may be a file's.
 
     Raises:
@@ -68,37 +68,39 @@ def _possible(path: str, location: str) -> Path:
     except (FileNotFoundError, NotADirectoryError):  # it may be written; who reads it says so
         return found
     except ValueError:
-        what = "holds a NUL character, must be a path"
+        problem = "holds a NUL character, must be a path"
     except RuntimeError as error:  # of expanduser
-        what = f"begins with '~' of nobody ({error}), must be a path"
+        problem = f"begins with '~' of nobody ({error}), must be a path"
     except OSError as error:
-        what = _IMPOSSIBLE.get(error.errno or 0, "")
-        if not what:
+        problem = _PATH_ERRORS.get(error.errno or 0, "")
+        if not problem:
             return found
     else:
         return found
-    shown = repr(location if len(location) <= _SHOWN else f"{location[:_SHOWN]}…")
-    raise ConfigError(f"store: location {shown} {what}; check the path")
+    shown = repr(
+        location if len(location) <= _MAX_SHOWN_CHARS else f"{location[:_MAX_SHOWN_CHARS]}…"
+    )
+    raise ConfigError(f"store: location {shown} {problem}; check the path")
 
 
-def check_same(place: Place, found: str, opened: str) -> None:
+def check_fingerprint(location: DataLocation, found: str, expected: str) -> None:
     """Raise if a data set that is opened again is not the one that was opened first.
 
     Args:
-        place: Of the data set.
+        location: Of the data set.
         found: Its fingerprint now.
-        opened: The one that it had.
+        expected: The one that it had.
 
     Raises:
         FingerprintMismatch: If they differ.
     """
-    if found != opened:
-        raise place.error(
+    if found != expected:
+        raise location.make_error(
             FingerprintMismatch,
-            f"must be the data that was opened (fingerprint {opened[:16]}), but is other data "
+            f"must be the data that was opened (fingerprint {expected[:16]}), but is other data "
             f"({found[:16]}): it was changed or written again since then. Open it again, or "
             "restore it",
-            expected=opened, found=found,
+            expected=expected, found=found,
         )  # fmt: skip
 
 
@@ -108,82 +110,92 @@ def is_plain_name(name: str) -> bool:
 
 
 @contextmanager
-def open_inside(root: Path, name: str, what: str | Place) -> Iterator[tuple[int, int]]:
+def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterator[tuple[int, int]]:
     """Open a file of a store for reading: gives (descriptor, bytes) and closes it at the end.
 
     Args:
         root: The store's folder.
         name: A plain file name. A link is followed where it stays inside of the folder.
-        what: What the file is, for messages: ``manifest``; or its place.
+        file_kind: What the file is, for messages: ``manifest``; or its place.
 
     Raises:
         MissingShardError: If it is not there.
         DataError: If it leads outside of the folder, or is no ordinary file.
     """
     path = os.path.join(root, name)
-    place = Place(dataset=str(root), file=name, part=what) if isinstance(what, str) else what
+    location = (
+        DataLocation(dataset=str(root), file=name, file_kind=file_kind)
+        if isinstance(file_kind, str)
+        else file_kind
+    )
     try:
-        descriptor = os.open(path, _OPEN | os.O_NOFOLLOW)
+        descriptor = os.open(path, _OPEN_FLAGS | os.O_NOFOLLOW)
     except FileNotFoundError as error:
-        raise place.error(
+        raise location.make_error(
             MissingShardError,
             "is not there, must be as the manifest names it; restore it or write the store again",
         ) from error
     except OSError as error:
         if not os.path.islink(path):
-            remedy = f"raise {limit_of(error)}" if _is_limit(error) else "check its rights"
-            raise place.error(
+            remedy = (
+                f"raise {describe_limit(error)}"
+                if _is_descriptor_limit(error)
+                else "check its rights"
+            )
+            raise location.make_error(
                 DataError, f"cannot be opened ({error.strerror}), must be readable; {remedy}"
             ) from error
-        descriptor = _open_link(root, name, place)
+        descriptor = _open_link(root, name, location)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise place.error(DataError, "is no ordinary file, must be one; write the store again")
+            raise location.make_error(
+                DataError, "is no ordinary file, must be one; write the store again"
+            )
         yield descriptor, status.st_size
     finally:
         os.close(descriptor)
 
 
-def limit_of(error: OSError) -> str:
+def describe_limit(error: OSError) -> str:
     """Name the limit that a file could not be opened or mapped for, with its present value."""
     import resource
 
     if error.errno == errno.EMFILE:
         return f"`ulimit -n` (now {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})"
     if error.errno == errno.ENFILE:
-        return f"`sysctl fs.file-max`{_now('fs/file-max')}"
+        return f"`sysctl fs.file-max`{_describe_sysctl('fs/file-max')}"
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     memory = "" if most == resource.RLIM_INFINITY else f", or `ulimit -v` (now {most >> 10})"
-    return f"`sysctl vm.max_map_count`{_now('vm/max_map_count')}{memory}"
+    return f"`sysctl vm.max_map_count`{_describe_sysctl('vm/max_map_count')}{memory}"
 
 
-def _is_limit(error: OSError) -> bool:
+def _is_descriptor_limit(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-def _now(name: str) -> str:
+def _describe_sysctl(name: str) -> str:
     try:
         return f" (now {Path('/proc/sys', name).read_text().strip()})"
     except OSError:  # no Linux, or no descriptor left to ask with
         return ""
 
 
-def _open_link(root: Path, name: str, place: Place) -> int:
+def _open_link(root: Path, name: str, location: DataLocation) -> int:
     try:
         target = (root / name).resolve()
     except (RuntimeError, OSError) as error:  # until Python 3.12, and from then on
-        raise place.error(
+        raise location.make_error(
             DataError, "is a link that leads to itself, must lead to a file; restore it"
         ) from error
     if not target.is_relative_to(root.resolve()):
-        raise place.error(
+        raise location.make_error(
             DataError,
             "is a link out of the folder, must stay inside of it; put the file itself there",
         )
     try:
-        return os.open(target, _OPEN | os.O_NOFOLLOW)
+        return os.open(target, _OPEN_FLAGS | os.O_NOFOLLOW)
     except OSError as error:
-        raise place.error(
+        raise location.make_error(
             MissingShardError, "is a link to nothing, must lead to a file; restore it"
         ) from error

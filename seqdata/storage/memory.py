@@ -16,26 +16,26 @@ from numpy.typing import NDArray
 
 from seqdata.errors import LimitError
 from seqdata.protocols import Field
-from seqdata.storage.columns import Layout, Source
-from seqdata.storage.data_location import Place
-from seqdata.storage.fields import TEXTS, default_axis, infer_fields
-from seqdata.storage.inputs import as_rows
-from seqdata.storage.lengths import narrow
+from seqdata.storage.columns import NumberSource, ShardLayout
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import TEXT_DTYPES, default_axis, infer_fields
+from seqdata.storage.inputs import normalize_sequences
+from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.limits import free_memory
-from seqdata.storage.store_fields import Sources, keyed
-from seqdata.storage.text_bytes import Raw
+from seqdata.storage.store_fields import StoreFields, add_ids
+from seqdata.storage.text_bytes import TextBytes
 from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.packing import (
-    Packed,
+    PackedFields,
     Packer,
-    check_axes,
-    check_keys,
+    check_axis_lengths,
+    check_packed_ids,
     make_packer,
-    pack_one,
+    pack_sequence,
 )
 
-_SHARD = "memory"
+_SHARD_NAME = "memory"
 
 
 class MemoryStore(SequenceStore):
@@ -51,7 +51,7 @@ class MemoryStore(SequenceStore):
     def __init__(
         self,
         fields: Mapping[str, Field],
-        packed: Packed,
+        packed: PackedFields,
         lengths_of: Mapping[str, NDArray[Any]],
         key: str | None,
     ) -> None:
@@ -61,11 +61,11 @@ class MemoryStore(SequenceStore):
         self._key = key
         self._fingerprint: str | None = None
         count = len(next(iter(self._lengths_of.values())))
-        layout = Layout("memory", (_SHARD,), [0, count], self._lengths_of)
-        ids = None if key is None else _sources({key: self._fields[key]}, packed, layout)[key]
+        layout = ShardLayout("memory", (_SHARD_NAME,), [0, count], self._lengths_of)
+        ids = None if key is None else _make_sources({key: self._fields[key]}, packed, layout)[key]
         if isinstance(ids, TextSource):
-            layout = keyed(layout, ids)
-        self._sources = Sources(layout, _sources(self._fields, packed, layout), key)
+            layout = add_ids(layout, ids)
+        self._store_fields = StoreFields(layout, _make_sources(self._fields, packed, layout), key)
 
     @classmethod
     def of(
@@ -95,26 +95,31 @@ class MemoryStore(SequenceStore):
         """
         fields: dict[str, Field] = {}
         packers: dict[str, Packer] = {}
-        rows, axes = as_rows(sequences, axes)
-        taken, room = 0, math.inf if isinstance(sequences, Sized) else _room()
+        rows, axes = normalize_sequences(sequences, axes)
+        used_bytes, max_bytes = (
+            0,
+            math.inf if isinstance(sequences, Sized) else _compute_memory_budget(),
+        )
         for number, sequence in enumerate(rows):
             if not packers:
                 fields = infer_fields(sequence, axes)
                 packers = {
                     name: make_packer(field, is_key=name == key) for name, field in fields.items()
                 }
-            taken += pack_one(packers, sequence, number, key)
-            if taken > room:
+            used_bytes += pack_sequence(packers, sequence, number, key)
+            if used_bytes > max_bytes:
                 raise LimitError(
-                    f"memory: sequences of unknown number must fit into {int(room):,} bytes, a "
-                    f"quarter of the free memory, but the first {number + 1:,} take {taken:,} and "
+                    f"memory: sequences of unknown number must fit into {int(max_bytes):,} bytes, "
+                    "a "
+                    f"quarter of the free memory, but the first {number + 1:,} take "
+                    f"{used_bytes:,} and "
                     "more follow. Write them once with write_store(location, sequences) and open "
                     "that, or pass a list; if they never end, cut them with itertools.islice"
                 )
         packed = {name: packer.take() for name, packer in packers.items()}
-        found = check_axes(fields, packed, 0, key)
-        lengths_of = {axis: narrow(lengths) for axis, lengths in found.items()}
-        check_keys(fields, packed, key, 0)
+        found = check_axis_lengths(fields, packed, 0, key)
+        lengths_of = {axis: narrow_lengths(lengths) for axis, lengths in found.items()}
+        check_packed_ids(fields, packed, key, 0)
         has_key = key in fields and fields[key].dtype == "str"
         return cls(fields, packed, lengths_of, key if has_key else None)
 
@@ -122,7 +127,7 @@ class MemoryStore(SequenceStore):
         return MemoryStore, (self._fields, self._packed, self._lengths_of, self._key)
 
     def __len__(self) -> int:
-        return len(self._sources.layout)
+        return len(self._store_fields.layout)
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -142,59 +147,59 @@ class MemoryStore(SequenceStore):
     @property
     def shards(self) -> Sequence[str]:
         """One name: everything lies in memory."""
-        return (_SHARD,)
+        return (_SHARD_NAME,)
 
     @property
     def fingerprint(self) -> str:
         """Digest of schema and content (32 hex digits): one pass over the data, made when asked."""
         if self._fingerprint is None:
-            made = hashlib.sha256(repr((self._fields, self._key)).encode())
+            digest = hashlib.sha256(repr((self._fields, self._key)).encode())
             for values, offsets in self._packed.values():
-                made.update(np.ascontiguousarray(values).view(np.uint8).data)
+                digest.update(np.ascontiguousarray(values).view(np.uint8).data)
                 if offsets is not None:
-                    made.update(offsets.data)
-            self._fingerprint = made.hexdigest()[:32]
+                    digest.update(offsets.data)
+            self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of sequences."""
-        return self._sources.keys(numbers)
+        return self._store_fields.keys(numbers)
 
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
-        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``."""
-        return self._sources.raw_texts(name, numbers)
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
+        """Give the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
+        return self._store_fields.raw_texts(name, numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
         return numbers
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> DataLocation:
         """Give the place of a sequence, for an error; of one that is not there, the data set's."""
-        return self._sources.place(number)
+        return self._store_fields.place(number)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
-        return self._sources.read(spans, fields, axis)
+        return self._store_fields.read(spans, fields, axis)
 
 
-def _room() -> float:
+def _compute_memory_budget() -> float:
     """Return the bytes that sequences of an iterator may take: buffers are copied as they grow."""
     free = free_memory()
     return math.inf if free is None else free // 4
 
 
-def _sources(
-    fields: Mapping[str, Field], packed: Packed, layout: Layout
-) -> dict[str, Source | TextSource]:
-    sources: dict[str, Source | TextSource] = {}
+def _make_sources(
+    fields: Mapping[str, Field], packed: PackedFields, layout: ShardLayout
+) -> dict[str, NumberSource | TextSource]:
+    sources: dict[str, NumberSource | TextSource] = {}
     for name, field in fields.items():
         values, offsets = packed[name]
-        if field.dtype in TEXTS and offsets is not None:
+        if field.dtype in TEXT_DTYPES and offsets is not None:
             sources[name] = TextSource.of(name, field, layout, [values], [offsets])
         else:
-            sources[name] = Source.of(
+            sources[name] = NumberSource.of(
                 name, field, layout, [values], None if offsets is None else [offsets]
             )
     return sources

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.dispatch import kernel
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Column
-from seqdata.storage.array_column import PieceColumn
+from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.extents import extents_of
 
 
-class JoinedColumn:
+class MultiShardColumn:
     """One field of spans of several shards or stores: a ``Column``.
 
     Args:
@@ -68,54 +68,56 @@ class JoinedColumn:
         """Copy all pieces into place and pad; see ``protocols.Column.fill``."""
         columns: Sequence[Any] = self._columns
         if not all(hasattr(column, "part") for column in columns):
-            self._fill_twice(out, bounds, padding)
+            self._fill_through_copies(out, bounds, padding)
             return
-        edges = np.flatnonzero(np.diff(self._owner)) + 1
-        for first, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(self)], strict=True):
+        breaks = np.flatnonzero(np.diff(self._owner)) + 1
+        for first, stop in zip([0, *breaks.tolist()], [*breaks.tolist(), len(self)], strict=True):
             if first < stop:
                 at = int(self._index[first])
                 column = columns[int(self._owner[first])].part(at, at + stop - first)
                 column.fill(out, bounds[first : stop + 1], padding)
 
-    def _fill_twice(
+    def _fill_through_copies(
         self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None
     ) -> None:
         """Fill a buffer per column, and copy from these: not every column can be cut in parts."""
-        values, offsets, starts = [], [], [0]
+        values, offsets, column_offsets = [], [], [0]
         for column in self._columns:
-            edges = np.zeros(len(column) + 1, dtype=np.int64)
-            np.cumsum(column.lengths, out=edges[1:])
-            flat = np.empty((int(edges[-1]), *self.shape), dtype=self.dtype)
-            column.fill(flat, edges, None)
+            piece_offsets = np.zeros(len(column) + 1, dtype=np.int64)
+            np.cumsum(column.lengths, out=piece_offsets[1:])
+            flat = np.empty((int(piece_offsets[-1]), *self.shape), dtype=self.dtype)
+            column.fill(flat, piece_offsets, None)
             values.append(flat)
-            offsets.append(edges)
-            starts.append(starts[-1] + len(column))
+            offsets.append(piece_offsets)
+            column_offsets.append(column_offsets[-1] + len(column))
         spans = np.zeros((len(self), 3), dtype=np.int64)
-        spans[:, 0] = np.array(starts)[self._owner] + self._index
+        spans[:, 0] = np.array(column_offsets)[self._owner] + self._index
         spans[:, 2] = self.lengths
-        engine, width = kernel(), self.dtype.itemsize
+        engine, width = get_kernel(), self.dtype.itemsize
         for size in self.shape:
             width *= size
-        source = engine.source(tuple(values), extents_of(offsets), np.array(starts), width)
+        source = engine.source(tuple(values), extents_of(offsets), np.array(column_offsets), width)
         if out.dtype != self.dtype or engine.fill(source, spans, bounds, out, padding) != -1:
             raise ValueError(f"fill: `out` is {out.dtype}, must be {self.dtype}; make it so")
 
 
-def owners_of(parts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
+def assign_owners(
+    shards: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
     """Give, for pieces of several parts, which part has each, its number there, and the rows.
 
     Args:
-        parts: Number of the part of each piece, integers (n,).
+        shards: Number of the part of each piece, integers (n,).
 
     Returns:
         Numbers among the parts that occur, int64 (n,); numbers inside of them, int64 (n,); and for
         each part that occurs the pieces of the batch that it has.
     """
-    there, owner = np.unique(parts, return_inverse=True)
-    index = np.empty(len(parts), dtype=np.int64)
-    rows = [np.flatnonzero(owner == number) for number in range(len(there))]
-    for mine in rows:
-        index[mine] = np.arange(len(mine))
+    present, owner = np.unique(shards, return_inverse=True)
+    index = np.empty(len(shards), dtype=np.int64)
+    rows = [np.flatnonzero(owner == number) for number in range(len(present))]
+    for owned in rows:
+        index[owned] = np.arange(len(owned))
     return owner, index, rows
 
 
@@ -133,14 +135,16 @@ def join_columns(
         owner: Which part has each piece, integers (n,).
         index: Its number there, integers (n,).
     """
-    joined: dict[str, Any] = {}
+    columns_of_batch: dict[str, Any] = {}
     for name in names:
         columns = [one[name] for one in found]
-        if not all(isinstance(column, list | PieceColumn) for column in columns):
-            joined[name] = JoinedColumn(columns, owner, index)
+        if not all(isinstance(column, list | ArrayColumn) for column in columns):
+            columns_of_batch[name] = MultiShardColumn(columns, owner, index)
             continue
-        both = zip(owner.tolist(), index.tolist(), strict=True)
-        pieces = [columns[which][at] for which, at in both]
+        pairs = zip(owner.tolist(), index.tolist(), strict=True)
+        pieces = [columns[which][at] for which, at in pairs]
         texts = isinstance(columns[0], list)
-        joined[name] = pieces if texts else PieceColumn(columns[0].dtype, columns[0].shape, pieces)
-    return joined
+        columns_of_batch[name] = (
+            pieces if texts else ArrayColumn(columns[0].dtype, columns[0].shape, pieces)
+        )
+    return columns_of_batch

@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Transform
-from seqdata.storage.fields import axes_of, no_such
+from seqdata.storage.fields import list_axes, make_unknown_name_error
 
-Names = Mapping[str, str]
+NameMap = Mapping[str, str]
 """Name in a view -> name in its base, of the fields that it shows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Carried:
+class MeasuredTransform:
     """A transform that a view carries; whoever plays the view applies it.
 
     Attributes:
@@ -35,37 +35,41 @@ class Carried:
     lengths: NDArray[Any]
 
 
-class Gathered(Mapping[str, NDArray[Any]]):
+class SelectedLengths(Mapping[str, NDArray[Any]]):
     """Axis -> lengths of selected sequences, gathered at first use.
 
     Args:
         base: The same of the base.
         fields: Only the axes of these are shown, if they have any.
         numbers: int64 (sequences,), the base's numbers; None: all, in its order.
-        carried: A transform whose lengths take the place of the base's.
+        measured_transform: A transform whose lengths take the place of the base's.
     """
 
-    __slots__ = ("_axes", "_base", "_made", "_numbers")
+    __slots__ = ("_axes", "_base", "_lengths", "_numbers")
 
     def __init__(
         self,
         base: Mapping[str, NDArray[Any]],
         fields: Mapping[str, Field],
         numbers: NDArray[np.int64] | None,
-        carried: Carried | None,
+        measured_transform: MeasuredTransform | None,
     ) -> None:
         self._base = base
         self._numbers = numbers
-        self._made = {} if carried is None else {carried.axis: carried.lengths}
-        shown = axes_of(fields)
-        kept = [axis for axis in base if axis in shown or not shown]
-        self._axes = tuple(dict.fromkeys((*kept, *self._made)))
+        self._lengths = (
+            {}
+            if measured_transform is None
+            else {measured_transform.axis: measured_transform.lengths}
+        )
+        field_axes = list_axes(fields)
+        base_axes = [axis for axis in base if axis in field_axes or not field_axes]
+        self._axes = tuple(dict.fromkeys((*base_axes, *self._lengths)))
 
     def __getitem__(self, axis: str) -> NDArray[Any]:
-        if axis not in self._made:
+        if axis not in self._lengths:
             lengths = self._base[axis]
-            self._made[axis] = lengths if self._numbers is None else lengths[self._numbers]
-        return self._made[axis]
+            self._lengths[axis] = lengths if self._numbers is None else lengths[self._numbers]
+        return self._lengths[axis]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._axes)
@@ -74,26 +78,26 @@ class Gathered(Mapping[str, NDArray[Any]]):
         return len(self._axes)
 
 
-def selected_names(fields: Mapping[str, Field], wanted: tuple[Any, ...]) -> dict[str, str]:
+def select_names(fields: Mapping[str, Field], names: tuple[Any, ...]) -> dict[str, str]:
     """Return the names of some fields of a store, as names of a view of it.
 
     Raises:
         ConfigError: If there is no such field, or no name at all.
     """
-    if not wanted:
+    if not names:
         raise ConfigError("select: at least one field must be named; e.g. select('x', 'y')")
-    for name in wanted:
+    for name in names:
         if not isinstance(name, str):
             raise ConfigError(
                 f"select: a field must be named by text, but is {name!r}. Write select('x', 'y'); "
                 "sequences are chosen with `take` and `where`"
             )
         if name not in fields:
-            raise no_such("select", "field", name, fields)
-    return {name: name for name in wanted}
+            raise make_unknown_name_error("select", "field", name, fields)
+    return {name: name for name in names}
 
 
-def renamed(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
+def rename_fields(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
     """Return all names of a store's fields, some of them changed, as names of a view of it.
 
     Args:
@@ -107,21 +111,22 @@ def renamed(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
         raise ConfigError(f"rename: names must be {{'old': 'new'}}, but are {names!r}")
     for old, new in names.items():
         if old not in fields:
-            raise no_such("rename", "field", old, fields)
+            raise make_unknown_name_error("rename", "field", old, fields)
         if not isinstance(new, str) or not new:
             raise ConfigError(f"rename: the new name of {old!r} must be text, but is {new!r}")
-    made = {names.get(name, name): name for name in fields}
-    if len(made) < len(fields):
+    new_names = {names.get(name, name): name for name in fields}
+    if len(new_names) < len(fields):
         after = [names.get(name, name) for name in fields]
-        twice = next(name for name in after if after.count(name) > 1)
+        repeated = next(name for name in after if after.count(name) > 1)
         raise ConfigError(
-            f"rename: every field must have a name of its own, but two would be {twice!r}. Choose "
+            f"rename: every field must have a name of its own, but two would be {repeated!r}. "
+            "Choose "
             "another name, or leave one of them out with `select`"
         )
-    return made
+    return new_names
 
 
-def checked_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
+def check_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
     """Return numbers of sequences, int64 (n,), if all of them are in ``[0, count)``.
 
     Raises:
@@ -136,12 +141,13 @@ def checked_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
     wanted = wanted.astype(np.int64)
     if len(wanted) and not 0 <= wanted.min() <= wanted.max() < count:
         raise ConfigError(
-            f"take: no sequence {outside(wanted, count)}, must be in [0, {count}); choose others"
+            f"take: no sequence {find_outside(wanted, count)}, must be in [0, {count}); choose "
+            "others"
         )
     return wanted
 
 
-def checked_number(number: Any, count: int) -> int:
+def check_number(number: Any, count: int) -> int:
     """Return the number of one sequence, in ``[0, count)``; a negative one counts from the end.
 
     Raises:
@@ -158,7 +164,7 @@ def checked_number(number: Any, count: int) -> int:
     return int(number) % count
 
 
-def checked_mask(mask: ArrayLike, count: int) -> NDArray[np.bool_]:
+def check_mask(mask: ArrayLike, count: int) -> NDArray[np.bool_]:
     """Return a mask, bool (count,).
 
     Raises:
@@ -173,6 +179,6 @@ def checked_mask(mask: ArrayLike, count: int) -> NDArray[np.bool_]:
     return chosen
 
 
-def outside(numbers: NDArray[np.int64], count: int) -> int:
+def find_outside(numbers: NDArray[np.int64], count: int) -> int:
     """Return the first number that is not in ``[0, count)``."""
     return int(numbers[(numbers < 0) | (numbers >= count)][0])

@@ -16,7 +16,7 @@ from multiprocessing import reduction
 from typing import Any
 
 
-class Anonymous:
+class AnonymousMemory:
     """Memory behind a descriptor. Sent to a process that is being started, it is the same memory.
 
     Args:
@@ -26,14 +26,14 @@ class Anonymous:
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         self.size = size
-        self._descriptor = _made(size) if descriptor is None else descriptor
-        self._closing = weakref.finalize(self, os.close, self._descriptor)
+        self._descriptor = _allocate(size) if descriptor is None else descriptor
+        self._finalizer = weakref.finalize(self, os.close, self._descriptor)
         self.mapping = mmap.mmap(self._descriptor, size)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Hand the descriptor to the process that is being started; it can go nowhere else."""
         duplicate: Any = reduction.DupFd(self._descriptor)
-        return _received, (self.size, duplicate)
+        return _receive, (self.size, duplicate)
 
     def fileno(self) -> int:
         """Give the descriptor."""
@@ -41,10 +41,10 @@ class Anonymous:
 
     def close(self) -> None:
         """Close the descriptor; the mapping stays for as long as somebody looks at it."""
-        self._closing()
+        self._finalizer()
 
 
-def _made(size: int) -> int:
+def _allocate(size: int) -> int:
     if sys.platform == "linux":
         descriptor = os.memfd_create("seqdata", os.MFD_CLOEXEC)
     else:  # a temporary file is unlinked as soon as it is there
@@ -54,5 +54,5 @@ def _made(size: int) -> int:
     return descriptor
 
 
-def _received(size: int, duplicate: Any) -> Anonymous:
-    return Anonymous(size, duplicate.detach())
+def _receive(size: int, duplicate: Any) -> AnonymousMemory:
+    return AnonymousMemory(size, duplicate.detach())

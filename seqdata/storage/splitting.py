@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field, Store
-from seqdata.storage.fields import TEXTS, default_axis, no_such
+from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
 from seqdata.storage.hashing import MASK, hash_numbers, hash_texts
-from seqdata.storage.text_bytes import Raw, RawTexts, join_texts
-from seqdata.storage.views import View, title_of, where
+from seqdata.storage.text_bytes import SupportsRawTexts, TextBytes, concat_texts
+from seqdata.storage.views import View, format_title, where
 
-RUN = 1 << 16  # sequences whose ids are looked at together
-RUN_BYTES = 64 << 20  # that their texts may have, about
+IDS_PER_PASS = 1 << 16  # sequences whose ids are looked at together
+TEXT_BYTES_PER_PASS = 64 << 20  # that their texts may have, about
 
 
 def split(
@@ -33,26 +33,28 @@ def split(
     by: str | None = None,
     exact: bool = False,
     stratify: str | None = None,
-) -> Parts:
+) -> SplitViews:
     """Split a store into parts by a hash of each id; see ``opening.dividing.split``.
 
     Raises:
         ConfigError: If fractions do not add up to 1, a field is not there or has many values, both
             ``by`` and ``stratify`` are given, or a part is empty.
     """
-    fractions = _fractions(parts)
-    _refuse_both("split", by, stratify)
+    fractions = _check_fractions(parts)
+    _check_exclusive("split", by, stratify)
     chosen = np.empty(len(store), dtype=np.min_scalar_type(len(parts)))
     if exact or stratify is not None:
-        hashes = _all_hashes("split", store, seed, by)
-        classes = None if stratify is None else _all_hashes("split", store, 0, stratify)
-        chosen[:] = _dealt_exactly(hashes, classes, fractions)
+        hashes = _compute_hashes("split", store, seed, by)
+        classes = None if stratify is None else _compute_hashes("split", store, 0, stratify)
+        chosen[:] = _assign_exactly(hashes, classes, fractions)
     else:
-        edges = np.cumsum(fractions)[:-1].tolist()  # rounding loses nobody: the last has no edge
-        limits = np.array([min(int(edge * 2.0**64), MASK) for edge in edges], dtype=np.uint64)
-        for numbers, hashes in _hashes("split", store, seed, by):
+        cut_points = np.cumsum(fractions)[
+            :-1
+        ].tolist()  # rounding loses nobody: the last has no edge
+        limits = np.array([min(int(edge * 2.0**64), MASK) for edge in cut_points], dtype=np.uint64)
+        for numbers, hashes in _iter_hashes("split", store, seed, by):
             chosen[numbers] = np.searchsorted(limits, hashes, side="right")
-    views = Parts({name: where(store, chosen == i) for i, name in enumerate(parts)})
+    views = SplitViews({name: where(store, chosen == i) for i, name in enumerate(parts)})
     for name, view in views.items():
         if not len(view):
             raise ConfigError(
@@ -62,7 +64,7 @@ def split(
     return views
 
 
-def _fractions(parts: Any) -> list[float]:
+def _check_fractions(parts: Any) -> list[float]:
     """Return the fraction of each part.
 
     Raises:
@@ -83,7 +85,7 @@ def _fractions(parts: Any) -> list[float]:
     return fractions
 
 
-def _refuse_both(caller: str, by: str | None, stratify: str | None) -> None:
+def _check_exclusive(caller: str, by: str | None, stratify: str | None) -> None:
     if by is not None and stratify is not None:
         raise ConfigError(
             f"{caller}: `by` and `stratify` cannot both be given, but are {by!r} and {stratify!r}: "
@@ -91,7 +93,7 @@ def _refuse_both(caller: str, by: str | None, stratify: str | None) -> None:
         )
 
 
-def _dealt_exactly(
+def _assign_exactly(
     hashes: NDArray[np.uint64], classes: NDArray[np.uint64] | None, fractions: Sequence[float]
 ) -> NDArray[np.int64]:
     """Return the part of each sequence: those of one hash together, each class by its fractions.
@@ -106,20 +108,20 @@ def _dealt_exactly(
     """
     keys = (hashes,) if classes is None else (hashes, classes)
     order = np.lexsort(keys)
-    new = np.ones(len(order), dtype=bool)
-    other = np.ones(len(order), dtype=bool)  # where a class begins
+    begins_unit = np.ones(len(order), dtype=bool)
+    begins_class = np.ones(len(order), dtype=bool)  # where a class begins
     if classes is None:
-        other[1:] = False
+        begins_class[1:] = False
     else:
-        other[1:] = np.diff(classes[order]) != 0
-    new[1:] = (np.diff(hashes[order]) != 0) | other[1:]
-    units = np.cumsum(new) - 1
-    begins = [*units[other].tolist(), int(units[-1]) + 1 if len(units) else 0]
-    part_of = np.empty(begins[-1], dtype=np.int64)
+        begins_class[1:] = np.diff(classes[order]) != 0
+    begins_unit[1:] = (np.diff(hashes[order]) != 0) | begins_class[1:]
+    units = np.cumsum(begins_unit) - 1
+    class_offsets = [*units[begins_class].tolist(), int(units[-1]) + 1 if len(units) else 0]
+    part_of = np.empty(class_offsets[-1], dtype=np.int64)
     carry = np.zeros(len(fractions))
-    for first, stop in itertools.pairwise(begins):
+    for first, stop in itertools.pairwise(class_offsets):
         due = (stop - first) * np.asarray(fractions, dtype=float) + carry
-        counts = _rounded(due, stop - first)
+        counts = _round_counts(due, stop - first)
         carry = due - counts
         part_of[first:stop] = np.repeat(np.arange(len(fractions)), counts)
     chosen = np.empty(len(order), dtype=np.int64)
@@ -127,13 +129,13 @@ def _dealt_exactly(
     return chosen
 
 
-def _rounded(due: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+def _round_counts(exact_counts: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     """Return whole numbers from 0 that are near to others and add up to ``total``."""
-    counts = np.floor(np.maximum(due + 1e-9, 0)).astype(np.int64)
+    counts = np.floor(np.maximum(exact_counts + 1e-9, 0)).astype(np.int64)
     while counts.sum() < total:
-        counts[np.argmax(due - counts)] += 1
+        counts[np.argmax(exact_counts - counts)] += 1
     while counts.sum() > total:
-        counts[np.argmin(np.where(counts > 0, due - counts, np.inf))] -= 1
+        counts[np.argmin(np.where(counts > 0, exact_counts - counts, np.inf))] -= 1
     return counts
 
 
@@ -145,28 +147,28 @@ def folds(
     Raises:
         ConfigError: If there are fewer sequences, or values of ``by``, than folds.
     """
-    _refuse_both("folds", by, stratify)
-    all_hashes = _all_hashes("folds", store, seed, by)
+    _check_exclusive("folds", by, stratify)
+    all_hashes = _compute_hashes("folds", store, seed, by)
     if stratify is None:
-        fold, found = _deal(all_hashes, max(2, count))
+        fold, distinct = _assign_folds(all_hashes, max(2, count))
     else:
-        order = np.lexsort((all_hashes, _all_hashes("folds", store, 0, stratify)))
-        fold, found = np.empty(len(store), dtype=np.int64), len(store)
+        order = np.lexsort((all_hashes, _compute_hashes("folds", store, 0, stratify)))
+        fold, distinct = np.empty(len(store), dtype=np.int64), len(store)
         fold[order] = np.arange(len(store)) % max(2, count)
-    if not 2 <= count <= found:
-        what = "sequences" if by is None else f"values of {by!r}"
+    if not 2 <= count <= distinct:
+        unit = "sequences" if by is None else f"values of {by!r}"
         raise ConfigError(
-            f"folds: `count` is {count!r}, must be in [2, {found}], as many {what} as there "
+            f"folds: `count` is {count!r}, must be in [2, {distinct}], as many {unit} as there "
             "are; choose fewer folds"
         )
     return Folds(store, fold, count)
 
 
-class Parts(dict[str, View]):
+class SplitViews(dict[str, View]):
     """Name -> view; a name that is not there is an error with the nearest one that is."""
 
     def __missing__(self, name: object) -> View:
-        raise no_such("split", "part", name, self)
+        raise make_unknown_name_error("split", "part", name, self)
 
 
 class Folds(Sequence[tuple[View, View]]):
@@ -189,7 +191,7 @@ class Folds(Sequence[tuple[View, View]]):
         return self._count
 
     def __repr__(self) -> str:
-        return f"Folds({self._count} of {title_of(self._store)})"
+        return f"Folds({self._count} of {format_title(self._store)})"
 
     @overload
     def __getitem__(self, number: int) -> tuple[View, View]: ...
@@ -203,72 +205,76 @@ class Folds(Sequence[tuple[View, View]]):
         return where(self._store, ~inside), where(self._store, inside)
 
 
-def _deal(hashes: NDArray[np.uint64], count: int) -> tuple[NDArray[Any], int]:
+def _assign_folds(hashes: NDArray[np.uint64], count: int) -> tuple[NDArray[Any], int]:
     """Give each sequence's fold, by the rank of its hash, and how many hashes differ."""
     order = np.argsort(hashes)
     fold = np.empty(len(hashes), dtype=np.min_scalar_type(min(count, len(hashes))))
-    found, last = 0, None
-    for first in range(0, len(order), RUN):
-        here = order[first : first + RUN]
-        ordered = hashes[here]
-        new = np.empty(len(here), dtype=np.int64)
+    distinct, last = 0, None
+    for first in range(0, len(order), IDS_PER_PASS):
+        indices = order[first : first + IDS_PER_PASS]
+        ordered = hashes[indices]
+        new = np.empty(len(indices), dtype=np.int64)
         new[0] = ordered[0] != last if last is not None else 1
         new[1:] = ordered[1:] != ordered[:-1]
-        ranks = np.cumsum(new) + (found - 1)
-        fold[here] = ranks % count
-        found, last = int(ranks[-1]) + 1, ordered[-1]
-    return fold, found
+        ranks = np.cumsum(new) + (distinct - 1)
+        fold[indices] = ranks % count
+        distinct, last = int(ranks[-1]) + 1, ordered[-1]
+    return fold, distinct
 
 
-def _all_hashes(caller: str, store: Store, seed: int, by: str | None) -> NDArray[np.uint64]:
+def _compute_hashes(caller: str, store: Store, seed: int, by: str | None) -> NDArray[np.uint64]:
     """Return the hashes of all ids or values of a field, uint64 (sequences,)."""
     found = np.empty(len(store), dtype=np.uint64)
-    for numbers, hashes in _hashes(caller, store, seed, by):
+    for numbers, hashes in _iter_hashes(caller, store, seed, by):
         found[numbers] = hashes
     return found
 
 
-def _hashes(
+def _iter_hashes(
     caller: str, store: Store, seed: int, by: str | None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
     """Give runs of numbers, int64 (n,), with the hashes of their ids or groups, uint64 (n,)."""
     field = None if by is None else store.fields.get(by)
     if by is not None:
         if field is None:
-            raise no_such(caller, "field", by, store.fields)
+            raise make_unknown_name_error(caller, "field", by, store.fields)
         if field.axis is not None or field.shape:
             raise ConfigError(
                 f"{caller}: {by!r} is a field of many numbers, must have one value per sequence; "
                 "choose another, or None for the id"
             )
     key = int.from_bytes(hashlib.sha256(f"split:{seed}".encode()).digest()[:8], "little")
-    first, run = 0, min(RUN, 1 << 10)
+    first, run = 0, min(IDS_PER_PASS, 1 << 10)
     while first < len(store):
         numbers = np.arange(first, min(first + run, len(store)), dtype=np.int64)
         first += len(numbers)
-        if by is not None and field is not None and field.dtype not in TEXTS:
-            yield numbers, hash_numbers(_words(store, numbers, by, field), key)
-            run = RUN
+        if by is not None and field is not None and field.dtype not in TEXT_DTYPES:
+            yield numbers, hash_numbers(_read_words(store, numbers, by, field), key)
+            run = IDS_PER_PASS
             continue
-        values, offsets = _texts(store, numbers, by)
+        values, offsets = _read_texts(store, numbers, by)
         yield numbers, hash_texts(values, offsets, key)
-        run = max(1, min(RUN, 2 * run, RUN_BYTES * len(numbers) // (len(values) + 1)))
+        run = max(
+            1, min(IDS_PER_PASS, 2 * run, TEXT_BYTES_PER_PASS * len(numbers) // (len(values) + 1))
+        )
 
 
-def _texts(store: Store, numbers: NDArray[np.int64], by: str | None) -> Raw:
+def _read_texts(store: Store, numbers: NDArray[np.int64], by: str | None) -> TextBytes:
     base = store.base if isinstance(store, View) else store
-    if isinstance(base, RawTexts):
-        stored = store.base_name(by) if by is not None and isinstance(store, View) else by
-        return base.raw_texts(stored, store.base_numbers(numbers))
+    if isinstance(base, SupportsRawTexts):
+        base_name = store.base_name(by) if by is not None and isinstance(store, View) else by
+        return base.raw_texts(base_name, store.base_numbers(numbers))
     if by is None:
-        return join_texts(store.keys(store.base_numbers(numbers)))
-    return join_texts(_read(store, numbers, by))
+        return concat_texts(store.keys(store.base_numbers(numbers)))
+    return concat_texts(_read_field(store, numbers, by))
 
 
-def _words(store: Store, numbers: NDArray[np.int64], by: str, field: Field) -> NDArray[np.uint64]:
+def _read_words(
+    store: Store, numbers: NDArray[np.int64], by: str, field: Field
+) -> NDArray[np.uint64]:
     """Give the 8 bytes of one number per sequence, uint64 (n,); equal numbers have equal ones."""
     values = np.empty(len(numbers), dtype=field.dtype)
-    _read(store, numbers, by).fill(values, np.arange(len(numbers) + 1), None)
+    _read_field(store, numbers, by).fill(values, np.arange(len(numbers) + 1), None)
     if values.dtype.kind != "f":
         return values.astype(np.uint64 if field.dtype == "uint64" else np.int64).view(np.uint64)
     exact = values.astype(np.float64) + 0.0  # -0.0 is 0.0
@@ -276,7 +282,7 @@ def _words(store: Store, numbers: NDArray[np.int64], by: str, field: Field) -> N
     return exact.view(np.uint64)
 
 
-def _read(store: Store, numbers: NDArray[np.int64], name: str) -> Any:
+def _read_field(store: Store, numbers: NDArray[np.int64], name: str) -> Any:
     spans = np.zeros((len(numbers), 3), dtype=np.int64)
     spans[:, 0] = numbers
     return store.read(spans, [name], axis=default_axis(store.lengths_of))[name]

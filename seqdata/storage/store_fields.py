@@ -1,6 +1,6 @@
 """All fields of a store, and the reading of spans over them, the same for every store of ours.
 
-Place in the flow: stores hold one ``Sources`` and hand their reads to it. Reads: spans. Makes:
+Place in the flow: stores hold one ``StoreFields`` and hand their reads to it. Reads: spans. Makes:
 columns.
 """
 
@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError
-from seqdata.storage.columns import Layout, Source, SpanColumn
-from seqdata.storage.data_location import Place
+from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.decoded_source import DecodedSource
-from seqdata.storage.fields import TEXTS, no_such
-from seqdata.storage.text_bytes import Raw, decimals, join_texts
+from seqdata.storage.fields import TEXT_DTYPES, make_unknown_name_error
+from seqdata.storage.text_bytes import TextBytes, concat_texts, format_decimals
 from seqdata.storage.text_source import TextSource
 
 
-def keyed(layout: Layout, ids: TextSource | DecodedSource) -> Layout:
+def add_ids(layout: ShardLayout, ids: TextSource | DecodedSource) -> ShardLayout:
     """Give a layout whose places name sequences by their ids, as far as they can be read.
 
     Args:
@@ -30,29 +30,29 @@ def keyed(layout: Layout, ids: TextSource | DecodedSource) -> Layout:
         ids: The field of ids, over a layout without.
     """
 
-    def key_of(number: int) -> str | None:
+    def find_id(number: int) -> str | None:
         try:
             if isinstance(ids, TextSource):
-                return str(ids.take([number])[0]) if ids.is_there(number) else None
+                return str(ids.take([number])[0]) if ids.is_readable(number) else None
             return str(ids.take(np.array([[number, 0, 1]], dtype=np.int64))[0])
         except DataError:  # an error is being made already, about more than its name
             return None
 
-    return replace(layout, key_of=key_of)
+    return replace(layout, find_id=find_id)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sources:
+class StoreFields:
     """The fields of a store.
 
     Attributes:
         layout: Where sequences lie.
-        by_name: Field -> its source.
+        sources: Field -> its source.
         key: The field of ids; None: a sequence is named by its number.
     """
 
-    layout: Layout
-    by_name: Mapping[str, Source | TextSource | DecodedSource]
+    layout: ShardLayout
+    sources: Mapping[str, NumberSource | TextSource | DecodedSource]
     key: str | None
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
@@ -68,37 +68,39 @@ class Sources:
                 "sequence, start, stop"
             )
         if axis not in self.layout.lengths_of:
-            raise no_such(self.layout.location, "axis", axis, self.layout.lengths_of)
-        whole: dict[str | None, NDArray[np.int64]] = {axis: spans}
+            raise make_unknown_name_error(
+                self.layout.location, "axis", axis, self.layout.lengths_of
+            )
+        spans_by_axis: dict[str | None, NDArray[np.int64]] = {axis: spans}
         columns: dict[str, Any] = {}
         for name in fields:
-            source = self.by_name.get(name)
+            source = self.sources.get(name)
             if source is None:
-                raise no_such(self.layout.location, "field", name, self.by_name)
+                raise make_unknown_name_error(self.layout.location, "field", name, self.sources)
             if isinstance(source, TextSource):
                 columns[name] = source.take(spans[:, 0])
                 continue
-            along = source.field.axis
-            if along not in whole:
-                whole[along] = self._whole(spans[:, 0], along)
+            field_axis = source.field.axis
+            if field_axis not in spans_by_axis:
+                spans_by_axis[field_axis] = self._make_full_spans(spans[:, 0], field_axis)
             if isinstance(source, DecodedSource):
-                columns[name] = source.take(whole[along])
+                columns[name] = source.take(spans_by_axis[field_axis])
             else:
-                columns[name] = SpanColumn(source, whole[along])
+                columns[name] = SpanColumn(source, spans_by_axis[field_axis])
         return columns
 
-    def _whole(self, numbers: NDArray[np.int64], axis: str | None) -> NDArray[np.int64]:
+    def _make_full_spans(self, numbers: NDArray[np.int64], axis: str | None) -> NDArray[np.int64]:
         """Give the spans of whole sequences; a number that is not there stays to be refused."""
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         spans[:, 2] = 1 if axis is None else self.layout.lengths_of[axis].take(numbers, mode="clip")
         return spans
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> DataLocation:
         """Give the place of a sequence, for an error; of one that is not there, the data set's."""
         if 0 <= number < len(self.layout):
-            return self.layout.place(number)
-        return Place(dataset=self.layout.location)
+            return self.layout.locate(number)
+        return DataLocation(dataset=self.layout.location)
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of sequences.
@@ -106,35 +108,37 @@ class Sources:
         Raises:
             ConfigError: If there is no such sequence.
         """
-        asked = np.asarray(numbers, dtype=np.int64)
-        source = None if self.key is None else self.by_name[self.key]
+        wanted = np.asarray(numbers, dtype=np.int64)
+        source = None if self.key is None else self.sources[self.key]
         if isinstance(source, TextSource):
-            return source.take(asked)
+            return source.take(wanted)
         if isinstance(source, DecodedSource):
-            return cast("list[str]", source.take(self._whole(asked, None)))
-        wanted = asked.tolist()
-        for number in wanted:
-            self.layout.shard_of(number)
-        return [str(number) for number in wanted]
+            return cast("list[str]", source.take(self._make_full_spans(wanted, None)))
+        number_list = wanted.tolist()
+        for number in number_list:
+            self.layout.find_shard(number)
+        return [str(number) for number in number_list]
 
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
-        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``.
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
+        """Give the bytes of ids or of a field of texts; see ``read_bytes.SupportsRawTexts``.
 
         Raises:
             ConfigError: If there is no such sequence or field of texts.
         """
         if name is not None and (
-            name not in self.by_name or self.by_name[name].field.dtype not in TEXTS
+            name not in self.sources or self.sources[name].field.dtype not in TEXT_DTYPES
         ):
-            texts = [name for name, one in self.by_name.items() if one.field.dtype in TEXTS]
-            raise no_such(self.layout.location, "field of texts", name, texts)
+            texts = [name for name, one in self.sources.items() if one.field.dtype in TEXT_DTYPES]
+            raise make_unknown_name_error(self.layout.location, "field of texts", name, texts)
         name = self.key if name is None else name
-        source = None if name is None else self.by_name[name]
+        source = None if name is None else self.sources[name]
         if isinstance(source, TextSource):
-            return source.raw(numbers)
+            return source.read_bytes(numbers)
         if isinstance(source, DecodedSource):
-            return join_texts(cast("list[str]", source.take(self._whole(numbers, None))))
-        outside = (numbers < 0) | (numbers >= len(self.layout))
-        if outside.any():
-            self.layout.shard_of(int(numbers[outside][0]))
-        return decimals(numbers)
+            return concat_texts(
+                cast("list[str]", source.take(self._make_full_spans(numbers, None)))
+            )
+        is_outside = (numbers < 0) | (numbers >= len(self.layout))
+        if is_outside.any():
+            self.layout.find_shard(int(numbers[is_outside][0]))
+        return format_decimals(numbers)

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.fields import TEXTS, default_axis, field_width, no_such
+from seqdata.storage.fields import TEXT_DTYPES, default_axis, field_width, make_unknown_name_error
 
-ID = "id"
+ID_FIELD = "id"
 Predicate = Callable[[Mapping[str, Any]], bool]
 """``predicate(sequence) -> bool``, where a sequence is a mapping of its fields."""
 
-_RUN = 64  # sequences that are read at once, at most
-_RUN_BYTES = 32 << 20  # of them, unless one alone has more
+_MAX_SEQUENCES = 64  # sequences that are read at once, at most
+_MAX_BYTES = 32 << 20  # of them, unless one alone has more
 
 
-class Run:
+class SequenceRange:
     """Neighbouring sequences of a store, whose fields are read at once when one is asked for.
 
     Args:
@@ -72,106 +72,109 @@ class Run:
         """
         self.read([name])
         value, field = self._columns[name][at], self.store.fields[name]
-        return value[0] if field.axis is None and field.dtype not in TEXTS else value
+        return value[0] if field.axis is None and field.dtype not in TEXT_DTYPES else value
 
 
-class Row(Mapping[str, Any]):
+class LazySequence(Mapping[str, Any]):
     """One sequence by field; a field is read when it is asked for, for all of its run.
 
     Args:
-        run: The run that it is one of.
+        sequence_range: The run that it is one of.
         at: Its number there.
     """
 
-    __slots__ = ("_at", "_run")
+    __slots__ = ("_at", "_range")
 
-    def __init__(self, run: Run, at: int) -> None:
-        self._run = run
+    def __init__(self, sequence_range: SequenceRange, at: int) -> None:
+        self._range = sequence_range
         self._at = at
 
     def __getitem__(self, name: str) -> Any:
-        fields = self._run.store.fields
+        fields = self._range.store.fields
         if name in fields:
-            return self._run.value(name, self._at)
-        if name == ID:
-            return self._run.ids[self._at]
-        raise no_such("sequence", "field", name, fields)
+            return self._range.value(name, self._at)
+        if name == ID_FIELD:
+            return self._range.ids[self._at]
+        raise make_unknown_name_error("sequence", "field", name, fields)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._run.store.fields or name == ID
+        return name in self._range.store.fields or name == ID_FIELD
 
     def __iter__(self) -> Iterator[str]:
-        fields = self._run.store.fields
-        return iter(fields if ID in fields else (ID, *fields))
+        fields = self._range.store.fields
+        return iter(fields if ID_FIELD in fields else (ID_FIELD, *fields))
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
     def __repr__(self) -> str:
-        return f"sequence {self._run.first + self._at} of {', '.join(self)}"
+        return f"sequence {self._range.first + self._at} of {', '.join(self)}"
 
 
-def rows_of(store: Store) -> Iterator[Row]:
+def iter_sequences(store: Store) -> Iterator[LazySequence]:
     """Return the sequences of a store, in its order, of which no field is read yet."""
-    for first, stop in _runs(store):
-        run = Run(store, first, stop)
+    for first, stop in _iter_ranges(store):
+        run = SequenceRange(store, first, stop)
         for at in range(stop - first):
-            yield Row(run, at)
+            yield LazySequence(run, at)
 
 
-def dicts_of(store: Store) -> Iterator[dict[str, Any]]:
+def iter_dicts(store: Store) -> Iterator[dict[str, Any]]:
     """Return the sequences of a store as dicts, in its order; arrays are copies."""
-    for first, stop in _runs(store):
-        run = Run(store, first, stop)
+    for first, stop in _iter_ranges(store):
+        run = SequenceRange(store, first, stop)
         run.read(list(store.fields))
         for at in range(stop - first):
-            yield _copied(Row(run, at))
+            yield _copy_values(LazySequence(run, at))
 
 
-def dict_at(store: Store, number: int) -> dict[str, Any]:
+def read_dict(store: Store, number: int) -> dict[str, Any]:
     """Return one sequence that is there as a dict; arrays are copies."""
-    run = Run(store, number, number + 1)
+    run = SequenceRange(store, number, number + 1)
     run.read(list(store.fields))
-    return _copied(Row(run, 0))
+    return _copy_values(LazySequence(run, 0))
 
 
-def _copied(row: Row) -> dict[str, Any]:
+def _copy_values(row: LazySequence) -> dict[str, Any]:
     return {
         name: value.copy() if isinstance(value, np.ndarray) else value
         for name, value in row.items()
     }
 
 
-def answers_of(store: Store, predicate: Predicate) -> Iterator[bool]:
+def iter_answers(store: Store, predicate: Predicate) -> Iterator[bool]:
     """Return what a predicate says of each sequence.
 
     Raises:
         ConfigError: If that is no bool.
     """
-    for number, row in enumerate(rows_of(store)):
+    for number, row in enumerate(iter_sequences(store)):
         try:
             answer: Any = predicate(row)
         except Exception as error:
             error.add_note(f"in the function given to `where`, for sequence {number}")
             raise
         if not isinstance(answer, bool | np.bool_):
-            what = f"an array of shape {answer.shape}" if isinstance(answer, np.ndarray) else answer
+            answer_text = (
+                f"an array of shape {answer.shape}" if isinstance(answer, np.ndarray) else answer
+            )
             raise ConfigError(
-                f"where: the function must return True or False, but returned {what} for sequence "
+                f"where: the function must return True or False, but returned {answer_text} for "
+                "sequence "
                 f"{number}. Return one bool per sequence; of an array use .any() or .all()"
             )
         yield bool(answer)
 
 
-def is_named(store: Store) -> bool:
+def has_ids(store: Store) -> bool:
     """Return whether ids are more than numbers, as far as the first and the last ones tell."""
-    few = np.unique(np.r_[0:_RUN, len(store) - _RUN : len(store)])
-    few = store.base_numbers(few[(few >= 0) & (few < len(store))])
-    return store.keys(few) != [str(number) for number in few.tolist()]
+    sample = np.unique(np.r_[0:_MAX_SEQUENCES, len(store) - _MAX_SEQUENCES : len(store)])
+    sample = store.base_numbers(sample[(sample >= 0) & (sample < len(store))])
+    return store.keys(sample) != [str(number) for number in sample.tolist()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StoreRows:
+class StoreSequences:
     """The sequences of a store, in its order, to be written; may be gone through again.
 
     Attributes:
@@ -194,27 +197,27 @@ class StoreRows:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         store = self.store
-        named = bool(self.key) and self.key not in store.fields and is_named(store)
-        for first, stop in _runs(store):
-            run = Run(store, first, stop)
+        named = bool(self.key) and self.key not in store.fields and has_ids(store)
+        for first, stop in _iter_ranges(store):
+            run = SequenceRange(store, first, stop)
             run.read(list(store.fields))
             for at in range(stop - first):
                 row = {self.key: run.ids[at]} if named else {}
                 yield row | {name: run.value(name, at) for name in store.fields}
 
 
-def _runs(store: Store) -> Iterator[tuple[int, int]]:
+def _iter_ranges(store: Store) -> Iterator[tuple[int, int]]:
     """Return sequences that are read at once: the first, and one past the last."""
-    sizes = _sizes(store)
+    sizes = _compute_sizes(store)
     first = 0
     while first < len(store):
-        size = np.cumsum(sizes[first : first + _RUN])
-        stop = first + max(1, int(np.searchsorted(size, _RUN_BYTES, side="right")))
+        size = np.cumsum(sizes[first : first + _MAX_SEQUENCES])
+        stop = first + max(1, int(np.searchsorted(size, _MAX_BYTES, side="right")))
         yield first, stop
         first = stop
 
 
-def _sizes(store: Store) -> NDArray[np.int64]:
+def _compute_sizes(store: Store) -> NDArray[np.int64]:
     """Return the bytes of each sequence along its axes, int64 (sequences,)."""
     sizes = np.zeros(len(store), dtype=np.int64)
     for field in store.fields.values():

@@ -12,17 +12,17 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-Raw = tuple[NDArray[np.uint8], NDArray[np.int64]]
+TextBytes = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """The bytes of texts behind one another, uint8, and where each begins, int64 (n+1,), from 0."""
 
-_TENS = np.array([10**power for power in range(1, 19)], dtype=np.int64)
+_POWERS_OF_TEN = np.array([10**power for power in range(1, 19)], dtype=np.int64)
 
 
 @runtime_checkable
-class RawTexts(Protocol):
+class SupportsRawTexts(Protocol):
     """A store that gives the bytes of ids and of texts without a Python object for each."""
 
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
         """Give the bytes of one text per sequence.
 
         Args:
@@ -36,7 +36,7 @@ class RawTexts(Protocol):
         ...
 
 
-def join_texts(texts: Iterable[str | bytes]) -> Raw:
+def concat_texts(texts: Iterable[str | bytes]) -> TextBytes:
     """Give the bytes of texts behind one another; of ``str`` as UTF-8."""
     pieces = [text if isinstance(text, bytes) else text.encode() for text in texts]
     offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
@@ -44,27 +44,27 @@ def join_texts(texts: Iterable[str | bytes]) -> Raw:
     return np.frombuffer(b"".join(pieces), dtype=np.uint8), offsets
 
 
-def in_order(raws: Sequence[Raw], order: NDArray[np.int64]) -> Raw:
+def reorder_texts(texts: Sequence[TextBytes], order: NDArray[np.int64]) -> TextBytes:
     """Put the texts of several parts one after another, in the order asked for.
 
     Args:
-        raws: Per part, its texts.
+        texts: Per part, its texts.
         order: The place of each of them, part by part, in what was asked for.
     """
-    sizes = np.concatenate([np.diff(offsets) for _, offsets in raws])
-    values = np.concatenate([values for values, _ in raws])
+    sizes = np.concatenate([np.diff(offsets) for _, offsets in texts])
+    values = np.concatenate([values for values, _ in texts])
     ends = np.cumsum(sizes)
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
     offsets = np.zeros(len(order) + 1, dtype=np.int64)
-    np.cumsum(sizes[back], out=offsets[1:])
-    if (back == np.arange(len(back))).all():
+    np.cumsum(sizes[inverse], out=offsets[1:])
+    if (inverse == np.arange(len(inverse))).all():
         return values, offsets
-    moved = np.repeat((ends - sizes)[back] - offsets[:-1], sizes[back])
-    return values[moved + np.arange(len(values))], offsets
+    source_positions = np.repeat((ends - sizes)[inverse] - offsets[:-1], sizes[inverse])
+    return values[source_positions + np.arange(len(values))], offsets
 
 
-def decimals(numbers: NDArray[np.int64]) -> Raw:
+def format_decimals(numbers: NDArray[np.int64]) -> TextBytes:
     """Give the decimal digits of numbers behind one another.
 
     Args:
@@ -75,16 +75,16 @@ def decimals(numbers: NDArray[np.int64]) -> Raw:
         >>> values.tobytes(), offsets.tolist()
         (b'7100', [0, 1, 3, 4])
     """
-    counts = np.searchsorted(_TENS, numbers, side="right") + 1
+    counts = np.searchsorted(_POWERS_OF_TEN, numbers, side="right") + 1
     offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])
     width = int(counts.max(initial=1))
     digits = np.empty((len(numbers), width), dtype=np.uint8)
     rest = numbers
-    for place in range(width - 1, -1, -1):
-        without = rest // 10
-        digits[:, place] = rest - without * 10 + ord("0")
-        rest = without
+    for column in range(width - 1, -1, -1):
+        quotient = rest // 10
+        digits[:, column] = rest - quotient * 10 + ord("0")
+        rest = quotient
     if int(counts.min(initial=width)) == width:
         return digits.reshape(-1), offsets
     return digits[np.arange(width) >= (width - counts)[:, None]], offsets

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def are_there(*arrays: NDArray[np.generic]) -> bool:
+def are_readable(*arrays: NDArray[np.generic]) -> bool:
     """Tell whether arrays can be read to their ends; no where it cannot be told.
 
     A system call that is given memory whose file was cut off fails; it does not end the process.
@@ -21,16 +21,16 @@ def are_there(*arrays: NDArray[np.generic]) -> bool:
         arrays: Over mapped files or owned memory, each without gaps.
     """
     try:
-        reading, writing = os.pipe()
+        read_end, write_end = os.pipe()
     except OSError:  # no descriptors are left
         return False
     try:
         for array in arrays:
             if array.nbytes:
-                os.write(writing, memoryview(array.data).cast("B")[-1:])  # the end is gone first
+                os.write(write_end, memoryview(array.data).cast("B")[-1:])  # the end is gone first
     except OSError:
         return False
     finally:
-        os.close(reading)
-        os.close(writing)
+        os.close(read_end)
+        os.close(write_end)
     return True

@@ -16,29 +16,30 @@ from seqdata.errors import DecodeError
 Hashes = NDArray[np.int64] | NDArray[np.uint64]
 
 
-def check_ids(hashes: Hashes, name_of: Callable[[int], str], first: int = 0) -> None:
+def check_unique_ids(hashes: Hashes, id_for: Callable[[int], str], first: int = 0) -> None:
     """Refuse two sequences with one id.
 
     Args:
         hashes: uint64 or int64 (sequences,), of their ids.
-        name_of: Gives the id of sequence ``first + i`` for i.
+        id_for: Gives the id of sequence ``first + i`` for i.
         first: Number of the first of these sequences, for the message.
 
     Raises:
         DecodeError: If there are such, naming both.
     """
     ordered = np.sort(hashes)  # much faster than the order itself, which is seldom needed
-    twice = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    if not len(twice):
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if not len(repeated):
         return
     seen: dict[str, int] = {}
-    found = np.isin(hashes, twice, kind="sort")  # by tables NumPy 2.0 overflows
-    for number in np.flatnonzero(found).tolist():
-        name = name_of(number)
-        other = seen.setdefault(name, number)
-        if other != number:
+    is_repeated = np.isin(hashes, repeated, kind="sort")  # by tables NumPy 2.0 overflows
+    for number in np.flatnonzero(is_repeated).tolist():
+        name = id_for(number)
+        first_number = seen.setdefault(name, number)
+        if first_number != number:
             raise DecodeError.at(
-                f"sequence {first + number}: has the id {name!r}, which sequence {first + other} "
+                f"sequence {first + number}: has the id {name!r}, which sequence "
+                f"{first + first_number} "
                 "has, must be its own; make ids unique, or name another field as `key`",
                 sequence=first + number,
             )

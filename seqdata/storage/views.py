@@ -18,22 +18,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.protocols import Field, Store, Watched
-from seqdata.storage.data_location import Place, Placing
-from seqdata.storage.fields import default_axis, no_such
+from seqdata.protocols import Field, Store, SupportsObserver
+from seqdata.storage.data_location import DataLocation, SupportsLocation
+from seqdata.storage.fields import default_axis, make_unknown_name_error
 from seqdata.storage.selection import (
-    Carried,
-    Gathered,
-    Names,
-    checked_mask,
-    checked_number,
-    checked_numbers,
-    outside,
-    renamed,
-    selected_names,
+    MeasuredTransform,
+    NameMap,
+    SelectedLengths,
+    check_mask,
+    check_number,
+    check_numbers,
+    find_outside,
+    rename_fields,
+    select_names,
 )
-from seqdata.storage.store_repr import as_html, as_text
-from seqdata.storage.store_rows import Predicate, answers_of, dict_at, dicts_of
+from seqdata.storage.store_repr import format_html, format_text
+from seqdata.storage.store_rows import Predicate, iter_answers, iter_dicts, read_dict
 
 
 class SequenceStore(Store):
@@ -70,10 +70,10 @@ class SequenceStore(Store):
         return f"{type(self).__name__}({where}{len(self)} sequences)"
 
     def __repr__(self) -> str:
-        return as_text(self, self.title)
+        return format_text(self, self.title)
 
     def _repr_html_(self) -> str:
-        return as_html(self, self.title)
+        return format_html(self, self.title)
 
     @overload
     def __getitem__(self, number: int) -> dict[str, Any]: ...
@@ -93,11 +93,11 @@ class SequenceStore(Store):
         """
         if isinstance(number, slice):
             return take(self, np.arange(*number.indices(len(self)), dtype=np.int64))
-        return dict_at(self, checked_number(number, len(self)))
+        return read_dict(self, check_number(number, len(self)))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Return the sequences as dicts, in order, read some at a time; arrays are copies."""
-        return dicts_of(self)
+        return iter_dicts(self)
 
     def take(self, numbers: ArrayLike) -> View:
         """Return the view of sequences by number, in this order; repeats allowed."""
@@ -114,7 +114,7 @@ class SequenceStore(Store):
 
     def select(self, *names: str) -> View:
         """Return the view of all sequences with these fields only, in this order."""
-        return _named("select", self, selected_names(self.fields, names))
+        return _select_fields("select", self, select_names(self.fields, names))
 
     def rename(self, names: Mapping[str, str]) -> View:
         """Return the view whose fields have other names.
@@ -122,7 +122,7 @@ class SequenceStore(Store):
         Args:
             names: Name -> new name; fields that are not named keep theirs.
         """
-        return _named("rename", self, renamed(self.fields, names))
+        return _select_fields("rename", self, rename_fields(self.fields, names))
 
 
 class View(SequenceStore):
@@ -131,29 +131,36 @@ class View(SequenceStore):
     Args:
         base: A store that is no view.
         numbers: int64 (sequences,), the base's numbers; repeats allowed. None: all, in its order.
-        carried: A transform; the view's lengths along its axis are those of its results.
+        measured_transform: A transform; the view's lengths along its axis are those of its results.
         names: Name -> the base's name, of the fields that are shown; None: all as they are.
     """
 
-    __slots__ = ("_base", "_carried", "_fingerprint", "_lengths_of", "_names", "_numbers")
+    __slots__ = (
+        "_base",
+        "_fingerprint",
+        "_lengths_of",
+        "_measured_transform",
+        "_names",
+        "_numbers",
+    )
 
     def __init__(
         self,
         base: Store,
         numbers: NDArray[np.int64] | None = None,
-        carried: Carried | None = None,
-        names: Names | None = None,
+        measured_transform: MeasuredTransform | None = None,
+        names: NameMap | None = None,
     ) -> None:
         self._base = base
         self._numbers = numbers
-        self._carried = carried
+        self._measured_transform = measured_transform
         self._names = names
-        shown = {} if names is None else self.fields
-        self._lengths_of = Gathered(base.lengths_of, shown, numbers, carried)
+        fields = {} if names is None else self.fields
+        self._lengths_of = SelectedLengths(base.lengths_of, fields, numbers, measured_transform)
         self._fingerprint: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return View, (self._base, self._numbers, self._carried, self._names)
+        return View, (self._base, self._numbers, self._measured_transform, self._names)
 
     def __len__(self) -> int:
         return len(self._base if self._numbers is None else self._numbers)
@@ -161,8 +168,8 @@ class View(SequenceStore):
     @property
     def title(self) -> str:
         """One line that names the view and its base."""
-        base = title_of(self._base)
-        return base if self.is_whole else f"View({len(self)} of {base})"
+        base = format_title(self._base)
+        return base if self.is_identity else f"View({len(self)} of {base})"
 
     @property
     def base(self) -> Store:
@@ -177,24 +184,24 @@ class View(SequenceStore):
         return self._numbers
 
     @property
-    def carried(self) -> Carried | None:
+    def measured_transform(self) -> MeasuredTransform | None:
         """The transform that is applied by whoever plays the view; None: there is none."""
-        return self._carried
+        return self._measured_transform
 
     @property
-    def names(self) -> Names | None:
+    def names(self) -> NameMap | None:
         """Name -> the base's name, of the fields that are shown; None: all as they are."""
         return self._names
 
     @property
-    def is_all(self) -> bool:
+    def has_all_sequences(self) -> bool:
         """Whether it has all sequences, in the base's order."""
         return self._numbers is None
 
     @property
-    def is_whole(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether nothing is selected, renamed or carried: it stands for its base."""
-        return self._numbers is None and self._names is None and self._carried is None
+        return self._numbers is None and self._names is None and self._measured_transform is None
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -222,22 +229,22 @@ class View(SequenceStore):
     @property
     def fingerprint(self) -> str:
         """Digest of the base, the numbers and the names (32 hex digits)."""
-        if self.is_whole:
+        if self.is_identity:
             return self._base.fingerprint
         if self._fingerprint is None:
             self._fingerprint = self._digest()
         return self._fingerprint
 
     def _digest(self) -> str:
-        made = hashlib.sha256(self._base.fingerprint.encode())
+        digest = hashlib.sha256(self._base.fingerprint.encode())
         if self._numbers is not None or self._names is None:
-            made.update(np.ascontiguousarray(self.numbers, dtype="<i8").data)
+            digest.update(np.ascontiguousarray(self.numbers, dtype="<i8").data)
         if self._names is not None:
-            made.update(f"names:{list(self._names.items())!r}".encode())
-        if self._carried is not None:
-            made.update(self._carried.axis.encode())
-            made.update(np.ascontiguousarray(self._carried.lengths, dtype="<i8").data)
-        return made.hexdigest()[:32]
+            digest.update(f"names:{list(self._names.items())!r}".encode())
+        if self._measured_transform is not None:
+            digest.update(self._measured_transform.axis.encode())
+            digest.update(np.ascontiguousarray(self._measured_transform.lengths, dtype="<i8").data)
+        return digest.hexdigest()[:32]
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
@@ -252,7 +259,7 @@ class View(SequenceStore):
         if self._names is None:
             return name
         if name not in self._names:
-            raise no_such(title_of(self), "field", name, self._names)
+            raise make_unknown_name_error(format_title(self), "field", name, self._names)
         return self._names[name]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -264,7 +271,8 @@ class View(SequenceStore):
         numbers = np.asarray(numbers, dtype=np.int64)
         if len(numbers) and int(numbers.view(np.uint64).max()) >= len(self):
             raise ConfigError(
-                f"view: no sequence {outside(numbers, len(self))}, must be in [0, {len(self)}); "
+                f"view: no sequence {find_outside(numbers, len(self))}, must be in [0, "
+                f"{len(self)}); "
                 "was the plan made for other data?"
             )
         return numbers if self._numbers is None else self._numbers[numbers]
@@ -279,52 +287,54 @@ class View(SequenceStore):
         """
         spans = np.array(spans, dtype=np.int64)
         spans[:, 0] = self.base_numbers(spans[:, 0])
-        if self._carried is not None and axis == self._carried.axis:
+        if self._measured_transform is not None and axis == self._measured_transform.axis:
             lengths_of = self._base.lengths_of
             axis = axis if axis in lengths_of else default_axis(lengths_of)
             spans[:, 1], spans[:, 2] = 0, lengths_of[axis][spans[:, 0]]
         if self._names is None:
             return self._base.read(spans, fields, axis=axis)
-        wanted = {name: self.base_name(name) for name in fields}
-        columns = self._base.read(spans, wanted.values(), axis=axis)
-        return {name: columns[old] for name, old in wanted.items()}
+        base_names = {name: self.base_name(name) for name in fields}
+        columns = self._base.read(spans, base_names.values(), axis=axis)
+        return {name: columns[old] for name, old in base_names.items()}
 
     def watched(self, tell: Callable[[int], None]) -> Store:
         """Return the same view of a base that tells of what it reads, where it can."""
-        if not isinstance(self._base, Watched):
+        if not isinstance(self._base, SupportsObserver):
             return self
-        return View(self._base.watched(tell), self._numbers, self._carried, self._names)
+        return View(self._base.watched(tell), self._numbers, self._measured_transform, self._names)
 
 
-def title_of(store: Store) -> str:
+def format_title(store: Store) -> str:
     """Return one line that names a store."""
     if isinstance(store, SequenceStore):
         return store.title
     return f"{type(store).__name__}({len(store)} sequences)"
 
 
-def whole(store: Store) -> SequenceStore:
+def as_sequence_store(store: Store) -> SequenceStore:
     """Return a store with all that ``SequenceStore`` has: as it is, or as a view of all of it."""
     return store if isinstance(store, SequenceStore) else View(store)
 
 
-def carried_of(store: Store) -> Carried | None:
+def get_measured_transform(store: Store) -> MeasuredTransform | None:
     """Give the transform that a store carries; None: it carries none."""
-    return store.carried if isinstance(store, View) else None
+    return store.measured_transform if isinstance(store, View) else None
 
 
-def stored_of(store: Store) -> Store:
+def without_transform(store: Store) -> Store:
     """Give the same sequences as they lie, without the transform that a view of them carries."""
-    if isinstance(store, View) and store.carried is not None:
-        return View(store.base, None if store.is_all else store.numbers, names=store.names)
+    if isinstance(store, View) and store.measured_transform is not None:
+        return View(
+            store.base, None if store.has_all_sequences else store.numbers, names=store.names
+        )
     return store
 
 
-def carrying(store: Store, carried: Carried) -> View:
+def with_transform(store: Store, measured_transform: MeasuredTransform) -> View:
     """Give the view of all sequences of a store that carries a transform."""
     if isinstance(store, View):
-        return View(store.base, store.numbers, carried, store.names)
-    return View(store, np.arange(len(store), dtype=np.int64), carried)
+        return View(store.base, store.numbers, measured_transform, store.names)
+    return View(store, np.arange(len(store), dtype=np.int64), measured_transform)
 
 
 def take(store: Store, numbers: ArrayLike) -> View:
@@ -342,16 +352,18 @@ def take(store: Store, numbers: ArrayLike) -> View:
         >>> take(MemoryStore.of([[1], [2, 2], [3, 3, 3]]), [2, 0, 0]).lengths.tolist()
         [3, 1, 1]
     """
-    return _selected(store, checked_numbers(numbers, len(store)))
+    return _select(store, check_numbers(numbers, len(store)))
 
 
-def _selected(store: Store, wanted: NDArray[np.int64]) -> View:
+def _select(store: Store, wanted: NDArray[np.int64]) -> View:
     if isinstance(store, View):
-        carried = store.carried
-        if carried is not None:
-            carried = replace(carried, lengths=carried.lengths[wanted])
-        chosen = wanted if store.is_all else store.numbers[wanted]
-        return View(store.base, chosen, carried, store.names)
+        measured_transform = store.measured_transform
+        if measured_transform is not None:
+            measured_transform = replace(
+                measured_transform, lengths=measured_transform.lengths[wanted]
+            )
+        chosen = wanted if store.has_all_sequences else store.numbers[wanted]
+        return View(store.base, chosen, measured_transform, store.names)
     return View(store, wanted)
 
 
@@ -374,26 +386,28 @@ def where(store: Store, mask: ArrayLike | Predicate) -> View:
         [1, 2]
     """
     if callable(mask):
-        mask = np.fromiter(answers_of(stored_of(store), mask), dtype=np.bool_, count=len(store))
-    chosen = checked_mask(mask, len(store))
-    return _selected(store, np.flatnonzero(chosen))
+        mask = np.fromiter(
+            iter_answers(without_transform(store), mask), dtype=np.bool_, count=len(store)
+        )
+    chosen = check_mask(mask, len(store))
+    return _select(store, np.flatnonzero(chosen))
 
 
-def _named(caller: str, store: Store, names: Names) -> View:
+def _select_fields(caller: str, store: Store, names: NameMap) -> View:
     if not isinstance(store, View):
         return View(store, names=names)
-    if store.carried is not None:
+    if store.measured_transform is not None:
         raise ConfigError(
             f"{caller}: a view that carries a transform must keep its fields, which the transform "
             f"takes. Call `{caller}` before `measure_lengths`, or pass `fields` to the Loader"
         )
     names = {name: store.base_name(old) for name, old in names.items()}
-    return View(store.base, None if store.is_all else store.numbers, None, names)
+    return View(store.base, None if store.has_all_sequences else store.numbers, None, names)
 
 
-def place_of(store: Store, number: int) -> Place:
+def locate_sequence(store: Store, number: int) -> DataLocation:
     """Give the place of a base sequence, for an error, as far as the store knows it."""
     base = store.base if isinstance(store, View) else store
-    if isinstance(base, Placing):
+    if isinstance(base, SupportsLocation):
         return base.place(number)
-    return Place(dataset=title_of(base), sequence=number)
+    return DataLocation(dataset=format_title(base), sequence=number)

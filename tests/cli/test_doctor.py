@@ -13,18 +13,18 @@ from click.testing import CliRunner
 
 from seqdata.api import open_store, write_store
 from seqdata.cli._doctor import software
-from seqdata.cli._doctor.data import data_findings, lengths_finding, opened
-from seqdata.cli._doctor.finding import Finding
-from seqdata.cli._doctor.machine import Machine, machine_findings, this_machine
-from seqdata.cli._doctor.run_settings import settings_findings
-from seqdata.cli._doctor.software import lightning_finding, plugin_findings, vision_finding
+from seqdata.cli._doctor.data import check_data, check_lengths, open_checked
+from seqdata.cli._doctor.finding import DoctorFinding
+from seqdata.cli._doctor.machine import Machine, check_machine, inspect_machine
+from seqdata.cli._doctor.run_settings import check_settings
+from seqdata.cli._doctor.software import check_lightning, check_plugins, check_torchvision
 from seqdata.cli.app import app
 from seqdata.host import PluginInfo
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
-from seqdata.runs.locate_batch import Course
+from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.run_file import NAME, RunFile
 from seqdata.runs.run_record import installed_versions
 from tests.lightning.crashing import noisy
@@ -50,14 +50,14 @@ def run(*arguments: str, code: int = 0) -> Any:
     return done.stdout
 
 
-def of(findings: Any, name: str) -> Finding:
+def of(findings: Any, name: str) -> DoctorFinding:
     """Give the one finding of a name."""
     (found,) = [one for one in findings if one.name == name]
     return found
 
 
-def on(*, shards: int = 1, workers: int = 0, **changes: Any) -> list[Finding]:
-    return list(machine_findings(replace(GOOD, **changes), shards=shards, workers=workers))
+def on(*, shards: int = 1, workers: int = 0, **changes: Any) -> list[DoctorFinding]:
+    return list(check_machine(replace(GOOD, **changes), shards=shards, workers=workers))
 
 
 def test_a_good_machine_is_all_right():
@@ -91,12 +91,12 @@ def test_a_trap_of_the_machine_is_seen(facts, name, state, seen, fix):
 
 def test_a_kernel_that_was_chosen_is_unset(monkeypatch):
     monkeypatch.setenv("SEQDATA_KERNEL", "numpy")
-    found = of(machine_findings(this_machine(), shards=1, workers=0), "kernel")
+    found = of(check_machine(inspect_machine(), shards=1, workers=0), "kernel")
     assert (found.state, found.fix) == ("warn", "unset SEQDATA_KERNEL")
 
 
 def test_the_machine_is_looked_at():
-    here = this_machine()
+    here = inspect_machine()
     assert here.cores >= 1
     assert here.kernel in ("c", "numpy")
     assert "spawn" in here.methods
@@ -113,25 +113,25 @@ def test_the_machine_is_looked_at():
     ],
 )
 def test_a_torchvision_that_does_not_go_with_torch_is_seen(torch, vision, state):
-    assert vision_finding(torch, vision).state == state
+    assert check_torchvision(torch, vision).state == state
 
 
 def test_lightning_is_known_broken_or_not_there(monkeypatch):
-    assert lightning_finding("2.6.6").state == "ok"
-    assert lightning_finding("2.7.0").fix == "pip install 'lightning~=2.6.0'"
-    assert lightning_finding(None).fix == "pip install lightning"
-    old = lightning_finding("2.6.1")
+    assert check_lightning("2.6.6").state == "ok"
+    assert check_lightning("2.7.0").fix == "pip install 'lightning~=2.6.0'"
+    assert check_lightning(None).fix == "pip install lightning"
+    old = check_lightning("2.6.1")
     assert (old.state, old.fix) == ("warn", "pip install 'lightning>=2.6.6'")
     assert "GHSA-qqmf-gpg7-g8gw" in old.seen
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
-    found = lightning_finding("2.6.6")
+    found = check_lightning("2.6.6")
     assert found.state == "bad"
     assert "cannot be imported (ModuleNotFoundError" in found.seen
 
 
 def test_a_package_that_is_missing_is_bad(monkeypatch):
     monkeypatch.setattr(software, "_PACKAGES", ("no-such-package",))
-    found = of(software.software_findings(), "no-such-package")
+    found = of(software.check_software(), "no-such-package")
     assert (found.state, found.fix) == ("bad", "pip install no-such-package")
 
 
@@ -140,15 +140,15 @@ def test_a_broken_plugin_is_bad_and_others_are_not():
         PluginInfo(name="a", distribution="d", version="1", module="m", state="broken", cause="no"),
         PluginInfo(name="b", distribution="e", version="2", module="n", state="installed"),
     ]
-    one, two = plugin_findings(rows)
+    one, two = check_plugins(rows)
     assert (one.state, one.seen) == ("bad", "a of d 1: no")
     assert (two.state, two.seen) == ("ok", "b of e 2, installed")
 
 
 def test_a_whole_store_is_all_right(store):
-    found, said = opened(store)
+    found, said = open_checked(store)
     assert not said
-    findings = list(data_findings(store, found))
+    findings = list(check_data(store, found))
     assert {one.state for one in findings} == {"ok"}
     assert of(findings, "lengths of 'time'").seen == "uint32, up to 9 timesteps"
     assert "30 sequences in 1 shard," in of(findings, "shards").seen
@@ -156,7 +156,7 @@ def test_a_whole_store_is_all_right(store):
 
 def test_a_shard_that_is_missing_is_bad(store):
     (Path(store) / "part-00000.arrow").unlink()
-    found, (said,) = opened(store)
+    found, (said,) = open_checked(store)
     assert found is None
     assert said.state == "bad"
     assert "is not there, must be as the manifest names it" in said.seen
@@ -167,7 +167,7 @@ def test_damage_that_is_met_is_bad(store):
     content = bytearray(shard.read_bytes())
     content[content.find(sequences(30)[0].tobytes())] ^= 1
     shard.write_bytes(content)
-    found = of(data_findings(store, open_store(store)), "data")
+    found = of(check_data(store, open_store(store)), "data")
     assert (found.state, found.fix) == ("bad", f"seqdata verify {store}")
     assert 'sequence 0 ("s0")' in found.seen
 
@@ -177,14 +177,14 @@ def test_files_of_others_are_said_to_be_unverified(tmp_path):
 
     pd.DataFrame({"x": [[1.0, 2.0], [3.0]]}).to_parquet(tmp_path / "rows.parquet")
     location = str(tmp_path / "rows.parquet")
-    store, _ = opened(location)
-    found = of(data_findings(location, store), "checksums")
+    store, _ = open_checked(location)
+    found = of(check_data(location, store), "checksums")
     assert (found.state, found.fix) == ("note", "write them as a store: seqdata write")
 
 
 def test_empty_sequences_are_counted(tmp_path):
     store = write_store(tmp_path / "store", [np.zeros(3), np.zeros(0)])
-    found = of(data_findings("here", store), "lengths of 'time'")
+    found = of(check_data("here", store), "lengths of 'time'")
     assert found.state == "note"
     assert found.seen == "uint32, up to 3 timesteps; 1 are 0 and will be dropped"
 
@@ -197,22 +197,22 @@ def test_empty_sequences_are_counted(tmp_path):
     ],
 )
 def test_lengths_that_cannot_be_planned_with_are_bad(lengths, seen):
-    found = lengths_finding("here", "time", lengths)
+    found = check_lengths("here", "time", lengths)
     assert (found.state, found.seen) == ("bad", seen)
 
 
 def settings(
-    store: str, *, course: Course | None = None, trainer: Any = None, versions: Any = None,
+    store: str, *, course: FitGeometry | None = None, trainer: Any = None, versions: Any = None,
     opens: bool = True, **options: Any,
-) -> list[Finding]:  # fmt: skip
+) -> list[DoctorFinding]:  # fmt: skip
     """Give what is said of a run that was asked for these options."""
     options.setdefault("batching", Bucketed(4))
     data = SequenceDataModule(train=store, **options)
-    file = RunFile.of(
-        data._options, course or Course(), fingerprints={}, plan="",
+    file = RunFile.from_options(
+        data._options, course or FitGeometry(), fingerprints={}, plan="",
         versions=versions or installed_versions(), trainer=trainer or {},
     )  # fmt: skip
-    return list(settings_findings(file, Path(NAME), open_store(store) if opens else None))
+    return list(check_settings(file, Path(NAME), open_store(store) if opens else None))
 
 
 def columns(sequence, rng):
@@ -229,31 +229,32 @@ def columns(sequence, rng):
                     "strategy": "DDPStrategy", "accelerator": "CPUAccelerator", "processes": 2,
                     "nodes": 1,
                 },
-                "course": Course(world_size=2),
+                "geometry": FitGeometry(world_size=2),
             },
             "strategy", "ok", "DDPStrategy on CPUAccelerator: 2 processes on 1 nodes; they share "
             "the batches of one plan out to 2, each sequence once", "",
         ),
         (
-            {"trainer": {"processes": 4}, "course": Course(world_size=2)}, "strategy", "ok",
+            {"trainer": {"processes": 4}, "geometry": FitGeometry(world_size=2)}, "strategy", "ok",
             "4 processes in 2 replicas of 2 on 1 nodes", "",
         ),
         ({}, "use_distributed_sampler", "ok", "either value: no loader of ours has a sampler", ""),
         (
-            {"course": Course(world_size=3)}, "batches", "ok",
+            {"geometry": FitGeometry(world_size=3)}, "batches", "ok",
             "8 batches are 3 steps of 3 ranks; in the last one 1 ranks have filler", "",
         ),
         (
-            {"course": Course(world_size=3), "tail": "drop"}, "batches", "note",
+            {"geometry": FitGeometry(world_size=3), "tail": "drop"}, "batches", "note",
             "8 batches are 2 steps of 3 ranks; 2 are left out each epoch", "tail='fill'",
         ),
         (
-            {"course": Course(world_size=9)}, "batches", "warn",
+            {"geometry": FitGeometry(world_size=9)}, "batches", "warn",
             "1 ranks have none of their own", "smaller batches, or fewer ranks",
         ),
         ({"batching": TokenBudget(5)}, "batching", "bad", "longer than `max_tokens`=5", ""),
         (
-            {"course": Course(world_size=3), "batches_per_update": 4}, "batches_per_update", "bad",
+            {"geometry": FitGeometry(world_size=3), "batches_per_update": 4},
+            "batches_per_update", "bad",
             "4, no multiple of 3 ranks", "6, or another number of ranks",
         ),
         (
@@ -279,11 +280,12 @@ def columns(sequence, rng):
             "5 steps: other batches on another number of ranks", "pass a fraction",
         ),
         (
-            {"trainer": {"val_check_interval": 5}, "course": Course(accumulate=2)},
+            {"trainer": {"val_check_interval": 5}, "geometry": FitGeometry(accumulate=2)},
             "val_check_interval", "warn", "5 steps, no multiple of the 2 of an update", "6",
         ),
         ({"trainer": {"precision": "bf16-true"}}, "precision", "note", "casts every", "mixed"),
-        ({"course": Course(frozen=True)}, "overfit_batches", "note", "every epoch is epoch 0", ""),
+        ({"geometry": FitGeometry(frozen=True)}, "overfit_batches", "note", "every epoch is epoch "
+                                                                          "0", ""),
         ({"on_error": "mask"}, "on_error", "ok", "'mask', and nothing was left out", ""),
         ({"versions": {"torch": "1.0"}}, "versions", "note", "the run had torch 1.0 (now ", ""),
     ],
@@ -315,7 +317,8 @@ def test_with_a_transform_nothing_is_planned(store):
 def test_lanes_that_ranks_do_not_divide_are_uneven(store, shift):
     options = {"batching": TBPTT(4, 8), "shift": shift}
     uneven, even = (
-        of(settings(store, course=Course(world_size=size), **options), "lanes") for size in (3, 2)
+        of(settings(store, geometry=FitGeometry(world_size=size), **options), "lanes")
+        for size in (3, 2)
     )
     assert (uneven.state, even.state) == ("warn", "ok")
     assert uneven.seen == "4 lanes on 3 ranks"

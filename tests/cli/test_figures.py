@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from seqdata.cli._report.console import size
-from seqdata.cli._report.statistics import world_figures
+from seqdata.cli._report.console import format_bytes
+from seqdata.cli._report.statistics import compute_world_stats
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
-from seqdata.storage.store_repr import Bin, histogram
+from seqdata.storage.store_repr import HistogramBin, histogram
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,11 @@ def test_every_sequence_is_in_one_bin(lengths):
 
 def test_bins_double_where_lengths_lie_far_apart():
     assert histogram(np.array([0, 1, 5, 9])) == (
-        Bin(first=0, last=0, count=1),
-        Bin(first=1, last=1, count=1),
-        Bin(first=2, last=3, count=0),
-        Bin(first=4, last=7, count=1),
-        Bin(first=8, last=9, count=1),
+        HistogramBin(first=0, last=0, count=1),
+        HistogramBin(first=1, last=1, count=1),
+        HistogramBin(first=2, last=3, count=0),
+        HistogramBin(first=4, last=7, count=1),
+        HistogramBin(first=8, last=9, count=1),
     )
 
 
@@ -56,7 +56,7 @@ def test_rows_of_several_spans_are_measured_whole():
 def test_worlds_count_steps_filler_and_balance():
     spans = [[0, 0, 4], [1, 0, 2], [2, 0, 9]]
     plan = Plan(spans, offsets=[0, 1, 2, 3])
-    one, two, four = world_figures(plan, plan.measures, [1, 2, 4])
+    one, two, four = compute_world_stats(plan, plan.measures, [1, 2, 4])
     assert (one.steps, one.filler, one.balance) == (3, 0, 1.0)
     assert (two.steps, two.filler) == (2, 1)
     assert two.balance == pytest.approx(4 / 3)
@@ -65,7 +65,7 @@ def test_worlds_count_steps_filler_and_balance():
 
 def test_lanes_take_as_many_steps_as_batches_on_every_world():
     plan = Plan([[0, 0, 4], [1, 0, 2]], offsets=[0, 2], lanes=2)
-    (two,) = world_figures(plan, plan.measures, [2])
+    (two,) = compute_world_stats(plan, plan.measures, [2])
     assert (two.steps, two.filler, two.balance) == (1, 0, 1.0)
 
 
@@ -73,7 +73,7 @@ def test_balance_is_near_one_for_batches_of_like_length():
     lengths = np.random.Philox(3).random_raw(4000) % 900 + 1
     index = SequenceIndex.from_lengths(lengths.astype(np.int64))
     plan = Bucketed(8).plan(index, seed=0, epoch=0)
-    for one in world_figures(plan, plan.measures, [2, 4, 8]):
+    for one in compute_world_stats(plan, plan.measures, [2, 4, 8]):
         assert 1.0 < one.balance < 1.05
 
 
@@ -82,4 +82,4 @@ def test_balance_is_near_one_for_batches_of_like_length():
     [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (1 << 41, "2.0 TiB")],
 )
 def test_sizes_are_written_for_people(count, text):
-    assert size(count) == text
+    assert format_bytes(count) == text

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from seqdata.api import open_store, write_store
-from seqdata.cli._report.ledger import ledger
+from seqdata.cli._report.ledger import iter_ledger
 from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
@@ -92,7 +92,7 @@ def test_a_repetition_names_step_and_rank(store):
 
 @pytest.mark.parametrize("rule", ["split", "truncate", "drop"])
 def test_what_is_too_long_is_in_the_ledger_with_what_becomes_of_it(store, tmp_path, rule):
-    target = tmp_path / "new" / "ledger.jsonl"
+    target = tmp_path / "new" / "iter_ledger.jsonl"
     text = run(store, "--max-length", 15, "--too-long", rule, "--ledger", target)
     lines = lines_of(target.read_text())
     assert f"ledger: {target}, {len(lines)} lines" in text
@@ -130,13 +130,13 @@ def test_the_report_counts_what_the_tail_does(store):
 def test_lanes_leave_nothing_out():
     index = SequenceIndex.from_lengths([4, 2])
     plan = Plan([[0, 0, 4], [1, 0, 2]], offsets=[0, 2], lanes=2)
-    assert list(ledger(index, plan, "time", [1, 2], "drop")) == []
+    assert list(iter_ledger(index, plan, "time", [1, 2], "drop")) == []
 
 
 def test_sequences_without_ids_go_by_their_numbers():
     index = SequenceIndex.from_lengths([4, 0])
     plan = Bucketed(1).plan(index, seed=0, epoch=0)
-    (line,) = ledger(index, plan, "time", [1], "fill")
+    (line,) = iter_ledger(index, plan, "time", [1], "fill")
     assert line == {"what": "dropped", "number": 1, "id": None, "length": 0}
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from seqdata.api import write_store
 from seqdata.cli.app import app
 from seqdata.index import SequenceIndex
-from seqdata.planning.build import describe
+from seqdata.planning.build import describe_policy
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 
@@ -143,7 +143,7 @@ def test_every_option_of_lanes_has_a_switch(store, options, policy):
         run(store, "--batching", "tbptt", "--lanes", 4, "--chunk", 16, "--json", *options)
     )
     plan = policy.plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
-    assert facts["policy"] == describe(policy)
+    assert facts["policy"] == describe_policy(policy)
     assert (facts["batches"], facts["lanes"]) == (len(plan), 4)
 
 

@@ -14,7 +14,7 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
-from seqdata.runs.locate_batch import Course
+from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.run_file import NAME, RunFile
 
 VALUES = [[1.0, 2.0, np.nan], [4.0], [np.inf, -5.0], [6.0, 7.0, 8.0, 9.0]]
@@ -31,14 +31,14 @@ def store(tmp_path) -> str:
 
 
 def described(
-    store: str, *, course: Course | None = None, path=NAME, **options
+    store: str, *, course: FitGeometry | None = None, path=NAME, **options
 ) -> SequenceDataModule:
     """Write the run file of a fit without fitting."""
     options.setdefault("batching", Fixed(2, shuffle=False))
     data = SequenceDataModule(train=store, **options)
-    player = data.train_dataloader().player
-    course = course or Course()
-    RunFile.of(
+    player = data.train_dataloader().engine
+    course = course or FitGeometry()
+    RunFile.from_options(
         data._options, course, fingerprints={"train": [player.index.fingerprint]},
         plan=player.fingerprint(course.epoch), versions={}, trainer={},
     ).write(Path(path))  # fmt: skip
@@ -79,7 +79,7 @@ def test_the_same_as_json(store):
 
 
 def test_a_filler_of_a_rank_is_shown_as_one(store):
-    described(store, course=Course(world_size=3))
+    described(store, geometry=FitGeometry(world_size=3))
     facts = json.loads(run(NAME, "--epoch", 0, "--step", 0, "--rank", 2, "--json"))
     assert (facts["rank"], facts["world"], facts["rows"], facts["filler"]) == (2, 3, 1, 1)
     assert "1 rows of up to 3 timesteps, 1 of weight 0" in run(

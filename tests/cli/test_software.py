@@ -20,10 +20,10 @@ def test_malicious_releases_of_lightning_are_bad_and_not_imported(monkeypatch, n
     def imported(module):
         raise AssertionError(f"{module} was imported")
 
-    known = software.version_of
-    monkeypatch.setattr(software, "version_of", lambda n: version if n == name else known(n))
+    known = software.find_version
+    monkeypatch.setattr(software, "find_version", lambda n: version if n == name else known(n))
     monkeypatch.setattr(software.importlib, "import_module", imported)
-    found = of(software.software_findings(), "lightning")
+    found = of(software.check_software(), "lightning")
     assert found.state == "bad"
     assert f"{version} was malicious and is withdrawn (GHSA-w37p-236h-pfx3)" in found.seen
     assert "replace all credentials" in found.fix
@@ -35,11 +35,13 @@ def test_no_malicious_release_is_installed_with_us():
 
 
 def test_a_project_of_the_same_import_name_is_seen(monkeypatch):
-    assert software.name_finding().state == "ok"
-    monkeypatch.setattr(software, "foreign_release", lambda: "seqdata 0.2.2")
-    assert software.name_finding().state == "warn"  # elsewhere: which is imported, the path decides
-    monkeypatch.setattr(software, "foreign_files", lambda: ["seqdata/_io/read.py"])
-    found = software.name_finding()
+    assert software.check_import_name().state == "ok"
+    monkeypatch.setattr(software, "find_foreign_release", lambda: "seqdata 0.2.2")
+    assert (
+        software.check_import_name().state == "warn"
+    )  # elsewhere: which is imported, the path decides
+    monkeypatch.setattr(software, "find_foreign_files", lambda: ["seqdata/_io/read.py"])
+    found = software.check_import_name()
     assert found.state == "bad"
     assert found.seen == (
         "seqdata 0.2.2 has a package of the same name; in our folder: seqdata/_io/read.py"

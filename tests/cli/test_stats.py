@@ -79,6 +79,6 @@ def test_finite_values_and_stores_without_floats_are_said(store, tmp_path, monke
     assert "values: all finite\n" in run(store)
     write_store(tmp_path / "integers", [np.arange(3)])
     assert "values:" not in run(str(tmp_path / "integers"))
-    monkeypatch.setattr("seqdata.cli.stats.MOST_BYTES", 8)
+    monkeypatch.setattr("seqdata.cli.stats.MAX_BYTES_UNASKED", 8)
     assert "values: not read; pass --values" in run(store)
     assert "values: all finite\n" in run(store, "--values")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from seqdata.api import open_store, write_store
 from seqdata.cli.app import app
-from seqdata.storage.integrity.audit import KEPT
+from seqdata.storage.integrity.audit import MAX_FINDINGS
 from seqdata_testing.waiting import patient
 from tests.storage.checked import flip, place_of, rewrite
 
@@ -167,7 +167,7 @@ def test_damaged_bytes_are_kept_aside(store, tmp_path):
 
 
 def test_of_many_damaged_sequences_some_are_shown_and_all_are_counted(tmp_path):
-    count = KEPT + 50
+    count = MAX_FINDINGS + 50
     write_store(tmp_path / "store", [{"x": [i, i]} for i in range(count)])
     path = tmp_path / "store" / "part-00000.arrow"
     place, size = open_store(tmp_path / "store").manifest.shards[0].buffers["x"][0]
@@ -175,7 +175,7 @@ def test_of_many_damaged_sequences_some_are_shown_and_all_are_counted(tmp_path):
     content[place : place + size] = bytes(byte ^ 1 for byte in content[place : place + size])
     path.write_bytes(content)
     found = facts(tmp_path / "store", status=1)["files"][1]
-    assert (found["damages"], len(found["findings"])) == (count, KEPT)
+    assert (found["damages"], len(found["findings"])) == (count, MAX_FINDINGS)
     text = run(tmp_path / "store", status=1)
     assert f"DAMAGED in {count:,} places" in text
     assert f"… and {count - 20:,} more; --json lists them" in text

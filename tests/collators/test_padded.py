@@ -8,7 +8,7 @@ import torch
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
-from seqdata.collators.base import Allocating
+from seqdata.collators.base import SupportsAllocator
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError
 from seqdata.storage.memory import MemoryStore
@@ -176,7 +176,7 @@ def test_outputs_come_from_the_allocator():
         return np.empty(shape, dtype)
 
     collator = Padded(3)
-    assert isinstance(collator, Allocating)
+    assert isinstance(collator, SupportsAllocator)
     other = collator.with_allocator(allocate)
     columns = STORE.read(np.array([[3, 0, 4], [0, 0, 1]]), ["x", "f"])
     other(columns, head([[3, 0, 4], [0, 0, 1]]))

@@ -9,8 +9,8 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.ranks.coordinator import PartNotice, Together
-from seqdata.lightning.ranks.watchdog import Bounds
+from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
+from seqdata.lightning.ranks.watchdog import RankTimeouts
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.tbptt import TBPTT
 from tests.distributed.ddp import under_ddp
@@ -155,8 +155,8 @@ def crash(spec: dict[str, Any]) -> dict[str, Any]:
     model.crash, model.hook = crash, spec["hook"]
     model.note()
     data, folder = data_for(spec), Path(spec["folder"])
-    data._together = Together(Bounds(**PATIENT))
-    data._notice = PartNotice(data._together.part)
+    data._coordinator = RankCoordinator(RankTimeouts(**PATIENT))
+    data._notifier = ExceptionNotifier(data._coordinator.leave_by_exception)
     callbacks: list[Callback] = [crash]
     callbacks.append(
         ModelCheckpoint(dirpath=folder, filename="{step}", save_top_k=-1, **SAVES[spec["save"]])

@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.errors import DecodeError, SeqDataError
 from seqdata.lightning.callbacks.preemption import Preemption
-from seqdata.lightning.ranks.coordinator import Together
-from seqdata.lightning.ranks.watchdog import Bounds
+from seqdata.lightning.ranks.coordinator import RankCoordinator
+from seqdata.lightning.ranks.watchdog import RankTimeouts
 from seqdata.policies.bucketed import Bucketed
 from tests.distributed.ddp import under_ddp
 from tests.lightning.harness import QUIET, Recorder, data_of, quietly
@@ -84,7 +84,7 @@ class Hurt(Callback):
     def _do(self, trainer):
         how, self.how = self.how, ""
         if how == "late":
-            while trainer.datamodule._together._joined.watcher.failure is None:
+            while trainer.datamodule._together._groups.watchdog.failure is None:
                 time.sleep(0.01)
         if how in ("raise", "late"):
             raise KeyError("told to fail")
@@ -95,7 +95,7 @@ class Hurt(Callback):
         elif how:
             Path(f"hurt-{trainer.global_rank}").write_text(str(time.time()))
             if trainer.train_dataloader is not None:
-                self.pids = trainer.train_dataloader.player.worker_pids
+                self.pids = trainer.train_dataloader.engine.worker_pids
             for pid in (*self.pids, os.getpid()):
                 os.kill(pid, getattr(signal, how))
 
@@ -144,7 +144,7 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
     transform = Failing(**spec.get("transform", {"how": ""}))
     data = data_of(batching=Bucketed(options.pop("batch", 4)), transform=transform, **options)
     if "bounds" in spec:
-        data._together = Together(Bounds(**spec["bounds"]))
+        data._coordinator = RankCoordinator(RankTimeouts(**spec["bounds"]))
     before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)]
     trainer = {"max_epochs": 2, **spec.get("trainer", {})}
     ckpt, alone = spec.get("ckpt"), spec["world"] == 1
@@ -189,11 +189,11 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
 
 def draw(spec: dict[str, Any]) -> dict[str, Any]:
     """Draw numbers with the other ranks, without a Trainer; gives what came, and the error."""
-    together, drawn, error = Together(Bounds(**spec["bounds"])), [], None
+    together, drawn, error = RankCoordinator(RankTimeouts(**spec["bounds"])), [], None
     began = time.monotonic()
     try:
         for _ in range(spec.get("rounds", 1)):
-            numbers = together.agreed(iter(range(spec["count"])), spec["world"])
+            numbers = together.iterate_in_lockstep(iter(range(spec["count"])), spec["world"])
             drawn.extend(itertools.islice(numbers, spec.get("take")))
     except SeqDataError as failure:
         error = f"{type(failure).__name__}: {failure}", failure.facts
@@ -209,12 +209,12 @@ def draw(spec: dict[str, Any]) -> dict[str, Any]:
 
 def steps(spec: dict[str, Any]) -> dict[str, float]:
     """Draw with and without the channel; gives the median microseconds of each ``next``."""
-    together, count, pause = Together(), spec["count"], spec["pause"]
+    together, count, pause = RankCoordinator(), spec["count"], spec["pause"]
     medians: dict[str, float] = {}
     for name in ("alone", "agreed"):
         numbers = iter(range(count))
         if name == "agreed":
-            numbers = together.agreed(numbers, spec["world"])
+            numbers = together.iterate_in_lockstep(numbers, spec["world"])
         took = []
         for _ in range(count):
             time.sleep(pause)

@@ -14,8 +14,8 @@ import torch.distributed
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from seqdata.errors import SeqDataError
-from seqdata.lightning.ranks.coordinator import PartNotice, Together
-from seqdata.lightning.ranks.watchdog import Bounds
+from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
+from seqdata.lightning.ranks.watchdog import RankTimeouts
 from seqdata.loading.loader import Loader
 from seqdata.policies.tbptt import TBPTT
 from tests.distributed.ddp import under_ddp
@@ -68,8 +68,8 @@ def fit_lanes(spec: dict[str, Any]) -> dict[str, Any]:
     policy = TBPTT(**{"lanes": 12, "chunk": 8, **options.pop("policy", {})})
     data = lanes_of(options.pop("count", 40), batching=policy, **options)
     if "bounds" in spec:
-        data._together = Together(Bounds(**spec["bounds"]))
-        data._notice = PartNotice(data._together.part)
+        data._coordinator = RankCoordinator(RankTimeouts(**spec["bounds"]))
+        data._notifier = ExceptionNotifier(data._coordinator.leave_by_exception)
     callbacks: list[Callback] = []
     if "kill" in spec:
         callbacks.append(Killed(**spec["kill"]))

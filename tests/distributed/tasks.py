@@ -187,7 +187,7 @@ def parallel_world(spec: dict[str, Any]) -> tuple[int, int]:
     )
     trainer.strategy.connect(Recorder())
     trainer.strategy.setup_environment()
-    world = adapter.world_of(trainer)
+    world = adapter.get_world(trainer)
     return world.rank, world.size
 
 

@@ -8,8 +8,8 @@ import yaml
 
 from seqdata.api import write_store
 from seqdata.errors import CorruptSampleError
-from seqdata.runs.locate_batch import Wanted, described, made_again
-from seqdata.runs.replay import replay_from
+from seqdata.runs.locate_batch import ReplayRequest, remake_batch, remake_metadata
+from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME
 from tests.lightning.crashing import told
 from tests.lightning.harness import sequences
@@ -34,9 +34,12 @@ def test_the_batch_of_every_rank_is_made_again_by_one_process(ranks, tmp_path, w
         command = re.search(r"seqdata replay (\S+) --epoch 0 --batch (\d+)$", note)
         assert (Path(command[1]), int(command[2])) == (path, batch)
         assert of_rank["here"]
-        for wanted in (Wanted(epoch=0, batch=batch), Wanted(epoch=0, step=2, rank=rank)):
-            again = replay_from(path, wanted, "train")
-            assert told(made_again(again.player, again.found)) == of_rank["kept"]
+        for wanted in (
+            ReplayRequest(epoch=0, batch=batch),
+            ReplayRequest(epoch=0, step=2, rank=rank),
+        ):
+            again = open_replay(path, wanted, "train")
+            assert told(remake_batch(again.engine, again.located)) == of_rank["kept"]
 
 
 def test_damage_that_one_rank_meets_is_told_with_the_command_on_all(ranks, tmp_path):
@@ -51,7 +54,7 @@ def test_damage_that_one_rank_meets_is_told_with_the_command_on_all(ranks, tmp_p
     found = re.search(place + r"See it: seqdata replay (\S+) --epoch 0 --batch (\d+)$", one)
     assert found[1] == found[3]
     assert found[0] in two
-    batch = replay_from(Path(found[2]), Wanted(epoch=0, batch=int(found[1])), "train")
-    assert 7 in described(batch.player, batch.found).ids.tolist()
+    batch = open_replay(Path(found[2]), ReplayRequest(epoch=0, batch=int(found[1])), "train")
+    assert 7 in remake_metadata(batch.engine, batch.located).ids.tolist()
     with pytest.raises(CorruptSampleError, match="sequence 7,"):
-        made_again(batch.player, batch.found)
+        remake_batch(batch.engine, batch.located)

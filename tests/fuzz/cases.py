@@ -208,11 +208,11 @@ def mutate_json(path, raw, rng, *, reseal):
 
 def sealed(whole):
     """Give a manifest's text with digests that are right: whoever means harm makes them, too."""
-    from seqdata.storage.arrow.manifest import UNSEALED, fingerprint_of
+    from seqdata.storage.arrow.manifest import DIGEST_PLACEHOLDER, compute_fingerprint
 
-    whole |= {"fingerprint": fingerprint_of(whole), "digest": UNSEALED}
-    before, _, after = json.dumps(whole).rpartition(UNSEALED)
-    digest = hashlib.sha256(f"{before}{UNSEALED}{after}".encode()).hexdigest()
+    whole |= {"fingerprint": compute_fingerprint(whole), "digest": DIGEST_PLACEHOLDER}
+    before, _, after = json.dumps(whole).rpartition(DIGEST_PLACEHOLDER)
+    digest = hashlib.sha256(f"{before}{DIGEST_PLACEHOLDER}{after}".encode()).hexdigest()
     return f"{before}{digest}{after}"
 
 

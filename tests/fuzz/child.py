@@ -16,7 +16,7 @@ import numpy as np
 
 from seqdata.api import open_store
 from seqdata.errors import SeqDataError
-from seqdata.storage.text_bytes import RawTexts
+from seqdata.storage.text_bytes import SupportsRawTexts
 
 MAPPED = ("VmSize", "VmHWM")
 
@@ -48,7 +48,7 @@ def read_all(location):
             content[name] += [out.tobytes()]
             column[0]
         ids += store.keys(numbers)
-        if isinstance(store, RawTexts):
+        if isinstance(store, SupportsRawTexts):
             store.raw_texts(None, numbers)
     return content, ids
 

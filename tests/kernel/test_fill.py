@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seqdata.kernel import numpy_kernel
-from seqdata.kernel.dispatch import kernel
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.extents import extents_of
 
 BIG = 2**63 - 1
@@ -311,7 +311,7 @@ def test_the_compiled_kernel_and_its_twin_do_the_same_whatever_the_buffers_hold(
 
 def test_the_kernel_in_use_fills(monkeypatch):
     monkeypatch.delenv("SEQDATA_KERNEL", raising=False)
-    engine = kernel()
+    engine = get_kernel()
     out = np.empty(2, dtype=np.int32)
     assert engine.fill(ragged(engine, [2]), spans([0, 0, 2]), int64(0, 2), out, None) == -1
     assert out.tolist() == [0, 1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seqdata.kernel import numpy_kernel
-from seqdata.kernel.pack_rows import MOST_KEY, Kind, Loan
+from seqdata.kernel.pack_rows import MAX_KEY_BYTES, FieldBuffer, FieldKind
 
 
 @pytest.fixture(params=["c", "numpy"])
@@ -18,25 +18,25 @@ def ragged(name="x", dtype="int32", shape=(), room=8, most=8):
     dtype = np.dtype(dtype)
     width = dtype.itemsize * int(np.prod(shape, dtype=int))
     values, ends = np.full((room, *shape), 99, dtype=dtype), np.full(most, -1, dtype=np.int64)
-    return Loan(name, Kind.RAGGED, None, dtype, shape, width, values, 0, ends)
+    return FieldBuffer(name, FieldKind.RAGGED, None, dtype, shape, width, values, 0, ends)
 
 
 def fixed(name="x", dtype="int16", shape=(2,), room=4):
     dtype = np.dtype(dtype)
     width = dtype.itemsize * int(np.prod(shape, dtype=int))
     values = np.zeros((room, *shape), dtype=dtype)
-    return Loan(name, Kind.FIXED, None, dtype, shape, width, values, 0, None)
+    return FieldBuffer(name, FieldKind.FIXED, None, dtype, shape, width, values, 0, None)
 
 
 def number(name="x", dtype="int64", type_=int, room=8):
     scalar = np.dtype(dtype).type
     values = np.zeros(room, dtype=dtype)
-    return Loan(name, Kind.NUMBER, type_, scalar, (), values.itemsize, values, 0, None)
+    return FieldBuffer(name, FieldKind.NUMBER, type_, scalar, (), values.itemsize, values, 0, None)
 
 
-def text(name="x", kind=Kind.TEXT, room=2048, most=8):
+def text(name="x", kind=FieldKind.TEXT, room=2048, most=8):
     values, ends = np.zeros(room, dtype=np.uint8), np.full(most, -1, dtype=np.int64)
-    return Loan(name, kind, None, None, (), 1, values, 0, ends)
+    return FieldBuffer(name, kind, None, None, (), 1, values, 0, ends)
 
 
 def pack(engine, rows, *loans, most=8, stop=1 << 20):
@@ -49,8 +49,8 @@ def int32(*values):
 
 def test_rows_of_every_kind_are_copied(engine):
     loans = (
-        ragged(), ragged("f", "float32", (2,)), fixed("v"), number("n"), text("id", Kind.KEY),
-        text("b", Kind.BYTES), text("t"),
+        ragged(), ragged("f", "float32", (2,)), fixed("v"), number("n"), text("id", FieldKind.KEY),
+        text("b", FieldKind.BYTES), text("t"),
     )  # fmt: skip
     rows = [
         {
@@ -118,10 +118,10 @@ class Words(str):
         (text(), b"x"),
         (text(), Words("x")),
         (text(), "\ud800"),
-        (text(kind=Kind.KEY), "a\0b"),
-        (text(kind=Kind.KEY), "x" * (MOST_KEY + 1)),
-        (text(kind=Kind.BYTES), "x"),
-        (text(kind=Kind.BYTES), bytearray(b"x")),
+        (text(kind=FieldKind.KEY), "a\0b"),
+        (text(kind=FieldKind.KEY), "x" * (MAX_KEY_BYTES + 1)),
+        (text(kind=FieldKind.BYTES), "x"),
+        (text(kind=FieldKind.BYTES), bytearray(b"x")),
     ],
 )
 def test_what_is_not_plain_is_given_back_and_nothing_of_it_is_kept(engine, loan, value):
@@ -164,7 +164,7 @@ def test_an_equal_dtype_of_other_identity_is_plain(engine):
 
 
 def test_an_id_may_be_as_long_as_ids_may_be(engine):
-    assert pack(engine, [{"x": "x" * MOST_KEY}], text(kind=Kind.KEY))[0] == 1
+    assert pack(engine, [{"x": "x" * MAX_KEY_BYTES}], text(kind=FieldKind.KEY))[0] == 1
 
 
 @pytest.mark.parametrize(

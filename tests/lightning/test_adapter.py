@@ -24,24 +24,24 @@ class Reading(Callback):
         self.read = []
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        self.read.append(("start", adapter.counters_of(trainer)))
+        self.read.append(("start", adapter.read_counters(trainer)))
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.read.append(("end", adapter.counters_of(trainer)))
+        self.read.append(("end", adapter.read_counters(trainer)))
 
     def on_validation_start(self, trainer, module):
-        self.read.append(("validation", adapter.counters_of(trainer)))
+        self.read.append(("validation", adapter.read_counters(trainer)))
 
 
 def test_lightnings_counters_mean_what_they_meant():
     reading = Reading()
     fit(data_of(8), max_epochs=2, callbacks=(reading,))
     of_epoch = [
-        ("start", Counters(ready=1, processed=0, total=2, last=False, steps=2)),
-        ("end", Counters(ready=1, processed=1, total=3, last=False, steps=2)),
-        ("start", Counters(ready=2, processed=1, total=3, last=True, steps=2)),
-        ("end", Counters(ready=2, processed=2, total=4, last=True, steps=2)),
-        ("validation", Counters(ready=2, processed=2, total=4, last=True, steps=2)),
+        ("start", Counters(ready=1, processed=0, total=2, is_last=False, steps=2)),
+        ("end", Counters(ready=1, processed=1, total=3, is_last=False, steps=2)),
+        ("start", Counters(ready=2, processed=1, total=3, is_last=True, steps=2)),
+        ("end", Counters(ready=2, processed=2, total=4, is_last=True, steps=2)),
+        ("validation", Counters(ready=2, processed=2, total=4, is_last=True, steps=2)),
     ]
     assert reading.read[5:] == of_epoch
 
@@ -64,25 +64,25 @@ def test_only_what_the_running_loop_draws_is_drawn():
 
     class Looking(Callback):
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
-            drawn.extend(adapter.playing(trainer))
+            drawn.extend(adapter.get_active_iterators(trainer))
             looked.extend(iter(one) for one in (trainer.train_dataloader, trainer.val_dataloaders))
 
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            assert all(adapter.draws(trainer, one) for one in drawn[-1:])
-            assert not any(adapter.draws(trainer, one) for one in looked)
+            assert all(adapter.is_drawn_from(trainer, one) for one in drawn[-1:])
+            assert not any(adapter.is_drawn_from(trainer, one) for one in looked)
 
         def on_validation_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
-            assert not adapter.draws(trainer, drawn[-1])
-            (running,) = adapter.playing(trainer)
-            assert adapter.draws(trainer, running)
-            assert not adapter.trains_on(trainer, running)
+            assert not adapter.is_drawn_from(trainer, drawn[-1])
+            (running,) = adapter.get_active_iterators(trainer)
+            assert adapter.is_drawn_from(trainer, running)
+            assert not adapter.is_trained_from(trainer, running)
             assert running.loader is trainer.val_dataloaders
 
     data = data_of()
     fit(data, max_epochs=1, callbacks=(Looking(),), num_sanity_val_steps=0)
     assert len(set(map(id, drawn))) == 1
     assert len(drawn) == 6
-    assert adapter.playing(pl.Trainer(**QUIET, max_epochs=1)) == ()
+    assert adapter.get_active_iterators(pl.Trainer(**QUIET, max_epochs=1)) == ()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_evaluation_goes_on_until_its_last_batch_is_done(call, stage):
     seen = []
 
     def look(trainer):
-        seen.append((adapter.is_in_evaluation(trainer), adapter.stage_of(trainer)))
+        seen.append((adapter.is_in_evaluation(trainer), adapter.get_stage(trainer)))
 
     class Looking(Callback):
         pass
@@ -111,13 +111,13 @@ def test_an_evaluation_goes_on_until_its_last_batch_is_done(call, stage):
 
 
 def test_one_device_is_a_world_of_one():
-    assert adapter.world_of(pl.Trainer(**QUIET, max_epochs=1)) == World(0, 1)
+    assert adapter.get_world(pl.Trainer(**QUIET, max_epochs=1)) == World(0, 1)
 
 
 def test_logs_have_a_folder_where_they_lie_on_this_machine(tmp_path):
     options = {**QUIET, "max_epochs": 1}
-    assert adapter.log_folder(pl.Trainer(**options, default_root_dir=tmp_path)) == tmp_path
-    assert adapter.log_folder(pl.Trainer(**options, default_root_dir="memory://logs")) is None
+    assert adapter.get_log_folder(pl.Trainer(**options, default_root_dir=tmp_path)) == tmp_path
+    assert adapter.get_log_folder(pl.Trainer(**options, default_root_dir="memory://logs")) is None
 
 
 class NamesTheWorkingFolder(CSVLogger):
@@ -128,13 +128,15 @@ class NamesTheWorkingFolder(CSVLogger):
 
 def test_a_run_has_a_folder_where_one_is_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert adapter.run_folder(pl.Trainer(**QUIET)) is None
-    assert adapter.run_folder(pl.Trainer(**QUIET, default_root_dir=tmp_path / "run")) is not None
-    assert adapter.run_folder(pl.Trainer(**QUIET, default_root_dir=".")) == Path(".")
+    assert adapter.get_run_folder(pl.Trainer(**QUIET)) is None
+    assert (
+        adapter.get_run_folder(pl.Trainer(**QUIET, default_root_dir=tmp_path / "run")) is not None
+    )
+    assert adapter.get_run_folder(pl.Trainer(**QUIET, default_root_dir=".")) == Path(".")
     logged = {**QUIET, "logger": NamesTheWorkingFolder(tmp_path)}
-    assert adapter.run_folder(pl.Trainer(**logged)) is None
+    assert adapter.get_run_folder(pl.Trainer(**logged)) is None
     logged = {**QUIET, "logger": CSVLogger(tmp_path, name="runs", version=1)}
-    assert adapter.run_folder(pl.Trainer(**logged)) == tmp_path / "runs" / "version_1"
+    assert adapter.get_run_folder(pl.Trainer(**logged)) == tmp_path / "runs" / "version_1"
 
 
 def test_a_fit_without_a_folder_writes_nothing(tmp_path, monkeypatch):
@@ -144,7 +146,7 @@ def test_a_fit_without_a_folder_writes_nothing(tmp_path, monkeypatch):
         pl.Trainer(**QUIET, max_epochs=1, enable_checkpointing=False).fit(Recorder(), data)
     assert list(tmp_path.iterdir()) == []
     assert data.replay_command(epoch=0, batch=1) == "data.replay(epoch=0, batch=1)"
-    assert adapter.log_folder(None) is None
+    assert adapter.get_log_folder(None) is None
 
 
 def test_a_run_is_in_a_step_from_its_batch_to_its_end():
@@ -163,13 +165,13 @@ def test_a_run_is_in_a_step_from_its_batch_to_its_end():
 
 
 def test_without_a_trainer_the_process_group_tells_the_world():
-    assert adapter.world_of(None) == World.current() == World(0, 1)
+    assert adapter.get_world(None) == World.current() == World(0, 1)
 
 
 def test_limits_are_counted_as_lightning_counts_them():
     for limit in (1.0, 0.7, 0.34, 3, 99):
         run = fit(data_of(), max_epochs=1, limit_train_batches=limit)
-        assert adapter.trained_steps(run.trainer, 6) == run.trainer.num_training_batches
+        assert adapter.count_trained_steps(run.trainer, 6) == run.trainer.num_training_batches
 
 
 def test_validation_by_the_clock_is_told_to_the_user_and_to_the_run_file(tmp_path):
@@ -179,12 +181,12 @@ def test_validation_by_the_clock_is_told_to_the_user_and_to_the_run_file(tmp_pat
     with pytest.warns(SeqDataWarning, match=r"is a time of 1800 seconds: validation falls on oth"):
         run = fit(data_of(), logger=CSVLogger(tmp_path), **options)
     assert run.log.train
-    assert adapter.validates_by_clock(run.trainer) == 1800
+    assert adapter.get_validation_seconds(run.trainer) == 1800
     (path,) = tmp_path.rglob("seqdata-run.yaml")
     told = yaml.safe_load(path.read_text())["trainer"]["val_check_interval"]
     assert told == "1800 seconds"
     run = fit(data_of(val=None), **options)  # nothing is validated: no warning
-    assert adapter.validates_by_clock(run.trainer) is None
+    assert adapter.get_validation_seconds(run.trainer) is None
 
 
 def test_our_callback_is_attached_once_and_taken_off():
@@ -207,7 +209,7 @@ class Logging(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         module.log("lightning", float(batch_idx))
-        if adapter.writes_logs(trainer):
+        if adapter.is_logging_step(trainer):
             self.will.append(batch_idx)
             adapter.log_now(trainer, {"ours": float(batch_idx)})
 
@@ -256,7 +258,7 @@ class Instead(Callback):
     """Raises another exception in place of one."""
 
     def on_exception(self, trainer, module, exception):
-        self.others = adapter.end(trainer, exception, behind=self)
+        self.others = adapter.end_run(trainer, exception, after=self)
         raise LookupError("in its place") from exception
 
 

@@ -8,9 +8,13 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from seqdata import ConfigError, Fixed, Loader, RankConsistency
-from seqdata.lightning.callbacks._support.digests import digests_of
-from seqdata.lightning.callbacks._support.duplicates import Held, digest_of, duplicates
-from seqdata.lightning.callbacks.consistency import _difference, _tensors
+from seqdata.lightning.callbacks._support.digests import digest_tensors
+from seqdata.lightning.callbacks._support.duplicates import (
+    SeenBatch,
+    describe_duplicates,
+    digest_batch,
+)
+from seqdata.lightning.callbacks.consistency import _iterate_tensors, _make_difference_error
 from tests.lightning.harness import QUIET, data_of, fit, sequences
 
 TYPES = [
@@ -22,18 +26,18 @@ TYPES = [
 @pytest.mark.parametrize("dtype", TYPES)
 def test_equal_tensors_have_equal_digests_and_any_other_another(dtype):
     one = torch.arange(60).reshape(4, 15).to(dtype)
-    (digest,) = digests_of([one])
-    assert digests_of([one.clone(), one.t().contiguous().t(), one[:, 1:]])[:2] == [digest] * 2
+    (digest,) = digest_tensors([one])
+    assert digest_tensors([one.clone(), one.t().contiguous().t(), one[:, 1:]])[:2] == [digest] * 2
     changed = one.clone()
     changed[3, 14] = 0
-    assert digests_of([changed, one[:, 1:], one.flip(0)]).count(digest) == 0
+    assert digest_tensors([changed, one[:, 1:], one.flip(0)]).count(digest) == 0
 
 
 def test_the_last_bit_of_one_of_many_values_is_seen():
     one = torch.ones(3_000_000)
     two = one.clone()
     two[2_999_998] = torch.nextafter(two[0], torch.tensor(2.0))
-    (first, second) = digests_of([one, two])
+    (first, second) = digest_tensors([one, two])
     assert first != second
 
 
@@ -41,18 +45,18 @@ def test_two_values_that_change_places_are_seen():
     one = torch.arange(2_500_000)
     two = one.clone()
     two[[7, 2_400_000]] = one[[2_400_000, 7]]
-    assert len(set(digests_of([one, two]))) == 2
+    assert len(set(digest_tensors([one, two]))) == 2
 
 
 def test_zeros_are_told_from_other_zeros_by_their_sign_and_nan_is_like_itself():
     nan = torch.tensor([float("nan"), 0.0])
-    one, two, three = digests_of([nan, nan.clone(), torch.tensor([float("nan"), -0.0])])
+    one, two, three = digest_tensors([nan, nan.clone(), torch.tensor([float("nan"), -0.0])])
     assert one == two != three
 
 
 def test_nothing_has_a_digest_too():
-    assert digests_of([]) == []
-    assert len(digests_of([torch.empty(0), torch.tensor(3.0)])) == 2
+    assert digest_tensors([]) == []
+    assert len(digest_tensors([torch.empty(0), torch.tensor(3.0)])) == 2
 
 
 def test_parameters_come_first_then_buffers_without_running_statistics():
@@ -62,7 +66,7 @@ def test_parameters_come_first_then_buffers_without_running_statistics():
     module.each = torch.nn.InstanceNorm1d(2, track_running_stats=True)
     module.lazy = torch.nn.LazyLinear(2)
     module.register_buffer("count", torch.zeros(1))
-    assert [name for name, _ in _tensors(module)] == [
+    assert [name for name, _ in _iterate_tensors(module)] == [
         "norm.weight", "norm.bias", "synced.weight", "synced.bias", "count",
         "norm.num_batches_tracked", "synced.running_mean", "synced.running_var",
         "synced.num_batches_tracked", "each.num_batches_tracked",
@@ -71,7 +75,7 @@ def test_parameters_come_first_then_buffers_without_running_statistics():
 
 def test_the_rank_that_differs_is_the_one_unlike_most():
     ranks = [{"a": 1, "b": number} for number in (5, 5, 7, 5)]
-    assert str(_difference("b", ranks, 40, {})) == (
+    assert str(_make_difference_error("b", ranks, 40, {})) == (
         "RankConsistency: parameter 'b' after 40 updates is another on rank 2 than on 0, 1, 3, must"
         " be equal on all; let every rank change it in the same steps, by gradients that DDP "
         "averages: by the optimizer alone, and within the module that the Trainer was given, or "
@@ -80,7 +84,7 @@ def test_the_rank_that_differs_is_the_one_unlike_most():
 
 
 def test_a_buffer_that_differs_is_told_what_ddp_does_with_it():
-    error = _difference("b", [{"b": 2}, {"b": 1}, {"b": 3}], 1, {"b": torch.zeros(1)})
+    error = _make_difference_error("b", [{"b": 2}, {"b": 1}, {"b": 3}], 1, {"b": torch.zeros(1)})
     assert str(error) == (
         "RankConsistency: buffer 'b' after 1 updates is another on ranks 1, 2 than on 0, must be "
         "equal on all; DDP puts rank 0's in its place; keep what is a rank's own in a plain "
@@ -90,7 +94,7 @@ def test_a_buffer_that_differs_is_told_what_ddp_does_with_it():
 
 
 def test_what_a_rank_lacks_is_named():
-    error = _difference("b", [{"a": 2, "b": 1}, {"a": 2}], 0, {})
+    error = _make_difference_error("b", [{"a": 2, "b": 1}, {"a": 2}], 0, {})
     assert str(error).endswith(
         "is another on rank 1 than on 0, must be equal on all; it is not there on all; build the "
         "same model on every rank, or name it in `ignore`"
@@ -125,15 +129,28 @@ def test_ignored_names_must_not_be_one_text():
 
 
 def test_the_same_batch_of_several_replicas_is_named_and_of_one_replica_is_not():
-    one, two = digest_of(torch.ones(3)), digest_of({"x": [torch.ones(4)]})
-    told = duplicates([Held(0, one), Held(1, two), Held(2, one), Held(3, two), Held(4, (7,))])
+    one, two = digest_batch(torch.ones(3)), digest_batch({"x": [torch.ones(4)]})
+    told = describe_duplicates(
+        [
+            SeenBatch(0, one),
+            SeenBatch(1, two),
+            SeenBatch(2, one),
+            SeenBatch(3, two),
+            SeenBatch(4, (7,)),
+        ]
+    )
     assert told.startswith("in the first step ranks 0, 2; 1, 3 have the same batch, must have")
-    assert duplicates([Held(0, one), Held(0, one), Held(1, two), Held(1, two)]) == ""
-    assert duplicates([Held(0, ()), Held(1, ())]) == ""
+    assert (
+        describe_duplicates(
+            [SeenBatch(0, one), SeenBatch(0, one), SeenBatch(1, two), SeenBatch(1, two)]
+        )
+        == ""
+    )
+    assert describe_duplicates([SeenBatch(0, ()), SeenBatch(1, ())]) == ""
 
 
 def test_a_batch_of_filler_has_no_digest():
     (batch,) = Loader(sequences(4), Fixed(4))
-    assert digest_of(batch)
+    assert digest_batch(batch)
     batch.weight = torch.zeros(4)
-    assert digest_of(batch) == ()
+    assert digest_batch(batch) == ()

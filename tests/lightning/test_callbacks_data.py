@@ -14,11 +14,11 @@ import seqdata
 from seqdata import Bucketed, DataMonitor, SeqDataWarning, Windows
 from seqdata.collators.packed import PackedRows
 from seqdata.collators.varlen import Varlen
-from seqdata.lightning.callbacks._support.batch_facts import facts_of, loader_of
-from seqdata.lightning.callbacks._support.step_stats import Figures
-from seqdata.lightning.trainer_loader import Start, TrainerLoader
-from seqdata.loading.options import Update
-from seqdata.runs.run_state import Place
+from seqdata.lightning.callbacks._support.batch_facts import get_facts, get_train_loader
+from seqdata.lightning.callbacks._support.step_stats import StepStats
+from seqdata.lightning.trainer_loader import IterationStart, TrainerLoader
+from seqdata.loading.options import UpdateSchedule
+from seqdata.runs.run_state import RunPosition
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 
@@ -29,9 +29,9 @@ class Looking(Callback):
         self.seen = []
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        loader = loader_of(trainer)
-        of_plan = facts_of(None, loader)
-        self.seen.append((facts_of(batch, loader), of_plan))
+        loader = get_train_loader(trainer)
+        of_plan = get_facts(None, loader)
+        self.seen.append((get_facts(batch, loader), of_plan))
 
 
 class Careless(Recorder):
@@ -96,7 +96,7 @@ def test_it_logs_rates_and_shares_in_the_steps_that_the_trainer_logs(tmp_path):
         "tokens_per_second", "wait_share", "wait_seconds", "padding_share", "real_timesteps",
         "padded_timesteps",
     }  # fmt: skip
-    lengths = run.data._players("train")[0].index.lengths
+    lengths = run.data._get_engines("train")[0].index.lengths
     assert 2 * sum(row["data/real_timesteps"] for row in steps) == lengths.sum()
     (last,) = [row for row in rows if "data/rank_0/wait_share" in row]
     (figures,) = monitor.ranks
@@ -140,9 +140,13 @@ def test_waiting_for_other_ranks_is_not_waiting_for_data(measured):
             yield one
 
     whole = data_of(16, val=None).train_dataloader()
-    loader = TrainerLoader(whole.player, lambda _: Start(Place(), Update()), agreed=after_others)
+    loader = TrainerLoader(
+        whole.engine,
+        lambda _: IterationStart(RunPosition(), UpdateSchedule()),
+        lockstep=after_others,
+    )
     assert len(list(loader)) == 4
-    assert loader.waited == 0
+    assert loader.waited_seconds == 0
 
 
 def test_time_in_a_validation_is_not_the_time_of_steps(measured):
@@ -260,15 +264,17 @@ def fit_loader(loader, *callbacks, model=None):
 
 
 def test_nothing_was_done_in_no_time():
-    assert Figures().tokens_per_second == Figures().padding_share == Figures().wait_share == 0.0
+    assert (
+        StepStats().tokens_per_second == StepStats().padding_share == StepStats().wait_share == 0.0
+    )
 
 
 def test_figures_are_added_up_and_the_largest_kept():
-    one = Figures(steps=1, seconds=2.0, waited=1.0, tokens=3, real=4, padded=8, largest=8)
-    two = Figures(
+    one = StepStats(steps=1, seconds=2.0, waited=1.0, tokens=3, real=4, padded=8, largest=8)
+    two = StepStats(
         steps=1, seconds=2.0, waited=0.0, tokens=1, real=2, padded=4, largest=4, peak_bytes=9
     )
-    assert one + two == Figures(
+    assert one + two == StepStats(
         steps=2, seconds=4.0, waited=1.0, tokens=4, real=6, padded=12, largest=8, peak_bytes=9
     )
     assert (one + two).tokens_per_second == 1.0

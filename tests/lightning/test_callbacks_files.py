@@ -44,7 +44,7 @@ def test_each_step_is_a_line_with_its_place_and_loss(tmp_path):
     assert [list(one["values"]) for one in found] == [["loss"]] * 12
     assert found[0]["values"]["loss"] > found[-1]["values"]["loss"]
     of_epoch = sum(one["tokens"] for one in found[:6])
-    assert of_epoch == run.data._players("train")[0].index.lengths.sum()
+    assert of_epoch == run.data._get_engines("train")[0].index.lengths.sum()
     assert all(one["padded"] >= one["tokens"] for one in found)
 
 

@@ -15,14 +15,14 @@ from lightning.pytorch.loggers import CSVLogger
 import seqdata
 from seqdata import Bucketed, ConfigError, Fixed, RankMemoryMonitor, SeqDataWarning
 from seqdata.lightning.callbacks._support.out_of_memory import is_out_of_memory
-from seqdata.lightning.callbacks._support.peak_memory import peak_bytes
-from seqdata.lightning.callbacks._support.skew import skew_of
-from seqdata.lightning.callbacks._support.step_stats import Figures
+from seqdata.lightning.callbacks._support.peak_memory import get_peak_bytes
+from seqdata.lightning.callbacks._support.skew import describe_skew
+from seqdata.lightning.callbacks._support.step_stats import StepStats
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 from tests.lightning.test_callbacks_data import Bare, Careless, fit_loader, logged
 
 MIB = 1 << 20
-EVEN = Figures(steps=20, seconds=10.0, waited=0.5, tokens=800, real=900, padded=1000, largest=60)
+EVEN = StepStats(steps=20, seconds=10.0, waited=0.5, tokens=800, real=900, padded=1000, largest=60)
 
 
 class Full(Recorder):
@@ -83,7 +83,7 @@ def test_peak_memory_and_timesteps_are_logged_every_few_steps(tmp_path):
     )  # fmt: skip
     rows = [row for row in logged(tmp_path) if "memory/rank_0/tokens" in row]
     assert [row["step"] for row in rows] == [3, 6]  # four steps, and the rest
-    lengths = run.data._players("train")[0].index.lengths
+    lengths = run.data._get_engines("train")[0].index.lengths
     assert sum(row["memory/rank_0/tokens"] for row in rows) == lengths.sum()
     assert rows[0]["memory/rank_0/padded_timesteps"] >= rows[0]["memory/rank_0/tokens"]
     assert 50 * MIB < rows[0]["memory/rank_0/peak_bytes"] <= monitor.ranks[0].peak_bytes
@@ -97,12 +97,12 @@ def test_steps_are_counted_across_epochs():
 
 @pytest.mark.slow
 def test_the_peak_of_a_process_is_the_most_it_ever_had():
-    before = peak_bytes(torch.device("cpu"))
+    before = get_peak_bytes(torch.device("cpu"))
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     held = np.ones(before - resident + 64 * MIB, dtype=np.int8)
-    assert peak_bytes(torch.device("cpu")) >= before + 32 * MIB
+    assert get_peak_bytes(torch.device("cpu")) >= before + 32 * MIB
     del held
-    assert peak_bytes(torch.device("cpu")) >= before + 32 * MIB
+    assert get_peak_bytes(torch.device("cpu")) >= before + 32 * MIB
 
 
 def test_out_of_memory_tells_batch_shape_ids_budget_and_command(tmp_path):
@@ -249,19 +249,19 @@ def test_another_error_gets_no_note():
 
 
 def test_ranks_alike_are_not_warned_of():
-    assert skew_of([EVEN], 1.25) is None
-    assert skew_of([EVEN, replace(EVEN, padded=1240, waited=2.0)], 1.25) is None
-    assert skew_of([Figures(steps=20, seconds=1.0)] * 3, 1.25) is None
+    assert describe_skew([EVEN], 1.25) is None
+    assert describe_skew([EVEN, replace(EVEN, padded=1240, waited=2.0)], 1.25) is None
+    assert describe_skew([StepStats(steps=20, seconds=1.0)] * 3, 1.25) is None
 
 
 def test_a_rank_with_more_timesteps_is_named_with_its_cause():
     ranks = [EVEN, replace(EVEN, padded=1300), EVEN]
-    assert skew_of(ranks, 1.25) == (
+    assert describe_skew(ranks, 1.25) == (
         "rank 1 had 1.30 times the timesteps of the other ranks (1300 beside 1000 after padding, in"
         " 20 steps), must be at most 1.25 times; the cause is its batches: batch by what they cost "
         "(TokenBudget), or deal a multiple of the ranks as lanes"
     )
-    assert skew_of(ranks, 1.4) is None
+    assert describe_skew(ranks, 1.4) is None
 
 
 def test_a_rank_with_more_memory_is_named_with_its_cause():
@@ -270,38 +270,38 @@ def test_a_rank_with_more_memory_is_named_with_its_cause():
         "rank 2 has taken 1.50 times the memory of the other ranks (3.00 GiB beside 2.00 GiB), must"
         " be at most 1.25 times; "
     )
-    assert skew_of(ranks, 1.25) == told + (
+    assert describe_skew(ranks, 1.25) == told + (
         "the cause is not its batches (the largest has 60 timesteps after padding, beside 60): look"
         " for outputs that are kept there, and for others on its device"
     )
     ranks[2] = replace(ranks[2], largest=90)
-    assert skew_of(ranks, 1.25) == told + (
+    assert describe_skew(ranks, 1.25) == told + (
         "the cause is its largest batch of 90 timesteps after padding, beside 60: batch by what "
         "they cost (TokenBudget)"
     )
 
 
 def test_a_little_memory_more_is_no_cause():
-    assert skew_of([replace(EVEN, peak_bytes=size * MIB) for size in (1, 50)], 1.25) is None
+    assert describe_skew([replace(EVEN, peak_bytes=size * MIB) for size in (1, 50)], 1.25) is None
 
 
 def test_a_rank_that_waits_for_data_is_named_with_its_cause():
     ranks = [replace(EVEN, waited=4.0), EVEN]
-    assert skew_of(ranks, 1.25) == (
+    assert describe_skew(ranks, 1.25) == (
         "rank 0 waited 4.00 s of 10.00 s for data, the other ranks 0.50 s (in 20 steps): steps must"
         " not be more than 1.25 times longer by that; the cause is its data: more `num_workers` or "
         "`prefetch` there, or look at its disk"
     )
     quick = [replace(one, seconds=0.02, waited=one.waited / 1000) for one in ranks]
-    assert skew_of(quick, 1.25) is None  # noise of a few milliseconds
+    assert describe_skew(quick, 1.25) is None  # noise of a few milliseconds
 
 
 def test_timesteps_come_before_memory_and_memory_before_waiting():
     ranks = [EVEN, replace(EVEN, padded=2000, peak_bytes=8 << 30, waited=8.0)]
     ranks[0] = replace(EVEN, peak_bytes=4 << 30)
-    assert skew_of(ranks, 1.25).startswith("rank 1 had 2.00 times the timesteps")
+    assert describe_skew(ranks, 1.25).startswith("rank 1 had 2.00 times the timesteps")
     ranks[1] = replace(ranks[1], padded=1000)
-    assert skew_of(ranks, 1.25).startswith("rank 1 has taken 2.00 times the memory")
+    assert describe_skew(ranks, 1.25).startswith("rank 1 has taken 2.00 times the memory")
 
 
 def test_one_process_is_never_skewed():

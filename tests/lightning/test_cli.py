@@ -5,7 +5,7 @@ import pytest
 
 from seqdata.errors import SeqDataError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.policy_names import import_path_of
+from seqdata.lightning.policy_names import find_import_path
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.tbptt import TBPTT
@@ -51,7 +51,7 @@ def test_a_policy_is_named_in_a_configuration_file(tmp_path, name):
 
 def test_all_of_the_cores_policies_have_short_names():
     for name, policy in (("Fixed", Fixed), ("bucketed", Bucketed), ("tbptt", TBPTT)):
-        assert import_path_of(name) == f"{policy.__module__}.{policy.__name__}"
+        assert find_import_path(name) == f"{policy.__module__}.{policy.__name__}"
 
 
 def test_other_names_are_left_to_the_data_module(tmp_path):

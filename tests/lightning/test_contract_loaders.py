@@ -11,7 +11,7 @@ from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.trainer_loader import TrainerLoader
-from seqdata.loading.profiler_ranges import ranged
+from seqdata.loading.profiler_ranges import profile_range
 from seqdata.policies.bucketed import Bucketed
 from tests.lightning.harness import Recorder, data_of, fit, quietly, sequences
 from tests.lightning.test_resume import assert_goes_on, checkpoints, saved_after
@@ -26,7 +26,7 @@ class Unsized(TrainerLoader):
 class UnsizedData(SequenceDataModule):
     def train_dataloader(self):
         loader = super().train_dataloader()
-        return Unsized(loader.player, loader._begin)
+        return Unsized(loader.engine, loader._get_start)
 
 
 def unsized_data() -> UnsizedData:
@@ -85,7 +85,7 @@ def test_items_5_and_6_nobody_tells_the_loader_an_epoch_and_order_needs_none(tmp
     class Telling(SequenceDataModule):
         def train_dataloader(self):
             loader = super().train_dataloader()
-            made = Told(loader.player, loader._begin)
+            made = Told(loader.engine, loader._get_start)
             made.told = told
             return made
 
@@ -161,7 +161,7 @@ def test_a_trace_shows_the_parts_of_making_a_batch_and_of_a_step(tmp_path):
 
 
 def test_without_a_profiler_there_are_no_ranges():
-    assert isinstance(ranged("any"), nullcontext)
+    assert isinstance(profile_range("any"), nullcontext)
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ import torch
 
 from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning
 from seqdata.lightning import lane_checkpoint
-from seqdata.lightning.ranks.coordinator import Together
+from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.loading.loader import Loader
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.lane_states import LaneStates
-from seqdata.recurrent.lane_table import NEVER
+from seqdata.recurrent.lane_table import NO_BATCH
 from tests.lightning.carrying import Carrying, lanes_of, series
 from tests.lightning.harness import fit
 
@@ -102,7 +102,7 @@ def test_e9_holds_where_a_lane_reads_a_sequence_that_is_masked(policy, tmp_path)
     }  # fmt: skip
     options = {"max_epochs": 1, "default_root_dir": tmp_path / "logs"}
     _, paths = check_every_resume(tmp_path, data=data, places=3, **options)
-    never = [state_of(path)["lanes"]["lanes"]["put"] == NEVER for path in paths[:1]]
+    never = [state_of(path)["lanes"]["lanes"]["put"] == NO_BATCH for path in paths[:1]]
     assert any(one.any() for one in never)  # a lane that has read nothing else so far
 
 
@@ -206,10 +206,10 @@ def test_what_a_checkpoint_holds_of_lanes_is_by_lane_and_the_rest_is_small(tmp_p
 
 
 def test_lanes_of_ranks_that_stand_at_different_places_are_not_mixed(monkeypatch):
-    together, places = Together(), [(0, 5), (0, 6)]
-    monkeypatch.setattr(together, "_gathered", lambda mine, ranks: [(one, 0) for one in places])
+    together, places = RankCoordinator(), [(0, 5), (0, 6)]
+    monkeypatch.setattr(together, "_all_gather", lambda mine, ranks: [(one, 0) for one in places])
     with pytest.raises(PeerFailedError, match=r"ranks: they stand at \[\(0, 5\), \(0, 6\)\] \(ep"):
-        together.gathered(0, 2, (0, 5))
+        together.all_gather(0, 2, (0, 5))
 
 
 def test_between_epochs_a_checkpoint_holds_no_lanes(tmp_path):
@@ -225,7 +225,7 @@ def test_lane_states_of_modules_within_are_found_and_no_buffers():
             self.mine = self.also = LaneStates()
 
     deep = Deep()
-    assert lane_checkpoint.lane_states_of(deep) == {
+    assert lane_checkpoint.find_lane_states(deep) == {
         "mine": deep.mine,
         "inner.lanes": deep.inner.lanes,
     }

@@ -4,27 +4,27 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError, CorruptShardError, IncompleteEpochError, PlanError
-from seqdata.lightning.predictions.merge import Target, write_pool
-from seqdata.lightning.predictions.outputs import Predicted, Rows
-from seqdata.lightning.predictions.spill import Spill, pool_of
+from seqdata.lightning.predictions.merge import PredictionTarget, write_predictions
+from seqdata.lightning.predictions.outputs import PredictedRows, PredictionField
+from seqdata.lightning.predictions.spill import SpillWriter, merge_spills
 from seqdata.storage.memory import MemoryStore
 from tests.lightning.predicting import read
 
 STORE = MemoryStore.of([{"id": f"s{n}", "x": np.zeros((4, 1))} for n in range(3)])
-STEPS = Predicted("float64", (), "timestep")
+STEPS = PredictionField("float64", (), "timestep")
 
 
 def rows_at(*places, field=STEPS):
     """Give rows whose value at each timestep says where it is from."""
     made = np.array(places, dtype=np.int64)
     values = [n * 100.0 + np.arange(start, stop) for n, start, stop in places]
-    return Rows(made, {"p": field}, {"p": np.concatenate(values)}, ())
+    return PredictedRows(made, {"p": field}, {"p": np.concatenate(values)}, ())
 
 
 def spilled(folder, *ranks):
     found = []
     for rank, batches in enumerate(ranks):
-        spill = Spill(folder, 0, rank)
+        spill = SpillWriter(folder, 0, rank)
         for number, batch in enumerate(batches):
             spill.add(batch, f"in batch {number}")
         found.append(spill.close())
@@ -32,8 +32,8 @@ def spilled(folder, *ranks):
 
 
 def merge(folder, *ranks, rows, spans=False, partial=False):
-    target = Target(STORE, folder / "out", "time", rows, spans, partial, False)
-    write_pool(pool_of(folder, spilled(folder, *ranks)), target)
+    target = PredictionTarget(STORE, folder / "out", "time", rows, spans, partial, False)
+    write_predictions(merge_spills(folder, spilled(folder, *ranks)), target)
     return read(folder / "out")
 
 
@@ -95,10 +95,10 @@ def test_a_rank_whose_files_cannot_be_seen_is_named(tmp_path):
     values.write_bytes(b"123")
     with pytest.raises(ConfigError, match=r"rank 1 wrote 32 bytes to '0-1-0.values', which rank 0 "
                        r"cannot see in .* \(has 3 bytes\); give a location"):  # fmt: skip
-        pool_of(tmp_path, told)
+        merge_spills(tmp_path, told)
     values.unlink()
     with pytest.raises(ConfigError, match=r"\(is not there\); give a location that all ranks sha"):
-        pool_of(tmp_path, told)
+        merge_spills(tmp_path, told)
 
 
 @pytest.mark.parametrize("name", ["0-1.places", "0-1-0.values"])
@@ -110,27 +110,27 @@ def test_a_bit_that_flips_in_what_a_rank_wrote_is_told(tmp_path, name):
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
         with pytest.raises(CorruptShardError, match="must be what rank 1 wrote") as caught:
-            pool_of(tmp_path, told)
+            merge_spills(tmp_path, told)
         assert (caught.value.facts["file"], caught.value.facts["rank"]) == (str(path), 1)
     path.write_bytes(raw)
-    pool_of(tmp_path, told)
+    merge_spills(tmp_path, told)
 
 
 def test_ranks_that_guessed_differently_are_named(tmp_path):
-    other = rows_at((1, 0, 4), field=Predicted("float64", (4,), "sequence"))
+    other = rows_at((1, 0, 4), field=PredictionField("float64", (4,), "sequence"))
     told = spilled(tmp_path, [rows_at((0, 0, 4))], [other])
     with pytest.raises(ConfigError, match=r"'p' is float64 \(4,\) per sequence on rank 1 but "
                        r"float64 \(\) per timestep elsewhere"):  # fmt: skip
-        pool_of(tmp_path, told)
+        merge_spills(tmp_path, told)
 
 
 def test_nothing_at_all_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="nothing was predicted, must be a row at least"):
-        pool_of(tmp_path, spilled(tmp_path, [], []))
+        merge_spills(tmp_path, spilled(tmp_path, [], []))
 
 
 def test_a_removed_spill_leaves_no_file(tmp_path):
-    spill = Spill(tmp_path, 0, 0)
+    spill = SpillWriter(tmp_path, 0, 0)
     spill.add(rows_at((0, 0, 4)), "in batch 0")
     spill.remove()
     assert not list(tmp_path.iterdir())

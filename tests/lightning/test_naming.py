@@ -17,8 +17,8 @@ from seqdata.collators.collate_fn import Samples
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError
 from seqdata.policies.fixed import Fixed
-from seqdata.runs.data_refs import Locations
-from seqdata.runs.to_plain import Names, Objects
+from seqdata.runs.data_refs import DataRefWriter
+from seqdata.runs.to_plain import PlainReader, PlainWriter
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy
@@ -45,13 +45,13 @@ class Plain:
 
 
 def plain(value: Any) -> tuple[Any, list[str]]:
-    names = Names()
-    made = names.plain(value, "transform")
+    names = PlainWriter()
+    made = names.to_plain(value, "transform")
     return yaml.safe_load(yaml.safe_dump(made)), names.missing
 
 
 def back(made: Any) -> Any:
-    return Objects((), "run.yaml").of(made, "transform")
+    return PlainReader((), "run.yaml").from_plain(made, "transform")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def own(sequence, rng):
     return shift
 
 {guard}
-    names = Names()
+    names = PlainWriter()
     made = [names.plain(one, "transform") for one in (own, shift)]
     print(yaml.safe_dump([made, names.roots, names.missing]))
 """
@@ -173,9 +173,9 @@ def test_functions_of_a_guarded_script_come_back(tmp_path, monkeypatch):
     assert not missing
     assert own == {"import": "__main__:own", "script": str(tmp_path / "train.py")}
     assert (shift, roots) == ({"import": "helping:shift"}, [str(tmp_path)])
-    objects = Objects(roots, "run.yaml")
-    assert objects.of(own, "transform")({}, None)({}, None) == 7
-    assert objects.of(shift, "transform")({}, None) == 7
+    objects = PlainReader(roots, "run.yaml")
+    assert objects.from_plain(own, "transform")({}, None)({}, None) == 7
+    assert objects.from_plain(shift, "transform")({}, None) == 7
 
 
 def test_functions_of_a_script_without_a_guard_are_named(tmp_path):
@@ -207,25 +207,25 @@ def test_functions_of_a_prompt_are_named(tmp_path):
     ],
 )
 def test_data_that_lies_nowhere_is_named(data, why):
-    places = Locations(Names(), "seqdata-run")
-    places.plain(data, "train")
-    assert places.names.missing[0].startswith(why)
+    places = DataRefWriter(PlainWriter(), "seqdata-run")
+    places.to_plain(data, "train")
+    assert places.writer.missing[0].startswith(why)
 
 
 def test_locations_are_written_so_that_they_hold_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    places = Locations(Names(), "seqdata-run")
-    assert places.plain("store", "train") == {"path": str(Path.cwd() / "store")}
-    assert places.plain(Path("~/store"), "train") == {"path": str(tmp_path / "store")}
-    assert places.plain("s3://bucket/store", "train") == {"path": "s3://bucket/store"}
+    places = DataRefWriter(PlainWriter(), "seqdata-run")
+    assert places.to_plain("store", "train") == {"path": str(Path.cwd() / "store")}
+    assert places.to_plain(Path("~/store"), "train") == {"path": str(tmp_path / "store")}
+    assert places.to_plain("s3://bucket/store", "train") == {"path": "s3://bucket/store"}
 
 
 def test_files_beside_have_plain_names_of_their_own(tmp_path):
     store = write_store(tmp_path / "store", [[1.0], [2.0]])
-    places = Locations(Names(), "seqdata-run")
+    places = DataRefWriter(PlainWriter(), "seqdata-run")
     for name in ("val.a/b", "val.a b", "val.../c"):
-        places.plain(store.take([1, 0]), name)
-    assert sorted(places.beside) == [
+        places.to_plain(store.take([1, 0]), name)
+    assert sorted(places.side_files) == [
         "seqdata-run-val-a-b-1.npz", "seqdata-run-val-a-b.npz", "seqdata-run-val-c.npz",
     ]  # fmt: skip
 
@@ -235,22 +235,22 @@ def test_a_view_of_very_many_is_not_kept(monkeypatch, tmp_path):
 
     monkeypatch.setattr(module, "MOST_NUMBERS", 1)
     store = write_store(tmp_path / "store", [[1.0], [2.0]])
-    places = Locations(Names(), "seqdata-run")
-    places.plain(store.take([1, 0]), "train")
-    assert places.names.missing == ["train: a view of 2 sequences, more than 1"]
+    places = DataRefWriter(PlainWriter(), "seqdata-run")
+    places.to_plain(store.take([1, 0]), "train")
+    assert places.writer.missing == ["train: a view of 2 sequences, more than 1"]
 
 
 def test_paths_of_earlier_releases_are_still_read():
     """Run files name modules: those that have moved since are found where they are now."""
-    objects = Objects(roots=(), file="seqdata-run.yaml")
+    objects = PlainReader(roots=(), file="seqdata-run.yaml")
     for module, name in [("streams", "RandomStreams"), ("transforms", "Ragged")]:
         path = {"import": f"seqdata.{module}:{name}"}
-        assert objects.of(path, "transform") is getattr(seqdata, name)
+        assert objects.from_plain(path, "transform") is getattr(seqdata, name)
     path = {"import": "seqdata.collators.samples:Samples"}
-    assert objects.of(path, "collator") is Samples
+    assert objects.from_plain(path, "collator") is Samples
 
 
 def test_public_names_are_written_by_their_public_path():
-    names = Names()
-    assert names.plain(seqdata.Ragged, "transform") == {"import": "seqdata:Ragged"}
-    assert names.plain(Samples, "collator") == {"import": "seqdata.collators.collate_fn:Samples"}
+    names = PlainWriter()
+    assert names.to_plain(seqdata.Ragged, "transform") == {"import": "seqdata:Ragged"}
+    assert names.to_plain(Samples, "collator") == {"import": "seqdata.collators.collate_fn:Samples"}

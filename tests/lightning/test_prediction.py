@@ -11,8 +11,8 @@ import torch
 from seqdata.api import open_store
 from seqdata.errors import ConfigError, PlanError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.predictions.outputs import Wanted
-from seqdata.lightning.predictions.writer import PredictionWriter, _Run
+from seqdata.lightning.predictions.outputs import PredictionSpec
+from seqdata.lightning.predictions.writer import PredictionWriter, _PredictionSession
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
@@ -369,10 +369,10 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 
 
 def test_a_rank_that_cannot_see_the_folder_is_named(tmp_path):
-    run = _Run(World(1, 2), Wanted(None, None))
+    run = _PredictionSession(World(1, 2), PredictionSpec(None, None))
     run._folder = tmp_path / "elsewhere"
     with pytest.raises(ConfigError, match=r"rank 1 cannot see .*elsewhere, which rank 0 made"):
-        run._check_seen()
+        run._check_shared_folder()
 
 
 def test_a_writer_may_be_pickled_and_does_nothing_outside_of_predict(tmp_path):

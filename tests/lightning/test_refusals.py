@@ -6,10 +6,10 @@ from lightning.pytorch.callbacks import Callback
 
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.lightning.adapter import loop_states
-from seqdata.lightning.counter_repair import Resume, repair
+from seqdata.lightning.counter_repair import ResumePoint, repair_counters
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
-from seqdata.runs.run_state import Place, RunState, shortened
+from seqdata.runs.run_state import RunPosition, RunState, shorten_text
 from tests.damage import damaged
 from tests.lightning.carrying import Carrying, lanes_of
 from tests.lightning.harness import Recorder, data_of, fit, sequences
@@ -101,7 +101,9 @@ def test_a_missing_state_at_an_epochs_end_warns(tmp_path):
     def rename(saved):
         saved["SomeOtherDataModule"] = saved.pop("SequenceDataModule")
         loops = loop_states(saved)
-        repair(loops, Resume(Place(1, 0), step=0, shifted=False, steps=12))
+        repair_counters(
+            loops, ResumePoint(RunPosition(1, 0), step=0, is_shifted=False, epoch_steps=12)
+        )
 
     path = edited(tmp_path / "step=6.ckpt", tmp_path, rename)
     with pytest.warns(SeqDataWarning, match="brought no state of this DataModule, the data begins"):
@@ -131,19 +133,19 @@ def test_a_checkpoint_of_an_unknown_lightning_is_refused():
 
 
 def test_a_state_comes_back_from_its_dict():
-    assert RunState.of_dict(SAVED).as_dict() == SAVED
+    assert RunState.from_dict(SAVED).as_dict() == SAVED
 
 
 @pytest.mark.parametrize("version", [0, 2, None, "1"])
 def test_another_version_is_refused(version):
     with pytest.raises(ResumeError, match=f"has version {version!r}, must be 1"):
-        RunState.of_dict({**SAVED, "version": version})
+        RunState.from_dict({**SAVED, "version": version})
 
 
 @pytest.mark.parametrize("name", [name for name in SAVED if name not in ("version", "transform")])
 def test_a_state_without_one_of_its_parts_is_damaged(name):
     with pytest.raises(ResumeError, match=rf"`{name}` of the state is None, must be .*damaged"):
-        RunState.of_dict({key: value for key, value in SAVED.items() if key != name})
+        RunState.from_dict({key: value for key, value in SAVED.items() if key != name})
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_a_state_without_one_of_its_parts_is_damaged(name):
 )
 def test_a_state_with_a_part_of_another_kind_is_damaged(name, value):
     with pytest.raises(ResumeError, match=f"`{name}` of the state is {value!r}, must be"):
-        RunState.of_dict({**SAVED, name: value})
+        RunState.from_dict({**SAVED, name: value})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_limits_in_steps_are_refused_when_the_world_changed(checkpoint, tmp_path
 
 
 def test_a_long_policy_is_told_by_its_beginning_and_a_digest():
-    texts = {shortened("x" * 299 + "y" * count) for count in range(1, 50)}
+    texts = {shorten_text("x" * 299 + "y" * count) for count in range(1, 50)}
     assert len(texts) == 49
     assert max(map(len, texts)) < 350
 
@@ -262,7 +264,7 @@ def test_every_damage_of_a_state_is_refused_or_a_state():
     refused = 0
     for _, broken in damaged({"state": SAVED}):
         try:
-            RunState.of_dict(broken.get("state"))
+            RunState.from_dict(broken.get("state"))
         except ResumeError:
             refused += 1
     assert refused > 150

@@ -5,8 +5,8 @@ import copy
 import pytest
 
 from seqdata.lightning.adapter import LoopStates
-from seqdata.lightning.counter_repair import Resume, reopen_validation, repair
-from seqdata.runs.run_state import Place
+from seqdata.lightning.counter_repair import ResumePoint, reopen_validation, repair_counters
+from seqdata.runs.run_state import RunPosition
 
 
 def tracker(ready: int, started: int, processed: int, completed: int) -> dict[str, int]:
@@ -41,7 +41,7 @@ def states(*, epochs: tuple, current: tuple, total: tuple, last: bool = False) -
 def test_another_world_moves_all_counters_by_one_amount(current, moved):
     total = tuple(count + 6 for count in current)
     saved = states(epochs=(2, 2, 1, 1), current=current, total=total, last=True)
-    repair(saved, Resume(Place(1, 8), step=8, shifted=True, steps=12))
+    repair_counters(saved, ResumePoint(RunPosition(1, 8), step=8, is_shifted=True, epoch_steps=12))
     assert saved.batches["current"] == tracker(*moved)
     assert saved.batches["total"] == tracker(*total)
     assert saved.batches["is_last_batch"] is False
@@ -51,7 +51,7 @@ def test_another_world_moves_all_counters_by_one_amount(current, moved):
 def test_the_same_world_changes_no_counter_of_training():
     saved = states(epochs=(2, 2, 1, 1), current=(4, 4, 4, 3), total=(10, 10, 10, 9))
     before = copy.deepcopy((saved.epochs, saved.batches))
-    repair(saved, Resume(Place(1, 9), step=9, shifted=False, steps=12))
+    repair_counters(saved, ResumePoint(RunPosition(1, 9), step=9, is_shifted=False, epoch_steps=12))
     assert (saved.epochs, saved.batches) == before
 
 
@@ -66,7 +66,7 @@ def test_the_same_world_changes_no_counter_of_training():
 )
 def test_an_epochs_last_batch_makes_it_a_finished_epoch(epochs):
     saved = states(epochs=epochs, current=(6, 6, 6, 5), total=(12, 12, 12, 11), last=True)
-    repair(saved, Resume(Place(2, 0), step=0, shifted=True, steps=12))
+    repair_counters(saved, ResumePoint(RunPosition(2, 0), step=0, is_shifted=True, epoch_steps=12))
     assert saved.epochs == {"current": tracker(2, 2, 2, 2), "total": tracker(2, 2, 2, 2)}
     assert saved.batches["current"] == tracker(0, 0, 0, 0)
     assert saved.batches["total"] == tracker(12, 12, 12, 12)
@@ -76,13 +76,13 @@ def test_an_epochs_last_batch_makes_it_a_finished_epoch(epochs):
 def test_an_epoch_whose_first_batch_failed_stays_open():
     saved = states(epochs=(3, 3, 2, 2), current=(1, 1, 0, 0), total=(13, 13, 12, 12))
     before = copy.deepcopy((saved.epochs, saved.batches))
-    repair(saved, Resume(Place(2, 0), step=0, shifted=True, steps=12))
+    repair_counters(saved, ResumePoint(RunPosition(2, 0), step=0, is_shifted=True, epoch_steps=12))
     assert (saved.epochs, saved.batches) == before
 
 
 def test_an_epoch_that_an_unrepaired_run_took_for_completed_is_opened_again():
     saved = states(epochs=(1, 1, 1, 1), current=(2, 2, 2, 1), total=(8, 8, 8, 7))
-    repair(saved, Resume(Place(1, 2), step=2, shifted=False, steps=12))
+    repair_counters(saved, ResumePoint(RunPosition(1, 2), step=2, is_shifted=False, epoch_steps=12))
     assert saved.epochs["current"] == tracker(2, 2, 1, 1)
     assert saved.epochs["total"] == tracker(2, 2, 1, 1)
 
@@ -96,7 +96,7 @@ def test_an_epoch_that_an_unrepaired_run_took_for_completed_is_opened_again():
 )
 def test_an_epoch_that_a_limit_closed_in_the_middle_is_open_again(epochs):
     saved = states(epochs=epochs, current=(2, 2, 2, 2), total=(8, 8, 8, 8))
-    repair(saved, Resume(Place(1, 2), step=2, shifted=False, steps=12))
+    repair_counters(saved, ResumePoint(RunPosition(1, 2), step=2, is_shifted=False, epoch_steps=12))
     assert saved.epochs == {"current": tracker(2, 2, 1, 1), "total": tracker(2, 2, 1, 1)}
     assert saved.batches["current"] == tracker(2, 2, 2, 2)
 
@@ -111,20 +111,20 @@ def test_an_epoch_that_a_limit_closed_in_the_middle_is_open_again(epochs):
 )
 def test_totals_that_lightning_leaves_behind_are_those_of_the_epoch_again(total):
     saved = states(epochs=(2, 2, 1, 1), current=(4, 4, 4, 3), total=total)
-    repair(saved, Resume(Place(1, 4), step=4, shifted=False, steps=12))
+    repair_counters(saved, ResumePoint(RunPosition(1, 4), step=4, is_shifted=False, epoch_steps=12))
     assert saved.batches["total"] == tracker(10, 10, 10, 9)
 
 
 def test_a_validation_that_was_cut_off_begins_again():
     saved = states(epochs=(1, 1, 0, 0), current=(2, 2, 2, 2), total=(2, 2, 2, 2))
-    repair(saved, Resume(Place(0, 2), step=2, shifted=False, steps=12))
+    repair_counters(saved, ResumePoint(RunPosition(0, 2), step=2, is_shifted=False, epoch_steps=12))
     assert saved.validation["current"] == tracker(0, 0, 0, 0)
     assert saved.validation["total"] == tracker(5, 5, 4, 4)
 
 
 def test_an_epoch_that_lacks_only_its_validation_is_not_finished():
     saved = states(epochs=(2, 2, 1, 1), current=(6, 6, 6, 6), total=(12, 12, 12, 12), last=True)
-    repair(saved, Resume(Place(2, 0), step=0, shifted=True, steps=4))
+    repair_counters(saved, ResumePoint(RunPosition(2, 0), step=0, is_shifted=True, epoch_steps=4))
     assert saved.epochs["current"] == tracker(2, 2, 1, 1)
     assert saved.batches["current"] == tracker(4, 4, 4, 4)
     assert saved.batches["is_last_batch"]
@@ -133,7 +133,7 @@ def test_an_epoch_that_lacks_only_its_validation_is_not_finished():
 def test_an_epoch_whose_validation_is_done_is_finished():
     saved = states(epochs=(2, 2, 1, 1), current=(6, 6, 6, 6), total=(12, 12, 12, 12), last=True)
     saved.validation.update(current=tracker(3, 3, 3, 3), is_last_batch=True)
-    repair(saved, Resume(Place(2, 0), step=0, shifted=True, steps=4))
+    repair_counters(saved, ResumePoint(RunPosition(2, 0), step=0, is_shifted=True, epoch_steps=4))
     assert saved.epochs["current"] == tracker(2, 2, 2, 2)
 
 

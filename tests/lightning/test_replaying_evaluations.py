@@ -12,7 +12,7 @@ from seqdata.api import open_store, write_store
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
-from seqdata.runs.locate_batch import Course
+from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.run_file import NAME, RunFile
 from seqdata.storage.views import take
 from seqdata_testing.waiting import patient
@@ -99,7 +99,9 @@ def test_lengths_of_a_dataset_are_counted_and_not_written_down(given):
     )
     data.setup("fit")
     options = data._options
-    file = RunFile.of(options, Course(), fingerprints={}, plan="", versions={}, trainer={})
+    file = RunFile.from_options(
+        options, FitGeometry(), fingerprints={}, plan="", versions={}, trainer={}
+    )
     assert file.data["lengths"] == {"train": "40 lengths", "val": {"one": "40 lengths"}}
     assert file.missing == [
         "train: a Dataset (Listed) lies at no path",
@@ -109,7 +111,9 @@ def test_lengths_of_a_dataset_are_counted_and_not_written_down(given):
 
 def test_the_function_that_gives_lengths_is_named():
     options = SequenceDataModule(lengths=len)._options
-    file = RunFile.of(options, Course(), fingerprints={}, plan="", versions={}, trainer={})
+    file = RunFile.from_options(
+        options, FitGeometry(), fingerprints={}, plan="", versions={}, trainer={}
+    )
     assert file.data["lengths"] == {"import": "builtins:len"}
 
 

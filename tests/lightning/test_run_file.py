@@ -17,8 +17,8 @@ from seqdata.errors import ConfigError, FingerprintMismatch, PlanError, SeqDataE
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
-from seqdata.runs.locate_batch import Course, Wanted, made_again
-from seqdata.runs.replay import replay_from
+from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
+from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME, RunFile
 from seqdata.runs.run_record import RunRecord
 from seqdata.split_stores import concat
@@ -39,8 +39,8 @@ def store(tmp_path) -> str:
 
 
 def again(batch: int, *, epoch: int = 0, path: Path = Path(NAME), kind="train", name=None):
-    made = replay_from(path, Wanted(epoch=epoch, batch=batch), kind, name)
-    return made_again(made.player, made.found)
+    made = open_replay(path, ReplayRequest(epoch=epoch, batch=batch), kind, name)
+    return remake_batch(made.engine, made.located)
 
 
 def wrote() -> dict:
@@ -124,7 +124,7 @@ def test_validation_has_the_command_of_its_own_data(store):
     good = SequenceDataModule(train=store, val=val, batching=Bucketed(4), eval_batching=Fixed(2))
     fit(good, max_epochs=1)
     assert told(again(0, kind="val", name="other")) == told(kept)
-    command = good._record.command("val", "other", 0, 2)
+    command = good._run_record.make_command("val", "other", 0, 2)
     assert command == f"seqdata replay {NAME} --epoch 0 --batch 2 --kind val --name other"
 
 
@@ -149,7 +149,7 @@ def test_a_resumed_run_says_where_it_began(store, tmp_path):
     assert told(again(7)) == run.model.kept
     assert again(1).number == 1  # of the run before
     with pytest.raises(PlanError, match=r"`step` is 2 in epoch 0, must be in \[3, 10\) of 1 ranks"):
-        replay_from(Path(NAME), Wanted(epoch=0, step=2), "train")
+        open_replay(Path(NAME), ReplayRequest(epoch=0, step=2), "train")
 
 
 def test_a_second_fit_that_abandons_an_epoch_says_where_it_begins(store):
@@ -265,7 +265,7 @@ def test_only_what_a_kind_needs_keeps_it_from_being_replayed(store):
     run = fit(data, model=Crashing(step=1), max_epochs=1)
     assert told(again(1)) == run.model.kept
     assert data.replay_command(epoch=0, batch=1) == f"seqdata replay {NAME} --epoch 0 --batch 1"
-    command = data._record.command("val", None, 0, 1)
+    command = data._run_record.make_command("val", None, 0, 1)
     assert command == "data.replay(epoch=0, batch=1, kind='val')"
     assert [line.partition(":")[0] for line in wrote()["not_replayable"]] == [
         "val", "eval_batching",
@@ -298,23 +298,25 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):
     file = described({})
     record = RunRecord()
     with pytest.warns(SeqDataWarning, match=r"seqdata-run\.yaml cannot be written \(.*\), must be"):
-        record.keep(file, tmp_path / "file" / "logs", writes=True)
-    assert record.command("train", None, 1, 2) == "data.replay(epoch=1, batch=2)"
+        record.begin_fit(file, tmp_path / "file" / "logs", is_writer=True)
+    assert record.make_command("train", None, 1, 2) == "data.replay(epoch=1, batch=2)"
 
 
 def described(data: dict) -> RunFile:
-    return RunFile(course=Course(), data=data, fingerprints={}, plan="", versions={}, trainer={})
+    return RunFile(
+        geometry=FitGeometry(), data=data, fingerprints={}, plan="", versions={}, trainer={}
+    )
 
 
 def test_a_file_elsewhere_is_named_by_its_whole_path(tmp_path):
     record = RunRecord()
-    record.keep(described({}), tmp_path / "my logs", writes=False)
-    assert record.command("train", None, 1, 2) == (
+    record.begin_fit(described({}), tmp_path / "my logs", is_writer=False)
+    assert record.make_command("train", None, 1, 2) == (
         f"seqdata replay '{tmp_path.relative_to(Path.cwd()) / 'my logs' / NAME}' "
         "--epoch 1 --batch 2"
     )
-    record.keep(described({}), Path("/elsewhere"), writes=False)
-    assert record.command("train", None, 1, 2).startswith(f"seqdata replay /elsewhere/{NAME} ")
+    record.begin_fit(described({}), Path("/elsewhere"), is_writer=False)
+    assert record.make_command("train", None, 1, 2).startswith(f"seqdata replay /elsewhere/{NAME} ")
 
 
 @pytest.mark.parametrize(
@@ -367,13 +369,13 @@ def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(
 )
 def test_data_that_a_run_did_not_have_is_refused(data, kind, name, message):
     with pytest.raises(ConfigError, match=message):
-        described(data).options(Path(NAME), kind, name)
+        described(data).make_options(Path(NAME), kind, name)
 
 
 def test_a_file_of_another_release_names_what_it_lacks(store):
     file = described({"train": {"path": store}, "batching": "bucketed"})
     with pytest.raises(ConfigError, match=r"has no `data\.eval_batching`, must have all arguments"):
-        file.options(Path(NAME), "train", None)
+        file.make_options(Path(NAME), "train", None)
 
 
 def test_a_file_from_before_there_were_some_arguments_is_replayed(store):

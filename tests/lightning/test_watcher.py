@@ -13,9 +13,9 @@ import pytest
 from torch.distributed import DistNetworkError
 
 from seqdata.errors import DecodeError, PeerFailedError
-from seqdata.lightning.ranks.lockstep import _again, _told
-from seqdata.lightning.ranks.peers import Fallen, fallen_of, myself
-from seqdata.lightning.ranks.watchdog import Bounds, Watcher
+from seqdata.lightning.ranks.lockstep import _make_report, _rebuild_error
+from seqdata.lightning.ranks.peers import LostRank, describe_own_process, find_lost_ranks
+from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog
 from seqdata_testing.waiting import patient, until, within
 
 
@@ -24,34 +24,38 @@ def sleeper():
     """A process that does nothing, as a peer of rank 1."""
     started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     stat = Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()
-    yield replace(myself(1), pid=started.pid, started=int(stat[19])), started
+    yield replace(describe_own_process(1), pid=started.pid, start_ticks=int(stat[19])), started
     started.kill()
     started.wait(timeout=patient())
 
 
 def watcher(*peers):
-    return Watcher(None, peers, 0, Bounds())
+    return RankWatchdog(None, peers, 0, RankTimeouts())
 
 
 def test_a_peer_that_runs_has_not_fallen(sleeper):
     peer, _ = sleeper
-    assert fallen_of([myself(0), peer], 0) == []
+    assert find_lost_ranks([describe_own_process(0), peer], 0) == []
 
 
 def test_a_peer_that_is_stopped_or_has_ended_is_told(sleeper):
     peer, process = sleeper
     process.send_signal(signal.SIGSTOP)
-    assert until(lambda: fallen_of([myself(0), peer], 0))
-    stopped = Fallen(1, f"its process {peer.pid} is stopped")
-    assert fallen_of([myself(0), peer], 0) == [stopped]
+    assert until(lambda: find_lost_ranks([describe_own_process(0), peer], 0))
+    stopped = LostRank(1, f"its process {peer.pid} is stopped")
+    assert find_lost_ranks([describe_own_process(0), peer], 0) == [stopped]
     process.kill()
     process.wait(timeout=patient())
-    assert fallen_of([myself(0), peer], 0) == [Fallen(1, f"its process {peer.pid} has ended")]
+    assert find_lost_ranks([describe_own_process(0), peer], 0) == [
+        LostRank(1, f"its process {peer.pid} has ended")
+    ]
 
 
 def test_a_process_that_took_the_number_of_a_peer_is_not_the_peer(sleeper):
     peer, _ = sleeper
-    (fallen,) = fallen_of([myself(0), replace(peer, started=peer.started - 1)], 0)
+    (fallen,) = find_lost_ranks(
+        [describe_own_process(0), replace(peer, started=peer.started - 1)], 0
+    )
     assert fallen.cause.endswith("has ended")
 
 
@@ -59,13 +63,13 @@ def test_a_peer_of_another_machine_cannot_be_looked_at(sleeper):
     peer, process = sleeper
     process.kill()
     process.wait(timeout=patient())
-    assert fallen_of([myself(0), replace(peer, host="elsewhere")], 0) == []
+    assert find_lost_ranks([describe_own_process(0), replace(peer, host="elsewhere")], 0) == []
 
 
 def test_a_rank_that_cannot_be_told_is_another_one():
-    told = watcher(myself(0), replace(myself(1), host="elsewhere")).told(
-        RuntimeError("[/a/b/pair.cc:12] Connection closed by peer [10.0.0.7]:4321")
-    )
+    told = watcher(
+        describe_own_process(0), replace(describe_own_process(1), host="elsewhere")
+    ).make_lost_error(RuntimeError("[/a/b/pair.cc:12] Connection closed by peer [10.0.0.7]:4321"))
     cause = "RuntimeError: Connection closed by peer [10.0.0.7]:4321"
     assert str(told) == (
         f"ranks: rank 0 has lost another rank: {cause}. All ranks must run; begin again from the "
@@ -81,10 +85,10 @@ def test_an_exception_of_ones_own_is_told_once_which_rank_is_gone(sleeper):
     peer, process = sleeper
     process.kill()
     process.wait(timeout=patient())
-    watching, error = watcher(myself(0), peer), RuntimeError("shapes differ")
-    assert watching.meant(error) is None
-    watching.part(error)
-    assert watching.meant(error) is None
+    watching, error = watcher(describe_own_process(0), peer), RuntimeError("shapes differ")
+    assert watching.find_cause(error) is None
+    watching.leave(error)
+    assert watching.find_cause(error) is None
     (note,) = error.__notes__
     assert note.startswith(f"ranks: rank 0 has lost rank 1 (its process {peer.pid} has ended)")
 
@@ -93,12 +97,12 @@ def test_an_exception_of_ones_own_is_told_once_which_rank_is_gone(sleeper):
 def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(
     sleeper, error, monkeypatch
 ):
-    monkeypatch.setattr("seqdata.lightning.ranks.watchdog._TO_FALL", patient())
+    monkeypatch.setattr("seqdata.lightning.ranks.watchdog._PROCESS_EXIT_SECONDS", patient())
     peer, process = sleeper
-    watching = watcher(myself(0), peer)
+    watching = watcher(describe_own_process(0), peer)
     ending = threading.Timer(0.2, process.kill)
     ending.start()
-    meant = watching.meant(error)
+    meant = watching.find_cause(error)
     ending.join(timeout=patient())
     assert str(meant).startswith(
         f"ranks: rank 0 has lost rank 1 (its process {peer.pid} has ended): {type(error).__name__}"
@@ -108,19 +112,19 @@ def test_a_collectives_error_means_that_the_rank_is_lost_that_is_about_to_end(
 
 def test_a_collectives_error_with_all_ranks_there_is_what_it_says(sleeper):
     with within(5):
-        assert watcher(myself(0), sleeper[0]).meant(RuntimeError(GLOO)) is None
+        assert watcher(describe_own_process(0), sleeper[0]).find_cause(RuntimeError(GLOO)) is None
 
 
 @pytest.mark.parametrize("error", [ValueError("gloo"), RuntimeError("shapes differ")])
 def test_an_error_of_ones_own_is_not_held_up(sleeper, error):
     with within(0.5):
-        assert watcher(myself(0), sleeper[0]).meant(error) is None
+        assert watcher(describe_own_process(0), sleeper[0]).find_cause(error) is None
     assert not hasattr(error, "__notes__")
 
 
 def test_what_ends_a_process_is_logged_too(caplog, capsys):
     with caplog.at_level(logging.ERROR):
-        watcher(myself(0))._say(PeerFailedError("ranks: so it is"))
+        watcher(describe_own_process(0))._report(PeerFailedError("ranks: so it is"))
     assert caplog.messages == ["PeerFailedError: ranks: so it is"]
     assert capsys.readouterr().err == "PeerFailedError: ranks: so it is\n"
 
@@ -139,9 +143,9 @@ def made(pid):
 
 
 def test_an_error_that_cannot_be_made_on_another_rank_is_told_in_words(monkeypatch):
-    told = _told(3, Local("local"), None)
+    told = _make_report(3, Local("local"), None)
     monkeypatch.setenv("MADE", "0")
-    error = _again(told, 2)
+    error = _rebuild_error(told, 2)
     assert isinstance(error, PeerFailedError)
     assert str(error) == (
         "ranks: rank 2 failed: Local: local (it cannot be made here: there is no such thing here)"
@@ -149,6 +153,6 @@ def test_an_error_that_cannot_be_made_on_another_rank_is_told_in_words(monkeypat
 
 
 def test_an_error_of_ours_arrives_with_class_text_facts_and_rank():
-    error = _again(_told(3, DecodeError.at("field 'x' is bad", shard=7), None), 2)
+    error = _rebuild_error(_make_report(3, DecodeError.at("field 'x' is bad", shard=7), None), 2)
     assert type(error) is DecodeError
     assert (str(error), error.facts) == ("rank 2: field 'x' is bad", {"shard": 7, "rank": 2})

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from seqdata.batch.axes import Axes
-from seqdata.loading.batch_metadata import head_of
+from seqdata.loading.batch_metadata import make_metadata
 from seqdata.plan import Plan
 from seqdata.sharing import share
 from seqdata.world import World
@@ -13,7 +13,7 @@ ALONE = World()
 
 def head(plan, step=0, world=ALONE, ids=lambda numbers: numbers):
     mine = share(plan, world)[step]
-    return head_of(mine, ids(mine.spans[:, 0]), plan, Axes())
+    return make_metadata(mine, ids(mine.spans[:, 0]), plan, Axes())
 
 
 def test_each_span_is_a_row():

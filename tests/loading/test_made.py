@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from seqdata import TBPTT, Loader, Plan, World
-from seqdata.loading.field_reader import reading_of
-from seqdata.loading.options import PlayOptions
-from seqdata.loading.step_preparer import Making
+from seqdata.loading.field_reader import make_reader
+from seqdata.loading.options import EngineOptions
+from seqdata.loading.step_preparer import StepPreparer
 from seqdata.sharing import share
 from seqdata.storage.memory import MemoryStore
 
@@ -44,9 +44,9 @@ def same(one, other):
 
 
 def making(policy, shift, together=True):
-    reading = reading_of(STORE, "time", PlayOptions(shift=shift), None)
-    plan = policy.plan(reading.index(), seed=1, epoch=2).with_lookahead(shift)
-    return Making(reading, None, together, plan, 2), plan
+    reading = make_reader(STORE, "time", EngineOptions(shift=shift), None)
+    plan = policy.plan(reading.build_index(), seed=1, epoch=2).with_lookahead(shift)
+    return StepPreparer(reading, None, together, plan, 2), plan
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -58,10 +58,10 @@ def test_a_run_of_steps_says_of_each_what_is_said_of_it_alone(name, shift, size)
         mine = share(plan, World(rank, size))
         number = 0
         while number < len(mine):
-            for one in made.steps(mine, number):
-                alone = made.one(mine[number])
+            for one in made.prepare_from(mine, number):
+                alone = made.prepare(mine[number])
                 for field in FIELDS:
-                    found, due = getattr(one.head, field), getattr(alone.head, field)
+                    found, due = getattr(one.metadata, field), getattr(alone.metadata, field)
                     assert same(found, due), (field, rank, number)
                 for field in ("spans", "ids", "together", "streamed", "horizon", "epoch"):
                     found, due = getattr(one.request, field), getattr(alone.request, field)
@@ -72,8 +72,8 @@ def test_a_run_of_steps_says_of_each_what_is_said_of_it_alone(name, shift, size)
 def test_a_plan_made_by_hand_is_described_by_runs():
     spans = [[0, 0, 3], [1, 0, 2], [0, 3, 4], [2, 0, 2], [3, 0, 4], [4, 1, 2]]
     plan = Plan(spans, rows=[0, 1, 3, 3, 6], offsets=[0, 2, 4], lanes=2)
-    made = Making(reading_of(STORE, "time", PlayOptions(), None), None, True, plan, 0)
-    first, second = (one.head for one in made.steps(share(plan, World()), 0))
+    made = StepPreparer(make_reader(STORE, "time", EngineOptions(), None), None, True, plan, 0)
+    first, second = (one.metadata for one in made.prepare_from(share(plan, World()), 0))
     assert first.segments.tolist() == [[0, 0, 0, 3], [1, 1, 0, 2], [1, 0, 3, 4]]
     assert second.segments.tolist() == [[1, 2, 0, 2], [1, 3, 0, 4], [1, 4, 1, 2]]
     assert second.ids.tolist() == [-1, 2]

@@ -9,7 +9,7 @@ import torch
 from seqdata import TBPTT, Bucketed, ConfigError, Fixed, Loader, Packed, Windows, write_store
 from seqdata.errors import DataError, LimitError
 from seqdata.loading.bad_sequences import is_about_data
-from seqdata.loading.error_log import Tally
+from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.transforms.declare import Ragged, columnar
 
 RANDOM = np.random.default_rng(3)
@@ -263,7 +263,7 @@ def test_a_line_that_was_cut_off_loses_neither_the_next_nor_those_behind_it(tmp_
     path = tmp_path / "errors.jsonl"
 
     def listed(number):
-        tally = Tally(100, path)
+        tally = ErrorLog(100, path)
         tally.add(ValueError(f"error {number}"), loader="", epoch=0, batch=0, sequence=number)
         return len(tally)
 

@@ -1,7 +1,7 @@
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.loading.options import PlayOptions, Update
+from seqdata.loading.options import EngineOptions, UpdateSchedule
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from seqdata.loading.options import PlayOptions, Update
 )
 def test_an_option_that_cannot_be_meant_is_refused(options, message):
     with pytest.raises(ConfigError, match=f"loader: {message}"):
-        PlayOptions(**options)
+        EngineOptions(**options)
 
 
 @pytest.mark.parametrize("accumulate", [0, -2, 1.5])
@@ -26,4 +26,4 @@ def test_an_update_has_at_least_one_step(accumulate):
     with pytest.raises(
         ConfigError, match=r"`accumulate` is .*, must be a whole number of at least"
     ):
-        Update(accumulate)
+        UpdateSchedule(accumulate)

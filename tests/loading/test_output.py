@@ -3,7 +3,7 @@ import torch
 
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
-from seqdata.loading.output import PARTS, Output, output_of
+from seqdata.loading.output import BATCH_PARTS, Output, make_output
 
 
 def batch_of(**data):
@@ -25,13 +25,13 @@ def test_a_tuple_has_the_parts_in_the_order_they_are_named():
 
 
 def test_a_dict_has_them_by_name():
-    made = Output(("x", "mask"), keyed=True)(batch_of())
+    made = Output(("x", "mask"), is_dict=True)(batch_of())
     assert list(made) == ["x", "mask"]
     assert made["mask"].tolist() == [[True, True], [True, False]]
 
 
 def test_every_part_of_a_batch_can_be_named():
-    assert len(Output(PARTS)(batch_of())) == len(PARTS)
+    assert len(Output(BATCH_PARTS)(batch_of())) == len(BATCH_PARTS)
 
 
 def test_a_field_goes_before_a_part_of_the_same_name():
@@ -53,22 +53,22 @@ def test_names_are_checked_before_a_batch_is_there():
 @pytest.mark.parametrize("names", ["x", (), []])
 def test_a_bare_string_and_no_name_are_refused(names):
     with pytest.raises(ConfigError, match=r"loader: `as_tuple` is .*, must be a tuple of names"):
-        output_of(names, None)
+        make_output(names, None)
     with pytest.raises(ConfigError, match=r"loader: `as_dict` is .*, must be a tuple of names"):
-        output_of(None, names)
+        make_output(None, names)
 
 
 def test_a_tuple_and_a_dict_at_once_are_refused():
     with pytest.raises(ConfigError, match="`as_tuple` and `as_dict` are both given, must be one"):
-        output_of(("x",), ("x",))
+        make_output(("x",), ("x",))
 
 
 def test_without_names_the_batch_itself_is_handed_out():
-    assert output_of(None, None) is None
+    assert make_output(None, None) is None
 
 
 @pytest.mark.parametrize(
     ("names", "marks"), [(["x"], False), (["x", "weight"], True), (["score"], True)]
 )
 def test_weight_and_score_mark_filler(names, marks):
-    assert Output(names).marks_filler is marks
+    assert Output(names).has_filler_marks is marks

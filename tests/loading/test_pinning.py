@@ -6,8 +6,8 @@ import torch
 
 from seqdata import Fixed, Loader
 from seqdata.errors import ConfigError
-from seqdata.loading.options import PlayOptions
-from seqdata.runs.data_sources import Circumstances
+from seqdata.loading.options import EngineOptions
+from seqdata.runs.data_sources import RunContext
 from tests.lightning.harness import data_of
 
 DATA = [{"x": np.arange(n, dtype=np.float32)} for n in (3, 1, 2, 4)]
@@ -67,8 +67,8 @@ def test_nothing_is_pinned_unless_it_is_asked_for(marked):
 ])  # fmt: skip
 def test_under_a_trainer_it_goes_by_the_device(marked, asked, cuda, due):
     data = data_of(pin_memory=asked)
-    there = Circumstances(world=data._circumstances().world, seed=0, frozen=False, cuda=cuda)
-    (player,) = data._stock.keep("train", there)
+    there = RunContext(world=data._make_context().world, seed=0, is_frozen=False, is_on_cuda=cuda)
+    (player,) = data._sources.prepare_engines("train", there)
     assert player.options.pin_memory is due
 
 
@@ -81,7 +81,7 @@ def test_to_pin_where_there_is_no_device_is_refused():
 
 def test_whether_to_pin_is_yes_or_no():
     with pytest.raises(ConfigError, match="`pin_memory` is 'auto', must be True or False"):
-        PlayOptions(pin_memory="auto")
+        EngineOptions(pin_memory="auto")
 
 
 @DEVICE

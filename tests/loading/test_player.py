@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from seqdata.errors import ConfigError, CorruptSampleError, PlanError
-from seqdata.loading.engine import Player
-from seqdata.loading.options import PlayOptions, Update
+from seqdata.loading.engine import EpochEngine
+from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
@@ -44,11 +44,11 @@ class Given:
 
 
 def player(policy=Bucketed(8), store=STORE, **options):  # noqa: B008
-    return Player(store, policy, PlayOptions(**options))
+    return EpochEngine(store, policy, EngineOptions(**options))
 
 
 def play(policy=Bucketed(8), epoch=0, first=0, update=None, **options):  # noqa: B008
-    return list(player(policy, **options).play(epoch, first, update))
+    return list(player(policy, **options).iterate(epoch, first, update))
 
 
 def order(batches):
@@ -69,8 +69,8 @@ def test_every_sequence_is_delivered_once_over_all_ranks(size, prefetch):
     seen, tokens = Counter(), []
     for rank in range(size):
         mine = player(world=World(rank, size), prefetch=prefetch)
-        batches = list(mine.play(0, 0))
-        assert len(batches) == mine.steps == -(-13 // size)
+        batches = list(mine.iterate(0, 0))
+        assert len(batches) == mine.num_steps == -(-13 // size)
         tokens.append([batch.num_tokens for batch in batches])
         for batch in batches:
             batch.validate()
@@ -150,8 +150,8 @@ def test_lanes_are_dealt_to_ranks_and_go_on_where_they_were():
     store = MemoryStore.of([np.arange(6) + 10 * lane for lane in range(4)])
     policy = Given(Plan(spans, offsets=[0, 4, 8, 12], lanes=4))
     for rank in range(2):
-        options = PlayOptions(world=World(rank, 2))
-        batches = list(Player(store, policy, options).play(0, 0))
+        options = EngineOptions(world=World(rank, 2))
+        batches = list(EpochEngine(store, policy, options).iterate(0, 0))
         assert [batch.lanes.tolist() for batch in batches] == [[2 * rank, 2 * rank + 1]] * 3
         assert [batch.reset.tolist() for batch in batches] == [[True] * 2] + [[False] * 2] * 2
         rows = torch.cat([batch["x"] for batch in batches], dim=1)
@@ -179,7 +179,7 @@ def sums(batches, scale):
 @pytest.mark.parametrize("accumulate", [1, 2, 4])
 @pytest.mark.parametrize("size", [1, 3])
 def test_loss_scale_makes_each_update_an_exact_mean(size, accumulate, divided):
-    update = Update(accumulate, divided=divided)
+    update = UpdateSchedule(accumulate, is_loss_divided=divided)
     ranks = [play(world=World(rank, size), update=update) for rank in range(size)]
     for first in range(0, len(ranks[0]), accumulate):
         parts = [batch for rank in ranks for batch in rank[first : first + accumulate]]
@@ -191,11 +191,11 @@ def test_loss_scale_makes_each_update_an_exact_mean(size, accumulate, divided):
 
 
 def test_the_last_update_ends_where_training_ends():
-    batches = play(update=Update(4, steps=6))
+    batches = play(update=UpdateSchedule(4, steps=6))
     last = [batches[step].num_tokens for step in (4, 5)]
     assert [batch.update_num_tokens for batch in batches[4:6]] == [sum(last)] * 2
     assert [batch.loss_scale for batch in batches[8:]] == [0.0] * 5
-    assert [batch.loss_scale for batch in play(update=Update(steps=6))[6:]] == [0.0] * 7
+    assert [batch.loss_scale for batch in play(update=UpdateSchedule(steps=6))[6:]] == [0.0] * 7
 
 
 def test_an_update_without_tokens_has_scale_0():
@@ -240,7 +240,7 @@ def test_parts_that_cannot_tell_filler_are_refused_where_there_is_some():
     ],
 )
 def test_parts_are_fine_without_unmarked_filler(options):
-    assert player(**{"as_tuple": ("x",), **options}).steps
+    assert player(**{"as_tuple": ("x",), **options}).num_steps
 
 
 def test_the_rest_of_an_epoch_may_leave_filler_where_the_whole_does_not():
@@ -254,7 +254,7 @@ def test_ranks_without_lanes_need_the_weight():
     policy = Given(Plan([[0, 0, 2], [1, 0, 2]], offsets=[0, 2], lanes=2))
     with pytest.raises(ConfigError, match="loader: 2 lanes on 3 ranks leave 1 without one"):
         player(policy, as_tuple=("x",), world=World(0, 3))
-    assert player(policy, as_tuple=("x",), world=World(0, 2)).steps == 1
+    assert player(policy, as_tuple=("x",), world=World(0, 2)).num_steps == 1
 
 
 def test_drop_leaves_the_uneven_step_out_and_repeat_fills_it_again():
@@ -270,7 +270,7 @@ def test_no_sequence_left_is_an_error():
 
 def test_three_sequences_on_four_ranks():
     store = MemoryStore.of([[1, 2], [3], [4, 5, 6]])
-    ranks = [list(player(Fixed(1), store, world=World(rank, 4)).play(0, 0)) for rank in range(4)]
+    ranks = [list(player(Fixed(1), store, world=World(rank, 4)).iterate(0, 0)) for rank in range(4)]
     assert [len(rank) for rank in ranks] == [1] * 4
     seen = [number for (batch,) in ranks for number in batch.real().ids.tolist()]
     assert sorted(seen) == [0, 1, 2]
@@ -295,11 +295,11 @@ def test_a_read_error_says_where_and_comes_after_the_batches_before_it(tmp_path)
     broken = Damaged(STORE, order(play())[7][0])
     given = []
     with pytest.raises(CorruptSampleError) as caught:
-        given.extend(player(store=broken).play(0, 0))
+        given.extend(player(store=broken).iterate(0, 0))
     assert str(caught.value) == "sequence is damaged\n  epoch 0, batch 7 (step 7, rank 0 of 1)"
     assert caught.value.facts == {"sequence": 5, "epoch": 0, "batch": 7, "step": 7, "rank": 0}
     assert caught.value.__cause__ is None  # it is told once
-    items = player(store=broken).play(0, 0)
+    items = player(store=broken).iterate(0, 0)
     assert order([next(items) for _ in range(7)]) == order(play())[:7]
     with pytest.raises(CorruptSampleError):
         next(items)
@@ -331,7 +331,7 @@ class Damaged:
 
 def test_nothing_happens_before_the_first_next():
     shown = []
-    items = player(plan_ready=shown.append, store=Damaged(STORE, 0)).play(0, 10**9)
+    items = player(plan_ready=shown.append, store=Damaged(STORE, 0)).iterate(0, 10**9)
     assert not shown
     assert not workers()
     items.close()

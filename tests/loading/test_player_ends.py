@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from seqdata.errors import IncompleteEpochError
-from seqdata.loading.buffer_pool import SMALLEST
-from seqdata.loading.engine import Player
-from seqdata.loading.options import PlayOptions
+from seqdata.loading.buffer_pool import MIN_BUFFER_BYTES
+from seqdata.loading.engine import EpochEngine
+from seqdata.loading.options import EngineOptions
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.blocks import SmallBlocks
@@ -21,7 +21,7 @@ STORE = MemoryStore.of([[number] for number in range(103)])
 
 
 def player(policy, store=STORE, **options):
-    return Player(store, policy, PlayOptions(**options))
+    return EpochEngine(store, policy, EngineOptions(**options))
 
 
 def workers():
@@ -33,28 +33,28 @@ def ends():
 
 
 def test_an_iteration_that_is_left_ends_its_thread():
-    for _ in player(Fixed(1)).play(0, 0):
+    for _ in player(Fixed(1)).iterate(0, 0):
         break
     assert ends()
 
 
 def test_shutdown_ends_what_runs_and_the_epoch_is_not_taken_for_whole():
     mine = player(Fixed(1))
-    items = mine.play(0, 0)
+    items = mine.iterate(0, 0)
     next(items)
     mine.shutdown()
     assert not workers()
     with pytest.raises(IncompleteEpochError, match=r"1?\d batches of epoch 0 were delivered, 103"):
         list(items)
-    assert len(list(mine.play(0, 0))) == 103
+    assert len(list(mine.iterate(0, 0))) == 103
 
 
 def test_large_outputs_come_from_recycled_memory_and_stay_whole():
-    length = SMALLEST // 8
+    length = MIN_BUFFER_BYTES // 8
     store = MemoryStore.of([np.full(length, number, dtype=np.float64) for number in range(12)])
     mine = player(Fixed(2, shuffle=False), store)
     kept, places = [], set()
-    for step, batch in enumerate(mine.play(0, 0)):
+    for step, batch in enumerate(mine.iterate(0, 0)):
         places.add(batch["x"].data_ptr())
         if step % 2:
             kept.append(batch["x"][1, ::1000])
@@ -63,20 +63,20 @@ def test_large_outputs_come_from_recycled_memory_and_stay_whole():
     assert [row.unique().tolist() for row in kept] == [[3.0], [7.0], [11.0]]
     del kept
     mine.shutdown()
-    assert mine._pool.held == 0
+    assert mine._buffer_pool.total_bytes == 0
 
 
 @pytest.mark.slow
 def test_a_process_ends_while_an_epoch_is_played():
     code = """
         import numpy as np
-        from seqdata.loading.options import PlayOptions
+        from seqdata.loading.options import EngineOptions
         from seqdata.loading.engine import Player
         from seqdata.policies.fixed import Fixed
         from seqdata.storage.memory import MemoryStore
 
         store = MemoryStore.of([np.zeros(50_000, np.float32) for _ in range(400)])
-        items = Player(store, Fixed(2), PlayOptions()).play(0, 0)
+        items = Player(store, Fixed(2), EngineOptions()).play(0, 0)
         next(items)
         print("done")
     """
@@ -92,7 +92,7 @@ def test_a_process_ends_while_an_epoch_is_played():
 def test_the_next_block_is_planned_ahead_of_its_use():
     store = MemoryStore.of([[1]] * 300)
     mine = player(SmallBlocks(Fixed(1), max_block=64), store)
-    items = mine.play(0, 0)
+    items = mine.iterate(0, 0)
     next(items)
     made = mine.plan(0)._table._recent
     assert until(lambda: len(made) >= 2)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.loading.buffer_pool import BlockPool
+from seqdata.loading.buffer_pool import BufferPool
 from seqdata_testing.waiting import patient
 
 SMALL = 1 << 10
@@ -15,7 +15,7 @@ SHAPE = (40, 100)  # float32: 16,000 bytes, in a block of 16 KiB
 
 
 def pool_of(blocks=4):
-    return BlockPool(capacity=blocks << 14, smallest=SMALL)
+    return BufferPool(capacity=blocks << 14, min_bytes=SMALL)
 
 
 def lent(pool, value=1.0):
@@ -42,7 +42,7 @@ def test_a_block_is_lent_again_when_its_tensor_is_gone():
     pool = pool_of()
     first = address(lent(pool))
     assert address(lent(pool)) == first
-    assert pool.held == 1 << 14
+    assert pool.total_bytes == 1 << 14
 
 
 def test_the_block_that_came_back_last_is_lent_first():
@@ -114,7 +114,7 @@ def test_a_slice_kept_for_an_epoch_keeps_its_values():
 def test_memory_is_capped_and_what_is_beyond_is_ordinary():
     pool = pool_of(blocks=2)
     kept = [lent(pool, float(step)) for step in range(5)]
-    assert pool.held == 2 << 14
+    assert pool.total_bytes == 2 << 14
     assert [tensor[0, 0].item() for tensor in kept] == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert len({address(tensor) for tensor in kept}) == 5
 
@@ -124,7 +124,7 @@ def test_free_blocks_that_are_too_small_make_room():
     kept = [lent(pool), lent(pool)]
     kept.clear()
     large = pool.allocate((8000,), np.float32)
-    assert pool.held == 1 << 15
+    assert pool.total_bytes == 1 << 15
     assert large.base is not None
 
 
@@ -132,9 +132,9 @@ def test_a_free_block_that_is_larger_is_better_than_a_new_one():
     pool = pool_of(blocks=8)
     place = pool.allocate((8000,), np.float32).ctypes.data
     assert address(lent(pool)) == place
-    assert pool.held == 1 << 15
+    assert pool.total_bytes == 1 << 15
     kept = [lent(pool), lent(pool)]
-    assert pool.held == (1 << 15) + (1 << 14)
+    assert pool.total_bytes == (1 << 15) + (1 << 14)
     del kept
 
 
@@ -142,7 +142,7 @@ def test_small_outputs_are_ordinary_arrays():
     pool = pool_of()
     assert pool.allocate((SMALL // 4,), np.float32).base is None
     assert pool.allocate((0, 40), np.float32).shape == (0, 40)
-    assert pool.held == 0
+    assert pool.total_bytes == 0
 
 
 def test_an_output_beyond_the_cap_is_an_ordinary_array():
@@ -154,11 +154,11 @@ def test_clear_gives_free_blocks_back_and_leaves_lent_ones():
     kept = lent(pool, 5.0)
     lent(pool)
     pool.clear()
-    assert pool.held == 1 << 14
+    assert pool.total_bytes == 1 << 14
     assert kept.unique().tolist() == [5.0]
     del kept
     pool.clear()
-    assert pool.held == 0
+    assert pool.total_bytes == 0
 
 
 def test_a_lent_block_outlives_its_pool():
@@ -183,4 +183,4 @@ def test_blocks_may_come_back_in_any_thread():
     for thread in threads:
         thread.join(timeout=patient())
     assert not wrong
-    assert pool.held <= 4 << 14
+    assert pool.total_bytes <= 4 << 14

@@ -7,12 +7,18 @@ import traceback
 
 import pytest
 
-from seqdata.loading.prefetch import _PATIENCE, GROUP_BATCHES, GROUP_BYTES, Ahead, Recipe
+from seqdata.loading.prefetch import (
+    _MAX_GATHER_SECONDS,
+    HANDOVER_BATCHES,
+    HANDOVER_BYTES,
+    Prefetcher,
+    PrefetchSource,
+)
 from seqdata_testing.waiting import patient, until
 
 
 def recipe(make=lambda number: (number, 1), numbers=range(100), idle=lambda number: None):
-    return Recipe(make, numbers, idle)
+    return PrefetchSource(make, numbers, idle)
 
 
 def workers():
@@ -25,12 +31,12 @@ def ends():
 
 
 def test_items_come_in_order_and_the_thread_ends():
-    assert list(Ahead(recipe(), 2)) == list(range(100))
+    assert list(Prefetcher(recipe(), 2)) == list(range(100))
     assert ends()
 
 
 def test_no_thread_begins_before_the_first_item_is_asked_for():
-    items = iter(Ahead(recipe(), 2))
+    items = iter(Prefetcher(recipe(), 2))
     assert not workers()
     assert next(items) == 0
     assert workers()
@@ -43,10 +49,10 @@ def test_it_makes_no_more_than_is_asked_ahead():
     def make(number):
         made.append(number)
         ahead.append(len(made) - taken[0])
-        return number, GROUP_BYTES
+        return number, HANDOVER_BYTES
 
-    items = iter(Ahead(recipe(make), 3))
-    for number in range(GROUP_BATCHES - 1):
+    items = iter(Prefetcher(recipe(make), 3))
+    for number in range(HANDOVER_BATCHES - 1):
         taken[0] += 1
         assert next(items) == number
         assert until(lambda: len(made) == taken[0] + 4)  # three waiting, one in its hand
@@ -55,7 +61,7 @@ def test_it_makes_no_more_than_is_asked_ahead():
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"), [(1, GROUP_BATCHES), (GROUP_BYTES // 4, 4), (GROUP_BYTES, 1)]
+    ("size", "expected"), [(1, HANDOVER_BATCHES), (HANDOVER_BYTES // 4, 4), (HANDOVER_BYTES, 1)]
 )
 def test_a_group_is_full_by_bytes_or_by_number(size, expected):
     handed, taken = [], threading.Event()
@@ -67,7 +73,7 @@ def test_a_group_is_full_by_bytes_or_by_number(size, expected):
             taken.wait(timeout=patient())
         return number, size
 
-    ahead = Ahead(recipe(make, range(65), handed.append), 100)
+    ahead = Prefetcher(recipe(make, range(65), handed.append), 100)
     consumer = iter(ahead)
     assert next(consumer) == 0
     taken.set()
@@ -79,7 +85,7 @@ def test_a_group_is_full_by_bytes_or_by_number(size, expected):
 def hold_up(ahead):
     """Keep a consumer waiting for longer than it is kept for the sake of a full group."""
     assert until(lambda: ahead._channel.hungry)
-    time.sleep(2 * _PATIENCE)
+    time.sleep(2 * _MAX_GATHER_SECONDS)
 
 
 def test_a_consumer_that_waits_gets_what_is_there():
@@ -92,7 +98,7 @@ def test_a_consumer_that_waits_gets_what_is_there():
             release.wait(timeout=patient())
         return number, 1
 
-    ahead = Ahead(recipe(make), 2)
+    ahead = Prefetcher(recipe(make), 2)
     items = iter(ahead)
     assert [next(items) for _ in range(4)] == [0, 1, 2, 3]
     release.set()
@@ -107,7 +113,7 @@ def test_an_error_comes_after_the_items_before_it_with_its_traceback():
 
     given = []
     with pytest.raises(ValueError, match="number 21 is broken") as caught:
-        given.extend(Ahead(recipe(make), 2))
+        given.extend(Prefetcher(recipe(make), 2))
     assert "in make" in "".join(traceback.format_exception(caught.value))
     assert ends()
 
@@ -118,14 +124,14 @@ def test_items_before_an_error_are_all_given():
             raise SystemExit("even this")
         return number, 1
 
-    items = iter(Ahead(recipe(make), 2))
+    items = iter(Prefetcher(recipe(make), 2))
     assert [next(items) for _ in range(21)] == list(range(21))
     with pytest.raises(SystemExit, match="even this"):
         next(items)
 
 
 def test_an_iteration_that_is_left_ends_its_thread():
-    for item in Ahead(recipe(numbers=range(10**9)), 2):
+    for item in Prefetcher(recipe(numbers=range(10**9)), 2):
         if item == 50:
             break
     assert ends()
@@ -133,7 +139,7 @@ def test_an_iteration_that_is_left_ends_its_thread():
 
 @pytest.mark.slow
 def test_an_iteration_that_is_forgotten_ends_its_thread():
-    items = iter(Ahead(recipe(numbers=range(10**9)), 2))
+    items = iter(Prefetcher(recipe(numbers=range(10**9)), 2))
     next(items)
     del items
 
@@ -145,16 +151,16 @@ def test_an_iteration_that_is_forgotten_ends_its_thread():
 
 
 def test_closing_ends_an_iteration_that_waits():
-    ahead = Ahead(recipe(lambda number: (number, 1), range(10**9)), 2)
+    ahead = Prefetcher(recipe(lambda number: (number, 1), range(10**9)), 2)
     items = iter(ahead)
     assert next(items) == 0
     ahead.close()
-    assert len(list(items)) < GROUP_BATCHES
+    assert len(list(items)) < HANDOVER_BATCHES
     assert ahead.join(timeout=patient())
 
 
 def test_an_ahead_that_never_began_is_joined_at_once():
-    assert Ahead(recipe(), 2).join(timeout=0.0)
+    assert Prefetcher(recipe(), 2).join(timeout=0.0)
 
 
 def test_what_the_consumer_let_go_is_kept_by_nobody():
@@ -167,7 +173,7 @@ def test_what_the_consumer_let_go_is_kept_by_nobody():
         def __del__(self):
             Item.alive -= 1
 
-    items = iter(Ahead(recipe(lambda number: (Item(), GROUP_BYTES), range(3)), 5))
+    items = iter(Prefetcher(recipe(lambda number: (Item(), HANDOVER_BYTES), range(3)), 5))
     first = next(items)
     assert until(lambda: Item.alive == 3)
     del first
@@ -177,7 +183,7 @@ def test_what_the_consumer_let_go_is_kept_by_nobody():
 
 def test_idle_is_called_between_hand_overs():
     seen = []
-    list(Ahead(recipe(numbers=range(5, 40), idle=seen.append), 100))
+    list(Prefetcher(recipe(numbers=range(5, 40), idle=seen.append), 100))
     assert seen[-1] <= 40
     assert all(6 <= number <= 40 for number in seen)
 
@@ -193,7 +199,7 @@ def makers(clock, count=400, seconds=lambda number: 0):
         return number, 1
 
     given = []
-    for item in Ahead(recipe(make, range(count)), 2):
+    for item in Prefetcher(recipe(make, range(count)), 2):
         given.append(item)
         clock.seconds += seconds(item)
     return given, [made[number] for number in range(count)]
@@ -202,7 +208,7 @@ def makers(clock, count=400, seconds=lambda number: 0):
 def test_a_consumer_that_only_draws_makes_the_items_itself_after_a_few_groups(clock):
     given, by_consumer = makers(clock, 1000)
     assert given == list(range(1000))
-    assert not any(by_consumer[:GROUP_BATCHES])
+    assert not any(by_consumer[:HANDOVER_BATCHES])
     assert sum(by_consumer) > 900
     assert ends()
 
@@ -229,7 +235,7 @@ def test_an_error_in_an_item_that_the_consumer_makes_comes_after_those_before_it
 
     given = []
     with pytest.raises(ValueError, match="is broken") as caught:
-        given.extend(Ahead(recipe(make, range(10**6)), 2))
+        given.extend(Prefetcher(recipe(make, range(10**6)), 2))
     assert given == list(range(len(given)))
     assert str(caught.value) == f"number {len(given)} is broken"
     assert ends()
@@ -242,7 +248,7 @@ def test_closing_ends_an_iteration_whose_consumer_makes_the_items():
         made.append(threading.current_thread() is threading.main_thread())
         return number, 1
 
-    ahead = Ahead(recipe(make, range(10**9)), 2)
+    ahead = Prefetcher(recipe(make, range(10**9)), 2)
     items = iter(ahead)
     while not (made and made[-1]):
         next(items)

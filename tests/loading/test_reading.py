@@ -3,8 +3,8 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
-from seqdata.loading.field_reader import reading_of
-from seqdata.loading.options import PlayOptions
+from seqdata.loading.field_reader import make_reader
+from seqdata.loading.options import EngineOptions
 from seqdata.loading.output import Output
 from seqdata.storage.memory import MemoryStore
 
@@ -18,27 +18,30 @@ STORE = MemoryStore.of(
 
 
 def reading(output=None, store=STORE, axis="time", **options):
-    return reading_of(store, axis, PlayOptions(**options), output)
+    return make_reader(store, axis, EngineOptions(**options), output)
 
 
 def test_all_fields_are_read_unless_some_are_chosen():
-    assert reading().names == ("x", "f", "text", "y", "id")
-    assert reading(fields=["y", "x", "y"]).names == ("y", "x")
+    assert reading().field_names == ("x", "f", "text", "y", "id")
+    assert reading(fields=["y", "x", "y"]).field_names == ("y", "x")
 
 
 def test_what_the_output_does_not_name_is_not_read():
-    assert reading(Output(("y", "lengths", "x"))).names == ("x", "y")
-    assert reading(Output(("lengths", "ids"))).names == ()
+    assert reading(Output(("y", "lengths", "x"))).field_names == ("x", "y")
+    assert reading(Output(("lengths", "ids"))).field_names == ()
 
 
 def test_a_transform_or_a_collator_may_need_any_field():
-    assert len(reading(Output(("x",)), transform=dict).names) == 5
-    assert len(reading(Output(("x",)), collator=dict).names) == 5
+    assert len(reading(Output(("x",)), transform=dict).field_names) == 5
+    assert len(reading(Output(("x",)), collator=dict).field_names) == 5
 
 
 def test_targets_need_the_field_that_is_shifted():
-    assert reading(Output(("targets",)), shift={"x": 1}).names == ("x", "targets")
-    assert reading(Output(("text", "targets")), axis="text", shift=1).names == ("text", "targets")
+    assert reading(Output(("targets",)), shift={"x": 1}).field_names == ("x", "targets")
+    assert reading(Output(("text", "targets")), axis="text", shift=1).field_names == (
+        "text",
+        "targets",
+    )
 
 
 def test_the_layout_knows_every_axis():
@@ -49,26 +52,28 @@ def test_the_layout_knows_every_axis():
 
 
 def test_a_shifted_field_is_read_further_and_the_others_are_not():
-    columns = reading(shift={"x": 2}).columns(np.array([[2, 1, 4], [0, 0, 2]]), together=True)
+    columns = reading(shift={"x": 2}).read_columns(
+        np.array([[2, 1, 4], [0, 0, 2]]), joint_targets=True
+    )
     assert [piece.tolist() for piece in columns["x"]] == [[1, 2, 3, 4, 5], [0, 1, 2, 3]]
     assert columns["f"].lengths.tolist() == [3, 2]
 
 
 def test_an_idle_span_is_not_read_further():
-    columns = reading(shift={"x": 1}).columns(np.array([[1, 2, 2]]), together=True)
+    columns = reading(shift={"x": 1}).read_columns(np.array([[1, 2, 2]]), joint_targets=True)
     assert columns["x"].lengths.tolist() == [0]
 
 
 def test_targets_of_rows_of_several_spans_are_read_apart():
     spans = np.array([[2, 1, 4], [0, 0, 2], [1, 1, 1]])
-    columns = reading(shift={"x": 1}).columns(spans, together=False)
+    columns = reading(shift={"x": 1}).read_columns(spans, joint_targets=False)
     assert [piece.tolist() for piece in columns["x"]] == [[1, 2, 3], [0, 1], []]
     assert [piece.tolist() for piece in columns["targets"]] == [[2, 3, 4], [1, 2], []]
 
 
 def test_the_index_is_of_targets():
-    assert reading(fields=["x"], shift=1).index().lengths.tolist() == [3, 1, 6]
-    assert reading().index().lengths.tolist() == [4, 2, 7]
+    assert reading(fields=["x"], shift=1).build_index().lengths.tolist() == [3, 1, 6]
+    assert reading().build_index().lengths.tolist() == [4, 2, 7]
 
 
 def test_the_index_names_sequences_through_a_view():

@@ -6,8 +6,8 @@ import torch
 
 from seqdata import TBPTT, Loader, Ragged, World, columnar
 from seqdata.errors import ConfigError, CorruptSampleError
-from seqdata.loading.shifted_stream import Joined
-from seqdata.storage.array_column import PieceColumn
+from seqdata.loading.shifted_stream import RowColumn
+from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.memory import MemoryStore
 
 LENGTHS = (4, 9, 3, 12, 7, 5, 11, 6, 3, 8, 40)
@@ -157,7 +157,7 @@ def test_samples_are_refused_where_a_row_holds_several_sequences():
 
 def test_a_joined_column_is_a_column():
     parts = [np.arange(3), np.arange(10, 12), np.arange(0), np.arange(20, 24)]
-    joined = Joined(PieceColumn(np.dtype(int), (), parts), np.array([0, 2, 3, 4]))
+    joined = RowColumn(ArrayColumn(np.dtype(int), (), parts), np.array([0, 2, 3, 4]))
     assert (len(joined), joined.dtype, joined.shape) == (3, np.dtype(int), ())
     assert joined.lengths.tolist() == [5, 0, 4]
     assert [joined[row].tolist() for row in range(3)] == [[0, 1, 2, 10, 11], [], [20, 21, 22, 23]]

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from seqdata.loading.start_thread import start
+from seqdata.loading.start_thread import start_thread
 from seqdata_testing.waiting import patient
 
 LIMITED = """
@@ -43,12 +43,12 @@ def test_more_threads_than_may_be_are_an_error():
             raise RuntimeError("can't start new thread")
 
     with pytest.raises(Exception, match=r"thread cannot be started \(can't .*, must be; raise `ul"):
-        start(Refused())
+        start_thread(Refused())
 
 
 def test_a_thread_that_runs_cannot_be_started_again():
     thread = threading.Thread(target=int)
-    start(thread)
+    start_thread(thread)
     thread.join(timeout=patient())
     with pytest.raises(RuntimeError, match="only be started once"):
-        start(thread)
+        start_thread(thread)

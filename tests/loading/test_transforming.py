@@ -7,9 +7,9 @@ import pytest
 
 from seqdata.collators.varlen import Varlen
 from seqdata.errors import ConfigError, DecodeError
-from seqdata.loading.engine import Player
-from seqdata.loading.options import PlayOptions
-from seqdata.loading.transforms.rng import occurrences_of
+from seqdata.loading.engine import EpochEngine
+from seqdata.loading.options import EngineOptions
+from seqdata.loading.transforms.rng import count_occurrences
 from seqdata.planning.randomness import Purpose
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
@@ -28,7 +28,9 @@ PLAIN = Fixed(3, shuffle=False)
 
 def batch(transform, store=STORE, policy=PLAIN, epoch=0, **options):
     options = {"prefetch": 0, **options}
-    return next(Player(store, policy, PlayOptions(transform=transform, **options)).play(epoch, 0))
+    return next(
+        EpochEngine(store, policy, EngineOptions(transform=transform, **options)).iterate(epoch, 0)
+    )
 
 
 def test_it_sees_one_sequence_by_field():
@@ -115,8 +117,8 @@ def test_each_occurrence_in_a_view_draws_for_itself():
     assert made.ids.tolist() == [1, 0, 1, 1]
     assert len(set(made["u"].tolist())) == 4
     assert made["u"][0].item() == batch(noise)["u"][1].item()
-    assert occurrences_of(view).before.tolist() == [0, 0, 1, 2]
-    assert occurrences_of(STORE).before is None
+    assert count_occurrences(view).earlier_counts.tolist() == [0, 0, 1, 2]
+    assert count_occurrences(STORE).earlier_counts is None
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ def test_what_a_transform_says_of_itself_is_checked(transform, message):
 
 def test_a_plan_is_of_the_lengths_that_a_transform_says():
     def fingerprint(transform):
-        player = Player(LONG, PLAIN, PlayOptions(transform=transform))
+        player = EpochEngine(LONG, PLAIN, EngineOptions(transform=transform))
         return player.describe()["data"]
 
     half, third = other(lambda n: n // 2), other(lambda n: n // 3)

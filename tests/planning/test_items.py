@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError, PlanError
-from seqdata.index import RUN, SequenceIndex
-from seqdata.planning.items import WholeSequences, number_items, select
+from seqdata.index import SCAN_CHUNK, SequenceIndex
+from seqdata.planning.items import WholeSequences, number_items, select_items
 
 
 def spans(lengths, rule):
@@ -27,11 +27,16 @@ def test_long_sequences_are_truncated_or_dropped():
 
 @pytest.mark.parametrize("too_long", ["split", "truncate", "drop"])
 def test_any_run_of_items_equals_that_part_of_all(too_long):
-    lengths = np.random.default_rng(0).integers(0, 9, 3 * RUN // 2)
-    lengths[RUN : RUN + 50] = 0
+    lengths = np.random.default_rng(0).integers(0, 9, 3 * SCAN_CHUNK // 2)
+    lengths[SCAN_CHUNK : SCAN_CHUNK + 50] = 0
     items = number_items(SequenceIndex.from_lengths(lengths), "time", WholeSequences(5, too_long))
     whole = items.spans(0, len(items))
-    for first, stop in ((0, 7), (100, 100), (RUN - 20, RUN + 20), (len(items) - 3, len(items))):
+    for first, stop in (
+        (0, 7),
+        (100, 100),
+        (SCAN_CHUNK - 20, SCAN_CHUNK + 20),
+        (len(items) - 3, len(items)),
+    ):
         assert items.spans(first, stop).tolist() == whole[first:stop].tolist()
 
 
@@ -58,7 +63,7 @@ def test_one_sequence_that_is_too_long_is_named_with_its_length():
         "`max_tokens`=8192; raise it, set `too_long`='split', or filter the index"
     )
     with pytest.raises(PlanError) as caught:
-        select(index, "time", WholeSequences(8192), policy="token-budget", limit="max_tokens")
+        select_items(index, "time", WholeSequences(8192), policy="token-budget", limit="max_tokens")
     assert str(caught.value) == message
 
 
@@ -67,15 +72,15 @@ def test_several_sequences_that_are_too_long_are_counted_and_named():
     with pytest.raises(
         PlanError, match=r"8 sequences are longer than `max_length`=3: 0, 1, 2, 3, 4 and 3 more"
     ):
-        select(index, "time", WholeSequences(3), policy="fixed")
+        select_items(index, "time", WholeSequences(3), policy="fixed")
 
 
 def test_empty_sequences_are_refused_where_that_is_asked_for():
     rule = WholeSequences(empty="error")
     with pytest.raises(PlanError, match="sequence 1 of length 0, must be at least 1"):
-        select(SequenceIndex.from_lengths([3, 0]), "time", rule, policy="fixed")
+        select_items(SequenceIndex.from_lengths([3, 0]), "time", rule, policy="fixed")
     with pytest.raises(PlanError, match="2 sequences: 0, 1 of length 0"):
-        select(SequenceIndex.from_lengths([0, 0]), "time", rule, policy="fixed")
+        select_items(SequenceIndex.from_lengths([0, 0]), "time", rule, policy="fixed")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from seqdata.errors import ConfigError
 
 
 def lengths_of(chunk, timesteps, seed=0, epoch=0, jitter=None):
-    return np.diff((jitter or Jitter()).chunks(chunk, timesteps, seed, epoch).ends)
+    return np.diff((jitter or Jitter()).chunks(chunk, timesteps, seed, epoch).offsets)
 
 
 def test_lengths_follow_the_law_of_awd_lstm():

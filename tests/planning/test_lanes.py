@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata.planning.lanes.assign import Limits, deal, queues
-from seqdata.planning.lanes.step_table import live_before
+from seqdata.planning.lanes.assign import SwapLimits, assign_lanes, make_queues
+from seqdata.planning.lanes.step_table import count_live_before
 from seqdata.planning.randomness import Draw
 
 sizes_of = st.lists(st.integers(1, 30), max_size=60)
@@ -25,7 +25,7 @@ def plainly(sizes, lanes):
 
 @given(sizes_of, st.integers(1, 7))
 def test_lanes_hold_what_packing_one_by_one_gives(sizes, lanes):
-    dealt = deal(np.array(sizes, dtype=np.int64), lanes)
+    dealt = assign_lanes(np.array(sizes, dtype=np.int64), lanes)
     assert dealt.loads.tolist() == plainly(sizes, lanes)
     held = np.bincount(dealt.lanes, weights=sorted(sizes, reverse=True), minlength=lanes)
     assert held.tolist() == dealt.loads.tolist()
@@ -37,7 +37,7 @@ def test_lanes_hold_what_packing_one_by_one_gives(sizes, lanes):
 )
 def test_many_equal_sizes_are_dealt_at_once_as_one_by_one(runs, lanes):
     sizes = [size for size, count in runs for _ in range(count)]
-    dealt = deal(np.array(sizes, dtype=np.int64), lanes)
+    dealt = assign_lanes(np.array(sizes, dtype=np.int64), lanes)
     assert dealt.loads.tolist() == plainly(sizes, lanes)
     held = np.bincount(dealt.lanes, weights=sorted(sizes, reverse=True), minlength=lanes)
     assert held.tolist() == dealt.loads.tolist()
@@ -52,11 +52,11 @@ def test_an_epoch_holds_every_sequence_once_and_ends_when_every_other_does(
 ):
     unit, slack = law
     sizes = np.array(lengths, dtype=np.int64)
-    dealt = deal(sizes, lanes)
+    dealt = assign_lanes(sizes, lanes)
     most = -(-int(dealt.loads.max()) // unit) * unit
-    made = queues(sizes, dealt, Draw(3, epoch), Limits(most, unit, slack))
+    made = make_queues(sizes, dealt, Draw(3, epoch), SwapLimits(most, unit, slack))
     assert sorted(made.members.tolist()) == list(range(len(sizes)))
-    edges = made.edges.tolist()
+    edges = made.offsets.tolist()
     loads = [int(sizes[made.members[a:b]].sum()) for a, b in pairwise(edges)]
     assert len(loads) == lanes
     assert most - unit < max(loads) <= most
@@ -64,5 +64,5 @@ def test_an_epoch_holds_every_sequence_once_and_ends_when_every_other_does(
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.lists(st.integers(0, 12)))
 def test_rows_that_are_not_idle_are_counted(loads, steps):
-    told = live_before(np.array(loads), np.array(steps, dtype=np.int64))
+    told = count_live_before(np.array(loads), np.array(steps, dtype=np.int64))
     assert told.tolist() == [sum(min(load, step) for load in loads) for step in steps]

@@ -68,16 +68,16 @@ GOLDEN_HASHED = [14554730553754982224, 12896786494367592893, 4574008713594750430
 def test_hashed_numbers_are_these():
     """What columnar transforms are seeded with must not change between versions."""
     zero, some = np.zeros(3, np.int64), np.array([0, 1, 2**40])
-    drawn = Draw(1, 2).hashed(Purpose.TRANSFORM, zero, some)
+    drawn = Draw(1, 2).hash_each(Purpose.TRANSFORM, zero, some)
     assert drawn.tolist() == GOLDEN_HASHED
-    again = Draw(1, 2).hashed(Purpose.TRANSFORM, zero + 1, some)
-    other = Draw(1, 3).hashed(Purpose.TRANSFORM, zero, some)
+    again = Draw(1, 2).hash_each(Purpose.TRANSFORM, zero + 1, some)
+    other = Draw(1, 3).hash_each(Purpose.TRANSFORM, zero, some)
     assert len({*drawn.tolist(), *again.tolist(), *other.tolist()}) == 9
 
 
 def test_hashed_numbers_are_spread_evenly_and_do_not_meet():
     numbers = np.arange(100_000)
-    both = [Draw(0, 0).hashed(Purpose.TRANSFORM, numbers * 0 + k, numbers) for k in range(2)]
+    both = [Draw(0, 0).hash_each(Purpose.TRANSFORM, numbers * 0 + k, numbers) for k in range(2)]
     drawn = np.concatenate(both)
     assert len(np.unique(drawn)) == len(drawn)
     for bit in range(64):

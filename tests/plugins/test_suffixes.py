@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from seqdata.api import form_of, open_store, write_store
+from seqdata.api import detect_backend, open_store, write_store
 from seqdata.cli.app import app
 from seqdata.default_host import default_host
 from seqdata.errors import ConfigError, PluginError
@@ -115,8 +115,8 @@ def test_every_command_takes_the_backends_name(install, numbers):
 def test_looking_for_a_suffix_imports_nothing(install, numbers):
     install("seqdata-nums", "nums", ".nums")
     install("seqdata-other", "other", ".other", broken=True)
-    assert form_of(numbers) == "nums"
-    assert form_of("nowhere/x.other") == "other"
+    assert detect_backend(numbers) == "nums"
+    assert detect_backend("nowhere/x.other") == "other"
     assert not {"a_plugin_nums", "a_plugin_other"} & set(sys.modules)
     assert len(open_store(numbers)) == 2
     assert "a_plugin_other" not in sys.modules
@@ -131,7 +131,7 @@ def test_two_that_claim_one_suffix_are_both_named(install, numbers):
                  "'.nums' is claimed by", "Pass backend=", "backend='digits'"):  # fmt: skip
         assert part in str(caught.value)
     assert len(open_store(numbers, backend="digits")) == 2
-    assert form_of("x.s.nums") == "digits"  # the longer one
+    assert detect_backend("x.s.nums") == "digits"  # the longer one
 
 
 def test_a_kept_out_plugin_claims_nothing(install, numbers, monkeypatch):
@@ -139,24 +139,26 @@ def test_a_kept_out_plugin_claims_nothing(install, numbers, monkeypatch):
     install("seqdata-digits", "digits", ".nums")
     monkeypatch.setenv("SEQDATA_PLUGINS", "digits")
     default_host.cache_clear()
-    assert form_of(numbers) == "digits"
+    assert detect_backend(numbers) == "digits"
 
 
 def test_the_cores_own_forms_cannot_be_taken(install, tmp_path):
     install("seqdata-nums", "nums", ".arrow", ".parquet", ".tar", ".tgz", ".feather", ".nums")
     for name in ("x.arrow", "x.parquet", "x.feather"):
-        assert form_of(name) == "foreign"
+        assert detect_backend(name) == "foreign"
     for name in ("x.tar", "x.tgz", "x.tar.gz", "{a,b}.tar", "{a,b}"):
-        assert form_of(name) == "webdataset"
+        assert detect_backend(name) == "webdataset"
     write_store(tmp_path / "store.nums", [np.arange(3)])
-    assert form_of(tmp_path / "store.nums") == "arrow"
+    assert detect_backend(tmp_path / "store.nums") == "arrow"
     assert open_store(tmp_path / "store.nums").lengths.tolist() == [3]
 
 
 def test_a_suffix_is_known_in_any_case_and_of_folders_and_urls(install):
     install("seqdata-nums", "nums", ".Nums")
-    assert [form_of(name) for name in ("A.NUMS", "a.nums/", "s3://bucket/a.nums")] == ["nums"] * 3
-    assert [form_of(name) for name in ("nums", ".nums", "a.nums/b")] == ["arrow"] * 3
+    assert [detect_backend(name) for name in ("A.NUMS", "a.nums/", "s3://bucket/a.nums")] == [
+        "nums"
+    ] * 3
+    assert [detect_backend(name) for name in ("nums", ".nums", "a.nums/b")] == ["arrow"] * 3
 
 
 def test_a_known_file_that_nothing_opens_says_what_reads_it(tmp_path):

@@ -3,7 +3,7 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.planning.bin_packing import pack
+from seqdata.planning.bin_packing import pack_lengths
 from seqdata.policies.packed import Packed
 
 
@@ -96,8 +96,8 @@ def test_arguments_that_cannot_be_meant_are_refused(arguments, message):
 
 def test_packing_places_as_many_of_each_length_as_there_are():
     lengths, counts = np.array([7, 5, 3, 2]), np.array([3, 4, 5, 1])
-    slots = pack(lengths, counts, 10)
+    slots = pack_lengths(lengths, counts, 10)
     assert sorted(slots.lengths.tolist()) == sorted(np.repeat(lengths, counts).tolist())
-    sums = np.add.reduceat(slots.lengths, slots.rows[:-1])
+    sums = np.add.reduceat(slots.lengths, slots.offsets[:-1])
     assert sums.max() <= 10
     assert len(sums) == 6  # 7+3, 7+3, 7+3, 5+5, 5+5, 3+3+2: the least there can be

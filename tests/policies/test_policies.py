@@ -7,7 +7,7 @@ import pytest
 
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
-from seqdata.planning.build import describe
+from seqdata.planning.build import describe_policy
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
@@ -144,9 +144,9 @@ def test_packed_rows_may_keep_the_last_timesteps():
 
 
 def test_states_from_before_there_was_keep_still_fit(policy):
-    assert "keep" not in describe(policy)
+    assert "keep" not in describe_policy(policy)
     kept = dataclasses.replace(policy, max_length=7, too_long="truncate", keep="last")
-    assert describe(kept).endswith("keep='last')")
+    assert describe_policy(kept).endswith("keep='last')")
 
 
 def test_keep_needs_truncation(policy):

@@ -3,7 +3,7 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
-from seqdata.planning.build import fingerprint_of
+from seqdata.planning.build import make_fingerprint
 from seqdata.policies.windows import Windows
 from seqdata.storage.memory import MemoryStore
 
@@ -124,7 +124,7 @@ def test_plans_of_crops_have_another_fingerprint_where_they_have_changed():
     random, grid = Windows(50, random=True), Windows(50)
     for policy, data in ((random, store), (grid, store.take([3, 1]))):
         plan = policy.plan(SequenceIndex.of_store(data), seed=0, epoch=0)
-        assert plan.fingerprint == fingerprint_of(SequenceIndex.of_store(data), policy, 0, 0)
+        assert plan.fingerprint == make_fingerprint(SequenceIndex.of_store(data), policy, 0, 0)
     index = SequenceIndex.of_store(store.take([3, 1]))
     plan = random.plan(index, seed=0, epoch=0)
-    assert plan.fingerprint != fingerprint_of(index, random, 0, 0)
+    assert plan.fingerprint != make_fingerprint(index, random, 0, 0)

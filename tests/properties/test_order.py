@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from seqdata.index import SequenceIndex
 from seqdata.planning.randomness import Draw
-from seqdata.planning.shuffle import arrange
+from seqdata.planning.shuffle import shuffle_batches
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.sorted import Sorted
@@ -78,7 +78,7 @@ def test_ranks_of_a_step_hold_neighbours_and_the_rest_is_one_slice(policy, given
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=150), st.data(), st.integers(0, 1 << 40))
 def test_the_batch_that_leads_is_first_and_each_comes_once(longest, data, seed):
     lead = data.draw(st.one_of(st.none(), st.integers(0, len(longest) - 1)))
-    order = arrange(np.array(longest), Draw(seed, 0), block=3, lead=lead)
+    order = shuffle_batches(np.array(longest), Draw(seed, 0), block=3, lead=lead)
     assert sorted(order.tolist()) == list(range(len(longest)))
     assert lead is None or order[0] == lead
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqdata.loading.engine import Player
-from seqdata.loading.options import PlayOptions
+from seqdata.loading.engine import EpochEngine
+from seqdata.loading.options import EngineOptions
 from seqdata.loading.transforms.declare import columnar
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.policies.bucketed import Bucketed
@@ -29,11 +29,11 @@ def draws(store, transform, world, prefetch, first=0):
     """Give (id, start, draw) of all rows that count, over all ranks."""
     found = []
     for rank in range(world):
-        options = PlayOptions(
+        options = EngineOptions(
             transform=transform, world=World(rank, world), prefetch=prefetch, seed=3
         )
-        player = Player(store, Bucketed(3, max_length=3, too_long="split"), options)
-        for made in player.play(1, first):
+        player = EpochEngine(store, Bucketed(3, max_length=3, too_long="split"), options)
+        for made in player.iterate(1, first):
             real = made.real()
             found += zip(real.ids.tolist(), real.start.tolist(), real["u"].tolist(), strict=True)
     return sorted(found)
@@ -55,7 +55,7 @@ def test_draws_are_the_same_for_any_world_thread_and_resume(
     store = base.take([number % len(lengths) for number in chosen])
     one = draws(store, transform, 1, 0)
     assert draws(store, transform, world, prefetch) == one
-    player = Player(store, Bucketed(3, max_length=3, too_long="split"), PlayOptions(seed=3))
+    player = EpochEngine(store, Bucketed(3, max_length=3, too_long="split"), EngineOptions(seed=3))
     first = data.draw(st.integers(0, player.num_batches - 1))
     trained = []
     share = player.share(1, 0)
@@ -73,5 +73,5 @@ def test_draws_are_the_same_for_any_world_thread_and_resume(
 
 def test_a_transform_of_a_whole_batch_is_given_these_seeds():
     zero = np.zeros(1, dtype=np.int64)
-    word = Draw(3, 1).hashed(Purpose.TRANSFORM, zero, zero)[0]
+    word = Draw(3, 1).hash_each(Purpose.TRANSFORM, zero, zero)[0]
     assert draws(MemoryStore.of([[1.0]]), told_all, 1, 0) == [(0, 0, int(word >> np.uint64(2)))]

@@ -3,7 +3,7 @@
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.readers.source import ReadOptions, endings, find_files
+from seqdata.readers.source import ReadOptions, count_suffixes, find_files
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_source_without_files_is_refused(tmp_path):
 
 
 def test_endings_are_counted_in_lower_case_most_common_first(tree):
-    assert endings(find_files(tree)) == {".txt": 3, ".npy": 1}
+    assert count_suffixes(find_files(tree)) == {".txt": 3, ".npy": 1}
 
 
 @pytest.mark.parametrize("option", ["group", "id"])

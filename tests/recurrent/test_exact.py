@@ -6,7 +6,7 @@ import torch
 
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.lane_states import LaneStates
-from seqdata.recurrent.trees import leaves
+from seqdata.recurrent.trees import iter_leaves
 from tests.recurrent.harness import (
     MODULES,
     alone,
@@ -245,5 +245,5 @@ def test_e6_the_state_is_that_of_a_row_at_its_own_end(kind):
             x = batch["x"][row, :length][None]
             turned = kind == "time first"
             _, wanted = module(x.transpose(0, 1) if turned else x, None)
-            for one, other in zip(leaves(state), leaves(wanted), strict=True):
+            for one, other in zip(iter_leaves(state), iter_leaves(wanted), strict=True):
                 assert torch.allclose(one.select(states._dim, row), other.select(states._dim, 0))

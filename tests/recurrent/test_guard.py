@@ -8,7 +8,7 @@ import torch
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import PlanError, ResumeError
 from seqdata.policies.tbptt import TBPTT
-from seqdata.recurrent.continuity import ends_of
+from seqdata.recurrent.continuity import state_positions
 from seqdata.recurrent.lane_states import LaneStates
 from tests.recurrent.harness import batches, module_of, series
 
@@ -136,7 +136,7 @@ def row_of(segments, overlap=0):
         data={}, lengths=torch.tensor([length]), ids=spans[:1, 1], start=spans[:1, 2],
         weight=torch.ones(1), segments=spans, overlap=overlap,
     )  # fmt: skip
-    return tuple(int(one) for one in ends_of(batch))
+    return tuple(int(one) for one in state_positions(batch))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch import nn
 
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.lane_states import LaneStates
-from seqdata.recurrent.lane_table import NEVER
+from seqdata.recurrent.lane_table import NO_BATCH
 from seqdata.world import World
 from tests.recurrent.harness import (
     SIZE,
@@ -217,7 +217,7 @@ def test_filler_of_a_rank_without_lanes_is_left_out_and_has_no_state():
         out, state = states.run(module, batch, "x", states.take(batch))
         states.put(batch, state)
         assert not out.any()
-    assert states.state_dict()["tables"]["train"]["put"].tolist() == [NEVER]
+    assert states.state_dict()["tables"]["train"]["put"].tolist() == [NO_BATCH]
 
 
 def test_where_rows_are_full_the_module_is_called_once():

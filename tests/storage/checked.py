@@ -7,10 +7,10 @@ import numpy as np
 from seqdata.storage.arrow.manifest import MANIFEST, dump_manifest
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.fields import TEXTS, field_width
-from seqdata.storage.integrity.checksums import BLOCK
+from seqdata.storage.fields import TEXT_DTYPES, field_width
+from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 
-LONG = 2 * BLOCK // 4 + 100  # timesteps of 4 bytes: three blocks
+LONG = 2 * CHECKSUM_BYTES // 4 + 100  # timesteps of 4 bytes: three blocks
 LENGTHS = [3, 0, LONG, 1, 2, 5]
 FIELDS = ["id", "x", "wide", "y", "raw"]
 
@@ -28,7 +28,7 @@ def row(number):
 
 def write(root):
     rows = [row(number) for number in range(len(LENGTHS))]
-    write_arrow(root, rows, axes={"wide": "wide"}, shard_bytes=BLOCK)
+    write_arrow(root, rows, axes={"wide": "wide"}, shard_bytes=CHECKSUM_BYTES)
     return root
 
 
@@ -71,9 +71,9 @@ def place_of(store, number, name, buffer=0, offset=0):
     first = number - int(starts[shard])
     if buffer == 1:
         return about.file, about.buffers[name][1][0] + 8 * first + offset
-    first = store._sources.by_name[name].find(number)[1]
+    first = store._store_fields.sources[name].find(number)[1]
     field = store.manifest.fields[name]
-    width = 1 if field.dtype in TEXTS else field_width(field)
+    width = 1 if field.dtype in TEXT_DTYPES else field_width(field)
     return about.file, about.buffers[name][0][0] + first * width + offset
 
 

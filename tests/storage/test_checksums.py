@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 
 from seqdata.errors import CorruptSampleError, CorruptShardError, MissingShardError, SeqDataError
-from seqdata.kernel.dispatch import kernel
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.arrow.manifest import MANIFEST, dump_manifest
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.integrity.checksums import (
-    BLOCK,
-    algorithm,
-    checksums_of,
-    piece_bounds,
+    CHECKSUM_BYTES,
+    checksum_byte_offsets,
+    choose_algorithm,
+    compute_checksums,
     write_checksums,
 )
-from seqdata.storage.integrity.verify import Suspect, mismatch
+from seqdata.storage.integrity.verify import ChecksumMismatch, make_mismatch_error
 from tests.storage.checked import LONG, everything, flip, marked, place_of, row, spans_of, write
 
 
@@ -37,50 +37,62 @@ def root(tmp_path):
 
 def test_checksums_are_one_per_sequence_and_one_per_block_of_a_longer_one():
     values = np.random.default_rng(0).integers(0, 9, 50_000, dtype=np.int32)
-    offsets = np.array([0, 3, 3, 3 + BLOCK // 4, 50_000])
-    short = checksums_of(values[: offsets[3]], offsets[:4], 4, "crc32")
+    offsets = np.array([0, 3, 3, 3 + CHECKSUM_BYTES // 4, 50_000])
+    short = compute_checksums(values[: offsets[3]], offsets[:4], 4, "crc32")
     raw = values.tobytes()
-    assert short.firsts is None
-    assert short.values.tolist() == [zlib.crc32(raw[:12]), 0, zlib.crc32(raw[12 : 12 + BLOCK])]
-    long = checksums_of(values, offsets, 4, "crc32")
-    rest = raw[12 + BLOCK :]
-    pieces = [rest[at : at + BLOCK] for at in range(0, len(rest), BLOCK)]
+    assert short.offsets is None
+    assert short.values.tolist() == [
+        zlib.crc32(raw[:12]),
+        0,
+        zlib.crc32(raw[12 : 12 + CHECKSUM_BYTES]),
+    ]
+    long = compute_checksums(values, offsets, 4, "crc32")
+    rest = raw[12 + CHECKSUM_BYTES :]
+    pieces = [rest[at : at + CHECKSUM_BYTES] for at in range(0, len(rest), CHECKSUM_BYTES)]
     assert len(pieces) == 3
-    assert long.firsts.tolist() == [0, 1, 2, 3, 6]
+    assert long.offsets.tolist() == [0, 1, 2, 3, 6]
     assert long.values.tolist() == [*short.values.tolist(), *map(zlib.crc32, pieces)]
 
 
 def test_checksums_of_values_without_offsets_are_one_each():
     values = np.arange(6, dtype=np.int16).reshape(3, 2)
-    made = checksums_of(values, None, 4, "crc32")
+    made = compute_checksums(values, None, 4, "crc32")
     assert made.values.tolist() == [zlib.crc32(one.tobytes()) for one in values]
-    assert checksums_of(np.empty((0, 2), np.int16), None, 4).values.tolist() == []
+    assert compute_checksums(np.empty((0, 2), np.int16), None, 4).values.tolist() == []
 
 
 def test_a_multiple_of_the_block_has_no_checksum_of_nothing():
-    for size in (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1):
-        made = checksums_of(np.zeros(size, np.uint8), np.array([0, size]), 1)
-        assert len(made.values) == -(-size // BLOCK)
-        edges = piece_bounds(np.array([0, size]), made.firsts).tolist()
-        assert edges == [*range(0, size, BLOCK), size]
+    for size in (
+        CHECKSUM_BYTES - 1,
+        CHECKSUM_BYTES,
+        CHECKSUM_BYTES + 1,
+        2 * CHECKSUM_BYTES,
+        2 * CHECKSUM_BYTES + 1,
+    ):
+        made = compute_checksums(np.zeros(size, np.uint8), np.array([0, size]), 1)
+        assert len(made.values) == -(-size // CHECKSUM_BYTES)
+        edges = checksum_byte_offsets(np.array([0, size]), made.offsets).tolist()
+        assert edges == [*range(0, size, CHECKSUM_BYTES), size]
 
 
 def test_the_file_of_checksums_has_every_array_where_it_says(tmp_path):
-    long = checksums_of(np.zeros(BLOCK + 1, np.uint8), np.array([0, BLOCK + 1]), 1)
-    short = checksums_of(np.arange(3), None, 8)
+    long = compute_checksums(
+        np.zeros(CHECKSUM_BYTES + 1, np.uint8), np.array([0, CHECKSUM_BYTES + 1]), 1
+    )
+    short = compute_checksums(np.arange(3), None, 8)
     file = write_checksums(tmp_path / "part-00000.crc", {"a": short, "b": long})
     content = (tmp_path / file.file).read_bytes()
     assert (file.file, file.bytes) == ("part-00000.crc", len(content))
     assert file.places == {"a": ((0, 12),), "b": ((16, 8), (24, 16))}
     assert content[:12] == short.values.tobytes()
     assert content[16:24] == long.values.tobytes()
-    assert content[24:] == long.firsts.tobytes()
+    assert content[24:] == long.offsets.tobytes()
 
 
 def test_a_written_store_has_checksums_and_is_verified_at_the_first_read(root):
     store = open_arrow(root)
     assert store.verify == "first_read"
-    assert store.manifest.checksums.algorithm == algorithm() == "crc32c"
+    assert store.manifest.checksums.algorithm == choose_algorithm() == "crc32c"
     assert all(shard.checksums is not None for shard in store.manifest.shards)
     assert marked(store) == 0
     everything(store)
@@ -123,7 +135,7 @@ def test_a_flipped_bit_is_an_error_that_says_everything(root, filled):
     right, wrong = row(5)["x"], row(5)["x"].view(np.uint8).copy()
     wrong[9] ^= 8
     sums = np.empty(2, np.uint32)
-    kernel().checksums(right.tobytes() + wrong.tobytes(), np.array([0, 20, 40]), sums, "crc32c")
+    get_kernel().checksums(right.tobytes() + wrong.tobytes(), np.array([0, 20, 40]), sums, "crc32c")
     assert facts == {
         "dataset": str(root), "file": file, "shard": 1, "sequence": 5, "key": "u5", "field": "x",
         "offset": place - 9, "length": 20, "expected": f"{sums[0]:08x}", "found": f"{sums[1]:08x}",
@@ -140,9 +152,9 @@ def test_a_flipped_bit_is_an_error_that_says_everything(root, filled):
 
 def test_of_a_long_sequence_only_the_blocks_are_read_that_a_chunk_touches(root):
     store = open_arrow(root)
-    file, place = place_of(store, 2, "x", offset=BLOCK + 4)
+    file, place = place_of(store, 2, "x", offset=CHECKSUM_BYTES + 4)
     flip(root / file, place)
-    step = BLOCK // 4
+    step = CHECKSUM_BYTES // 4
     chunk = store.read(np.array([[2, 10, step], [2, 2 * step, LONG]]), ["x"])["x"]
     out = np.zeros(int(chunk.lengths.sum()), np.int32)
     chunk.fill(out, np.concatenate([[0], np.cumsum(chunk.lengths)]), None)
@@ -151,7 +163,7 @@ def test_of_a_long_sequence_only_the_blocks_are_read_that_a_chunk_touches(root):
     bad = store.read(np.array([[2, step - 1, step + 1]]), ["x"])["x"]
     with pytest.raises(CorruptSampleError) as caught:
         bad[0]
-    assert caught.value.facts["length"] == BLOCK
+    assert caught.value.facts["length"] == CHECKSUM_BYTES
     assert caught.value.facts["offset"] == place - 4
     assert marked(store) == 3  # and the id that the error names
 
@@ -212,7 +224,7 @@ def test_a_length_that_is_not_the_shards_is_an_error(root):
     lengths = np.array([3, 0, LONG, 1, 1, 6], dtype="<u4")  # the total stays
     manifest = load_manifest(root)
     made = np.empty(1, np.uint32)
-    kernel().checksums(lengths, np.array([0, 24]), made, "crc32c")
+    get_kernel().checksums(lengths, np.array([0, 24]), made, "crc32c")
     changed = {**manifest.lengths}
     changed["time"] = replace(changed["time"], checksum=int(made[0]))
     (root / "lengths-time.u32").write_bytes(lengths.tobytes())
@@ -264,17 +276,17 @@ def test_checksums_that_are_not_there_or_cut_off_are_refused_unless_they_are_not
 
 def test_a_sequence_that_is_right_at_the_second_look_is_an_error_still(root):
     store = open_arrow(root)
-    source = store._sources.by_name["x"]
+    source = store._store_fields.sources["x"]
     content = source.values[0][:3].view(np.uint8)
 
     def place(first, last):
-        return store._sources.layout.place(0, "x", first, last - first)
+        return store._store_fields.layout.locate(0, "x", first, last - first)
 
-    suspect = Suspect(0, 0, 0, content, 4, 0, 12, place)
-    error = mismatch(source.checks, kernel(), suspect)
+    suspect = ChecksumMismatch(0, 0, 0, content, 4, 0, 12, place)
+    error = make_mismatch_error(source.checks, get_kernel(), suspect)
     assert "was not right when it was read and is when it is read again" in str(error)
     with pytest.raises(ValueError, match="`checks` is None, must be what the kernel verified by"):
-        mismatch(None, kernel(), suspect)
+        make_mismatch_error(None, get_kernel(), suspect)
 
 
 @pytest.mark.slow

@@ -13,11 +13,11 @@ from seqdata import ConfigError, open_store, write_store
 from seqdata.storage import file_lock
 from seqdata.storage.writing import writer_lock
 from seqdata.storage.writing.writer_lock import (
-    TakenError,
-    let_go,
-    new_folder,
-    take_over,
-    unfinished,
+    WriterLockedError,
+    create_staging_dir,
+    find_staging_dirs,
+    release_lock,
+    take_over_staging_dir,
 )
 from seqdata_testing.waiting import patient
 
@@ -27,9 +27,9 @@ HOST = socket.gethostname()
 @pytest.fixture
 def held(tmp_path):
     """Give a folder whose lock is held, as a child of its owner would hold it."""
-    folder, lock = new_folder(tmp_path)
+    folder, lock = create_staging_dir(tmp_path)
     yield folder
-    let_go(lock)
+    release_lock(lock)
 
 
 @pytest.fixture
@@ -44,31 +44,31 @@ def ended():
 
 
 def check_taken_over(root, folder):
-    mine, lock = take_over(root, folder)
+    mine, lock = take_over_staging_dir(root, folder)
     assert mine != folder
-    assert unfinished(root) == [mine]
+    assert find_staging_dirs(root) == [mine]
     with open(mine / "lock") as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert (mine / "lock").read_text().split()[:2] == [HOST, str(os.getpid())]
-    let_go(lock)
+    release_lock(lock)
 
 
 def test_a_folder_that_nobody_holds_is_taken_over_under_a_new_name(tmp_path):
-    folder, lock = new_folder(tmp_path)
-    let_go(lock)
+    folder, lock = create_staging_dir(tmp_path)
+    release_lock(lock)
     check_taken_over(tmp_path, folder)
 
 
 @pytest.mark.parametrize("owner", ["", "elsewhere 1 1", "elsewhere", f"{HOST} x y"])
 def test_a_lock_counts_where_nobody_knows_whether_its_owner_lives(tmp_path, held, owner):
     (held / "lock").write_text(owner)
-    with pytest.raises(TakenError):
-        take_over(tmp_path, held)
+    with pytest.raises(WriterLockedError):
+        take_over_staging_dir(tmp_path, held)
 
 
 def test_a_lock_counts_while_its_owner_lives(tmp_path, held):
-    with pytest.raises(TakenError):
-        take_over(tmp_path, held)
+    with pytest.raises(WriterLockedError):
+        take_over_staging_dir(tmp_path, held)
 
 
 def test_children_of_a_dead_owner_do_not_keep_its_lock(tmp_path, held, ended):
@@ -88,8 +88,8 @@ def test_a_number_that_no_process_has_is_a_dead_owner(tmp_path, held, ended):
 
 
 def test_a_folder_that_is_gone_was_taken_by_somebody_else(tmp_path):
-    with pytest.raises(TakenError):
-        take_over(tmp_path, tmp_path / ".seqdata-tmp-gone")
+    with pytest.raises(WriterLockedError):
+        take_over_staging_dir(tmp_path, tmp_path / ".seqdata-tmp-gone")
 
 
 @pytest.fixture(params=["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
@@ -103,44 +103,44 @@ def lockless(request, monkeypatch):
 
 
 def test_without_locks_a_writer_has_its_folder_while_it_lives(tmp_path, lockless, ended):
-    folder, lock = new_folder(tmp_path)
-    with pytest.raises(TakenError) as caught:
-        take_over(tmp_path, folder)
+    folder, lock = create_staging_dir(tmp_path)
+    with pytest.raises(WriterLockedError) as caught:
+        take_over_staging_dir(tmp_path, folder)
     assert not caught.value.remedy  # it lives on this machine, so waiting helps
-    let_go(lock)
-    mine, lock = take_over(tmp_path, folder)
-    assert unfinished(tmp_path) == [mine]
-    let_go(lock)
+    release_lock(lock)
+    mine, lock = take_over_staging_dir(tmp_path, folder)
+    assert find_staging_dirs(tmp_path) == [mine]
+    release_lock(lock)
     (mine / "lock").write_text(f"{HOST} {ended.pid} 1")
-    other, lock = take_over(tmp_path, mine)
+    other, lock = take_over_staging_dir(tmp_path, mine)
     assert (other / "lock").read_text().split()[:2] == [HOST, str(os.getpid())]
-    let_go(lock)
+    release_lock(lock)
 
 
 def test_without_locks_a_folder_without_an_owner_is_taken_from_who_begins(
     tmp_path, lockless, monkeypatch
 ):
     """A writer that was killed at its very beginning leaves one; so does one that is at it."""
-    known = writer_lock.own
+    known = writer_lock.record_owner
 
     def own(descriptor):
-        monkeypatch.setattr(writer_lock, "own", known)
-        (begun,) = unfinished(tmp_path)
-        taken.append(take_over(tmp_path, begun))
+        monkeypatch.setattr(writer_lock, "record_owner", known)
+        (begun,) = find_staging_dirs(tmp_path)
+        taken.append(take_over_staging_dir(tmp_path, begun))
         known(descriptor)
 
     taken = []
-    monkeypatch.setattr(writer_lock, "own", own)
-    with pytest.raises(TakenError):
-        new_folder(tmp_path)
+    monkeypatch.setattr(writer_lock, "record_owner", own)
+    with pytest.raises(WriterLockedError):
+        create_staging_dir(tmp_path)
     ((mine, lock),) = taken
-    assert unfinished(tmp_path) == [mine]
-    let_go(lock)
+    assert find_staging_dirs(tmp_path) == [mine]
+    release_lock(lock)
 
 
 @pytest.mark.parametrize("owner", ["elsewhere 1 1", "elsewhere"])
 def test_without_locks_an_owner_that_cannot_be_seen_says_what_to_remove(tmp_path, lockless, owner):
-    folder, lock = new_folder(tmp_path)
+    folder, lock = create_staging_dir(tmp_path)
     os.close(lock)
     (folder / "lock").write_text(owner)
     told = rf"another process is writing here, .*; remove {folder} if that process has ended"
@@ -158,7 +158,7 @@ def test_a_store_is_written_and_gone_on_with_without_locks(tmp_path, lockless):
 
     with pytest.raises(KeyError):
         write_store(tmp_path / "store", broken(), shard_bytes=4000, progress=False)
-    assert unfinished(tmp_path / "store")
+    assert find_staging_dirs(tmp_path / "store")
     write_store(tmp_path / "store", whole(), shard_bytes=4000, progress=False)
     assert len(open_store(tmp_path / "store")) == 60
-    assert not unfinished(tmp_path / "store")
+    assert not find_staging_dirs(tmp_path / "store")

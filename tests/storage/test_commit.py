@@ -12,10 +12,10 @@ from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.digest_trailer import sealed
+from seqdata.storage.digest_trailer import add_digest
 from seqdata.storage.writing import staging_dir
 from seqdata.storage.writing.parts import write_part
-from seqdata.storage.writing.resume_key import Scheme, agree
+from seqdata.storage.writing.resume_key import ResumeKey, check_resume_key
 from seqdata_testing.waiting import patient
 
 
@@ -117,12 +117,12 @@ def test_notes_of_a_writer_are_believed_sealed_only(tmp_path, name):
     """A flipped bit in them loses work, never data: what they are about is done again."""
     folder = tmp_path / "aside"
     folder.mkdir()
-    scheme = Scheme(axes=None, shard_bytes=1, key="id", algorithm="crc32c", parts=None)
+    scheme = ResumeKey(axes=None, shard_bytes=1, key="id", algorithm="crc32c", parts=None)
     part = partial(list, [{"x": [1, 2]}, {"x": [3]}])
     if name == "scheme.json":
-        agree(tmp_path, folder, scheme)
+        check_resume_key(tmp_path, folder, scheme)
     elif name == "moves.json":
-        (folder / name).write_bytes(sealed(b'{"a": "part-00000.arrow"}', name))
+        (folder / name).write_bytes(add_digest(b'{"a": "part-00000.arrow"}', name))
         (tmp_path / "part-00000.arrow").touch()
     else:
         due = write_part(folder, 0, part, scheme)
@@ -133,7 +133,7 @@ def test_notes_of_a_writer_are_believed_sealed_only(tmp_path, name):
         (folder / name).write_bytes(flipped)
         if name == "scheme.json":
             with pytest.raises(ConfigError, match=r"must be as the writer left it, but is damaged"):
-                agree(tmp_path, folder, scheme)
+                check_resume_key(tmp_path, folder, scheme)
         elif name == "moves.json":
             staging_dir._undo_moves(tmp_path, folder)
             assert (tmp_path / "part-00000.arrow").exists()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from seqdata.api import store_of
+from seqdata.api import resolve_store
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
@@ -63,7 +63,7 @@ class Items(Dataset):
 
 @pytest.mark.slow
 def test_a_dataset_of_dicts_is_a_store():
-    store = store_of(Dicts(), lengths=LENGTHS)
+    store = resolve_store(Dicts(), lengths=LENGTHS)
     assert isinstance(store, Store)
     check_store(store, sequences(), methods=("fork", "spawn"))
     assert store.fields["v"] == Field("float64", (6,), None)
@@ -80,14 +80,14 @@ def test_loaders_over_a_dataset_keep_their_promises():
     def loader(world=None):
         return Loader(data, Bucketed(2), world=world, lengths=LENGTHS, seed=3)
 
-    check_content(loader, store_of(data, lengths=LENGTHS), size=2)
+    check_content(loader, resolve_store(data, lengths=LENGTHS), size=2)
     check_worlds(loader, [2, 3], epochs=2)
     check_resumes(loader, 2, [1])
 
 
 def test_an_item_is_read_once_for_all_its_spans_of_a_batch():
     data = Dicts()
-    store = store_of(data, lengths=LENGTHS)
+    store = resolve_store(data, lengths=LENGTHS)
     data.reads = 0
     columns = store.read(np.array([[2, 0, 2], [2, 2, 5], [0, 0, 1]]), ["x", "y"])
     assert data.reads == 2
@@ -118,14 +118,14 @@ def test_counting_lengths_shows_a_bar(capfd):
 
 
 def test_items_that_are_arrays_have_the_field_x():
-    store = store_of(Items(torch.arange(3), torch.arange(2)), lengths=[3, 2])
+    store = resolve_store(Items(torch.arange(3), torch.arange(2)), lengths=[3, 2])
     check_store(store, [{"x": np.arange(3)}, {"x": np.arange(2)}])
     assert store.keys([1]) == ["1"]
 
 
 def test_parts_of_a_tuple_are_named_by_their_place():
     parts = (np.arange(2), 5, 1.5, b"raw")
-    store = store_of(Items(parts), lengths=[2])
+    store = resolve_store(Items(parts), lengths=[2])
     assert list(store.fields) == ["x", "y", "z", "field3"]
     check_store(store, [dict(zip(("x", "y", "z", "field3"), parts, strict=True))])
 
@@ -141,7 +141,7 @@ def test_parts_of_a_tuple_are_named_by_fields_where_there_are_as_many():
 
 
 def test_a_subset_is_a_dataset_too():
-    store = store_of(Subset(Dicts(), [2, 0]), lengths=[5, 3])
+    store = resolve_store(Subset(Dicts(), [2, 0]), lengths=[5, 3])
     check_store(store, [sequences()[2], sequences()[0]])
 
 
@@ -171,14 +171,14 @@ def test_a_field_that_only_seemed_ragged_is_an_error_that_names_the_item():
 )
 def test_an_item_unlike_the_first_is_an_error_that_names_it(second, message):
     data = Items({"x": np.zeros(2), "y": 1, "t": "a"}, second)
-    store = store_of(data, lengths=[2, 2])
+    store = resolve_store(data, lengths=[2, 2])
     with pytest.raises(DecodeError, match=f"dataset: item 1, field {message}") as caught:
         store.read(np.array([[1, 0, 2]]), ["x", "y", "t"])
     assert caught.value.facts["sequence"] == 1
 
 
 def test_an_item_with_other_fields_is_an_error_that_names_it():
-    store = store_of(Items({"x": np.zeros(2)}, {"z": np.zeros(2)}), lengths=[2, 2])
+    store = resolve_store(Items({"x": np.zeros(2)}, {"z": np.zeros(2)}), lengths=[2, 2])
     with pytest.raises(DecodeError, match="item 1 has z, must have x as item 0; make items alike"):
         store.read(np.array([[1, 0, 2]]), ["x"])
 
@@ -195,7 +195,7 @@ def test_what_a_dataset_raises_says_which_item_it_was():
                 raise OSError("no such recording")
             return self.items[0]
 
-    store = store_of(Failing(np.zeros(2), None), lengths=[2, 2])
+    store = resolve_store(Failing(np.zeros(2), None), lengths=[2, 2])
     with pytest.raises(OSError, match="no such recording") as caught:
         store.read(np.array([[1, 0, 2]]), ["x"])
     assert caught.value.__notes__ == ["in item 1 of the dataset"]
@@ -217,31 +217,31 @@ def test_what_a_dataset_raises_says_which_item_it_was():
 )
 def test_lengths_that_do_not_fit_are_refused(lengths, message):
     with pytest.raises(ConfigError, match=f"dataset: {message}"):
-        store_of(Items(np.zeros(2), np.zeros(2)), lengths=lengths)
+        resolve_store(Items(np.zeros(2), np.zeros(2)), lengths=lengths)
 
 
-@pytest.mark.parametrize("data", [[np.zeros(2)], store_of([[1, 2]]), "somewhere", {"x": [1]}])
+@pytest.mark.parametrize("data", [[np.zeros(2)], resolve_store([[1, 2]]), "somewhere", {"x": [1]}])
 def test_lengths_of_what_knows_its_own_are_refused(data):
     with pytest.raises(ConfigError, match=r"`lengths` are given for a .*, must go with a Dataset"):
-        store_of(data, lengths=[2])
+        resolve_store(data, lengths=[2])
 
 
 def test_a_first_item_that_cannot_be_read_is_refused():
     with pytest.raises(DecodeError, match="item 0, field 'x': is None, which cannot be stored"):
-        store_of(Items(None), lengths=[1])
+        resolve_store(Items(None), lengths=[1])
     with pytest.raises(DecodeError, match=r"item 0, field 'x': has shape \(2, 0\), must hold at"):
-        store_of(Items(np.zeros((2, 0))), lengths=[2])
+        resolve_store(Items(np.zeros((2, 0))), lengths=[2])
     with pytest.raises(ConfigError, match="no field 'z', must be one of x"):
         DatasetStore.of(Items(np.zeros(2)), [2], axes={"z": None})
 
 
 def test_an_empty_dataset_is_refused():
     with pytest.raises(ConfigError, match="dataset: has no items, must have at least one"):
-        store_of(Items(), lengths=[])
+        resolve_store(Items(), lengths=[])
 
 
 def test_a_field_or_axis_that_is_not_there_is_an_error():
-    store = store_of(Items(np.zeros(2)), lengths=[2])
+    store = resolve_store(Items(np.zeros(2)), lengths=[2])
     with pytest.raises(ConfigError, match="dataset: no field 'y', must be one of x"):
         store.read(np.array([[0, 0, 2]]), ["y"])
     with pytest.raises(ConfigError, match="dataset: no axis 'text', must be one of time"):
@@ -249,7 +249,7 @@ def test_a_field_or_axis_that_is_not_there_is_an_error():
 
 
 def test_the_fingerprint_is_of_lengths_and_schema():
-    first = store_of(Items(np.zeros(2)), lengths=[2])
-    assert store_of(Items(np.ones(2)), lengths=[2]).fingerprint == first.fingerprint
-    assert store_of(Items(np.ones(3)), lengths=[3]).fingerprint != first.fingerprint
-    assert store_of(Items(np.ones(2, int)), lengths=[2]).fingerprint != first.fingerprint
+    first = resolve_store(Items(np.zeros(2)), lengths=[2])
+    assert resolve_store(Items(np.ones(2)), lengths=[2]).fingerprint == first.fingerprint
+    assert resolve_store(Items(np.ones(3)), lengths=[3]).fingerprint != first.fingerprint
+    assert resolve_store(Items(np.ones(2, int)), lengths=[2]).fingerprint != first.fingerprint

@@ -10,7 +10,7 @@ import pytest
 from seqdata.errors import IncompleteDatasetError
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.writing.staged_shards import room_for
+from seqdata.storage.writing.staged_shards import explain_full_disk
 from seqdata_testing.waiting import patient
 
 LIMITED = """
@@ -54,5 +54,5 @@ def test_a_full_disk_is_an_error_that_says_what_is_needed_and_writing_goes_on(tm
 
 
 def test_other_errors_of_the_disk_stay_what_they_are(tmp_path):
-    with pytest.raises(PermissionError), room_for(tmp_path / "file", 1):
+    with pytest.raises(PermissionError), explain_full_disk(tmp_path / "file", 1):
         raise PermissionError(13, "no")

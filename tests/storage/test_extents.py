@@ -5,7 +5,7 @@ import pytest
 
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Field
-from seqdata.storage.columns import Layout, Source, SpanColumn
+from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
 from seqdata.storage.text_source import TextSource
 
 FILE = np.arange(64, dtype=np.uint8)
@@ -13,8 +13,8 @@ BEGINS, ENDS = np.array([33, 8]), np.array([45, 16])  # the first where no numbe
 
 
 def source(begins=BEGINS, ends=ENDS):
-    layout = Layout("/d", ("a.bin",), [0, 2], {"time": np.array([3, 2])})
-    return Source.over("x", Field("<i4"), layout, [FILE], [(begins, ends)])
+    layout = ShardLayout("/d", ("a.bin",), [0, 2], {"time": np.array([3, 2])})
+    return NumberSource.over("x", Field("<i4"), layout, [FILE], [(begins, ends)])
 
 
 def spans(*rows):
@@ -51,7 +51,7 @@ def test_extents_that_do_not_hold_the_sequence_are_a_damage_with_its_place(read,
 
 
 def test_texts_lie_anywhere_too():
-    layout = Layout("/d", ("a.bin",), [0, 2], {})
+    layout = ShardLayout("/d", ("a.bin",), [0, 2], {})
     file = np.frombuffer(b"..two.one", dtype=np.uint8)
     extents = [(np.array([6, 2]), np.array([9, 5]))]
     texts = TextSource.over("t", Field("str", (), None), layout, [file], extents)

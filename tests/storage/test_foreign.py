@@ -227,7 +227,7 @@ def test_lengths_are_counted_once_and_kept_beside_the_data(tmp_path, monkeypatch
     kept = list(tmp_path.glob(".seqdata-lengths-*"))
     assert len(kept) == 1
     monkeypatch.setattr(
-        "seqdata.storage.foreign.length_scan.row_lengths", None
+        "seqdata.storage.foreign.length_scan.measure_row_lengths", None
     )  # counting again would fail
     again = open_store(tmp_path / "a.parquet")
     assert again.lengths.tolist() == first.lengths.tolist() == list(LENGTHS)
@@ -255,7 +255,7 @@ def test_only_the_units_that_were_used_last_are_kept(monkeypatch):
 
     def unit(number):
         made.append(number)
-        return decoded_source.Decoded(np.zeros(40, dtype=np.uint8), None)
+        return decoded_source.DecodedColumn(np.zeros(40, dtype=np.uint8), None)
 
     for number in (0, 1, 0, 2, 0, 1):
         cache.get("x", number, lambda number=number: unit(number))
@@ -265,7 +265,7 @@ def test_only_the_units_that_were_used_last_are_kept(monkeypatch):
 def test_a_unit_larger_than_the_cache_is_read(tmp_path, monkeypatch):
     WRITERS["file.parquet"](tmp_path / "a.parquet")
     store = open_store(tmp_path / "a.parquet")
-    for source in store._sources.by_name.values():
+    for source in store._store_fields.sources.values():
         object.__setattr__(source.cache, "limit", 1)
     check_store(store, sequences())
 

@@ -16,8 +16,8 @@ from seqdata.errors import (
     DecodeError,
 )
 from seqdata.storage import decoded_source
-from seqdata.storage.array_column import PieceColumn
-from seqdata.storage.digest_trailer import sealed
+from seqdata.storage.array_column import ArrayColumn
+from seqdata.storage.digest_trailer import add_digest
 from seqdata.storage.foreign.store import open_foreign
 
 LENGTHS = [3, 0, 5, 1]
@@ -88,7 +88,7 @@ def test_lengths_that_cannot_be_true_are_counted_again(tmp_path, damage):
             changed = dict(content) | {"lengths/x": np.arange(2, dtype=np.uint32)}
         file = io.BytesIO()
         np.savez(file, **changed)
-        kept.write_bytes(sealed(file.getvalue(), kept.name))
+        kept.write_bytes(add_digest(file.getvalue(), kept.name))
     else:
         kept.write_bytes(damage)
     assert open_store(tmp_path / "a.parquet").lengths.tolist() == LENGTHS
@@ -110,8 +110,8 @@ def test_a_file_that_shrank_or_grew_after_it_was_counted_is_an_error(tmp_path, l
     pa.parquet.write_table(pa.table({"x": [[1, 2, 3], [4]]}), path)
     store = open_store(path)
     object.__setattr__(
-        store._sources.by_name["x"], "decode",
-        lambda unit: decoded_source.Decoded(np.arange(6), np.array([0, length, 6])),
+        store._store_fields.sources["x"], "decode",
+        lambda unit: decoded_source.DecodedColumn(np.arange(6), np.array([0, length, 6])),
     )  # fmt: skip
     with pytest.raises(
         CorruptSampleError, match=f"must have 3 timesteps as were counted, but has {length}: the"
@@ -230,7 +230,7 @@ def encoded(given):
 
 
 def test_pieces_fill_only_what_fits():
-    column = PieceColumn(np.dtype("int64"), (), [np.arange(2)])
+    column = ArrayColumn(np.dtype("int64"), (), [np.arange(2)])
     for out, bounds in ((np.empty(1, np.int64), [0, 2]), (np.empty(2, np.int32), [0, 2])):
         with pytest.raises(ValueError, match=r"fill: `out` is int.*must be int64 with bounds"):
             column.fill(out, np.array(bounds), None)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata.storage.hashing import BLOCK, RUN, hash_numbers, hash_texts
+from seqdata.storage.hashing import HASH_CHUNK, TEXTS_PER_PASS, hash_numbers, hash_texts
 
 MOST = (1 << 64) - 1
 
@@ -28,8 +28,8 @@ def mix(state):
 
 def written_again(text, seed=0):
     """Give the hash by whole numbers of Python, which have no byte order and no words."""
-    if len(text) > BLOCK:
-        pieces = [text[i : i + BLOCK] for i in range(0, len(text), BLOCK)]
+    if len(text) > HASH_CHUNK:
+        pieces = [text[i : i + HASH_CHUNK] for i in range(0, len(text), HASH_CHUNK)]
         inner = b"".join(written_again(one, seed).to_bytes(8, "little") for one in pieces)
         return mix(written_again(inner, seed) ^ len(text))
     state = mix((seed + 0x9E3779B97F4A7C15) & MOST)
@@ -69,7 +69,7 @@ def test_the_hash_is_that_of_whole_numbers_on_any_machine(seed):
 
 
 def test_a_text_has_one_hash_wherever_it_lies():
-    texts = [b"u%d" % i for i in range(RUN + 100)] + [b"", b"l" * 600]
+    texts = [b"u%d" % i for i in range(TEXTS_PER_PASS + 100)] + [b"", b"l" * 600]
     order = np.random.default_rng(1).permutation(len(texts))
     assert (hashed([texts[i] for i in order]) == hashed(texts)[order]).all()
     values, offsets = joined(texts)
@@ -84,7 +84,7 @@ def test_zeros_at_the_end_make_another_text():
 
 
 def test_a_number_has_the_hash_of_its_eight_bytes():
-    numbers = np.random.default_rng(2).integers(0, MOST, RUN + 9, dtype=np.uint64)
+    numbers = np.random.default_rng(2).integers(0, MOST, TEXTS_PER_PASS + 9, dtype=np.uint64)
     texts = [int(number).to_bytes(8, "little") for number in numbers]
     assert (hash_numbers(numbers, seed=7) == hashed(texts, seed=7)).all()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqdata.errors import DecodeError
-from seqdata.storage.unique_ids import check_ids
+from seqdata.storage.unique_ids import check_unique_ids
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
@@ -12,7 +12,7 @@ def test_other_ids_with_one_hash_are_no_error(dtype):
     looked = []
     names = ["a", "b", "c"]
     hashes = np.array([-5, 7, -5]).astype(dtype)
-    check_ids(hashes, lambda i: looked.append(i) or names[i])
+    check_unique_ids(hashes, lambda i: looked.append(i) or names[i])
     assert looked == [0, 2]
 
 
@@ -20,8 +20,8 @@ def test_one_id_twice_is_an_error_that_names_both():
     with pytest.raises(
         DecodeError, match="sequence 12: has the id 'a', which sequence 10 has, must"
     ):
-        check_ids(np.array([5, 7, 5, 5]), lambda i: "abac"[i], first=10)
+        check_unique_ids(np.array([5, 7, 5, 5]), lambda i: "abac"[i], first=10)
 
 
 def test_no_ids_are_no_error():
-    check_ids(np.empty(0, dtype=np.int64), str)
+    check_unique_ids(np.empty(0, dtype=np.int64), str)

@@ -11,11 +11,11 @@ from seqdata.loading.measure_lengths import measure_lengths
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.concat import JoinedStore, concat_stores
+from seqdata.storage.concat import ConcatStore, concat_stores
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
-from seqdata.storage.views import View, place_of, whole
+from seqdata.storage.views import View, as_sequence_store, locate_sequence
 from seqdata_testing.stores import check_store
 from tests.storage.somebodys import Somebodys
 
@@ -177,9 +177,9 @@ def test_transforms_that_are_the_same_are_carried_on():
 def test_errors_name_the_part_and_its_own_sequence(tmp_path):
     a, b = MemoryStore.of(rows(0, 3)), write_arrow(tmp_path / "b", rows(3, 3))
     store = concat_stores([a, b])
-    place = place_of(store, 4)
+    place = locate_sequence(store, 4)
     assert (place.dataset, place.sequence, place.key) == (str(tmp_path / "b"), 1, "u4")
-    assert place_of(store, 99).sequence is None
+    assert locate_sequence(store, 99).sequence is None
     with pytest.raises(ConfigError, match=r"concat\(6 sequences of .* no sequence 6, must be in"):
         store.read(np.array([[6, 0, 1]]), ["x"])
     items = list(rows(0, 3))
@@ -195,6 +195,6 @@ def test_errors_name_the_part_and_its_own_sequence(tmp_path):
 
 def test_many_titles_are_cut():
     parts = [MemoryStore.of([[i]]) for i in range(5)]
-    assert isinstance(concat_stores(parts), JoinedStore)
+    assert isinstance(concat_stores(parts), ConcatStore)
     assert concat_stores(parts).title.endswith("MemoryStore(1 sequences) and 2 more)")
-    assert whole(concat_stores(parts)).parts == tuple(parts)
+    assert as_sequence_store(concat_stores(parts)).parts == tuple(parts)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from seqdata.storage.lengths import LengthsWriter, narrow
+from seqdata.storage.lengths import LengthsWriter, narrow_lengths
 
 
 def test_lengths_are_written_in_uint32(tmp_path):
@@ -26,5 +26,5 @@ def test_lengths_become_uint64_where_one_needs_it(tmp_path):
 
 
 def test_lengths_in_memory_take_the_narrower_type():
-    assert narrow(np.array([(1 << 32) - 1])).dtype == np.uint32
-    assert narrow(np.array([1 << 32])).dtype == np.uint64
+    assert narrow_lengths(np.array([(1 << 32) - 1])).dtype == np.uint32
+    assert narrow_lengths(np.array([1 << 32])).dtype == np.uint64

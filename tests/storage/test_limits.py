@@ -17,14 +17,14 @@ from seqdata.protocols import Field
 from seqdata.storage import limits, text_source
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.columns import Layout
-from seqdata.storage.data_location import Place
-from seqdata.storage.digest_trailer import sealed
+from seqdata.storage.columns import ShardLayout
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.digest_trailer import add_digest
 from seqdata.storage.foreign import table_file, untrusted_ipc
-from seqdata.storage.integrity.checksums import checksums_of
+from seqdata.storage.integrity.checksums import compute_checksums
 from seqdata.storage.text_source import TextSource
 
-HERE = Place(dataset="/d", shard=0, file="f")
+HERE = DataLocation(dataset="/d", shard=0, file="f")
 
 
 def load(name):
@@ -95,7 +95,7 @@ def test_what_small_data_becomes_is_not_limited_but_by_what_is_free(tmp_path, mo
     pa.parquet.write_table(pa.table({**column(50), "t": text}), tmp_path / "a.parquet")
     for one in (path, tmp_path / "a.parquet"):
         open_store(one).read(np.array([[0, 0, 1]]), ["t"])
-    monkeypatch.setattr(limits, "FREE_BYTES", 1)
+    monkeypatch.setattr(limits, "UNCHECKED_BYTES", 1)
     monkeypatch.setattr(limits, "MAX_RATIO", 20)
     assert "has 154 bytes that become 5000 in memory, must become at most 3080" in str(
         refused(path)
@@ -113,7 +113,7 @@ def test_a_stream_is_held_whole_so_that_its_batches_count_together(tmp_path, mon
         for _ in range(9):
             writer.write_batch(batch)
     open_store(path)
-    monkeypatch.setattr(limits, "FREE_BYTES", 500_000)
+    monkeypatch.setattr(limits, "UNCHECKED_BYTES", 500_000)
     monkeypatch.setattr(limits, "MAX_RATIO", 1)
     assert "bytes that become 900036 in memory" in str(refused(path))
 
@@ -123,7 +123,7 @@ def test_rows_of_many_small_units_count_together(tmp_path, monkeypatch, name):
     many = pa.table({"x": bombs.lists(30_000)})
     pa.parquet.write_table(many, tmp_path / "a.parquet", row_group_size=1_000)
     bombs.write_ipc(tmp_path / "a.arrow", {"x": bombs.lists(30_000)}, "zstd")
-    monkeypatch.setattr(limits, "FREE_BYTES", 235_000)
+    monkeypatch.setattr(limits, "UNCHECKED_BYTES", 235_000)
     monkeypatch.setattr(limits, "MAX_RATIO", 1)
     with pytest.raises(LimitError, match=r"^\S+ shard 0 \(.a\..*.\): has \d+ bytes that become 24"):
         open_store(tmp_path / name)
@@ -169,21 +169,23 @@ def test_timesteps_that_no_memory_holds_are_refused(tmp_path):
 
 def test_memory_that_does_not_suffice_is_an_error_with_its_place():
     text = r"/d shard 0 \(.f.\): asks for more memory than there is \(.*\), must fit; write the"
-    with pytest.raises(LimitError, match=text), table_file.guarded(HERE):
+    with pytest.raises(LimitError, match=text), table_file.translate_errors(HERE):
         np.empty(1 << 60, dtype=np.int8)
 
 
 def test_texts_that_lie_on_one_another_are_refused_before_memory_is_taken(monkeypatch):
     values = np.frombuffer(b"t" * 1_000, dtype=np.uint8)
     offsets = np.array([0, 1_000] * 50 + [0])  # every other text is the whole shard
-    layout = Layout("/d", ("a",), [0, 100], {"time": np.ones(100, np.uint32)})
+    layout = ShardLayout("/d", ("a",), [0, 100], {"time": np.ones(100, np.uint32)})
     source = TextSource.of("t", Field("str", (), None), layout, [values], [offsets])
-    assert len(source.raw(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000  # asked for so often
-    monkeypatch.setattr(text_source, "FREE_BYTES", 10_000)
-    assert len(source.raw(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000
+    assert (
+        len(source.read_bytes(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000
+    )  # asked for so often
+    monkeypatch.setattr(text_source, "UNCHECKED_BYTES", 10_000)
+    assert len(source.read_bytes(np.zeros(1_000, dtype=np.int64))[0]) == 1_000_000
     text = 'field "t": and 49 others take 50000 bytes of 1000, must not lie on one another; the'
     with pytest.raises(CorruptShardError, match=text):
-        source.raw(np.arange(0, 100, 2))
+        source.read_bytes(np.arange(0, 100, 2))
 
 
 @pytest.mark.parametrize("lengths", [[1 << 40, 1], [3, 3], [1 << 63, (1 << 63) + 3]])
@@ -195,7 +197,7 @@ def test_lengths_that_the_shards_do_not_hold_are_refused(tmp_path, lengths):
     about = whole["lengths"]["time"]
     (tmp_path / about["file"]).write_bytes(raw)
     about |= {"dtype": "uint64", "sha256": hashlib.sha256(raw).hexdigest()}
-    made = checksums_of(np.frombuffer(raw, np.uint8), np.array([0, len(raw)]), 1)
+    made = compute_checksums(np.frombuffer(raw, np.uint8), np.array([0, len(raw)]), 1)
     whole["checksums"]["lengths"]["time"] = int(made.values[0])
     (tmp_path / MANIFEST).write_text(cases.sealed(whole))
     text = (
@@ -243,7 +245,7 @@ def forge(kept, content, saved=np.savez):
     """Keep another count, sealed as one who means harm can: a seal is no signature."""
     file = io.BytesIO()
     saved(file, **content)
-    kept.write_bytes(sealed(file.getvalue(), kept.name))
+    kept.write_bytes(add_digest(file.getvalue(), kept.name))
 
 
 def test_a_column_of_other_rows_than_were_counted_is_an_error(tmp_path):

@@ -14,8 +14,8 @@ from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import split
-from seqdata.storage.store_rows import StoreRows
-from seqdata.storage.views import SequenceStore, View, whole
+from seqdata.storage.store_rows import StoreSequences
+from seqdata.storage.views import SequenceStore, View, as_sequence_store
 from seqdata_testing.stores import check_store
 from tests.storage.somebodys import Somebodys
 
@@ -47,7 +47,7 @@ def stores(tmp_path_factory):
         "view": held.take(np.arange(7)[::-1]).take(np.arange(7)[::-1]),
         "dataset": DatasetStore.of([{k: r[k] for k in ("id", "x", "y")} for r in ROWS], range(7)),
         "foreign": open_foreign(folder / "t.parquet"),
-        "somebody's": whole(Somebodys(held)),
+        "somebody's": as_sequence_store(Somebodys(held)),
         "selected": held.rename({"y": "label"}).rename({"label": "y"}),
     }
 
@@ -98,7 +98,7 @@ def test_iterating_reads_many_at_once_and_holds_few():
             return super().read(spans, fields, axis=axis)
 
     rows = [np.arange(3)] * 200
-    assert len(list(whole(Counted(MemoryStore.of(rows))))) == 200
+    assert len(list(as_sequence_store(Counted(MemoryStore.of(rows))))) == 200
     assert reads == [64, 64, 64, 8]
 
 
@@ -111,7 +111,7 @@ def test_where_takes_a_function_and_reads_only_what_it_asks_for():
             reads.extend(fields)
             return super().read(spans, fields, axis=axis)
 
-    store = whole(Told(MemoryStore.of(ROWS, axes=AXES)))
+    store = as_sequence_store(Told(MemoryStore.of(ROWS, axes=AXES)))
     assert store.where(lambda sequence: sequence["y"] == 1).numbers.tolist() == [1, 4]
     assert reads == ["y"]
     assert store.where(lambda sequence: sequence["id"] in ("u2", "u5")).numbers.tolist() == [2, 5]
@@ -212,7 +212,7 @@ def test_a_view_with_a_transform_keeps_its_fields():
     assert view.names == {"t": "x"}
     assert view[0]["t"].tolist() == [1, 1, 2]  # what is stored
     assert len(view.where(lambda sequence: len(sequence["t"]) == 3)) == 1
-    assert view.where([True, False]).carried is not None
+    assert view.where([True, False]).measured_transform is not None
     for change in (lambda: view.select("t"), lambda: view.rename({"t": "s"})):
         with pytest.raises(ConfigError, match=r"Call `.*` before `measure_lengths`"):
             change()
@@ -231,7 +231,7 @@ def test_a_fingerprint_is_of_what_is_selected_and_how_it_is_named():
     ]
     assert len(set(prints)) == len(prints)
     assert store.take([0]).select("x").fingerprint == store.select("x").take([0]).fingerprint
-    assert whole(Somebodys(store)).fingerprint == store.fingerprint
+    assert as_sequence_store(Somebodys(store)).fingerprint == store.fingerprint
     for view in (store.select("x"), store.rename({"x": "z"}).take([1, 0])):
         again = pickle.loads(pickle.dumps(view))
         assert again.fingerprint == view.fingerprint
@@ -242,7 +242,9 @@ def test_parts_are_split_by_renamed_fields():
     store = MemoryStore.of([{"x": [i], "note": f"n{i % 20}"} for i in range(99)])
     for base in (store, Somebodys(store)):
         due = split(store, {"a": 0.5, "b": 0.5}, by="note")
-        found = split(whole(base).rename({"note": "speaker"}), {"a": 0.5, "b": 0.5}, by="speaker")
+        found = split(
+            as_sequence_store(base).rename({"note": "speaker"}), {"a": 0.5, "b": 0.5}, by="speaker"
+        )
         assert [found[name].numbers.tolist() for name in "ab"] == [
             due[name].numbers.tolist() for name in "ab"
         ]
@@ -261,7 +263,7 @@ def test_a_store_is_text_with_fields_and_lengths(monkeypatch):
         "  lengths along 'text': 1 ███████ 7, median 4",
     ]
     assert "there are no sequences" in repr(store.take([]))
-    monkeypatch.setattr(store_repr, "LOOKED_AT", 3)
+    monkeypatch.setattr(store_repr, "MAX_SAMPLED_LENGTHS", 3)
     assert repr(store.select("x")).endswith("0 █  █  █ 6, median 3 (of 3 of them)")
 
 
@@ -276,16 +278,16 @@ def test_a_store_that_is_iterated_can_be_written_again(tmp_path):
     store = MemoryStore.of(ROWS, axes=AXES)
     again = write_arrow(tmp_path / "s", list(store), axes=AXES)
     assert again.fields == store.fields
-    assert [dict(one).keys() for one in StoreRows(store, "id")] == [row.keys() for row in ROWS]
+    assert [dict(one).keys() for one in StoreSequences(store, "id")] == [row.keys() for row in ROWS]
 
 
 def test_what_is_not_a_sequence_store_is_wrapped_once():
     theirs = Somebodys(MemoryStore.of([[1], [2, 3]]))
-    view = whole(theirs)
+    view = as_sequence_store(theirs)
     assert isinstance(view, View)
     assert view.base is theirs
-    assert view.is_whole
-    assert view.is_all
-    assert whole(view) is view
+    assert view.is_identity
+    assert view.has_all_sequences
+    assert as_sequence_store(view) is view
     assert view.title == "Somebodys(2 sequences)"
     assert view.numbers.tolist() == [0, 1]

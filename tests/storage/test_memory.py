@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from seqdata.api import store_of
+from seqdata.api import resolve_store
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Column, Field, Store
 from seqdata.storage.arrow.write import write_arrow
@@ -129,7 +129,7 @@ def test_a_pandas_frame_is_a_store():
     frame = pd.DataFrame({name: [row[name] for row in rows] for name in rows[0]})
     frame["kind"] = pd.Categorical(["u", "v", "u"])
     frame["small"] = np.array([1, 2, 3], dtype="int8")
-    store = store_of(frame)
+    store = resolve_store(frame)
     due = [
         row | {"kind": kind, "small": np.int8(i + 1)}
         for i, (row, kind) in enumerate(zip(rows, "uvu", strict=True))
@@ -140,7 +140,7 @@ def test_a_pandas_frame_is_a_store():
 
 def test_a_frame_of_arrow_lists_is_a_store():
     lists = pd.array([[1, 2], [3]], dtype=pd.ArrowDtype(pa.list_(pa.int32())))
-    store = store_of(pd.DataFrame({"x": lists}))
+    store = resolve_store(pd.DataFrame({"x": lists}))
     assert store.fields == {"x": Field("int32", (), "time")}
     assert store.lengths.tolist() == [2, 1]
 
@@ -159,7 +159,7 @@ def test_a_polars_frame_is_a_store():
             "kind": pl.Series(["u", "v", "u"], dtype=pl.Categorical),
         }
     )
-    store = store_of(frame)
+    store = resolve_store(frame)
     assert store.fields["v"] == Field("float64", (2,), None)
     due = [
         row | {"v": np.array([1.0, 2.0]), "kind": kind}
@@ -173,21 +173,21 @@ def test_a_polars_frame_is_a_store():
 def test_a_missing_value_of_a_frame_is_an_error_that_names_the_column():
     frame = pd.DataFrame({"x": [[1], [2]], "y": [1.0, np.nan]})
     with pytest.raises(DecodeError, match="table: column 'y' holds 1 nulls, must hold none"):
-        store_of(frame)
+        resolve_store(frame)
     frame = pd.DataFrame({"x": [[1], None]})
     with pytest.raises(DecodeError, match="sequence 1, field 'x': is None, which cannot be stored"):
-        store_of(frame)
+        resolve_store(frame)
     with pytest.raises(DecodeError, match="table: column 'x' holds nulls inside its lists"):
-        store_of(pl.DataFrame({"x": [[1, None]]}))
+        resolve_store(pl.DataFrame({"x": [[1, None]]}))
 
 
 def test_a_frame_without_rows_or_with_a_name_twice_is_an_error():
     for frame in (pd.DataFrame({"x": []}), pl.DataFrame({"x": []})):
         with pytest.raises(ConfigError, match="`sequences` is a table without rows, must have"):
-            store_of(frame)
+            resolve_store(frame)
     twice = pd.DataFrame([[1, 2]], columns=["x", "x"])
     with pytest.raises(ConfigError, match="a table with two columns of one name, must have"):
-        store_of(twice)
+        resolve_store(twice)
 
 
 def test_a_frame_is_written_as_it_is_taken_into_memory(tmp_path):

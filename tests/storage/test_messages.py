@@ -10,10 +10,10 @@ import pyarrow.parquet
 import pytest
 
 from seqdata.errors import CorruptShardError, LimitError
-from seqdata.storage.data_location import Place
-from seqdata.storage.foreign.untrusted_ipc import batches_of, check_message, check_stream
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.foreign.untrusted_ipc import check_message, check_stream, find_batches
 
-HERE = Place(dataset="/d", shard=0, file="f")
+HERE = DataLocation(dataset="/d", shard=0, file="f")
 
 
 def load(name):
@@ -37,7 +37,7 @@ def column(rows=5):
 
 
 def check_file(place, data):
-    for unit, block in enumerate(batches_of(place, data)):
+    for unit, block in enumerate(find_batches(place, data)):
         check_message(replace(place, unit=unit), data, *block)
 
 
@@ -115,13 +115,13 @@ def test_messages_that_lie_on_one_another_are_an_error(tmp_path):
         for _ in range(3):
             writer.write_batch(batch)
     raw = path.read_bytes()
-    first, _, last = batches_of(HERE, memoryview(raw))
+    first, _, last = find_batches(HERE, memoryview(raw))
     whole = (first[0], first[1], sum(last) - first[0] - first[1])  # all three in one
     raw = raw.replace(block_bytes(first), block_bytes(whole))
     with pytest.raises(
         CorruptShardError, match="has messages that lie on one another, or one that"
     ):
-        batches_of(HERE, memoryview(raw))
+        find_batches(HERE, memoryview(raw))
 
 
 def block_bytes(block):

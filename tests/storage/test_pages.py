@@ -11,18 +11,18 @@ import pytest
 from seqdata.api import open_store
 from seqdata.errors import CorruptShardError, LimitError
 from seqdata.storage import limits
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign import thrift_compact, untrusted_parquet
-from seqdata.storage.foreign.thrift_compact import NoStructError, read_struct
+from seqdata.storage.foreign.thrift_compact import ThriftError, read_struct
 from seqdata.storage.foreign.untrusted_parquet import (
-    Chunk,
-    Group,
+    ColumnChunkInfo,
+    RowGroupInfo,
     check_column,
-    groups_of,
-    pages_of,
+    read_row_groups,
+    sum_pages,
 )
 
-HERE = Place(dataset="/d", shard=0, file="f")
+HERE = DataLocation(dataset="/d", shard=0, file="f")
 
 
 def load(name):
@@ -53,7 +53,7 @@ def test_the_footer_says_what_pyarrow_says(tmp_path):
     pa.parquet.write_table(given, tmp_path / "a.parquet", row_group_size=1)
     raw = memoryview((tmp_path / "a.parquet").read_bytes())
     about = pa.parquet.ParquetFile(tmp_path / "a.parquet").metadata
-    groups = groups_of(HERE, raw)
+    groups = read_row_groups(HERE, raw)
     assert len(groups) == about.num_row_groups == 2
     for number, group in enumerate(groups):
         assert group.rows == about.row_group(number).num_rows
@@ -61,7 +61,7 @@ def test_the_footer_says_what_pyarrow_says(tmp_path):
             said = about.row_group(number).column(place)
             assert (chunk.path, chunk.values) == (said.path_in_schema, said.num_values)
             assert chunk.size == said.total_compressed_size
-            found = pages_of(HERE, raw, chunk)
+            found = sum_pages(HERE, raw, chunk)
             assert found.values == said.num_values
     assert [chunk.width for chunk in groups[0].chunks] == [8, None, 8, 8, 8, 3]
 
@@ -78,7 +78,7 @@ def test_the_footer_says_what_pyarrow_says(tmp_path):
 )
 def test_a_footer_of_parquet_that_is_none_is_an_error(tmp_path, bad, text):
     with pytest.raises(CorruptShardError, match=text):
-        groups_of(HERE, memoryview(bad(parquet_bytes(tmp_path))))
+        read_row_groups(HERE, memoryview(bad(parquet_bytes(tmp_path))))
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ def test_a_footer_of_parquet_that_is_none_is_an_error(tmp_path, bad, text):
 )
 def test_pages_that_cannot_be_true_are_an_error(tmp_path, change, text):
     raw = memoryview(parquet_bytes(tmp_path))
-    (group,) = groups_of(HERE, raw)
+    (group,) = read_row_groups(HERE, raw)
     (chunk,) = group.chunks
-    facts = {name: getattr(chunk, name) for name in Chunk.__slots__} | change
+    facts = {name: getattr(chunk, name) for name in ColumnChunkInfo.__slots__} | change
     with pytest.raises(CorruptShardError, match=text):
-        check_column(HERE, raw, Group(group.rows, (Chunk(**facts),)), "x")
+        check_column(HERE, raw, RowGroupInfo(group.rows, (ColumnChunkInfo(**facts),)), "x")
 
 
 def test_every_damaged_byte_of_a_parquet_file_is_an_error_of_ours_or_none(tmp_path):
@@ -109,7 +109,7 @@ def test_every_damaged_byte_of_a_parquet_file_is_an_error_of_ours_or_none(tmp_pa
             bad = bytearray(raw)
             bad[place] = value
             try:
-                for group in groups_of(HERE, memoryview(bad)):
+                for group in read_row_groups(HERE, memoryview(bad)):
                     check_column(HERE, memoryview(bad), group, "x")
             except (CorruptShardError, LimitError) as error:
                 found.add(type(error))
@@ -120,7 +120,7 @@ def test_a_run_of_one_value_counts_as_often_as_it_is_said(tmp_path, monkeypatch)
     path = tmp_path / "a.parquet"
     pa.parquet.write_table(pa.table(column(100_000)), path)
     assert path.stat().st_size < 100_000
-    monkeypatch.setattr(limits, "FREE_BYTES", 850_000)
+    monkeypatch.setattr(limits, "UNCHECKED_BYTES", 850_000)
     monkeypatch.setattr(limits, "MAX_RATIO", 1)
     with pytest.raises(
         LimitError, match=r"bytes that become 12\d{5} in memory, must become at most"
@@ -134,15 +134,15 @@ def test_too_many_pages_are_refused(tmp_path, monkeypatch):
     with pytest.raises(
         LimitError, match="has too many pages, must have at most 1; where you trust"
     ):
-        check_column(HERE, raw, groups_of(HERE, raw)[0], "x")
+        check_column(HERE, raw, read_row_groups(HERE, raw)[0], "x")
 
 
 def test_texts_are_read_by_pieces_where_they_might_become_long(tmp_path, monkeypatch):
     texts = ["t" * (i % 50) for i in range(300)]
     pa.parquet.write_table(pa.table({**column(300), "t": texts}), tmp_path / "a.parquet")
-    monkeypatch.setattr(untrusted_parquet, "PIECE_BYTES", 20_000)
+    monkeypatch.setattr(untrusted_parquet, "TEXT_BATCH_BYTES", 20_000)
     raw = memoryview((tmp_path / "a.parquet").read_bytes())
-    rows = check_column(HERE, raw, groups_of(HERE, raw)[0], "t")
+    rows = check_column(HERE, raw, read_row_groups(HERE, raw)[0], "t")
     assert 1 < rows < 100
     spans = np.stack([np.arange(300), np.zeros(300, int), np.zeros(300, int)], axis=1)
     assert open_store(tmp_path / "a.parquet").read(spans, ["t"])["t"] == texts
@@ -180,11 +180,11 @@ def test_a_struct_is_read_with_what_is_wanted_of_it():
 )  # fmt: skip
 def test_what_is_no_struct_is_an_error(data):
     for wanted in ({}, {1: None}, {1: bytes}, {1: [None]}, {1: {}}):
-        with pytest.raises(NoStructError):
+        with pytest.raises(ThriftError):
             read_struct(memoryview(data), 0, wanted)
 
 
 def test_a_field_of_another_type_is_an_error():
-    with pytest.raises(NoStructError):
+    with pytest.raises(ThriftError):
         read_struct(memoryview(b"\x15\x02\x00"), 0, {1: {1: None}})
     assert thrift_compact.MAX_NESTING == 12

@@ -84,16 +84,16 @@ def test_so_many_shards_are_under_way_at_a_time(tmp_path, monkeypatch, shard_byt
     """Shards that would take shard_bytes are made small, so that the test needs no memory."""
     from seqdata.storage.writing import split_shards
 
-    monkeypatch.setattr(split_shards, "pack_many", lambda *given: one(given[2]))
-    small = split_shards.pack_one
-    monkeypatch.setattr(split_shards, "pack_one", lambda *given: small(*given) * shard_bytes)
+    monkeypatch.setattr(split_shards, "pack_sequences", lambda *given: one(given[2]))
+    small = split_shards.pack_sequence
+    monkeypatch.setattr(split_shards, "pack_sequence", lambda *given: small(*given) * shard_bytes)
     pool = Backwards(most + 1)
     write_arrow(tmp_path / "store", rows(most + 3), shard_bytes=shard_bytes, executor=pool)
     assert pool.most == most
 
 
 def one(rows):
-    """What `pack_many` gives of a row that is not plain."""
+    """What `pack_sequences` gives of a row that is not plain."""
     row = next(rows, None)
     return 0, 0, None if row is None else (row,)
 

@@ -11,20 +11,20 @@ import pytest
 from seqdata.errors import DataError, FingerprintMismatch, LimitError
 from seqdata.storage.arrow import manifest_parser
 from seqdata.storage.arrow.manifest import (
+    DIGEST_PLACEHOLDER,
     MANIFEST,
-    UNSEALED,
-    Checking,
     ChecksumFile,
+    ChecksumSpec,
+    compute_digest,
+    compute_fingerprint,
     dump_manifest,
-    fingerprint_of,
-    seal_of,
 )
 from seqdata.storage.arrow.manifest_parser import load_manifest, parse_manifest
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 
-PLACE = Place(dataset="store", part="manifest", file="seqdata.json")
+PLACE = DataLocation(dataset="store", file_kind="manifest", file="seqdata.json")
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def whole(root):
 
 
 def parse(whole):
-    whole = {**whole, "fingerprint": fingerprint_of(whole), "digest": UNSEALED}
+    whole = {**whole, "fingerprint": compute_fingerprint(whole), "digest": DIGEST_PLACEHOLDER}
     text = json.dumps(whole)
-    sealed = text.replace(UNSEALED, seal_of(text.encode(), UNSEALED))
+    sealed = text.replace(DIGEST_PLACEHOLDER, compute_digest(text.encode(), DIGEST_PLACEHOLDER))
     return parse_manifest(sealed.encode(), PLACE)
 
 
@@ -61,7 +61,7 @@ def with_checksums(manifest):
     lengths = {axis: replace(one, checksum=7) for axis, one in manifest.lengths.items()}
     return replace(
         manifest,
-        checksums=Checking(algorithm="crc32c", block=4),
+        checksums=ChecksumSpec(algorithm="crc32c", bytes_per_checksum=4),
         shards=(replace(shard, checksums=file),),
         lengths=lengths,
     )

@@ -9,19 +9,21 @@ import pytest
 from seqdata.errors import CorruptShardError, DecodeError
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.data_location import Place, Placing, quoted
+from seqdata.storage.data_location import DataLocation, SupportsLocation, quote
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
 
-WHOLE = Place(
+WHOLE = DataLocation(
     dataset="store/train", shard=17, file="part-00017.arrow", sequence=88123, key="utt-381",
     field="x", offset=10240, length=8192, verify=True,
 )  # fmt: skip
 
 
 def test_a_place_reads_as_the_page_of_uses_shows_it():
-    error = WHOLE.error(DecodeError, "is what it is, must be another; do it", expected=1, found=2)
+    error = WHOLE.make_error(
+        DecodeError, "is what it is, must be another; do it", expected=1, found=2
+    )
     assert str(error) == (
         'store/train shard 17 ("part-00017.arrow"), sequence 88123 ("utt-381"), field "x", '
         "bytes 10240..18432: is what it is, must be another; do it\n"
@@ -37,11 +39,17 @@ def test_a_place_reads_as_the_page_of_uses_shows_it():
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        (Place(dataset="memory", sequence=3), "memory, sequence 3"),
-        (Place(dataset="d", part="manifest", file="seqdata.json"), 'd manifest ("seqdata.json")'),
-        (Place(dataset="d", shard=1, file="a.parquet", unit=2), 'd shard 1 ("a.parquet", unit 2)'),
-        (Place(dataset="d", file="a", offset=7), 'd ("a"), byte 7'),
-        (Place(dataset="d", sequence=0, key="a\n\"b'"), 'd, sequence 0 ("a\\n\\"b\'")'),
+        (DataLocation(dataset="memory", sequence=3), "memory, sequence 3"),
+        (
+            DataLocation(dataset="d", file_kind="manifest", file="seqdata.json"),
+            'd manifest ("seqdata.json")',
+        ),
+        (
+            DataLocation(dataset="d", shard=1, file="a.parquet", unit=2),
+            'd shard 1 ("a.parquet", unit 2)',
+        ),
+        (DataLocation(dataset="d", file="a", offset=7), 'd ("a"), byte 7'),
+        (DataLocation(dataset="d", sequence=0, key="a\n\"b'"), 'd, sequence 0 ("a\\n\\"b\'")'),
     ],
 )
 def test_what_is_not_known_is_not_said(place, words):
@@ -50,22 +58,22 @@ def test_what_is_not_known_is_not_said(place, words):
 
 
 def test_the_command_is_safe_to_paste():
-    error = Place(dataset="my store; rm x", verify=True).error(CorruptShardError, "bad")
+    error = DataLocation(dataset="my store; rm x", verify=True).make_error(CorruptShardError, "bad")
     assert error.facts["remedy"] == "seqdata verify 'my store; rm x'"
 
 
 def test_numbers_of_numpy_are_plain_facts():
-    place = Place(dataset="d", shard=np.int64(1), sequence=np.uint32(2), offset=np.int64(3))
-    facts = place.error(DecodeError, "bad").facts
+    place = DataLocation(dataset="d", shard=np.int64(1), sequence=np.uint32(2), offset=np.int64(3))
+    facts = place.make_error(DecodeError, "bad").facts
     assert json.loads(json.dumps(facts)) == {"dataset": "d", "shard": 1, "sequence": 2, "offset": 3}
 
 
 def test_a_long_id_is_cut_in_the_message_and_whole_in_the_facts():
     key = "k" * 1000
-    error = Place(dataset="d", sequence=0, key=key).error(DecodeError, "bad")
+    error = DataLocation(dataset="d", sequence=0, key=key).make_error(DecodeError, "bad")
     assert error.facts["key"] == key
-    assert quoted(key) == f'"{"k" * 80}…"'
-    assert quoted(key) in str(error)
+    assert quote(key) == f'"{"k" * 80}…"'
+    assert quote(key) in str(error)
     assert len(str(error)) < 150
 
 
@@ -81,7 +89,7 @@ def test_every_store_knows_where_its_sequences_lie(tmp_path):
         DatasetStore.of(dict(enumerate(rows)), [0, 1, 2]): "dataset, sequence 2",
     }
     for store, words in stores.items():
-        assert isinstance(store, Placing)
+        assert isinstance(store, SupportsLocation)
         assert str(store.place(2)) == words  # the file of two rows has no sequence 2
     assert str(open_foreign(tmp_path / "p.parquet").place(1)).endswith(
         'p.parquet shard 0 ("p.parquet"), sequence 1 ("b")'

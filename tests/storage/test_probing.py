@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from seqdata.storage.truncation import are_there
+from seqdata.storage.truncation import are_readable
 from seqdata_testing.waiting import patient
 
 PLACE = """
@@ -81,11 +81,11 @@ def test_memory_of_ones_own_and_of_a_whole_file_is_there():
         file.write(bytes(10_000))
         file.flush()
         mapped = np.memmap(file, dtype=np.uint8, mode="r")
-        assert are_there(mapped, np.arange(6).reshape(2, 3), np.zeros(0))
+        assert are_readable(mapped, np.arange(6).reshape(2, 3), np.zeros(0))
         file.truncate(4_096)
-        assert are_there(mapped[:4_096])
-        assert not are_there(mapped)
-        assert not are_there(np.arange(3), mapped[:5_000])
+        assert are_readable(mapped[:4_096])
+        assert not are_readable(mapped)
+        assert not are_readable(np.arange(3), mapped[:5_000])
 
 
 def test_without_descriptors_nothing_can_be_told():
@@ -96,6 +96,6 @@ def test_without_descriptors_nothing_can_be_told():
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
     try:
-        assert not are_there(np.arange(3))
+        assert not are_readable(np.arange(3))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress as Rich
 
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.writing.progress import Bar, said
+from seqdata.storage.writing.progress import ProgressBar, format_progress
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from seqdata.storage.writing.progress import Bar, said
     ],
 )
 def test_counts_are_written_for_people(left, text):
-    assert said(1200, 345_000, 800.4, left) == text
+    assert format_progress(1200, 345_000, 800.4, left) == text
 
 
 @pytest.fixture
@@ -36,34 +36,34 @@ def seconds_left(drawn):
 
 
 def test_the_time_left_follows_the_rate(drawn, clock):
-    bar = Bar(drawn, "writing", 100)
+    bar = ProgressBar(drawn, "writing", 100)
     clock.seconds += 0.2
-    bar.tell(10, 1000)
+    bar.update(10, 1000)
     assert seconds_left(drawn) == 2
-    bar.tell(99, 9900)
+    bar.update(99, 9900)
     assert seconds_left(drawn) == 0
     assert drawn.tasks[0].completed == 99
 
 
 def test_the_rate_does_not_count_what_was_written_before(drawn, clock):
-    bar = Bar(drawn, "writing", 1000)
-    bar.begin(900, 900)
+    bar = ProgressBar(drawn, "writing", 1000)
+    bar.restart(900, 900)
     clock.seconds += 0.2
-    bar.tell(910, 9100)
+    bar.update(910, 9100)
     assert seconds_left(drawn) == 2
 
 
 def test_the_time_left_may_follow_something_else_than_sequences(drawn, clock):
-    bar = Bar(drawn, "writing", 4)
+    bar = ProgressBar(drawn, "writing", 4)
     clock.seconds += 6
-    bar.tell(5000, 1, done=3)
+    bar.update(5000, 1, done=3)
     assert seconds_left(drawn) == 2
     assert drawn.tasks[0].completed == 3
 
 
 def test_no_time_is_left_at_the_end(drawn):
-    bar = Bar(drawn, "writing", 4)
-    bar.tell(4, 1)
+    bar = ProgressBar(drawn, "writing", 4)
+    bar.update(4, 1)
     assert "left" not in drawn.tasks[0].fields["said"]
 
 

@@ -8,18 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.fields import NUMBERS
+from seqdata.storage.fields import NUMBER_DTYPES
 from seqdata.storage.memory import MemoryStore
 
 AXES = ("time", "text", None)
-KINDS = st.sampled_from([*NUMBERS, "str", "bytes"])
+KINDS = st.sampled_from([*NUMBER_DTYPES, "str", "bytes"])
 
 
 @st.composite
 def data_sets(draw):
     """Give (axes, sequences): random fields and lengths, at least one ragged field."""
     shapes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
-    fields = {"f0": (draw(st.sampled_from(NUMBERS)), draw(shapes), draw(st.sampled_from(AXES[:2])))}
+    fields = {
+        "f0": (draw(st.sampled_from(NUMBER_DTYPES)), draw(shapes), draw(st.sampled_from(AXES[:2])))
+    }
     for i in range(draw(st.integers(0, 4))):
         fields[f"f{i + 1}"] = (draw(KINDS), draw(shapes), draw(st.sampled_from(AXES)))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))

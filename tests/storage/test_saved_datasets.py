@@ -9,7 +9,7 @@ import pytest
 
 from seqdata.api import open_store
 from seqdata.errors import CorruptShardError, MissingShardError, SeqDataWarning
-from seqdata.storage.foreign.file_discovery import named_by_datasets
+from seqdata.storage.foreign.file_discovery import parse_dataset_state
 
 
 def save(folder, count=3, rows=10):
@@ -72,13 +72,13 @@ def test_flips_of_the_state_never_lose_a_shard(folder):
     path = folder / "state.json"
     raw = path.read_bytes()
     there = [one.name for one in folder.iterdir()]
-    due = named_by_datasets(str(folder), raw, there)
+    due = parse_dataset_state(str(folder), raw, there)
     assert len(due) == 3
     for bit in range(8 * len(raw)):
         flipped = bytearray(raw)
         flipped[bit // 8] ^= 1 << bit % 8
         try:
-            found = named_by_datasets(str(folder), bytes(flipped), there)
+            found = parse_dataset_state(str(folder), bytes(flipped), there)
         except CorruptShardError:
             continue
         assert set(found) == set(due) or set(found) - set(there)  # one that is not there: an error

@@ -16,7 +16,7 @@ from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.splitting import folds, split
-from seqdata.storage.text_bytes import RawTexts, decimals, join_texts
+from seqdata.storage.text_bytes import SupportsRawTexts, concat_texts, format_decimals
 from seqdata.storage.views import View
 
 
@@ -167,7 +167,7 @@ def test_a_pair_of_folds_is_made_when_it_is_asked_for():
 def test_folds_deal_on_over_runs(by, monkeypatch):
     store = made(100, speakers=40)
     whole = [numbers(val) for _, val in folds(store, 7, by=by)]
-    monkeypatch.setattr(splitting, "RUN", 8)
+    monkeypatch.setattr(splitting, "IDS_PER_PASS", 8)
     assert [numbers(val) for _, val in folds(store, 7, by=by)] == whole
     assert len({i % 40 for i in whole[0]} if by else whole[0]) in ((5, 6) if by else (14, 15))
 
@@ -235,10 +235,10 @@ def every_kind(folder, count, *, ids):
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_a_split_is_the_same_for_every_kind_of_store(tmp_path, ids, monkeypatch):
-    monkeypatch.setattr(splitting, "RUN", 64)
+    monkeypatch.setattr(splitting, "IDS_PER_PASS", 64)
     stores = every_kind(tmp_path, 200, ids=ids)
-    assert isinstance(stores["arrow"], RawTexts)
-    assert not isinstance(stores["somebody's"], RawTexts)
+    assert isinstance(stores["arrow"], SupportsRawTexts)
+    assert not isinstance(stores["somebody's"], SupportsRawTexts)
     parts = {"a": 0.6, "b": 0.4}
     for by in (None, "speaker", "raw", "level"):
         found = {kind: split(store, parts, by=by, seed=5) for kind, store in stores.items()}
@@ -266,12 +266,12 @@ def test_a_number_splits_as_its_value_not_as_its_type():
 
 @pytest.mark.slow
 def test_long_texts_are_looked_at_in_smaller_runs(monkeypatch):
-    monkeypatch.setattr(splitting, "RUN_BYTES", 4_000)
-    monkeypatch.setattr(splitting, "RUN", 8)
+    monkeypatch.setattr(splitting, "TEXT_BYTES_PER_PASS", 4_000)
+    monkeypatch.setattr(splitting, "IDS_PER_PASS", 8)
     rows = [{"x": [0], "doc": str(i) * (1 if i < 1500 else 2_000)} for i in range(1_600)]
     store, sizes = MemoryStore.of(rows), []
     parts = split(store, {"a": 0.5, "b": 0.5}, by="doc")
-    for run, _ in splitting._hashes("split", store, 0, "doc"):
+    for run, _ in splitting._iter_hashes("split", store, 0, "doc"):
         sizes.append(len(run))
     assert sizes[:2] == [8, 8]
     assert sizes[-1] == 1
@@ -282,15 +282,15 @@ def test_long_texts_are_looked_at_in_smaller_runs(monkeypatch):
 
 @given(st.lists(st.integers(0, (1 << 63) - 1)))
 def test_decimals_are_those_of_str(wanted):
-    values, offsets = decimals(np.array(wanted, dtype=np.int64))
-    expected = join_texts(str(one) for one in wanted)
+    values, offsets = format_decimals(np.array(wanted, dtype=np.int64))
+    expected = concat_texts(str(one) for one in wanted)
     assert values.tobytes() == expected[0].tobytes()
     assert offsets.tolist() == expected[1].tolist()
 
 
 @pytest.mark.parametrize("edge", [10**power + more for power in range(1, 19) for more in (-1, 0)])
 def test_decimals_change_their_width_at_powers_of_ten(edge):
-    values, offsets = decimals(np.array([edge, 0, edge]))
+    values, offsets = format_decimals(np.array([edge, 0, edge]))
     assert values.tobytes() == b"%d0%d" % (edge, edge)
     assert len(offsets) == 4
 

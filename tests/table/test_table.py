@@ -89,7 +89,7 @@ def check_stream(loader):
 
 def planned(loader):
     """Give how often the plan holds each span of a base sequence."""
-    store, plan = loader._player.store, loader._player.plan(0)
+    store, plan = loader._engine.store, loader._engine.plan(0)
     spans = plan.spans[plan.spans[:, 2] > plan.spans[:, 1]].copy()
     spans[:, 0] = store.base_numbers(spans[:, 0])
     return Counter(map(tuple, spans.tolist()))
@@ -109,7 +109,7 @@ def test_a_cell_of_the_table(cell, stores):
         check_content(batch, shift)
         spans.update(one[1:] for one in spans_of(batch) if one[3] > one[2])
     assert spans == planned(loader_of(cell, stores))
-    if shift and loader._player.plan(0).carry:
+    if shift and loader._engine.plan(0).carry:
         check_stream(loader_of(cell, stores))
     check_resume(cell, stores)
     check_workers(cell, stores)
@@ -119,7 +119,7 @@ def packs_nothing(cell, stores):
     """Give the words by which a row of no timestep is refused, if there is one to be packed."""
     if cell.layout != "packed":
         return None
-    plan = loader_of(cell, stores)._player.plan(0)
+    plan = loader_of(cell, stores)._engine.plan(0)
     idle = plan.lanes and plan.totals(0, len(plan))[1] < len(plan) * plan.lanes
     return IDLE if idle else None
 

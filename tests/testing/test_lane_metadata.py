@@ -17,14 +17,14 @@ STREAM = TBPTT(2, 4, continuous=True).plan(INDEX, seed=0, epoch=0)
 
 def changed(monkeypatch, change):
     """Let every head be changed after it is made."""
-    made = lane_metadata.head_of
+    made = lane_metadata.make_metadata
 
     def head_of(step, ids, plan, axes):
         head = made(step, ids, plan, axes)
         change(head)
         return head
 
-    monkeypatch.setattr(lane_metadata, "head_of", head_of)
+    monkeypatch.setattr(lane_metadata, "make_metadata", head_of)
 
 
 def never_reset(head):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seqdata.index import SequenceIndex
-from seqdata.plan import Origin, Plan, Report
+from seqdata.plan import Plan, PlanOrigin, PlanReport
 from seqdata.plan_table import ArrayTable
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
@@ -24,7 +24,7 @@ from seqdata_testing.plans import (
 
 INDEX = SequenceIndex.from_lengths([3, 0, 2, 5])
 SPANS = [[0, 0, 3], [2, 0, 2], [3, 0, 5]]
-GOOD = Report(sequences=3, timesteps=10, padded=11, worst=0, worst_rows=2, worst_length=3)
+GOOD = PlanReport(sequences=3, timesteps=10, padded=11, worst=0, worst_rows=2, worst_length=3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +50,12 @@ class Bent:
         return self.told.get("prepare", len(self))
 
 
-ORIGIN = Origin(lambda: "f" * 32, lambda made: GOOD)
+ORIGIN = PlanOrigin(lambda: "f" * 32, lambda made: GOOD)
 
 
 def plan_of(report=GOOD, **told):
-    table = ArrayTable.checked(SPANS, None, [0, 2, 3], 0)
-    return Plan.lazy(Bent(table, told), Origin(lambda: "f" * 32, lambda made: report))
+    table = ArrayTable.from_arrays(SPANS, None, [0, 2, 3], 0)
+    return Plan.lazy(Bent(table, told), PlanOrigin(lambda: "f" * 32, lambda made: report))
 
 
 def test_a_good_plan_passes():
@@ -92,11 +92,11 @@ def test_a_table_that_contradicts_itself_is_found(plan, message):
 
 
 def test_rows_that_differ_from_the_whole_are_found():
-    table = ArrayTable.checked([[0, 0, 1]] * 4, [0, 2, 3, 4], [0, 1, 3], 0)
-    report = Report(sequences=1, timesteps=4, padded=4, worst=0, worst_rows=1, worst_length=2)
-    check_table(Plan.lazy(Bent(table), Origin(str, lambda made: report)))
+    table = ArrayTable.from_arrays([[0, 0, 1]] * 4, [0, 2, 3, 4], [0, 1, 3], 0)
+    report = PlanReport(sequences=1, timesteps=4, padded=4, worst=0, worst_rows=1, worst_length=2)
+    check_table(Plan.lazy(Bent(table), PlanOrigin(str, lambda made: report)))
     with pytest.raises(ConformanceError, match=r"batch\(0\) differs from its place in `spans`"):
-        check_table(Plan.lazy(Bent(table, {"batch": 1}), Origin(str, lambda made: report)))
+        check_table(Plan.lazy(Bent(table, {"batch": 1}), PlanOrigin(str, lambda made: report)))
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,13 @@ def test_context_is_not_scored_twice():
 
 def test_what_the_report_declares_is_missed_by_nobody():
     dropped = replace(GOOD, dropped=np.array([1, 2]))
-    table = ArrayTable.checked([SPANS[0], SPANS[2]], None, [0, 2], 0)
-    check_covers(Plan.lazy(table, Origin(str, lambda made: dropped)), INDEX)
+    table = ArrayTable.from_arrays([SPANS[0], SPANS[2]], None, [0, 2], 0)
+    check_covers(Plan.lazy(table, PlanOrigin(str, lambda made: dropped)), INDEX)
     cut = replace(GOOD, truncated=np.array([3]))
-    table = ArrayTable.checked([*SPANS[:2], [3, 0, 4]], None, [0, 3], 0)
-    check_covers(Plan.lazy(table, Origin(str, lambda made: cut)), INDEX)
+    table = ArrayTable.from_arrays([*SPANS[:2], [3, 0, 4]], None, [0, 3], 0)
+    check_covers(Plan.lazy(table, PlanOrigin(str, lambda made: cut)), INDEX)
     with pytest.raises(ConformanceError, match="sequence 3 of 5 timesteps is planned up to 5"):
-        check_covers(Plan.lazy(plan_of()._table, Origin(str, lambda made: cut)), INDEX)
+        check_covers(Plan.lazy(plan_of()._table, PlanOrigin(str, lambda made: cut)), INDEX)
 
 
 def test_batches_over_budget_are_found():
@@ -164,7 +164,7 @@ class Wrong:
             return Fixed(1).plan(index, seed=seed, epoch=len(self.calls))
         if self.what in ("print", "one print"):
             text = str(len(self.calls)) if self.what == "print" else "same"
-            return Plan.lazy(plan._table, Origin(lambda: text, lambda made: plan.report))
+            return Plan.lazy(plan._table, PlanOrigin(lambda: text, lambda made: plan.report))
         return plan
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
-from seqdata.planning.build import count_blocks, plan_blocks
-from seqdata.planning.fixed_size import EveryFew
+from seqdata.planning.build import build_plan, count_batches
+from seqdata.planning.fixed_size import FixedSizeCutter
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
-from seqdata.policies.packed import Packed, Rows
+from seqdata.policies.packed import Packed, PackedRowsCutter
 from seqdata.policies.sorted import Sorted
 from seqdata.policies.token_budget import Rungs, TokenBudget
 
@@ -45,14 +45,14 @@ class SmallBlocks:
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
-        items, worst = self.policy._items(index), self.worst_first
-        return plan_blocks(self, items, self.cutter(), seed=seed, epoch=epoch, worst_first=worst)
+        items, worst = self.policy._select_items(index), self.worst_first
+        return build_plan(self, items, self.cutter(), seed=seed, epoch=epoch, worst_first=worst)
 
     def num_batches(self, index: SequenceIndex) -> int:
         """Give the number of batches of every epoch."""
-        return count_blocks(self.policy._items(index), self.cutter())
+        return count_batches(self.policy._select_items(index), self.cutter())
 
-    def cutter(self) -> EveryFew | Rows | Rungs:
+    def cutter(self) -> FixedSizeCutter | PackedRowsCutter | Rungs:
         """Give the policy's cutter, made for small blocks."""
-        made: EveryFew | Rows | Rungs = self.policy._cutter()
+        made: FixedSizeCutter | PackedRowsCutter | Rungs = self.policy._make_cutter()
         return replace(made, max_block=self.max_block)

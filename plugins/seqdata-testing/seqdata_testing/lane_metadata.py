@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
-from seqdata.loading.batch_metadata import head_of
+from seqdata.loading.batch_metadata import make_metadata
 from seqdata.plan import Plan
 from seqdata.sharing import Step
 from seqdata_testing import ConformanceError
@@ -37,7 +37,7 @@ def check_heads(plan: Plan, size: int = 1) -> None:
         total = 0
         for rank, mine in enumerate(ranks):
             step = mine[number]
-            head = head_of(step, step.spans[:, 0], plan, _AXES)
+            head = make_metadata(step, step.spans[:, 0], plan, _AXES)
             where = f"head: batch {number} on rank {rank} of {size}"
             _check_counts(where, head, step, plan)
             total += head.num_tokens

@@ -78,7 +78,7 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
     if not plan.lanes:
         raise ConformanceError("plan: is dealt by batches, must have lanes")
     if plan.carry:
-        index = index.whole(axis)[0]
+        index = index.unshifted(axis)[0]
     lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)
     lanes = [_Lane(f"plan: lane {number}", lengths, plan) for number in range(plan.lanes)]
     for number in range(len(plan)):

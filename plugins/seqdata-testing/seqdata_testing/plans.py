@@ -84,7 +84,7 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
     """
     targets_only = 0  # of a stream's end
     if plan.carry:
-        index, targets_only = index.whole(axis)
+        index, targets_only = index.unshifted(axis)
     lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)
     report = plan.report
     spans = _scored(plan)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from seqdata.errors import SeqDataError
 from seqdata.protocols import Column, Field, Store
-from seqdata.storage.fields import TEXTS, default_axis
-from seqdata.storage.text_bytes import RawTexts, join_texts
-from seqdata.storage.views import whole
+from seqdata.storage.fields import TEXT_DTYPES, default_axis
+from seqdata.storage.text_bytes import SupportsRawTexts, concat_texts
+from seqdata.storage.views import as_sequence_store
 from seqdata_testing import ConformanceError
 
 Sequences = Sequence[Mapping[str, Any]]
@@ -112,15 +112,15 @@ def check_raw_texts(store: Store) -> None:
     Raises:
         ConformanceError: If it gives others, or others' bounds.
     """
-    if not isinstance(store, RawTexts):
+    if not isinstance(store, SupportsRawTexts):
         return
     numbers = store.base_numbers(np.arange(len(store))[::-1])
     spans = np.stack([numbers, 0 * numbers, 0 * numbers], axis=1)
-    texts = [name for name, field in store.fields.items() if field.dtype in TEXTS]
+    texts = [name for name, field in store.fields.items() if field.dtype in TEXT_DTYPES]
     due = store.read(spans, texts, axis=default_axis(store.lengths_of))
     for name in (None, *texts):
         values, offsets = store.raw_texts(name, numbers)
-        expected = join_texts(store.keys(numbers) if name is None else due[name])
+        expected = concat_texts(store.keys(numbers) if name is None else due[name])
         if not (np.array_equal(values, expected[0]) and np.array_equal(offsets, expected[1])):
             what = "the ids" if name is None else f"field {name!r}"
             raise ConformanceError(
@@ -135,7 +135,7 @@ def check_looks(store: Store, sequences: Sequences) -> None:
     Raises:
         ConformanceError: If a sequence by number, of an iteration or of a view is another.
     """
-    looked = whole(store)
+    looked = as_sequence_store(store)
     last = len(sequences) - 1
     turned = looked.take(np.arange(len(sequences))[::-1]).rename({})
     found = [(number, looked[number]) for number in (0, last, -1)]
@@ -143,7 +143,7 @@ def check_looks(store: Store, sequences: Sequences) -> None:
     for number, sequence in found:
         for name, value in sequences[number].items():
             got, field = sequence[name], store.fields[name]
-            due = value if field.dtype in TEXTS else np.asarray(value, dtype=field.dtype)
+            due = value if field.dtype in TEXT_DTYPES else np.asarray(value, dtype=field.dtype)
             if not isinstance(due, np.ndarray):
                 same = got == due
             else:

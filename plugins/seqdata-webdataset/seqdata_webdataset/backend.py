@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from seqdata.backends import IndexedStore, Location, Remote, Report, audit_files, index_files
+from seqdata.backends import AuditReport, IndexedStore, Location, Remote, audit_files, index_files
 from seqdata_webdataset.kind import TarKind
 from seqdata_webdataset.opening import open_webdataset
 from seqdata_webdataset.schema import Schema
@@ -63,8 +63,8 @@ class WebDataset:
 
     def audit(
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
-    ) -> tuple[int, Iterator[Report]]:
-        """Look at everything; see ``seqdata.protocols.Auditing``."""
+    ) -> tuple[int, Iterator[AuditReport]]:
+        """Look at everything; see ``seqdata.protocols.SupportsAudit``."""
         return audit_files(location, TarKind(), shard=shard, repair=repair, told=told)
 
     def write(  # noqa: PLR0913

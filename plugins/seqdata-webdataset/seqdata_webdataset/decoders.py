@@ -18,71 +18,79 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.backends import Place, check_size
-from seqdata.backends import refuse_size as refuse
+from seqdata.backends import DataLocation, check_size
+from seqdata.backends import refuse_size as raise_limit_error
 from seqdata.errors import DecodeError
 from seqdata.protocols import Field
-from seqdata_webdataset.array_headers import Head, NoHeadError, read_npy
+from seqdata_webdataset.array_headers import ArrayHeader, BadHeaderError, read_npy_header
 from seqdata_webdataset.member_names import last_part
 from seqdata_webdataset.schema import Wanted
 from seqdata_webdataset.unsafe import read_unsafe
 
-MAX_MEMBER = 2 << 30
+MAX_MEMBER_BYTES = 2 << 30
 """Bytes of a member that is read as a whole."""
-_IN_MEMORY = 16
+_JSON_BYTES_RATIO = 16
 """Bytes in memory of one byte of JSON, at most."""
 
 
-def decode(wanted: Wanted, raw: NDArray[np.uint8], head: Head | None, place: Place) -> NDArray[Any]:
+def decode_member(
+    spec: Wanted, raw: NDArray[np.uint8], header: ArrayHeader | None, location: DataLocation
+) -> NDArray[Any]:
     """Give the value of a field, (timesteps, *shape) or (1, *shape) where it has no axis.
 
     Args:
-        wanted: The field.
+        spec: The field.
         raw: The member's values, uint8.
-        head: What they are, where that is known.
-        place: The member's, for errors.
+        header: What they are, where that is known.
+        location: The member's, for errors.
 
     Raises:
         DecodeError: If they are not what the field must hold.
         LimitError: If they would take very much memory.
     """
-    if len(raw) > MAX_MEMBER:
-        refuse(place, f"has {len(raw)} bytes", f"have at most {MAX_MEMBER}", len(raw), MAX_MEMBER)
-    kind = last_part(wanted.extension)
+    if len(raw) > MAX_MEMBER_BYTES:
+        raise_limit_error(
+            location,
+            f"has {len(raw)} bytes",
+            f"have at most {MAX_MEMBER_BYTES}",
+            len(raw),
+            MAX_MEMBER_BYTES,
+        )
+    kind = last_part(spec.extension)
     found: Any
-    if wanted.how == "unsafe":
-        found = _part_of(read_unsafe(raw.tobytes(), kind, place), wanted.part, place)
-    elif head is not None and head.kind == "flac":
-        found = _flac(raw, wanted.field, place)
-    elif head is not None:
-        found = _stored(raw, head)
+    if spec.how == "unsafe":
+        found = _get_part(read_unsafe(raw.tobytes(), kind, location), spec.part, location)
+    elif header is not None and header.kind == "flac":
+        found = _decode_flac(raw, spec.field, location)
+    elif header is not None:
+        found = _decode_array(raw, header)
     elif kind == "npz":
-        found = _archived(raw, wanted.part or "", place)
+        found = _decode_npz(raw, spec.part or "", location)
     elif kind in ("json", "jsn"):
-        found = _json(raw, wanted.part, place)
+        found = _decode_json(raw, spec.part, location)
     else:
-        found = _plain_text(raw, wanted.field, place)
-    return _as_field(found, wanted.field, place)
+        found = _decode_number_text(raw, spec.field, location)
+    return _to_field(found, spec.field, location)
 
 
-def _stored(raw: NDArray[np.uint8], head: Head) -> NDArray[Any]:
+def _decode_array(raw: NDArray[np.uint8], header: ArrayHeader) -> NDArray[Any]:
     """Give an array that lies in another order than ours."""
-    if head.descr == "<i3":
+    if header.descr == "<i3":
         wide = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
         wide[:, 1:] = raw.reshape(-1, 3)
-        return (wide.view("<i4").reshape(-1) >> 8).reshape(-1, *head.shape)
-    steps = len(raw) // head.width
-    shape = () if head.scalar else (steps, *head.shape)
-    values = np.frombuffer(raw.tobytes(), head.descr)
-    values = values.reshape(shape[::-1]).T if head.fortran else values.reshape(shape)
+        return (wide.view("<i4").reshape(-1) >> 8).reshape(-1, *header.shape)
+    steps = len(raw) // header.width
+    shape = () if header.scalar else (steps, *header.shape)
+    values = np.frombuffer(raw.tobytes(), header.descr)
+    values = values.reshape(shape[::-1]).T if header.fortran else values.reshape(shape)
     return np.array(values, dtype=values.dtype.newbyteorder("="), order="C")
 
 
-def _flac(raw: NDArray[np.uint8], field: Field, place: Place) -> NDArray[Any]:
+def _decode_flac(raw: NDArray[np.uint8], field: Field, location: DataLocation) -> NDArray[Any]:
     try:
         soundfile = importlib.import_module("soundfile")
     except ImportError as error:
-        raise place.error(
+        raise location.make_error(
             DecodeError,
             "is FLAC, which needs the package soundfile, which is not installed; pip install "
             "seqdata-webdataset[flac]",
@@ -90,94 +98,94 @@ def _flac(raw: NDArray[np.uint8], field: Field, place: Place) -> NDArray[Any]:
     try:
         values: NDArray[Any] = soundfile.read(io.BytesIO(raw.tobytes()), dtype=field.dtype)[0]
     except RuntimeError as error:  # of libsndfile
-        raise _no(place, f"cannot be decoded as FLAC ({error})") from error
+        raise _make_decode_error(location, f"cannot be decoded as FLAC ({error})") from error
     return values
 
 
-def _archived(raw: NDArray[np.uint8], part: str, place: Place) -> NDArray[Any]:
+def _decode_npz(raw: NDArray[np.uint8], name: str, location: DataLocation) -> NDArray[Any]:
     try:
         with zipfile.ZipFile(io.BytesIO(raw.tobytes())) as archive:
-            about = archive.getinfo(f"{part}.npy")
-            check_size(place, about.compress_size, about.file_size)
-            content = archive.read(about)
+            entry = archive.getinfo(f"{name}.npy")
+            check_size(location, entry.compress_size, entry.file_size)
+            content = archive.read(entry)
     except KeyError as error:
-        raise _no(place, f"has no array {part!r} in it") from error
+        raise _make_decode_error(location, f"has no array {name!r} in it") from error
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, OSError, EOFError,
             ValueError) as error:  # fmt: skip
-        raise _no(place, f"cannot be read as .npz ({error})") from error
+        raise _make_decode_error(location, f"cannot be read as .npz ({error})") from error
     try:
-        head, begin, size, _ = read_npy(content[: 1 << 16], len(content))
-    except NoHeadError as error:
-        raise _no(place, f"array {part!r} {error}") from error
-    return _stored(np.frombuffer(content, np.uint8)[begin : begin + size], head)
+        head, begin, size, _ = read_npy_header(content[: 1 << 16], len(content))
+    except BadHeaderError as error:
+        raise _make_decode_error(location, f"array {name!r} {error}") from error
+    return _decode_array(np.frombuffer(content, np.uint8)[begin : begin + size], head)
 
 
-def _json(raw: NDArray[np.uint8], part: str | None, place: Place) -> Any:
-    check_size(place, len(raw), _IN_MEMORY * len(raw))
+def _decode_json(raw: NDArray[np.uint8], part: str | None, location: DataLocation) -> Any:
+    check_size(location, len(raw), _JSON_BYTES_RATIO * len(raw))
     try:
         found = json.loads(raw.tobytes())
     except (ValueError, RecursionError) as error:
-        raise _no(place, f"cannot be read as JSON ({error})") from error
-    return _part_of(found, part, place)
+        raise _make_decode_error(location, f"cannot be read as JSON ({error})") from error
+    return _get_part(found, part, location)
 
 
-def _part_of(found: Any, part: str | None, place: Place) -> Any:
+def _get_part(found: Any, part: str | None, location: DataLocation) -> Any:
     if part is None:
         return found
     if not isinstance(found, Mapping) or part not in found:
-        raise _no(place, f"has no value {part!r} in it")
+        raise _make_decode_error(location, f"has no value {part!r} in it")
     return found[part]
 
 
-def _plain_text(raw: NDArray[np.uint8], field: Field, place: Place) -> Any:
+def _decode_number_text(raw: NDArray[np.uint8], field: Field, location: DataLocation) -> Any:
     try:
         text = raw.tobytes().decode().strip()
         if field.shape or field.axis is not None:
-            return [_number(one, field) for one in text.split()]
-        return _number(text, field)
+            return [_parse_number(one, field) for one in text.split()]
+        return _parse_number(text, field)
     except ValueError as error:  # of UTF-8, too
-        raise _no(place, f"{raw[:40].tobytes()!r} is no number") from error
+        raise _make_decode_error(location, f"{raw[:40].tobytes()!r} is no number") from error
 
 
-def _number(text: str, field: Field) -> int | float:
+def _parse_number(text: str, field: Field) -> int | float:
     return float(text) if field.dtype.startswith("float") else int(text)
 
 
-def _as_field(found: Any, field: Field, place: Place) -> NDArray[Any]:
+def _to_field(found: Any, field: Field, location: DataLocation) -> NDArray[Any]:
     """Give a value as what its field must hold, if it is that."""
     try:
         array = np.asarray(found)
     except ValueError as error:  # lists of different lengths
-        raise _no(place, "holds lists of different lengths") from error
+        raise _make_decode_error(location, "holds lists of different lengths") from error
     dtype = np.dtype(field.dtype)
     if array.dtype != dtype:
         if not array.size and isinstance(found, list):
             array = np.empty((0, *field.shape), dtype=dtype)
-        array = _cast(array, dtype, place)
+        array = _cast(array, dtype, location)
     if field.axis is None:
         array = array.reshape(1, *array.shape)
     if array.ndim != 1 + len(field.shape) or array.shape[1:] != field.shape:
-        must = [*(["T"] if field.axis else []), *map(str, field.shape)]
+        expected = [*(["T"] if field.axis else []), *map(str, field.shape)]
         shape = array.shape if field.axis else array.shape[1:]
-        raise _no(place, f"has shape {list(shape)}, not [{', '.join(must)}]")
+        raise _make_decode_error(location, f"has shape {list(shape)}, not [{', '.join(expected)}]")
     return np.ascontiguousarray(array)
 
 
-def _cast(array: NDArray[Any], dtype: np.dtype[Any], place: Place) -> NDArray[Any]:
+def _cast(array: NDArray[Any], dtype: np.dtype[Any], location: DataLocation) -> NDArray[Any]:
     """Give numbers as another dtype that holds each of them."""
     numbers = array.dtype.kind in "biuf"
     fits = numbers and (dtype.kind == "f" or array.dtype.kind != "f")
     if fits and dtype.kind in "biu" and array.size:
         with np.errstate(over="ignore"):
-            made = array.astype(dtype)
-        fits = bool((made == array).all())
+            converted = array.astype(dtype)
+        fits = bool((converted == array).all())
     if not fits:
-        raise _no(place, f"holds {array.dtype} that is no {dtype}")
+        raise _make_decode_error(location, f"holds {array.dtype} that is no {dtype}")
     return array.astype(dtype)
 
 
-def _no(place: Place, what: str) -> DecodeError:
-    return place.error(
+def _make_decode_error(location: DataLocation, problem: str) -> DecodeError:
+    return location.make_error(
         DecodeError,
-        f"{what}, must be as `schema` says; restore the shard, or say what it holds",
+        f"{problem}, must be as `schema` says; restore the shard, or say what it holds",
     )

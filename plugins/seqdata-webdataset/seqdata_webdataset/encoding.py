@@ -13,15 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.backends import Packer, check_axes, make_packer, pack_one
+from seqdata.backends import Packer, check_axis_lengths, make_packer, pack_sequence
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Field
 from seqdata_webdataset.member_names import is_unsafe, last_part, split_name
-from seqdata_webdataset.schema import PARTED, TEXTS
-from seqdata_webdataset.tar_headers import BLOCK
+from seqdata_webdataset.schema import MULTI_VALUE_EXTENSIONS, TEXT_EXTENSIONS
+from seqdata_webdataset.tar_headers import TAR_BLOCK
 
-_BYTES = ("bin", "jpg", "jpeg", "png", "mp3", "mp4", "ogg", "xml", *PARTED)
-_PLAIN_NPY = 128  # bytes of its head
+_BYTES_EXTENSIONS = (
+    "bin",
+    "jpg",
+    "jpeg",
+    "png",
+    "mp3",
+    "mp4",
+    "ogg",
+    "xml",
+    *MULTI_VALUE_EXTENSIONS,
+)
+_NPY_HEADER_BYTES = 128  # bytes of its head
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,15 +59,15 @@ class Encoder:
         """
         has_key = key in fields and fields[key].dtype == "str"
         extensions = {
-            name: extension_of(name, field)
+            name: choose_extension(name, field)
             for name, field in fields.items()
             if not (has_key and name == key)
         }
         for name, extension in extensions.items():
-            twice = [other for other, one in extensions.items() if one == extension]
-            if len(twice) > 1:
+            clashing = [other for other, one in extensions.items() if one == extension]
+            if len(clashing) > 1:
                 raise ConfigError(
-                    f"webdataset: fields {' and '.join(map(repr, twice))} would both be "
+                    f"webdataset: fields {' and '.join(map(repr, clashing))} would both be "
                     f"{extension!r}, must be different extensions; rename one"
                 )
             if split_name(f"x.{extension}") != ("x", extension) or is_unsafe(extension):
@@ -69,7 +79,7 @@ class Encoder:
         return cls(fields, extensions, key if has_key else None, packers)
 
     @property
-    def told(self) -> dict[str, tuple[str, str, tuple[int, ...], str | None]]:
+    def fields_of_extensions(self) -> dict[str, tuple[str, str, tuple[int, ...], str | None]]:
         """Extension -> what our reader makes of it: the same field again."""
         return {
             extension: (name, field.dtype, field.shape, field.axis)
@@ -87,9 +97,9 @@ class Encoder:
         Raises:
             DecodeError: If it is not like the first one, or its id cannot be a key.
         """
-        pack_one(self.packers, sequence, number, self.key or "")
+        pack_sequence(self.packers, sequence, number, self.key or "")
         packed = {name: packer.take() for name, packer in self.packers.items()}
-        check_axes(self.fields, packed, number, self.key or "")
+        check_axis_lengths(self.fields, packed, number, self.key or "")
         key = f"{number:09d}"
         if self.key is not None:
             key = packed[self.key][0].tobytes().decode()
@@ -101,65 +111,65 @@ class Encoder:
                     sequence=number,
                 )
         return key, [
-            (extension, _encoded(extension, self.fields[name], packed[name][0]))
+            (extension, _encode_value(extension, self.fields[name], packed[name][0]))
             for name, extension in sorted(self.extensions.items(), key=lambda both: both[1])
         ]
 
 
-def extension_of(name: str, field: Field) -> str:
+def choose_extension(name: str, field: Field) -> str:
     """Give the extension that a field is written under.
 
     Examples:
-        >>> extension_of("mel", Field("float32")), extension_of("y", Field("int64", (), None))
-        ('mel.npy', 'y.cls')
+        >>> choose_extension("mel", Field("float32")), choose_extension("y", Field("int64", (),
+        None)) ('mel.npy', 'y.cls')
     """
     small, last = name.lower(), last_part(name.lower())
     if field.dtype == "str":
-        return small if last in (*TEXTS, "json", "jsn") else f"{small}.txt"
+        return small if last in (*TEXT_EXTENSIONS, "json", "jsn") else f"{small}.txt"
     if field.dtype == "bytes":
-        return small if last in _BYTES else f"{small}.bin"
-    if _is_whole(field) and last != "npy":
+        return small if last in _BYTES_EXTENSIONS else f"{small}.bin"
+    if _is_whole_number(field) and last != "npy":
         return small if last == "cls" else f"{small}.cls"
     return small if last == "npy" else f"{small}.npy"
 
 
-def _is_whole(field: Field) -> bool:
+def _is_whole_number(field: Field) -> bool:
     """Tell whether a field is one whole number per sequence, which 64 bits with a sign hold."""
     plain = field.axis is None and not field.shape and field.dtype != "uint64"
     return plain and field.dtype.startswith(("int", "uint", "bool"))
 
 
-def _encoded(extension: str, field: Field, values: Any) -> bytes:
+def _encode_value(extension: str, field: Field, values: Any) -> bytes:
     if field.dtype in ("str", "bytes"):
         return bytes(values.tobytes())
     if field.axis is not None:
-        return _npy(values)
+        return _encode_npy(values)
     if extension.endswith("cls"):
         return str(int(values[0])).encode()
-    return _npy(np.asarray(values[0]))
+    return _encode_npy(np.asarray(values[0]))
 
 
-def _npy(array: Any) -> bytes:
+def _encode_npy(array: Any) -> bytes:
     """Give an array as a .npy file; without NumPy's own writer where it is of the usual kind."""
     shape = ", ".join(map(str, array.shape)) + ("," if array.ndim == 1 else "")
-    head = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': ({shape}), }}"
-    if len(head) + 11 > _PLAIN_NPY:
+    header = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': ({shape}), }}"
+    if len(header) + 11 > _NPY_HEADER_BYTES:
         content = io.BytesIO()
         np.save(content, array, allow_pickle=False)
         return content.getvalue()
-    length = _PLAIN_NPY - 10
-    text = head.ljust(length - 1).encode() + b"\n"
+    length = _NPY_HEADER_BYTES - 10
+    text = header.ljust(length - 1).encode() + b"\n"
     values: bytes = array.tobytes()
     return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text + values
 
 
-def member(name: str, content: bytes) -> bytes:
+def make_member(name: str, content: bytes) -> bytes:
     """Give a member of a tar file: header, bytes, and room up to a whole block."""
-    about = tarfile.TarInfo(name)
-    about.size, about.mode = len(content), 0o444
-    about.uname = about.gname = "seqdata"
-    return about.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % BLOCK)
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(content), 0o444
+    info.uname = info.gname = "seqdata"
+    return info.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % TAR_BLOCK)
 
 
-END = bytes(2 * BLOCK)
+END_OF_ARCHIVE = bytes(2 * TAR_BLOCK)
 """What a tar file ends with."""

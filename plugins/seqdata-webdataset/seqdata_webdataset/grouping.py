@@ -10,44 +10,49 @@ from array import array
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seqdata.backends import Place, quoted
-from seqdata.backends import refuse_size as refuse
+from seqdata.backends import DataLocation, quote
+from seqdata.backends import refuse_size as raise_limit_error
 from seqdata.errors import DecodeError
-from seqdata_webdataset.array_headers import FIRST, READERS, Head, NoHeadError
-from seqdata_webdataset.member_names import MOST_KEY, last_part, split_name
-from seqdata_webdataset.tar_headers import BLOCK, walk
+from seqdata_webdataset.array_headers import (
+    HEADER_READERS,
+    MAX_HEADER_BYTES,
+    ArrayHeader,
+    BadHeaderError,
+)
+from seqdata_webdataset.member_names import MAX_KEY_BYTES, last_part, split_name
+from seqdata_webdataset.tar_headers import TAR_BLOCK, iter_members
 
 MAX_FIELDS = 64
 """Members of one sample, and extensions of one shard."""
-MAX_NUMBER = 24
+MAX_NUMBER_BYTES = 24
 """Bytes of a text that is looked at as a whole number."""
-_MAX_HEADS = 1 << 16
-NUMBERS = ("cls",)
+_MAX_HEADERS = 1 << 16
+NUMBER_EXTENSIONS = ("cls",)
 """Extensions of whole numbers."""
-_LIMIT = 1 << 63
+_INT64_LIMIT = 1 << 63
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectedMembers:
     """Members of one extension, as they are met.
 
     Attributes:
         begins: Of values; -1 where a sample has none.
         sizes: Of values, bytes.
-        heads: What they hold -> its code.
+        headers: What they hold -> its code.
         codes: Per sample.
         numbers: Per sample, where all are whole numbers.
-        whole: Whether all are.
+        are_whole_numbers: Whether all are.
     """
 
     begins: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
-    heads: dict[Head, int] = field(default_factory=dict)
+    headers: dict[ArrayHeader, int] = field(default_factory=dict)
     codes: array[int] = field(default_factory=lambda: array("H"))
     numbers: array[int] = field(default_factory=lambda: array("q"))
-    whole: bool = True
+    are_whole_numbers: bool = True
 
-    def fill_up(self, count: int) -> None:
+    def pad_to(self, count: int) -> None:
         """Note that samples before ``count`` have no such member."""
         missing = count - len(self.begins)
         if missing > 0:
@@ -58,28 +63,28 @@ class Collected:
 
 
 @dataclass(slots=True)
-class Group:
+class SampleGroup:
     """The samples of a shard.
 
     Attributes:
         keys: Their bytes, one behind the other.
-        ends: Where each ends.
-        fields: Extension -> its members.
-        last: Where the last header of a member lies.
+        key_offsets: Where each ends.
+        members: Extension -> its members.
+        last_header: Where the last header of a member lies.
     """
 
     keys: bytearray = field(default_factory=bytearray)
-    ends: array[int] = field(default_factory=lambda: array("q", [0]))
-    fields: dict[str, Collected] = field(default_factory=dict)
-    last: int = 0
+    key_offsets: array[int] = field(default_factory=lambda: array("q", [0]))
+    members: dict[str, CollectedMembers] = field(default_factory=dict)
+    last_header: int = 0
 
 
-def group(content: Any, place: Place) -> Group:
+def group_samples(content: Any, location: DataLocation) -> SampleGroup:
     """Walk a shard and collect its samples.
 
     Args:
         content: The shard's bytes.
-        place: The shard's, for errors.
+        location: The shard's, for errors.
 
     Raises:
         CorruptShardError: If it is no tar file, or is damaged.
@@ -87,99 +92,109 @@ def group(content: Any, place: Place) -> Group:
         UnsafeContentError: If a member is a link or a device.
         LimitError: If a sample has too many members.
     """
-    view, made, seen = memoryview(content), Group(), set[str]()
-    fields, current, extensions = made.fields, None, set[str]()
-    for raw, begin, size in walk(content, place):
-        made.last = begin - BLOCK
-        name = _text(raw, place, begin)
+    view, samples, seen = memoryview(content), SampleGroup(), set[str]()
+    fields, current_key, extensions = samples.members, None, set[str]()
+    for raw, begin, size in iter_members(content, location):
+        samples.last_header = begin - TAR_BLOCK
+        name = _decode_name(raw, location, begin)
         parts = split_name(name)
         if parts is None:
             continue
         key, extension = parts
-        if key != current:
-            _begin(made, key, seen, place, begin)
-            current, extensions = key, set()
-        count = len(made.ends) - 2
+        if key != current_key:
+            _begin_sample(samples, key, seen, location, begin)
+            current_key, extensions = key, set()
+        count = len(samples.key_offsets) - 2
         if extension in extensions or not extension:
-            what = "is there twice in its sample" if extension else "has no extension"
-            raise replace(place, offset=begin, length=size).error(
+            problem = "is there twice in its sample" if extension else "has no extension"
+            raise replace(location, offset=begin, length=size).make_error(
                 DecodeError,
-                f"member {quoted(name)} {what}, must have one of its own; write the shard again",
+                f"member {quote(name)} {problem}, must have one of its own; write the shard again",
                 member=name, key=key,
             )  # fmt: skip
         extensions.add(extension)
-        one = fields.get(extension)
-        if one is None:
+        members = fields.get(extension)
+        if members is None:
             if len(fields) == MAX_FIELDS:
-                refuse(
-                    replace(place, offset=begin), "holds members of more extensions "
-                    f"({quoted(extension)}; a key ends at its first dot)",
+                raise_limit_error(
+                    replace(location, offset=begin), "holds members of more extensions "
+                    f"({quote(extension)}; a key ends at its first dot)",
                     f"have at most {MAX_FIELDS}", MAX_FIELDS + 1, MAX_FIELDS,
                 )  # fmt: skip
-            one = fields[extension] = Collected()
-        if len(one.begins) < count:
-            one.fill_up(count)
-        _add(one, extension, view, begin, size)
-    for one in fields.values():
-        one.fill_up(len(made.ends) - 1)
-    return made
+            members = fields[extension] = CollectedMembers()
+        if len(members.begins) < count:
+            members.pad_to(count)
+        _add_member(members, extension, view, begin, size)
+    for members in fields.values():
+        members.pad_to(len(samples.key_offsets) - 1)
+    return samples
 
 
-def _begin(made: Group, key: str, seen: set[str], place: Place, begin: int) -> None:
+def _begin_sample(
+    samples: SampleGroup, key: str, seen: set[str], location: DataLocation, begin: int
+) -> None:
     raw = key.encode()
-    if len(raw) > MOST_KEY or b"\0" in raw:
-        refuse(
-            replace(place, offset=begin), f"has a key of {len(raw)} bytes {raw[:40]!r}",
-            f"have at most {MOST_KEY} and no NUL", len(raw), MOST_KEY,
+    if len(raw) > MAX_KEY_BYTES or b"\0" in raw:
+        raise_limit_error(
+            replace(location, offset=begin), f"has a key of {len(raw)} bytes {raw[:40]!r}",
+            f"have at most {MAX_KEY_BYTES} and no NUL", len(raw), MAX_KEY_BYTES,
         )  # fmt: skip
     if key in seen:
-        raise replace(place, offset=begin).error(
+        raise replace(location, offset=begin).make_error(
             DecodeError,
-            f"key {quoted(key)} comes again after other samples, must be there once, with its "
+            f"key {quote(key)} comes again after other samples, must be there once, with its "
             "members one after the other; write the shard again",
             key=key,
         )
     seen.add(key)
-    made.keys += raw
-    made.ends.append(len(made.keys))
+    samples.keys += raw
+    samples.key_offsets.append(len(samples.keys))
 
 
-def _text(raw: bytes, place: Place, begin: int) -> str:
+def _decode_name(raw: bytes, location: DataLocation, begin: int) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise replace(place, offset=begin - BLOCK, length=BLOCK).error(
+        raise replace(location, offset=begin - TAR_BLOCK, length=TAR_BLOCK).make_error(
             DecodeError,
             f"has a member whose name {raw[:40]!r} is no UTF-8, must be; write the shard again",
         ) from error
 
 
-def _add(one: Collected, extension: str, view: memoryview, begin: int, size: int) -> None:
+def _add_member(
+    members: CollectedMembers, extension: str, view: memoryview, begin: int, size: int
+) -> None:
     kind = last_part(extension)
-    reader, code, number = READERS.get(kind), 0, 0
+    reader, code, number = HEADER_READERS.get(kind), 0, 0
     if reader is not None:
         try:
-            head, skip, length, number = reader(bytes(view[begin : begin + min(size, FIRST)]), size)
+            header, skip, length, number = reader(
+                bytes(view[begin : begin + min(size, MAX_HEADER_BYTES)]), size
+            )
             begin, size = begin + skip, length
-        except NoHeadError as error:
-            head = Head("bad", str(error))
-        if head not in one.heads and len(one.heads) + 1 == _MAX_HEADS:
-            head = Head("bad", "is of one of very many dtypes and shapes")
-        code = one.heads.setdefault(head, len(one.heads))
-    elif kind in NUMBERS:
-        told = _whole(bytes(view[begin : begin + size])) if size <= MAX_NUMBER else None
-        one.whole = one.whole and told is not None
-        number = told or 0
-    one.begins.append(begin)
-    one.sizes.append(size)
-    one.codes.append(code)
-    one.numbers.append(number)
+        except BadHeaderError as error:
+            header = ArrayHeader("bad", str(error))
+        if header not in members.headers and len(members.headers) + 1 == _MAX_HEADERS:
+            header = ArrayHeader("bad", "is of one of very many dtypes and shapes")
+        code = members.headers.setdefault(header, len(members.headers))
+    elif kind in NUMBER_EXTENSIONS:
+        parsed = (
+            _parse_whole_number(bytes(view[begin : begin + size]))
+            if size <= MAX_NUMBER_BYTES
+            else None
+        )
+        members.are_whole_numbers = members.are_whole_numbers and parsed is not None
+        number = parsed or 0
+    members.begins.append(begin)
+    members.sizes.append(size)
+    members.codes.append(code)
+    members.numbers.append(number)
 
 
-def _whole(text: bytes) -> int | None:
+def _parse_whole_number(text: bytes) -> int | None:
     """Give the whole number that a text is, as ``int`` reads it; None: it is none."""
     try:
         number = int(text)
     except ValueError:
         return None
-    return number if -_LIMIT <= number < _LIMIT else None
+    return number if -_INT64_LIMIT <= number < _INT64_LIMIT else None

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.backends import (
-    BLOCK,
+    CHECKSUM_BYTES,
+    DataLocation,
     IndexedField,
     Members,
     OpenedFiles,
-    Place,
     ShardIndex,
     checksum_algorithm,
     digest_of,
@@ -25,12 +25,12 @@ from seqdata.backends import (
     sums_of,
 )
 from seqdata_webdataset.array_headers import is_dtype
-from seqdata_webdataset.decoders import decode
-from seqdata_webdataset.grouping import NUMBERS, Collected, group
+from seqdata_webdataset.decoders import decode_member
+from seqdata_webdataset.grouping import NUMBER_EXTENSIONS, CollectedMembers, group_samples
 from seqdata_webdataset.member_names import last_part
 from seqdata_webdataset.members import extensions_of, heads_of, steps_of
-from seqdata_webdataset.schema import Schema, Wanted, fields_of
-from seqdata_webdataset.tar_headers import sum_is_right, walk
+from seqdata_webdataset.schema import Schema, Wanted, infer_specs
+from seqdata_webdataset.tar_headers import is_checksum_valid, iter_members
 
 SUFFIX = ".tar"
 
@@ -61,7 +61,7 @@ class TarKind:
     )
 
     def make_index(
-        self, content: NDArray[np.uint8], name: str, place: Place, neighbour: object = None
+        self, content: NDArray[np.uint8], name: str, place: DataLocation, neighbour: object = None
     ) -> ShardIndex:
         """Return the index of a shard.
 
@@ -71,20 +71,27 @@ class TarKind:
             LimitError: If it asks for more than a cap allows.
         """
         del neighbour
-        found = group(content, place)
+        found = group_samples(content, place)
         using = checksum_algorithm()
-        places = [_places(one) for one in found.fields.values()]
+        places = [_places(one) for one in found.members.values()]
         sums = sums_of(content, places, using)
         members = {
             extension: _members(extension, one, *both)
-            for (extension, one), both in zip(found.fields.items(), sums, strict=True)
+            for (extension, one), both in zip(found.members.items(), sums, strict=True)
         }
         return ShardIndex(
-            shard=name, bytes=len(content), sha256=digest_of(content),
-            ends=ends_of(content, found.last), last=found.last, algorithm=using, block=BLOCK,
-            members=members, told={}, keys=np.frombuffer(bytes(found.keys), dtype=np.uint8),
-            key_ends=np.array(found.ends, dtype=np.int64),
-        )  # fmt: skip
+            shard=name,
+            bytes=len(content),
+            sha256=digest_of(content),
+            ends=ends_of(content, found.last_header),
+            last=found.last_header,
+            algorithm=using,
+            block=CHECKSUM_BYTES,
+            members=members,
+            told={},
+            keys=np.frombuffer(bytes(found.keys), dtype=np.uint8),
+            key_ends=np.array(found.key_offsets, dtype=np.int64),
+        )
 
     def check(self, index: ShardIndex) -> None:
         """Look at what an index that was read says of members.
@@ -105,15 +112,15 @@ class TarKind:
 
     def is_header(self, block: bytes) -> bool:
         """Return whether a block may be a tar file's header."""
-        return sum_is_right(block)
+        return is_checksum_valid(block)
 
-    def scan(self, content: NDArray[np.uint8], place: Place) -> None:
+    def scan(self, content: NDArray[np.uint8], place: DataLocation) -> None:
         """Walk a shard's headers.
 
         Raises:
             DataError: If it is damaged.
         """
-        for _ in walk(content, place):
+        for _ in iter_members(content, place):
             pass  # only its errors count
 
     def fields(self, opened: OpenedFiles) -> Sequence[IndexedField]:
@@ -124,15 +131,15 @@ class TarKind:
             DecodeError: If members of one extension hold different things.
             UnsafeContentError: If an extension stands for code.
         """
-        wanted = fields_of(extensions_of(opened), self.schema, opened.location, self.unsafe)
+        wanted = infer_specs(extensions_of(opened), self.schema, opened.location, self.unsafe)
         return [_field(opened, one) for one in wanted]
 
 
 def _field(opened: OpenedFiles, one: Wanted) -> IndexedField:
-    def decoded(raw: NDArray[np.uint8], shard: int, at: int, place: Place) -> NDArray[Any]:
+    def decoded(raw: NDArray[np.uint8], shard: int, at: int, place: DataLocation) -> NDArray[Any]:
         members = opened.indexes[shard].members[one.extension]
         head = None if members.codes is None else heads_of(members)[int(members.codes[at])]
-        return decode(one, raw, head, place)
+        return decode_member(one, raw, head, place)
 
     hows = {"number": "values", "unsafe": "decode"}
     return IndexedField(
@@ -143,21 +150,24 @@ def _field(opened: OpenedFiles, one: Wanted) -> IndexedField:
 
 
 def _members(
-    extension: str, one: Collected, sums: NDArray[np.uint32], firsts: NDArray[np.int64] | None
+    extension: str,
+    one: CollectedMembers,
+    sums: NDArray[np.uint32],
+    firsts: NDArray[np.int64] | None,
 ) -> Members:
-    flac = any(head.kind == "flac" for head in one.heads)
-    numbers = one.whole and last_part(extension) in NUMBERS
+    flac = any(head.kind == "flac" for head in one.headers)
+    numbers = one.are_whole_numbers and last_part(extension) in NUMBER_EXTENSIONS
     begins, sizes = _places(one)
     return Members(
         begins=begins,
         sizes=sizes,
         sums=sums,
         firsts=firsts,
-        heads=tuple(map(asdict, one.heads)),
-        codes=np.array(one.codes, dtype=np.uint16) if one.heads else None,
+        heads=tuple(map(asdict, one.headers)),
+        codes=np.array(one.codes, dtype=np.uint16) if one.headers else None,
         numbers=np.array(one.numbers, dtype=np.int64) if flac or numbers else None,
     )
 
 
-def _places(one: Collected) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _places(one: CollectedMembers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.array(one.begins, dtype=np.int64), np.array(one.sizes, dtype=np.int64)

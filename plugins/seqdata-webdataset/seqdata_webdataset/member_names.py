@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
-UNSAFE = frozenset({"pyd", "pkl", "pickle", "pth", "pt", "dill", "joblib"})
+UNSAFE_EXTENSIONS = frozenset({"pyd", "pkl", "pickle", "pth", "pt", "dill", "joblib"})
 """Parts of extensions whose decoders run code that the data brings."""
-MOST_KEY = 1024
+MAX_KEY_BYTES = 1024
 """Bytes of a key."""
 
-_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
-_META = re.compile(r"__[^/]*__($|/)")
+_MEMBER_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
+_META_NAME = re.compile(r"__[^/]*__($|/)")
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -26,9 +26,9 @@ def split_name(name: str) -> tuple[str, str] | None:
         >>> split_name("train/utt-7.Mel.npy"), split_name("README"), split_name("__meta__/x.json")
         (('train/utt-7', 'mel.npy'), None, None)
     """
-    if _META.match(name):
+    if _META_NAME.match(name):
         return None
-    found = _NAME.match(name)
+    found = _MEMBER_NAME.match(name)
     return None if found is None else (found[1], found[2].lower())
 
 
@@ -44,4 +44,4 @@ def last_part(extension: str) -> str:
 
 def is_unsafe(extension: str) -> bool:
     """Tell whether any part of an extension stands for a format that runs code."""
-    return not UNSAFE.isdisjoint(extension.split("."))
+    return not UNSAFE_EXTENSIONS.isdisjoint(extension.split("."))

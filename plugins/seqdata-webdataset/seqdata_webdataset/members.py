@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from seqdata.backends import Field, Members, OpenedFiles, field_width
 from seqdata.errors import DecodeError
-from seqdata_webdataset.array_headers import Head
+from seqdata_webdataset.array_headers import ArrayHeader
 from seqdata_webdataset.schema import Extension, Wanted
 
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def heads_of(members: Members) -> tuple[Head, ...]:
+def heads_of(members: Members) -> tuple[ArrayHeader, ...]:
     """Return what members hold.
 
     Raises:
@@ -34,8 +34,10 @@ def heads_of(members: Members) -> tuple[Head, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _head(kind: str, descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool) -> Head:
-    return Head(kind, descr, shape, scalar, fortran)
+def _head(
+    kind: str, descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool
+) -> ArrayHeader:
+    return ArrayHeader(kind, descr, shape, scalar, fortran)
 
 
 def extensions_of(opened: OpenedFiles) -> list[Extension]:
@@ -76,7 +78,7 @@ def steps_of(opened: OpenedFiles, one: Wanted) -> NDArray[np.int64] | None:
     width = field_width(one.field)
     sizes = np.concatenate([_NONE, *(members.sizes for members in there)])
     if len(sizes) and int(odd := (sizes % width != 0).argmax()) >= 0 and sizes[odd] % width:
-        raise opened.place_of(int(odd), one.extension, one.name).error(
+        raise opened.place_of(int(odd), one.extension, one.name).make_error(
             DecodeError,
             f"has {sizes[odd]} bytes, must have a multiple of {width} for timesteps of "
             f"{one.field.dtype} {list(one.field.shape)}; correct `schema`",

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from seqdata.backends import IndexedStore, Location, Remote, open_files, shown, text_of
+from seqdata.backends import IndexedStore, Location, Remote, open_files, redact_url, text_of
 from seqdata_webdataset.kind import TarKind
 from seqdata_webdataset.schema import Schema
-from seqdata_webdataset.unsafe import allowed
+from seqdata_webdataset.unsafe import check_allowed_names
 
 
 def open_webdataset(
@@ -60,8 +60,8 @@ def open_webdataset(
         UnsafeContentError: If members could run code.
     """
     kind = TarKind(schema)
-    where = shown(text_of(location, kind))
-    kind = TarKind(schema, allowed(unsafe_decoders, where))
+    where = redact_url(text_of(location, kind))
+    kind = TarKind(schema, check_allowed_names(unsafe_decoders, where))
     return open_files(
         location, kind, verify=verify, index=index, keys=keys, remote=remote, progress=progress
     )

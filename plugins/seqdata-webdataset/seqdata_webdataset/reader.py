@@ -16,7 +16,7 @@ from seqdata.backends import default_axis, open_once
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata_webdataset.kind import TarKind
 
-_RUN = 64  # sequences that are read at once
+_SAMPLES_PER_READ = 64  # sequences that are read at once
 
 
 def read_tar(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -35,23 +35,23 @@ def read_tar(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     options.one_field("webdataset")
     for file in files:
         if file.path.suffix == ".tar":
-            yield from _samples(file.path)
+            yield from _iter_samples(file.path)
 
 
-def _samples(path: Path) -> Iterator[dict[str, Any]]:
+def _iter_samples(path: Path) -> Iterator[dict[str, Any]]:
     store = open_once(path, TarKind())
     names = list(store.fields)
     axis = default_axis(store.lengths_of)
-    for first in range(0, len(store), _RUN):
-        numbers = np.arange(first, min(first + _RUN, len(store)))
+    for first in range(0, len(store), _SAMPLES_PER_READ):
+        numbers = np.arange(first, min(first + _SAMPLES_PER_READ, len(store)))
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0], spans[:, 2] = numbers, store.lengths_of[axis][numbers]
         columns = store.read(spans, names, axis=axis)
         for at, key in enumerate(store.keys(numbers)):
-            yield {"id": key, **{name: _value(store.fields[name].axis, columns[name], at)
+            yield {"id": key, **{name: _get_value(store.fields[name].axis, columns[name], at)
                                  for name in names}}  # fmt: skip
 
 
-def _value(axis: str | None, column: Any, at: int) -> Any:
+def _get_value(axis: str | None, column: Any, at: int) -> Any:
     value = column[at]
     return value[0] if axis is None and isinstance(value, np.ndarray) else value

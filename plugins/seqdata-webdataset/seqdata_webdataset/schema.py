@@ -12,22 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.backends import NUMBERS, Place, no_such, quoted
+from seqdata.backends import NUMBER_DTYPES, DataLocation, make_unknown_name_error, quote
 from seqdata.errors import ConfigError, DecodeError, UnsafeContentError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata_webdataset.array_headers import Head
+from seqdata_webdataset.array_headers import ArrayHeader
 from seqdata_webdataset.member_names import is_unsafe, last_part
 from seqdata_webdataset.unsafe import is_allowed
 
 Schema = Mapping[str, Any]
 """Extension -> what it holds; see ``open_webdataset``."""
 
-TEXTS = ("txt", "text", "transcript")
-PARTED = ("json", "jsn", "npz")
+TEXT_EXTENSIONS = ("txt", "text", "transcript")
+MULTI_VALUE_EXTENSIONS = ("json", "jsn", "npz")
 """Extensions whose members hold several values by name."""
-_SOUND = ("int16", "int32", "float32", "float64")  # that FLAC is decoded to
-_PLAIN = {int: "int64", float: "float64", bool: "bool", str: "str", bytes: "bytes"}
+_FLAC_DTYPES = ("int16", "int32", "float32", "float64")  # that FLAC is decoded to
+_TYPE_DTYPES = {int: "int64", float: "float64", bool: "bool", str: "str", bytes: "bytes"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +58,23 @@ class Extension:
 
     Attributes:
         name: The extension.
-        heads: What its members hold.
-        numbers: Whether all of them are whole numbers, and the index has them.
+        headers: What its members hold.
+        has_whole_numbers: Whether all of them are whole numbers, and the index has them.
         place: Of the first one, for errors.
-        told: The field as our writer told it.
+        recorded_field: The field as our writer told it.
     """
 
     name: str
-    heads: tuple[Head, ...]
-    numbers: bool
-    place: Place
-    told: tuple[str, Field] | None = None
+    headers: tuple[ArrayHeader, ...]
+    has_whole_numbers: bool
+    place: DataLocation
+    recorded_field: tuple[str, Field] | None = None
 
 
-def fields_of(
+def infer_specs(
     extensions: Sequence[Extension],
     schema: Schema | None,
-    where: str,
+    dataset: str,
     unsafe: frozenset[str] = frozenset(),
 ) -> list[Wanted]:
     """Give the fields of a data set, in the order of its extensions.
@@ -82,183 +82,227 @@ def fields_of(
     Args:
         extensions: What there is.
         schema: What the user says.
-        where: The data set, for messages.
-        unsafe: Kinds of members that may run code; see ``unsafe.allowed``.
+        dataset: The data set, for messages.
+        unsafe: Kinds of members that may run code; see ``unsafe.check_allowed_names``.
 
     Raises:
         ConfigError: If the schema does not fit what is there.
         DecodeError: If members of one extension hold different things.
         UnsafeContentError: If an extension stands for code.
     """
-    told = {} if schema is None else dict(schema)
-    for name in told:
-        if name not in {one.name for one in extensions}:
-            raise no_such(f"{where}: `schema`", "extension", name, (one.name for one in extensions))
-    made = [
-        wanted
-        for one in extensions
-        if told.get(one.name, ...) is not None
-        for wanted in _fields(one, told.get(one.name, ...), where, unsafe)
+    given_types = {} if schema is None else dict(schema)
+    for name in given_types:
+        if name not in {extension.name for extension in extensions}:
+            raise make_unknown_name_error(
+                f"{dataset}: `schema`",
+                "extension",
+                name,
+                (extension.name for extension in extensions),
+            )
+    specs = [
+        spec
+        for extension in extensions
+        if given_types.get(extension.name, ...) is not None
+        for spec in _iter_specs(extension, given_types.get(extension.name, ...), dataset, unsafe)
     ]
-    if not any(one.field.axis for one in made):
-        have = ", ".join(f"{one.name} ({one.field.dtype})" for one in made)
+    if not any(extension.field.axis for extension in specs):
+        have = ", ".join(f"{extension.name} ({extension.field.dtype})" for extension in specs)
         raise ConfigError(
-            f"{where}: no field of {have or 'none'} runs along an axis, one must; say in `schema` "
+            f"{dataset}: no field of {have or 'none'} runs along an axis, one must; say in "
+            "`schema` "
             "what holds timesteps, e.g. {'bin': 'uint16'}"
         )
-    return made
+    return specs
 
 
-def _fields(one: Extension, said: Any, where: str, unsafe: frozenset[str]) -> Iterator[Wanted]:
-    kind, how = last_part(one.name), "decode"
-    if is_unsafe(one.name):
-        _check_allowed(one, said, where, unsafe)
-        how = "unsafe"
-    if isinstance(said, Mapping):
-        if kind not in PARTED and how != "unsafe":
+def _iter_specs(
+    extension: Extension, given_type: Any, dataset: str, unsafe: frozenset[str]
+) -> Iterator[Wanted]:
+    kind, method = last_part(extension.name), "decode"
+    if is_unsafe(extension.name):
+        _check_allowed(extension, given_type, dataset, unsafe)
+        method = "unsafe"
+    if isinstance(given_type, Mapping):
+        if kind not in MULTI_VALUE_EXTENSIONS and method != "unsafe":
             raise ConfigError(
-                f"{where}: `schema` gives parts of {one.name!r}, must be one type: only "
-                f"{', '.join(PARTED)} have parts"
+                f"{dataset}: `schema` gives parts of {extension.name!r}, must be one type: only "
+                f"{', '.join(MULTI_VALUE_EXTENSIONS)} have parts"
             )
-        for part, type_ in said.items():
-            field = _field_of(type_, f"{where}: `schema` of {one.name!r}, part {part!r}")
-            name = f"{one.name}.{part}"
+        for part, type_ in given_type.items():
+            field = _parse_type(type_, f"{dataset}: `schema` of {extension.name!r}, part {part!r}")
+            name = f"{extension.name}.{part}"
             yield Wanted(
-                name=name, extension=one.name, field=field, how=how, part=str(part),
+                name=name, extension=extension.name, field=field, how=method, part=str(part),
                 chosen=isinstance(type_, Field),
             )  # fmt: skip
         return
-    if how == "unsafe":
-        yield replace(_as_said(one, said, kind, where), how=how)
-    elif kind in ("npy", "wav", "flac") and not (said is ... and kind == "flac"):
-        yield _array(one, said, where)
-    elif said is not ...:
-        yield _as_said(one, said, kind, where)
-    elif one.told is not None:
-        name, field = one.told
-        how = "text" if field.dtype in ("str", "bytes") else "decode" if one.numbers else "place"
+    if method == "unsafe":
+        yield replace(_make_given_spec(extension, given_type, kind, dataset), how=method)
+    elif kind in ("npy", "wav", "flac") and not (given_type is ... and kind == "flac"):
+        yield _make_array_spec(extension, given_type, dataset)
+    elif given_type is not ...:
+        yield _make_given_spec(extension, given_type, kind, dataset)
+    elif extension.recorded_field is not None:
+        name, field = extension.recorded_field
+        method = (
+            "text"
+            if field.dtype in ("str", "bytes")
+            else "decode"
+            if extension.has_whole_numbers
+            else "place"
+        )
         yield Wanted(
-            name=name, extension=one.name, field=field, chosen=True,
-            how="number" if one.numbers and field.axis is None else how,
+            name=name, extension=extension.name, field=field, chosen=True,
+            how="number" if extension.has_whole_numbers and field.axis is None else method,
         )  # fmt: skip
     elif kind == "cls":
-        yield _number(one)
+        yield _make_number_spec(extension)
     else:
-        dtype = "str" if kind in TEXTS else "bytes"
-        yield Wanted(name=one.name, extension=one.name, field=Field(dtype, (), None), how="text")
+        dtype = "str" if kind in TEXT_EXTENSIONS else "bytes"
+        yield Wanted(
+            name=extension.name, extension=extension.name, field=Field(dtype, (), None), how="text"
+        )
 
 
-def _check_allowed(one: Extension, said: Any, where: str, unsafe: frozenset[str]) -> None:
+def _check_allowed(
+    extension: Extension, given_type: Any, dataset: str, unsafe: frozenset[str]
+) -> None:
     """Refuse members that run code, unless the user named their kind and says what they hold."""
-    if not is_allowed(one.name, unsafe):
-        raise one.place.error(
+    if not is_allowed(extension.name, unsafe):
+        raise extension.place.make_error(
             UnsafeContentError,
-            f"members of extension {quoted(one.name)} are Python objects, whose reading runs code "
+            f"members of extension {quote(extension.name)} are Python objects, whose reading runs "
+            "code "
             "that they bring, must be plain data; leave them out with "
-            f"`schema`={{{one.name!r}: None}}, or write them again as .npy or .json",
+            f"`schema`={{{extension.name!r}: None}}, or write them again as .npy or .json",
         )
-    field = None if said is ... or isinstance(said, Mapping) else _field_of(said, where)
-    if said is ... or (field is not None and field.dtype in ("str", "bytes")):
+    field = (
+        None
+        if given_type is ... or isinstance(given_type, Mapping)
+        else _parse_type(given_type, dataset)
+    )
+    if given_type is ... or (field is not None and field.dtype in ("str", "bytes")):
         raise ConfigError(
-            f"{where}: `schema` of {one.name!r} is {said!r}, must say what numbers its members "
-            f"hold, since nothing else does; e.g. {{{one.name!r}: 'float32'}}"
+            f"{dataset}: `schema` of {extension.name!r} is {given_type!r}, must say what numbers "
+            "its members "
+            f"hold, since nothing else does; e.g. {{{extension.name!r}: 'float32'}}"
         )
 
 
-def _number(one: Extension) -> Wanted:
-    if not one.numbers:
-        raise one.place.error(
+def _make_number_spec(extension: Extension) -> Wanted:
+    if not extension.has_whole_numbers:
+        raise extension.place.make_error(
             DecodeError,
-            f"members of extension {quoted(one.name)} are no whole numbers, must be; read them as "
-            f"text with `schema`={{{one.name!r}: str}}, or leave them out with None",
+            f"members of extension {quote(extension.name)} are no whole numbers, must be; read "
+            "them as "
+            f"text with `schema`={{{extension.name!r}: str}}, or leave them out with None",
         )
-    return Wanted(name=one.name, extension=one.name, field=Field("int64", (), None), how="number")
-
-
-def _as_said(one: Extension, said: Any, kind: str, where: str) -> Wanted:
-    """Give the field of members without a head, as the user says."""
-    field = _field_of(said, f"{where}: `schema` of {one.name!r}")
-    how = "decode"
-    if field.dtype in ("str", "bytes"):
-        how = "text"
-    elif field.dtype == "int64" and not field.shape and field.axis is None and one.numbers:
-        how = "number"
-    elif kind == "npz":
-        raise ConfigError(
-            f"{where}: `schema` of {one.name!r} is {said!r}, must name arrays in it; e.g. "
-            f"{{{one.name!r}: {{'x': 'float32'}}}}"
-        )
-    elif kind not in (*PARTED, *TEXTS, "cls"):
-        how = "place"
     return Wanted(
-        name=one.name, extension=one.name, field=field, how=how, chosen=isinstance(said, Field)
+        name=extension.name, extension=extension.name, field=Field("int64", (), None), how="number"
     )
 
 
-def _array(one: Extension, said: Any, where: str) -> Wanted:
+def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: str) -> Wanted:
+    """Give the field of members without a head, as the user says."""
+    field = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
+    method = "decode"
+    if field.dtype in ("str", "bytes"):
+        method = "text"
+    elif (
+        field.dtype == "int64"
+        and not field.shape
+        and field.axis is None
+        and extension.has_whole_numbers
+    ):
+        method = "number"
+    elif kind == "npz":
+        raise ConfigError(
+            f"{dataset}: `schema` of {extension.name!r} is {given_type!r}, must name arrays in "
+            "it; e.g. "
+            f"{{{extension.name!r}: {{'x': 'float32'}}}}"
+        )
+    elif kind not in (*MULTI_VALUE_EXTENSIONS, *TEXT_EXTENSIONS, "cls"):
+        method = "place"
+    return Wanted(
+        name=extension.name,
+        extension=extension.name,
+        field=field,
+        how=method,
+        chosen=isinstance(given_type, Field),
+    )
+
+
+def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wanted:
     """Give the field of arrays and sound, whose heads say what they hold."""
-    for head in one.heads:
-        if head.kind == "bad":
-            kind = UnsafeContentError if "Python objects" in head.descr else DecodeError
-            raise one.place.error(
+    for header in extension.headers:
+        if header.kind == "bad":
+            kind = UnsafeContentError if "Python objects" in header.descr else DecodeError
+            raise extension.place.make_error(
                 kind,
-                f"a member of extension {quoted(one.name)} {head.descr}, must be an array of "
+                f"a member of extension {quote(extension.name)} {header.descr}, must be an array "
+                "of "
                 "numbers; write it again, or leave the extension out with "
-                f"`schema`={{{one.name!r}: None}}",
+                f"`schema`={{{extension.name!r}: None}}",
             )
-    name, told = (one.name, None) if one.told is None else one.told
-    first = one.heads[0]
+    name, recorded = (
+        (extension.name, None) if extension.recorded_field is None else extension.recorded_field
+    )
+    first = extension.headers[0]
     field = Field(first.dtype, first.shape, None if first.scalar else DEFAULT_AXIS)
-    for head in one.heads:
-        if (head.dtype, head.shape, head.scalar) != (first.dtype, first.shape, first.scalar):
-            raise one.place.error(
+    for header in extension.headers:
+        if (header.dtype, header.shape, header.scalar) != (first.dtype, first.shape, first.scalar):
+            raise extension.place.make_error(
                 DecodeError,
-                f"members of extension {quoted(one.name)} hold timesteps of {first.dtype} "
-                f"{list(first.shape)} and of {head.dtype} {list(head.shape)}, must be alike; write "
-                f"them again, or leave them out with `schema`={{{one.name!r}: None}}",
+                f"members of extension {quote(extension.name)} hold timesteps of {first.dtype} "
+                f"{list(first.shape)} and of {header.dtype} {list(header.shape)}, must be alike; "
+                "write "
+                f"them again, or leave them out with `schema`={{{extension.name!r}: None}}",
             )
     chosen = False
-    if said is not ...:
-        told = _field_of(said, f"{where}: `schema` of {one.name!r}")
-        chosen = isinstance(said, Field)
-        if not chosen and told.axis is not None:
-            told = replace(told, shape=field.shape)
-    elif told is not None:
+    if given_type is not ...:
+        recorded = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
+        chosen = isinstance(given_type, Field)
+        if not chosen and recorded.axis is not None:
+            recorded = replace(recorded, shape=field.shape)
+    elif recorded is not None:
         chosen = True
-    if told is not None:
-        shape = told.shape[1:] if told.axis is None and not first.scalar else told.shape
-        sound = first.kind == "flac" and told.dtype in _SOUND
-        alike = (told.dtype == field.dtype or sound) and shape == field.shape
-        if not alike or (first.scalar and told.axis is not None):
+    if recorded is not None:
+        shape = recorded.shape[1:] if recorded.axis is None and not first.scalar else recorded.shape
+        sound = first.kind == "flac" and recorded.dtype in _FLAC_DTYPES
+        alike = (recorded.dtype == field.dtype or sound) and shape == field.shape
+        if not alike or (first.scalar and recorded.axis is not None):
             raise ConfigError(
-                f"{where}: `schema` of {one.name!r} is {told.dtype} {list(told.shape)}"
-                f"{'' if told.axis else ' per sequence'}, its members hold timesteps of "
+                f"{dataset}: `schema` of {extension.name!r} is {recorded.dtype} "
+                f"{list(recorded.shape)}"
+                f"{'' if recorded.axis else ' per sequence'}, its members hold timesteps of "
                 f"{field.dtype} {list(field.shape)}, must be the same; leave it out, or convert "
                 "with a transform"
             )
-        field = told
-    how = "place" if all(head.in_place for head in one.heads) else "decode"
-    return Wanted(name=name, extension=one.name, field=field, how=how, chosen=chosen)
+        field = recorded
+    method = "place" if all(header.is_in_place for header in extension.headers) else "decode"
+    return Wanted(name=name, extension=extension.name, field=field, how=method, chosen=chosen)
 
 
-def _field_of(said: Any, where: str) -> Field:
+def _parse_type(given_type: Any, context: str) -> Field:
     """Give the field that a user means."""
-    if isinstance(said, Field):
-        if said.dtype not in (*NUMBERS, "str", "bytes"):
+    if isinstance(given_type, Field):
+        if given_type.dtype not in (*NUMBER_DTYPES, "str", "bytes"):
             raise ConfigError(
-                f"{where} has dtype {said.dtype!r}, must be one of {', '.join(NUMBERS)}"
+                f"{context} has dtype {given_type.dtype!r}, must be one of "
+                f"{', '.join(NUMBER_DTYPES)}"
             )
-        return said
-    plain = _PLAIN.get(said) if isinstance(said, type) else None
+        return given_type
+    plain = _TYPE_DTYPES.get(given_type) if isinstance(given_type, type) else None
     if plain is not None:
         return Field(plain, (), None)
     try:
-        name = np.dtype(said).name
+        name = np.dtype(given_type).name
     except TypeError:
         name = ""
-    if name not in NUMBERS:
+    if name not in NUMBER_DTYPES:
         raise ConfigError(
-            f"{where} is {said!r}, must be a dtype, int, float, bool, str, bytes, a Field, or None "
+            f"{context} is {given_type!r}, must be a dtype, int, float, bool, str, bytes, a "
+            "Field, or None "
             "to leave it out"
         )
     return Field(name)

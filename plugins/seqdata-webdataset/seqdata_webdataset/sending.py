@@ -19,7 +19,7 @@ from seqdata.backends import (
     LIST,
     MANIFEST,
     IndexedStore,
-    Progress,
+    ProgressFn,
     Remote,
     RemoteFiles,
     RemoteShard,
@@ -27,10 +27,10 @@ from seqdata.backends import (
     is_remote,
     load_list,
     local_path,
+    make_remote_files,
     refuse_remote,
-    remote_files,
-    remote_of,
-    send_store,
+    resolve_remote,
+    upload_store,
 )
 from seqdata.backends import INDEX_SUFFIX as INDEX
 from seqdata.errors import ConfigError, MissingShardError
@@ -48,7 +48,7 @@ def write_webdataset(  # noqa: PLR0913
     key: str = "id",
     executor: Executor | None = None,
     resume: bool = True,
-    progress: bool | Progress | None = None,
+    progress: bool | ProgressFn | None = None,
     overwrite: bool = False,
     remote: str | Remote | None = None,
 ) -> IndexedStore:
@@ -85,8 +85,8 @@ def write_webdataset(  # noqa: PLR0913
         refuse_remote(location, remote)
         write(local_path(location), overwrite=overwrite)
         return open_webdataset(local_path(location))
-    url, how = os.fspath(location), remote_of(remote)
-    send_store(url, how, _Tar(write), resume=resume, overwrite=overwrite)
+    url, how = os.fspath(location), resolve_remote(remote)
+    upload_store(url, how, _Tar(write), resume=resume, overwrite=overwrite)
     _forget(url, how)
     return open_webdataset(url, remote=how)
 
@@ -97,7 +97,7 @@ class _Write(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Tar:
-    """Tar shards, their indexes and the list of them: a ``sending.Form`` of the core."""
+    """Tar shards, their indexes and the list of them: a ``sending.UploadPlan`` of the core."""
 
     make: _Write
 
@@ -133,7 +133,7 @@ class _Tar:
         ]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
-        indexes = _names(remote_files(files.url(FOLDER), files.remote))
+        indexes = _names(make_remote_files(files.url(FOLDER), files.remote))
         found = [name for name in _names(files) if is_own(name)]
         return [*found, *(f"{FOLDER}/{one}" for one in indexes if is_own(one.removesuffix(INDEX)))]
 
@@ -147,6 +147,6 @@ def _names(files: RemoteFiles) -> list[str]:
 
 def _forget(url: str, remote: Remote) -> None:
     """Remove what this machine has kept of the indexes of shards that were there before."""
-    for name in _names(remote_files(url, remote)):
+    for name in _names(make_remote_files(url, remote)):
         for path in RemoteShard(url, name, remote).kept(name + INDEX):
             path.unlink(missing_ok=True)

@@ -13,33 +13,34 @@ import pickle
 from collections.abc import Collection
 from typing import Any
 
-from seqdata.backends import Place
+from seqdata.backends import DataLocation
 from seqdata.errors import ConfigError, DecodeError
-from seqdata_webdataset.member_names import UNSAFE, last_part
+from seqdata_webdataset.member_names import UNSAFE_EXTENSIONS, last_part
 
-PICKLED = ("pyd", "pkl", "pickle")
-TORCH = ("pth", "pt")
+PICKLE_EXTENSIONS = ("pyd", "pkl", "pickle")
+TORCH_EXTENSIONS = ("pth", "pt")
 
 
-def allowed(names: Collection[str] | None, where: str) -> frozenset[str]:
+def check_allowed_names(names: Collection[str] | None, dataset: str) -> frozenset[str]:
     """Give what the user allows to be read.
 
     Args:
         names: Last parts of extensions; None: nothing is.
-        where: The data set, for messages.
+        dataset: The data set, for messages.
 
     Raises:
         ConfigError: If there is no such kind.
     """
     if isinstance(names, str):
         raise ConfigError(
-            f"{where}: `unsafe_decoders` is {names!r}, must be a set of names; e.g. {{{names!r}}}"
+            f"{dataset}: `unsafe_decoders` is {names!r}, must be a set of names; e.g. {{{names!r}}}"
         )
     found = frozenset(names or ())
-    if odd := sorted(map(repr, found.difference((*PICKLED, *TORCH)))):
+    if odd := sorted(map(repr, found.difference((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS)))):
         raise ConfigError(
-            f"{where}: `unsafe_decoders` has {', '.join(odd)}, must be of "
-            f"{', '.join((*PICKLED, *TORCH))}; leave it out: other members are decoded without"
+            f"{dataset}: `unsafe_decoders` has {', '.join(odd)}, must be of "
+            f"{', '.join((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS))}; leave it out: other members "
+            "are decoded without"
         )
     return found
 
@@ -51,36 +52,39 @@ def is_allowed(extension: str, names: frozenset[str]) -> bool:
         >>> is_allowed("x.pyd", frozenset({"pyd"})), is_allowed("pyd.gz", frozenset({"pyd"}))
         (True, False)
     """
-    return last_part(extension) in names and UNSAFE.intersection(extension.split(".")) <= names
+    return (
+        last_part(extension) in names
+        and UNSAFE_EXTENSIONS.intersection(extension.split(".")) <= names
+    )
 
 
-def read_unsafe(raw: bytes, kind: str, place: Place) -> Any:
+def read_unsafe(raw: bytes, kind: str, location: DataLocation) -> Any:
     """Give what a member holds, by running whatever it says.
 
     Args:
         raw: Its bytes.
         kind: The last part of its extension.
-        place: The member's, for errors.
+        location: The member's, for errors.
 
     Raises:
         DecodeError: If that fails.
     """
     try:
-        if kind in TORCH:
+        if kind in TORCH_EXTENSIONS:
             torch = importlib.import_module("torch")
-            return _plain(torch.load(io.BytesIO(raw), map_location="cpu", weights_only=False))
-        return _plain(pickle.loads(raw))
+            return _to_arrays(torch.load(io.BytesIO(raw), map_location="cpu", weights_only=False))
+        return _to_arrays(pickle.loads(raw))
     except Exception as error:  # it may be any: what runs is the data's
-        raise place.error(
+        raise location.make_error(
             DecodeError,
             f"cannot be decoded as .{kind} ({type(error).__name__}: {error}), must be as `schema` "
             "says; restore the shard, or leave it out",
         ) from error
 
 
-def _plain(found: Any) -> Any:
+def _to_arrays(found: Any) -> Any:
     """Give tensors as arrays, alone or as the values of a dict."""
     if isinstance(found, dict):
-        return {name: _plain(one) for name, one in found.items()}
+        return {name: _to_arrays(one) for name, one in found.items()}
     detach = getattr(found, "detach", None)
     return found if detach is None else detach().cpu().numpy()

@@ -20,36 +20,36 @@ from typing import Any
 import numpy as np
 
 from seqdata.backends import (
-    FACTS,
+    FACTS_SUFFIX,
     FOLDER,
     LIST,
     MANIFEST,
-    Bar,
-    Place,
-    Progress,
-    are_parts,
-    as_rows,
-    aside,
-    check_ids,
+    DataLocation,
+    ProgressBar,
+    ProgressFn,
+    add_digest,
+    bounded_executor,
+    check_unique_ids,
     digest_of,
     dump_index,
     dump_list,
+    explain_full_disk,
+    find_staging_dirs,
     hash_texts,
     ids_of,
     infer_fields,
+    is_part_list,
     load_index,
-    read_sealed,
-    room_for,
-    running,
-    sealed,
+    normalize_sequences,
+    open_staging_dir,
+    read_with_digest,
     sync_file,
-    unfinished,
+    write_atomically,
     write_synced,
-    write_whole,
 )
-from seqdata.backends import progress_bar as told
+from seqdata.backends import progress_bar as progress_bar
 from seqdata.errors import ConfigError, DecodeError
-from seqdata_webdataset.encoding import END, Encoder, member
+from seqdata_webdataset.encoding import END_OF_ARCHIVE, Encoder, make_member
 from seqdata_webdataset.kind import SUFFIX, TarKind
 
 AGAIN = "or begin anew with `resume`=False"
@@ -93,19 +93,19 @@ def write_local(
     key: str,
     executor: Executor | None,
     resume: bool,
-    progress: bool | Progress | None,
+    progress: bool | ProgressFn | None,
     overwrite: bool,
 ) -> None:
     """Write shards to a folder of this machine; see ``sending.write_webdataset``."""
     if shard_bytes < 1:
         raise ConfigError(f"`shard_bytes` is {shard_bytes!r}, must be at least 1; leave it out")
     _check_free(root, overwrite=overwrite)
-    if are_parts(sequences):
+    if is_part_list(sequences):
         sequences = itertools.chain.from_iterable(part() for part in sequences)
-    rows, axes = as_rows(sequences, axes)
+    rows, axes = normalize_sequences(sequences, axes)
     with (
-        aside(root, overwrite=overwrite, resume=resume) as folder,
-        told(progress, f"writing {root.name}", None) as bar,
+        open_staging_dir(root, overwrite=overwrite, resume=resume) as folder,
+        progress_bar(progress, f"writing {root.name}", None) as bar,
     ):
         first = next(rows)
         encoder = Encoder.of(infer_fields(first, axes), key)
@@ -117,7 +117,7 @@ def write_local(
         shards = _written(there, loads, kept, encoder, shard_bytes, executor)
         if encoder.key is not None:
             _check_keys(there, shards)
-        _commit(root, there, shards, encoder.told)
+        _commit(root, there, shards, encoder.fields_of_extensions)
 
 
 def _written(
@@ -131,11 +131,11 @@ def _written(
     """Write shards on the executor while the next one is packed; gives all there are, in order."""
     most = 1 if executor is None else max(2, min(_MOST_JOBS, _UNDER_WAY // shard_bytes))
     scheme = _scheme(encoder, shard_bytes)
-    with running(executor, most) as jobs:
+    with bounded_executor(executor, most) as jobs:
         for load in loads:
-            jobs.add(write_shard, folder, load, scheme, encoder.told)
+            jobs.submit(write_shard, folder, load, scheme, encoder.fields_of_extensions)
             del load  # its memory is the job's from here on
-        written = jobs.results()
+        written = jobs.collect()
     return sorted([*kept.values(), *written], key=lambda one: one.number)
 
 
@@ -169,7 +169,7 @@ def _samples(rows: Iterator[Any], encoder: Encoder) -> Iterator[Sample]:
     """Give the members of each sequence."""
     for number, row in enumerate(rows):
         key, members = encoder.encode(row, number)
-        yield [member(f"{key}.{extension}", content) for extension, content in members]
+        yield [make_member(f"{key}.{extension}", content) for extension, content in members]
 
 
 def _cut(
@@ -247,20 +247,22 @@ def write_shard(folder: Path, load: Load, scheme: str, about: Told) -> Whole:
         IncompleteDatasetError: If the disk is full.
     """
     path = folder / shard_name(load.number)
-    content = np.frombuffer(b"".join([*load.members, END]), dtype=np.uint8)
-    with room_for(path, len(content)):
+    content = np.frombuffer(b"".join([*load.members, END_OF_ARCHIVE]), dtype=np.uint8)
+    with explain_full_disk(path, len(content)):
         with open(path, "wb") as file:
             file.write(content.data)
             file.flush()
             os.fsync(file.fileno())
-        index = TarKind().make_index(content, path.name, Place(dataset=str(folder), file=path.name))
+        index = TarKind().make_index(
+            content, path.name, DataLocation(dataset=str(folder), file=path.name)
+        )
         write_synced(path.with_suffix(".idx"), dump_index(replace(index, told=about)))
         whole = Whole(
             load.number, load.samples, len(content), index.sha256, load.first, load.last, scheme,
             load.full,
         )  # fmt: skip
-        facts = path.with_suffix(FACTS)
-        write_whole(facts, sealed(json.dumps(asdict(whole)).encode(), facts.name))
+        facts = path.with_suffix(FACTS_SUFFIX)
+        write_atomically(facts, add_digest(json.dumps(asdict(whole)).encode(), facts.name))
     return whole
 
 
@@ -281,9 +283,9 @@ def _kept(folder: Path, scheme: str, root: Path) -> dict[int, Whole]:
         ConfigError: If it was written in another way.
     """
     found: dict[int, Whole] = {}
-    for path in sorted(folder.glob(f"*{FACTS}")):
+    for path in sorted(folder.glob(f"*{FACTS_SUFFIX}")):
         try:
-            one = Whole(**json.loads(read_sealed(path) or b"null"))
+            one = Whole(**json.loads(read_with_digest(path) or b"null"))
         except (ValueError, TypeError):  # damaged: the shard is written again
             continue
         if one.scheme != scheme:
@@ -306,7 +308,7 @@ def _check_free(root: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"{root}: holds a store, must be another folder; choose one")
     tars = sorted(path.name for path in root.glob(f"*{SUFFIX}"))
     others = [name for name in tars if not is_own(name)]
-    begun = unfinished(root) and not (root / FOLDER / LIST).exists()  # stopped in its commit
+    begun = find_staging_dirs(root) and not (root / FOLDER / LIST).exists()  # stopped in its commit
     if others or (tars and not overwrite and not begun):
         advice = "choose one" if others else "choose one, or pass `overwrite`=True"
         raise ConfigError(
@@ -330,14 +332,16 @@ def _check_keys(folder: Path, shards: list[Whole]) -> None:
     for one in shards:
         path = (folder / shard_name(one.number)).with_suffix(".idx")
         indexes.append(
-            load_index(path.read_bytes(), Place(dataset=str(folder), file=path.name), TarKind())
+            load_index(
+                path.read_bytes(), DataLocation(dataset=str(folder), file=path.name), TarKind()
+            )
         )
     ids = ids_of(str(folder), indexes, [one.shard for one in indexes])
     hashes = np.concatenate([hash_texts(one.keys, one.key_ends) for one in indexes])
     try:
-        check_ids(hashes, lambda number: str(ids.take([number])[0]))
+        check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))
     except DecodeError:
-        for path in folder.glob(f"*{FACTS}"):
+        for path in folder.glob(f"*{FACTS_SUFFIX}"):
             path.unlink()
         raise
 
@@ -361,10 +365,10 @@ def _commit(root: Path, folder: Path, shards: list[Whole], about: Told) -> None:
     sync_file(root / FOLDER)
 
 
-def _teller(bar: Bar | None, function: Progress | None) -> Callable[[int, int], None]:
+def _teller(bar: ProgressBar | None, function: ProgressFn | None) -> Callable[[int, int], None]:
     def tell(sequences: int, size: int) -> None:
         if bar is not None:
-            bar.tell(sequences, size)
+            bar.update(sequences, size)
         if function is not None:
             function(sequences, size)
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seqdata_webdataset.grouping import MAX_FIELDS, group
+from seqdata_webdataset.grouping import MAX_FIELDS, group_samples
 from seqdata_webdataset.member_names import is_unsafe, split_name
 from webdataset.tariterators import base_plus_ext, group_by_keys
 
 from seqdata.errors import DecodeError, LimitError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 
-PLACE = Place(dataset="d", shard=0, file="one.tar")
+PLACE = DataLocation(dataset="d", shard=0, file="one.tar")
 PARTS = st.sampled_from(["a", "b", "a.b", ".", "..", "/", "npy", ".CLS", "__x__", "é", "d/", ".h"])
 
 
@@ -32,13 +32,13 @@ def grouped(members):
     content = b"".join(
         member(name, bytes([number])) for number, name in enumerate(members)
     ) + bytes(1024)
-    made = group(np.frombuffer(content, dtype=np.uint8), PLACE)
+    made = group_samples(np.frombuffer(content, dtype=np.uint8), PLACE)
     keys = [
         made.keys[begin:end].decode()
-        for begin, end in zip(made.ends[:-1], made.ends[1:], strict=True)
+        for begin, end in zip(made.key_offsets[:-1], made.key_offsets[1:], strict=True)
     ]
     return [
-        (key, {name: content[one.begins[at]] for name, one in made.fields.items()
+        (key, {name: content[one.begins[at]] for name, one in made.members.items()
                if one.begins[at] >= 0})
         for at, key in enumerate(keys)
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def test_a_name_that_is_no_text_is_refused():
     content[148:156] = b" " * 8
     content[148:156] = f"{sum(content[:512]):06o}\0 ".encode()
     with pytest.raises(DecodeError, match=r"name b'\\xff.npy' is no UTF-8, must be"):
-        group(np.frombuffer(bytes(content), dtype=np.uint8), PLACE)
+        group_samples(np.frombuffer(bytes(content), dtype=np.uint8), PLACE)
 
 
 def test_a_long_key_is_refused():

@@ -4,17 +4,17 @@ import tarfile
 
 import numpy as np
 import pytest
-from seqdata_webdataset.tar_headers import walk
+from seqdata_webdataset.tar_headers import iter_members
 
 from seqdata.errors import CorruptShardError, DecodeError, LimitError, UnsafeContentError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.files import map_shard
 
-PLACE = Place(dataset="d", shard=0, file="one.tar")
+PLACE = DataLocation(dataset="d", shard=0, file="one.tar")
 
 
 def walked(path):
-    return list(walk(np.fromfile(path, dtype=np.uint8), PLACE))
+    return list(iter_members(np.fromfile(path, dtype=np.uint8), PLACE))
 
 
 LONG = "deep/" * 30 + "x" * 120 + ".npy"
@@ -71,7 +71,7 @@ def test_members_of_more_than_8_gib_are_walked_over(tmp_path, format):
             at = begins[name] + -(-size // 512) * 512
         file.truncate(at + 1024)
     assert path.stat().st_blocks < 1000
-    found = list(walk(map_shard(path, PLACE), PLACE))
+    found = list(iter_members(map_shard(path, PLACE), PLACE))
     assert found == [(name.encode(), begins[name], size) for name, size in sizes.items()]
     with tarfile.open(path) as due:
         assert [(one.offset_data, one.size) for one in due] == [one[1:] for one in found]

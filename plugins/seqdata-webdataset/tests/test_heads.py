@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seqdata_webdataset.array_headers import Head, NoHeadError, read_flac, read_npy, read_wav
+from seqdata_webdataset.array_headers import (
+    ArrayHeader,
+    BadHeaderError,
+    read_flac_header,
+    read_npy_header,
+    read_wav_header,
+)
 
 DTYPES = ["<f4", ">f4", "<i2", "|u1", "<f8", "<u8", "|b1", "<f2"]
 
@@ -26,10 +32,10 @@ def test_heads_of_arrays_are_what_numpy_reads(dtype, shape, fortran, version):
     np.lib.format.write_array(content, array, version=version)
     raw = content.getvalue()
     if 0 in shape[1:]:
-        with pytest.raises(NoHeadError, match="has no numbers per timestep"):
-            read_npy(raw, len(raw))
+        with pytest.raises(BadHeaderError, match="has no numbers per timestep"):
+            read_npy_header(raw, len(raw))
         return
-    head, begin, size, steps = read_npy(raw, len(raw))
+    head, begin, size, steps = read_npy_header(raw, len(raw))
     assert raw[begin:] == bytes(size)
     assert (head.descr, head.shape, head.scalar) == (dtype, tuple(shape[1:]), not shape)
     assert steps == (shape[0] if shape else 1)
@@ -63,8 +69,8 @@ BAD = [
 
 @pytest.mark.parametrize(("raw", "what"), BAD, ids=range(len(BAD)))
 def test_what_is_no_array_is_said(raw, what):
-    with pytest.raises(NoHeadError, match=what):
-        read_npy(raw, len(raw))
+    with pytest.raises(BadHeaderError, match=what):
+        read_npy_header(raw, len(raw))
 
 
 def wav(channels, bytes_, frames):
@@ -80,17 +86,17 @@ def wav(channels, bytes_, frames):
 @pytest.mark.parametrize(
     ("channels", "bytes_", "head"),
     [
-        (1, 2, Head("wav", "<i2")),
-        (2, 2, Head("wav", "<i2", (2,))),
-        (1, 1, Head("wav", "|u1")),
-        (1, 3, Head("wav", "<i3")),
-        (1, 4, Head("wav", "<i4")),
+        (1, 2, ArrayHeader("wav", "<i2")),
+        (2, 2, ArrayHeader("wav", "<i2", (2,))),
+        (1, 1, ArrayHeader("wav", "|u1")),
+        (1, 3, ArrayHeader("wav", "<i3")),
+        (1, 4, ArrayHeader("wav", "<i4")),
     ],
 )
 def test_plain_sound_is_known(channels, bytes_, head):
     raw = wav(channels, bytes_, 5)
-    assert read_wav(raw, len(raw)) == (head, 44, 5 * channels * bytes_, 5)
-    assert head.in_place == (bytes_ != 3)
+    assert read_wav_header(raw, len(raw)) == (head, 44, 5 * channels * bytes_, 5)
+    assert head.is_in_place == (bytes_ != 3)
 
 
 def chunk(name, content):
@@ -106,7 +112,7 @@ FMT = struct.pack("<HHIIHH", 1, 1, 8000, 16000, 2, 16)
 
 def test_chunks_around_the_samples_are_passed_over():
     raw = riff(chunk(b"LIST", b"abc"), chunk(b"fmt ", FMT), chunk(b"data", b"1234"), b"tail")
-    head, begin, size, steps = read_wav(raw, len(raw))
+    head, begin, size, steps = read_wav_header(raw, len(raw))
     assert raw[begin : begin + size] == b"1234"
     assert (head.descr, steps) == ("<i2", 2)
 
@@ -114,10 +120,10 @@ def test_chunks_around_the_samples_are_passed_over():
 def test_floats_and_extensible_formats_are_known():
     floats = struct.pack("<HHIIHH", 3, 1, 8000, 32000, 4, 32)
     raw = riff(chunk(b"fmt ", floats), chunk(b"data", bytes(8)))
-    assert read_wav(raw, len(raw))[0] == Head("wav", "<f4")
+    assert read_wav_header(raw, len(raw))[0] == ArrayHeader("wav", "<f4")
     more = struct.pack("<HHIIHH", 0xFFFE, 1, 8000, 16000, 2, 16) + bytes(8) + b"\1\0" + bytes(14)
     raw = riff(chunk(b"fmt ", more), chunk(b"data", bytes(8)))
-    assert read_wav(raw, len(raw))[0] == Head("wav", "<i2")
+    assert read_wav_header(raw, len(raw))[0] == ArrayHeader("wav", "<i2")
 
 
 ALAW = struct.pack("<HHIIHH", 6, 1, 8000, 8000, 1, 8)
@@ -135,15 +141,15 @@ ALAW = struct.pack("<HHIIHH", 6, 1, 8000, 8000, 1, 8)
     ],
 )
 def test_what_is_no_plain_sound_is_said(raw, what):
-    with pytest.raises(NoHeadError, match=what):
-        read_wav(raw, len(raw))
+    with pytest.raises(BadHeaderError, match=what):
+        read_wav_header(raw, len(raw))
 
 
 def test_flac_says_its_length():
     packed = (8000 << 44) | (1 << 41) | (15 << 36) | 1234
     raw = b"fLaC" + b"\0\0\0\x22" + bytes(10) + packed.to_bytes(8, "big") + bytes(16)
-    assert read_flac(raw, 99) == (Head("flac", "<i4", (2,)), 0, 99, 1234)
-    with pytest.raises(NoHeadError, match="does not say how many samples"):
-        read_flac(raw[:18] + bytes(24), 99)
-    with pytest.raises(NoHeadError, match=r"does not begin as a .flac file"):
-        read_flac(b"OggS" + raw[4:], 99)
+    assert read_flac_header(raw, 99) == (ArrayHeader("flac", "<i4", (2,)), 0, 99, 1234)
+    with pytest.raises(BadHeaderError, match="does not say how many samples"):
+        read_flac_header(raw[:18] + bytes(24), 99)
+    with pytest.raises(BadHeaderError, match=r"does not begin as a .flac file"):
+        read_flac_header(b"OggS" + raw[4:], 99)

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset
-from seqdata_webdataset.decoders import decode
+from seqdata_webdataset.decoders import decode_member
 from seqdata_webdataset.kind import TarKind
 
 from seqdata import Fixed, Loader, open_store
@@ -88,8 +88,8 @@ def test_a_member_of_another_length_than_was_counted_is_an_error(tar, monkeypatc
     path = tar(lists(3))
     with monkeypatch.context() as patched:
         patched.setattr(
-            "seqdata_webdataset.kind.decode",
-            lambda *given: decode(*given)[[0, 1, 2, 0][:counted]],
+            "seqdata_webdataset.kind.decode_member",
+            lambda *given: decode_member(*given)[[0, 1, 2, 0][:counted]],
         )
         store = opened(path, index="build")
     with pytest.raises(

@@ -20,7 +20,7 @@ from seqdata.storage.indexed.auditing import audit
 from seqdata.storage.indexed.files import names_in
 from seqdata.storage.indexed.keeping import find_index
 from seqdata.storage.indexed.listing import LIST
-from seqdata.storage.writing.writer_lock import ASIDE
+from seqdata.storage.writing.writer_lock import STAGING_PREFIX
 
 SHARD = 20_000
 
@@ -176,7 +176,7 @@ def test_a_writer_that_was_stopped_in_its_commit_is_gone_on_with(written, tmp_pa
 
 
 def test_a_folder_whose_writer_only_had_to_sweep_is_whole(written):
-    (written / f"{ASIDE}x").mkdir()
+    (written / f"{STAGING_PREFIX}x").mkdir()
     assert len(open_webdataset(written)) == 40
     with pytest.raises(ConfigError, match="must be an empty folder"):
         write_webdataset(written, rows(), shard_bytes=SHARD)

@@ -9,11 +9,11 @@ import zipfile
 import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset
-from seqdata_webdataset.decoders import MAX_MEMBER
+from seqdata_webdataset.decoders import MAX_MEMBER_BYTES
 
 from seqdata.errors import ConfigError, CorruptSampleError, DecodeError, LimitError
 from seqdata.protocols import Field
-from seqdata.storage.digest_trailer import sealed
+from seqdata.storage.digest_trailer import add_digest
 from seqdata_testing.stores import check_store
 
 X = np.arange(6, dtype=np.float32)
@@ -141,7 +141,7 @@ def test_lengths_that_must_be_decoded_are_counted_once(npy, opened, folder, monk
     assert np.load(kept).tolist() == [0, 1, 2]
     forged = io.BytesIO()
     np.save(forged, np.array([0, 1, 5]))
-    kept.write_bytes(sealed(forged.getvalue(), kept.name))  # believed: it is not counted again
+    kept.write_bytes(add_digest(forged.getvalue(), kept.name))  # believed: it is not counted again
     store = open_webdataset(path, schema={"json": "int64"})
     with pytest.raises(
         CorruptSampleError, match="must have 5 timesteps as were counted, but has 2: the shard"
@@ -331,4 +331,4 @@ def test_a_text_that_is_none_is_named(npy, opened):
 
 
 def test_members_are_capped():
-    assert MAX_MEMBER == 2 << 30
+    assert MAX_MEMBER_BYTES == 2 << 30

@@ -12,12 +12,12 @@ import fsspec
 import numpy as np
 import pytest
 from seqdata_webdataset import WebDataset, index_shards, open_webdataset
-from seqdata_webdataset.schema import Extension, fields_of
+from seqdata_webdataset.schema import Extension, infer_specs
 
 from seqdata import Remote, open_store, write_store
 from seqdata.errors import ConfigError, DataError, DecodeError, SeqDataError, UnsafeContentError
 from seqdata.protocols import Field
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 
 EXTENSIONS = ("pyd", "pkl", "pickle", "pth", "pt", "dill", "joblib")
 
@@ -196,8 +196,10 @@ def test_nothing_but_code_makes_members_run(tar, npy, tmp_path, monkeypatch):
     told = ("x", Field("float32"))  # as an index may have it
     for schema in (None, {"pyd": "float32"}):
         with pytest.raises(UnsafeContentError):
-            fields_of(
-                [Extension("pyd", (), False, Place(dataset="shards"), told)], schema, "shards"
+            infer_specs(
+                [Extension("pyd", (), False, DataLocation(dataset="shards"), told)],
+                schema,
+                "shards",
             )
     with pytest.raises(SeqDataError):
         open_store(f"{path}?unsafe_decoders=pyd", backend="webdataset")

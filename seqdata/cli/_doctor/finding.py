@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["ok", "note", "warn", "bad"]
+FindingState = Literal["ok", "note", "warn", "bad"]
 """``note`` is worth knowing, ``warn`` costs time or surprises, ``bad`` fails or is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """What was seen.
 
     Attributes:
@@ -26,6 +26,6 @@ class Finding:
 
     place: str
     name: str
-    state: State
+    state: FindingState
     seen: str
     fix: str = ""

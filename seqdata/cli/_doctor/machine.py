@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqdata.cli._doctor.finding import Finding
-from seqdata.cli._report.console import size
-from seqdata.kernel.dispatch import kernel, kernel_name
+from seqdata.cli._doctor.finding import DoctorFinding
+from seqdata.cli._report.console import format_bytes
+from seqdata.kernel.dispatch import get_kernel, get_kernel_name
 from seqdata.storage.limits import free_memory, read_number
 
-_PLACE = "machine"
+_SECTION = "machine"
 _SPARE_FILES, _FILES_OF_A_WORKER = 256, 8
 _SPARE_MAPS = 4_096  # of Python, torch and what else is mapped
 _SPARE_PROCESSES = 512  # threads count, too
@@ -54,23 +54,23 @@ class Machine:
     algorithms: tuple[str, ...]
 
 
-def this_machine() -> Machine:
+def inspect_machine() -> Machine:
     """Look at the machine."""
     return Machine(
         cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
         core_limit=_core_limit(),
         memory=free_memory(),
-        shared=_room("/dev/shm"),
-        open_files=_limit(resource.RLIMIT_NOFILE),
-        processes=_limit(resource.RLIMIT_NPROC),
+        shared=_filesystem_bytes("/dev/shm"),
+        open_files=_soft_limit(resource.RLIMIT_NOFILE),
+        processes=_soft_limit(resource.RLIMIT_NPROC),
         mappings=read_number("/proc/sys/vm/max_map_count"),
         methods=tuple(multiprocessing.get_all_start_methods()),
-        kernel=kernel_name(),
-        algorithms=tuple(kernel().algorithms()),
+        kernel=get_kernel_name(),
+        algorithms=tuple(get_kernel().algorithms()),
     )
 
 
-def machine_findings(machine: Machine, *, shards: int, workers: int) -> Iterator[Finding]:
+def check_machine(machine: Machine, *, shards: int, workers: int) -> Iterator[DoctorFinding]:
     """Say how the machine fits.
 
     Args:
@@ -80,81 +80,90 @@ def machine_findings(machine: Machine, *, shards: int, workers: int) -> Iterator
     """
     limit = machine.core_limit
     cores = machine.cores if limit is None else min(machine.cores, limit)
-    told = f"{machine.cores}" + ("" if limit is None else f", of which {limit:g} may be used")
+    summary = f"{machine.cores}" + ("" if limit is None else f", of which {limit:g} may be used")
     if workers > cores:
-        yield _finding(
-            "cores", "warn", f"{told}; {workers} workers", f"num_workers={max(1, int(cores))}"
+        yield _make_finding(
+            "cores", "warn", f"{summary}; {workers} workers", f"num_workers={max(1, int(cores))}"
         )
     else:
-        yield _finding("cores", "ok", told)
+        yield _make_finding("cores", "ok", summary)
     if machine.memory is not None:
-        short = machine.memory < _LITTLE_MEMORY
-        yield _finding(
-            "memory", "warn" if short else "ok", f"{size(machine.memory)} free",
-            "end other programs, or use smaller batches and prefetch=0" if short else "",
+        is_low = machine.memory < _LITTLE_MEMORY
+        yield _make_finding(
+            "memory", "warn" if is_low else "ok", f"{format_bytes(machine.memory)} free",
+            "end other programs, or use smaller batches and prefetch=0" if is_low else "",
         )  # fmt: skip
     if machine.shared is not None:
-        yield _finding(
-            "/dev/shm", "ok", f"{size(machine.shared)}; its size does not matter: workers share "
+        yield _make_finding(
+            "/dev/shm", "ok", f"{format_bytes(machine.shared)}; its size does not matter: workers "
+                              "share "
             "memory without a name",
         )  # fmt: skip
-    yield from _limits(machine, shards, workers)
+    yield from _check_limits(machine, shards, workers)
     if "forkserver" in machine.methods:
-        yield _finding("start methods", "ok", f"{', '.join(machine.methods)}; forkserver is used")
+        yield _make_finding(
+            "start methods", "ok", f"{', '.join(machine.methods)}; forkserver is used"
+        )
     else:
-        yield _finding(
+        yield _make_finding(
             "start methods", "note", f"{', '.join(machine.methods)}; spawn is used: workers start "
             "slowly",
         )  # fmt: skip
-    yield from _kernel(machine)
+    yield from _check_kernel(machine)
 
 
-def _limits(machine: Machine, shards: int, workers: int) -> Iterator[Finding]:
+def _check_limits(machine: Machine, shards: int, workers: int) -> Iterator[DoctorFinding]:
     files = _SPARE_FILES + _FILES_OF_A_WORKER * workers
-    yield _enough("open files", machine.open_files, files, "descriptors", f"ulimit -n {4 * files}")
-    yield _enough(
+    yield _check_limit(
+        "open files", machine.open_files, files, "descriptors", f"ulimit -n {4 * files}"
+    )
+    yield _check_limit(
         "processes", machine.processes, _SPARE_PROCESSES + 4 * workers, "processes and threads",
         "raise `ulimit -u`, or pids.max of the container",
     )  # fmt: skip
     maps = _SPARE_MAPS + 2 * shards
     fix = f"sysctl -w vm.max_map_count={2 * maps}, or write larger shards (shard_bytes=)"
-    yield _enough("vm.max_map_count", machine.mappings, maps, f"mappings for {shards} shards", fix)
+    yield _check_limit(
+        "vm.max_map_count", machine.mappings, maps, f"mappings for {shards} shards", fix
+    )
 
 
-def _enough(name: str, have: int | None, need: int, what: str, fix: str) -> Finding:
-    if have is None:
-        return _finding(name, "ok", "no limit")
-    if have >= need:
-        return _finding(name, "ok", f"{have}")
-    return _finding(name, "bad", f"{have}, but {need} {what} may be needed", fix)
+def _check_limit(
+    name: str, available: int | None, needed: int, unit: str, fix: str
+) -> DoctorFinding:
+    if available is None:
+        return _make_finding(name, "ok", "no limit")
+    if available >= needed:
+        return _make_finding(name, "ok", f"{available}")
+    return _make_finding(name, "bad", f"{available}, but {needed} {unit} may be needed", fix)
 
 
-def _kernel(machine: Machine) -> Iterator[Finding]:
+def _check_kernel(machine: Machine) -> Iterator[DoctorFinding]:
     if machine.kernel == "c":
-        yield _finding("kernel", "ok", "c")
+        yield _make_finding("kernel", "ok", "c")
     else:
-        chosen = os.environ.get("SEQDATA_KERNEL") == "numpy"
-        yield _finding(
+        is_chosen = os.environ.get("SEQDATA_KERNEL") == "numpy"
+        yield _make_finding(
             "kernel", "warn", "numpy, the slow twin: batches take several times as long",
-            "unset SEQDATA_KERNEL" if chosen else "install a wheel for this platform, or a C "
+            "unset SEQDATA_KERNEL" if is_chosen else "install a wheel for this platform, or a C "
             "compiler and build it again: pip install --force-reinstall --no-binary "
             "lightning-seqdata lightning-seqdata",
         )  # fmt: skip
     if "crc32c" in machine.algorithms:
-        yield _finding("checksums", "ok", ", ".join(machine.algorithms))
+        yield _make_finding("checksums", "ok", ", ".join(machine.algorithms))
     else:
-        yield _finding(
+        yield _make_finding(
             "checksums", "warn", f"{', '.join(machine.algorithms)}: those of a store (crc32c) are "
             "not looked at", "pip install lightning-seqdata[checksums]",
         )  # fmt: skip
 
 
-def _finding(name: str, state: str, seen: str, fix: str = "") -> Finding:
-    return Finding(_PLACE, name, state, seen, fix)  # type: ignore[arg-type]
+def _make_finding(name: str, state: str, seen: str, fix: str = "") -> DoctorFinding:
+    return DoctorFinding(_SECTION, name, state, seen, fix)  # type: ignore[arg-type]
 
 
-def _limit(which: int) -> int | None:
-    soft, _ = resource.getrlimit(which)
+def _soft_limit(resource_id: int) -> int | None:
+    soft, _ = resource.getrlimit(resource_id)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
@@ -166,9 +175,9 @@ def _core_limit() -> float | None:
         return None
 
 
-def _room(path: str) -> int | None:
+def _filesystem_bytes(path: str) -> int | None:
     try:
-        found = os.statvfs(path)
+        stats = os.statvfs(path)
     except OSError:
         return None
-    return found.f_blocks * found.f_frsize
+    return stats.f_blocks * stats.f_frsize

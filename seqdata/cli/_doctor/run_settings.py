@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from seqdata.builtin import POLICIES
-from seqdata.cli._doctor.finding import Finding, State
-from seqdata.detect import form_of
+from seqdata.cli._doctor.finding import DoctorFinding, FindingState
+from seqdata.detect import detect_backend
 from seqdata.errors import SeqDataError
 from seqdata.index import SequenceIndex
 from seqdata.policies.tbptt import TBPTT
 from seqdata.protocols import Store
 from seqdata.resolve import resolve_policy
-from seqdata.runs.run_file import RunFile, code_of, paths_of
+from seqdata.runs.run_file import RunFile, list_import_paths, list_store_paths
 from seqdata.runs.run_record import installed_versions
-from seqdata.runs.to_plain import NOTHING, SCRIPT, Objects
-from seqdata.sharing import steps_of
+from seqdata.runs.to_plain import SCRIPT, UNREPLAYABLE, PlainReader
+from seqdata.sharing import count_steps
 from seqdata.world import World
 
-_CODE = ("batching", "eval_batching", "transform", "collator")
-_MARKS = {"weight", "score"}
-_CASTS = {"16-true", "bf16-true", "64-true", "16", "bf16", "64"}
+_CODE_ARGUMENTS = ("batching", "eval_batching", "transform", "collator")
+_WEIGHT_FIELDS = {"weight", "score"}
+_CASTING_PRECISIONS = {"16-true", "bf16-true", "64-true", "16", "bf16", "64"}
 
 
-def settings_findings(file: RunFile, path: Path, train: Store | None) -> Iterator[Finding]:
+def check_settings(file: RunFile, path: Path, train: Store | None) -> Iterator[DoctorFinding]:
     """Say what will surprise in a run.
 
     Args:
@@ -42,74 +42,82 @@ def settings_findings(file: RunFile, path: Path, train: Store | None) -> Iterato
     """
     where = str(path)
     for name, state, seen, fix in (
-        *_versions(file), *_code(file), *_workers(file), *_output(file.data),
-        *_launch(file), *_ranks(file, train), *_trainer(file), *_errors(file, path.parent),
-    ):  # fmt: skip
-        yield Finding(where, name, state, seen, fix)
+        *_check_versions(file),
+        *_check_code(file),
+        *_check_workers(file),
+        *_check_output(file.data),
+        *_check_launch(file),
+        *_check_ranks(file, train),
+        *_check_trainer(file),
+        *_check_errors(file, path.parent),
+    ):
+        yield DoctorFinding(where, name, state, seen, fix)
 
 
-Row = tuple[str, State, str, str]
+FindingRow = tuple[str, FindingState, str, str]
 
 
-def _versions(file: RunFile) -> Iterator[Row]:
+def _check_versions(file: RunFile) -> Iterator[FindingRow]:
     now = installed_versions()
-    others = [
+    differing = [
         f"{name} {was} (now {now.get(name, 'none')})"
         for name, was in file.versions.items()
         if now.get(name) != was
     ]
-    if others:
+    if differing:
         yield (
-            "versions", "note", f"the run had {', '.join(others)}",
+            "versions", "note", f"the run had {', '.join(differing)}",
             "install those where a batch must come out bit by bit",
         )  # fmt: skip
 
 
-def _code(file: RunFile) -> Iterator[Row]:
+def _check_code(file: RunFile) -> Iterator[FindingRow]:
     """Look for modules without importing any."""
-    for why in file.missing:
+    for reason in file.missing:
         yield (
-            "replay", "note", f"not from the file: {why}",
+            "replay", "note", f"not from the file: {reason}",
             "in the program that trains, data.replay(epoch=, batch=)",
         )  # fmt: skip
-    for argument in _CODE:
+    for argument in _CODE_ARGUMENTS:
         plain = file.data.get(argument)
-        for name in code_of(plain):
+        for name in list_import_paths(plain):
             script = plain.get(SCRIPT) if isinstance(plain, Mapping) else None
-            there = Path(script).is_file() if script else _is_there(name, file.roots)
-            if not there:
+            is_found = Path(script).is_file() if script else _is_importable(name, file.roots)
+            if not is_found:
                 yield (
                     argument, "bad", f"{name} is not to be found here",
                     "run this where the training ran, or put its folder on PYTHONPATH",
                 )  # fmt: skip
 
 
-def _is_there(name: str, roots: list[str]) -> bool:
+def _is_importable(name: str, roots: list[str]) -> bool:
     top = name.partition(":")[0].partition(".")[0]
-    there = top in sys.modules or importlib.util.find_spec(top) is not None
-    return there or PathFinder.find_spec(top, roots) is not None
+    is_installed = top in sys.modules or importlib.util.find_spec(top) is not None
+    return is_installed or PathFinder.find_spec(top, roots) is not None
 
 
-def _workers(file: RunFile) -> Iterator[Row]:
+def _check_workers(file: RunFile) -> Iterator[FindingRow]:
     data, count = file.data, int(file.data.get("num_workers") or 0)
     method = data.get("start_method")
     if not count:
         return
     for argument in ("transform", "collator"):
         plain = data.get(argument)
-        if isinstance(plain, Mapping) and NOTHING in plain and method != "fork":
+        if isinstance(plain, Mapping) and UNREPLAYABLE in plain and method != "fork":
             yield (
-                argument, "bad", f"{plain[NOTHING]}: it cannot be sent to {count} workers",
+                argument, "bad", f"{plain[UNREPLAYABLE]}: it cannot be sent to {count} workers",
                 "define it in a module, or start_method='fork'",
             )  # fmt: skip
-    if data.get("transform") is None and data.get("collator") is None and _is_ours(data):
+    if data.get("transform") is None and data.get("collator") is None and _is_own_store(data):
         yield (
             "num_workers", "note", f"{count}, but there is no Python code to run in them",
             "num_workers=0: a thread reads as fast and costs nothing",
         )  # fmt: skip
     if method != "fork":
         return
-    foreign = [path for path in paths_of(data.get("train")) if form_of(path) == "foreign"]
+    foreign = [
+        path for path in list_store_paths(data.get("train")) if detect_backend(path) == "foreign"
+    ]
     if foreign:
         yield (
             "start_method", "bad", f"'fork', and {foreign[0]} is read by pyarrow, whose threads do "
@@ -122,29 +130,32 @@ def _workers(file: RunFile) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _is_ours(data: Mapping[str, Any]) -> bool:
-    paths = paths_of(data.get("train"))
-    return bool(paths) and all(form_of(path) == "arrow" for path in paths)
+def _is_own_store(data: Mapping[str, Any]) -> bool:
+    paths = list_store_paths(data.get("train"))
+    return bool(paths) and all(detect_backend(path) == "arrow" for path in paths)
 
 
-def _output(data: Mapping[str, Any]) -> Iterator[Row]:
-    given = (Objects((), "").of(data.get(one), one) for one in ("as_tuple", "as_dict"))
-    names = {name for some in given for name in some or ()}
+def _check_output(data: Mapping[str, Any]) -> Iterator[FindingRow]:
+    selections = (
+        PlainReader((), "").from_plain(data.get(argument), argument)
+        for argument in ("as_tuple", "as_dict")
+    )
+    names = {name for some in selections for name in some or ()}
     if "lengths" in names:
         yield (
             "lengths", "note", "handed out in a tuple or dict: the Trainer moves them to the "
             "device, and pack_padded_sequence wants them on the CPU", "lengths.cpu() in the model, "
             "or take whole batches: batch.packed(name)",
         )  # fmt: skip
-    if names and not names & _MARKS and data.get("tail", "fill") == "fill":
+    if names and not names & _WEIGHT_FIELDS and data.get("tail", "fill") == "fill":
         yield (
             "weight", "note", "not handed out: filler rows of several ranks cannot be told, and "
             "are refused where there are some", "add 'weight', or tail='drop'",
         )  # fmt: skip
 
 
-def _ranks(file: RunFile, train: Store | None) -> Iterator[Row]:
-    size, data = file.course.world_size, file.data
+def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
+    size, data = file.geometry.world_size, file.data
     wanted = data.get("batches_per_update")
     if wanted is not None and wanted % size:
         yield (
@@ -152,7 +163,7 @@ def _ranks(file: RunFile, train: Store | None) -> Iterator[Row]:
             f"{-(-wanted // size) * size}, or another number of ranks",
         )  # fmt: skip
     try:
-        planned = None if train is None else _planned(data, train)
+        planned = None if train is None else _count_batches(data, train)
     except SeqDataError as error:
         yield "batching", "bad", str(error), "see the message's end"
         return
@@ -167,53 +178,59 @@ def _ranks(file: RunFile, train: Store | None) -> Iterator[Row]:
         )  # fmt: skip
         return
     tail = data.get("tail", "fill")
-    steps, over = steps_of(batches, World(0, size), tail), batches % size
-    told = f"{batches:,} batches are {steps:,} steps of {size} ranks"
+    steps, over = count_steps(batches, World(0, size), tail), batches % size
+    summary = f"{batches:,} batches are {steps:,} steps of {size} ranks"
     if batches < size:
         yield (
-            "batches", "warn", f"{told}: {size - batches} ranks have none of their own",
+            "batches", "warn", f"{summary}: {size - batches} ranks have none of their own",
             "smaller batches, or fewer ranks",
         )  # fmt: skip
     elif over and tail == "drop":
-        yield "batches", "note", f"{told}; {over} are left out each epoch", "tail='fill'"
+        yield "batches", "note", f"{summary}; {over} are left out each epoch", "tail='fill'"
     elif over:
         yield (
-            "batches", "ok", f"{told}; in the last one {size - over} ranks have filler of weight 0",
+            "batches", "ok", f"{summary}; in the last one {size - over} ranks have filler of "
+                             "weight 0",
             "",
         )  # fmt: skip
     else:
-        yield "batches", "ok", told, ""
+        yield "batches", "ok", summary, ""
 
 
-def _planned(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
+def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
     """Give batches and lanes of an epoch; None where that would take somebody else's code."""
     policy = data.get("batching")
     named = policy if isinstance(policy, Mapping) else {"policy": policy}
     name, options = named.get("policy"), named.get("options") or {}
-    if name not in POLICIES or code_of(options) or NOTHING in str(options):
+    if name not in POLICIES or list_import_paths(options) or UNREPLAYABLE in str(options):
         return None
-    made, lanes = resolve_policy(str(name), Objects((), "").of(options, "batching")), 0
-    if isinstance(made, TBPTT):
-        lanes = made.lanes
+    resolved, lanes = (
+        resolve_policy(str(name), PlainReader((), "").from_plain(options, "batching")),
+        0,
+    )
+    if isinstance(resolved, TBPTT):
+        lanes = resolved.lanes
     if data.get("transform") is not None or data.get("shift"):
         return (0, lanes) if lanes else None  # lengths are not those that are stored
-    return made.num_batches(SequenceIndex.of_store(train)), lanes
+    return resolved.num_batches(SequenceIndex.of_store(train)), lanes
 
 
-def _launch(file: RunFile) -> Iterator[Row]:
+def _check_launch(file: RunFile) -> Iterator[FindingRow]:
     """Say who took part: a replica of several processes has the same batches in each."""
-    trainer, replicas = file.trainer, file.course.world_size
+    trainer, replicas = file.trainer, file.geometry.world_size
     processes = trainer.get("processes", replicas)
-    of_each = f" in {replicas} replicas of {processes // replicas}" if processes > replicas else ""
+    replicas_text = (
+        f" in {replicas} replicas of {processes // replicas}" if processes > replicas else ""
+    )
     yield (
         "strategy", "ok", f"{trainer.get('strategy', 'unknown')} on "
-        f"{trainer.get('accelerator', 'unknown')}: {processes} processes{of_each} on "
+        f"{trainer.get('accelerator', 'unknown')}: {processes} processes{replicas_text} on "
         f"{trainer.get('nodes', 1)} nodes; they share the batches of one plan out to "
         f"{replicas}, each sequence once", "",
     )  # fmt: skip
 
 
-def _trainer(file: RunFile) -> Iterator[Row]:
+def _check_trainer(file: RunFile) -> Iterator[FindingRow]:
     trainer = file.trainer
     yield "use_distributed_sampler", "ok", "either value: no loader of ours has a sampler", ""
     limit, every = trainer.get("limit_train_batches"), trainer.get("val_check_interval")
@@ -222,28 +239,28 @@ def _trainer(file: RunFile) -> Iterator[Row]:
             "limit_train_batches", "note", f"{limit} steps: other batches on another number of "
             "ranks, where a resume is refused", "pass a fraction",
         )  # fmt: skip
-    if type(every) is int and every % file.course.accumulate:
+    if type(every) is int and every % file.geometry.accumulate:
         yield (
             "val_check_interval", "warn", f"{every} steps, no multiple of the "
-            f"{file.course.accumulate} of an update: checkpoints there lose half-made gradients",
-            f"{-(-every // file.course.accumulate) * file.course.accumulate}",
+            f"{file.geometry.accumulate} of an update: checkpoints there lose half-made gradients",
+            f"{-(-every // file.geometry.accumulate) * file.geometry.accumulate}",
         )  # fmt: skip
-    if trainer.get("precision") in _CASTS:
+    if trainer.get("precision") in _CASTING_PRECISIONS:
         yield (
             "precision", "note", f"{trainer['precision']!r} casts every floating field, time stamps"
             " and weights too", "store those as integers, or use mixed precision",
         )  # fmt: skip
-    if file.course.frozen:
+    if file.geometry.frozen:
         yield "overfit_batches", "note", "every epoch is epoch 0, not shuffled", ""
 
 
-def _errors(file: RunFile, folder: Path) -> Iterator[Row]:
-    lists = sorted(folder.glob("seqdata-errors-rank*.jsonl"))
-    found = [line for one in lists for line in one.read_text("utf-8").splitlines()]
-    if found:
+def _check_errors(file: RunFile, folder: Path) -> Iterator[FindingRow]:
+    files = sorted(folder.glob("seqdata-errors-rank*.jsonl"))
+    lines = [line for file_path in files for line in file_path.read_text("utf-8").splitlines()]
+    if lines:
         yield (
-            "on_error", "warn", f"{len(found)} sequences were left out, the last one: "
-            f"{found[-1]:.300}", f"look at {lists[0]}, repair the data",
+            "on_error", "warn", f"{len(lines)} sequences were left out, the last one: "
+            f"{lines[-1]:.300}", f"look at {files[0]}, repair the data",
         )  # fmt: skip
     elif file.data.get("on_error", "raise") != "raise":
         yield "on_error", "ok", f"{file.data['on_error']!r}, and nothing was left out", ""

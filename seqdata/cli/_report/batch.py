@@ -18,34 +18,34 @@ from torch.nn.utils.rnn import PackedSequence
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.writing.staging_dir import write_whole
+from seqdata.storage.writing.staging_dir import write_atomically
 
-_PARTS = ("lengths", "ids", "weight", "start", "lanes", "reset", "burn_in", "segments")
-_NUMBERS = (
+_TENSOR_NAMES = ("lengths", "ids", "weight", "start", "lanes", "reset", "burn_in", "segments")
+_SCALAR_NAMES = (
     "epoch", "number", "num_tokens", "global_num_tokens", "update_num_tokens", "loss_scale",
     "sequence_scale",
 )  # fmt: skip
-_MOST_TEXT = 40  # characters of a text that are shown
+_MAX_TEXT = 40  # characters of a text that are shown
 
 
-def batch_figures(batch: SequenceBatch, store: Store) -> dict[str, Any]:
+def summarize_batch(batch: SequenceBatch, store: Store) -> dict[str, Any]:
     """Give what is known of a batch, as plain data."""
     rows, width = len(batch), batch.padded_length
     real = int(batch.lengths.sum())
     padded = rows * width
     return {
-        **{name: getattr(batch, name) for name in _NUMBERS},
+        **{name: getattr(batch, name) for name in _SCALAR_NAMES},
         "rows": rows,
         "filler": int((batch.weight == 0).sum()),
         "longest": width,
         "timesteps": real,
         "padded": padded,
         "padding": 1 - real / padded if padded else 0.0,
-        "sequences": list(_sequences(batch, store)),
+        "sequences": list(_iter_spans(batch, store)),
         "fields": {
-            name: one
+            name: stats
             for field, value in batch.data.items()
-            for name, one in _figures(field, _real(batch, field, value), value)
+            for name, stats in _iter_stats(field, _without_padding(batch, field, value), value)
         },
     }
 
@@ -58,30 +58,34 @@ def save_batch(batch: SequenceBatch, store: Store, path: Path) -> None:
         OSError: If it cannot be written.
     """
     plain = {
-        "data": {name: _plain(name, value) for name, value in batch.data.items()},
-        **{name: _plain(name, getattr(batch, name)) for name in _PARTS if _has(batch, name)},
-        **{name: getattr(batch, name) for name in _NUMBERS},
-        "keys": _keys(store, batch.ids.tolist()),
+        "data": {name: _to_plain(name, value) for name, value in batch.data.items()},
+        **{
+            name: _to_plain(name, getattr(batch, name))
+            for name in _TENSOR_NAMES
+            if _has_value(batch, name)
+        },
+        **{name: getattr(batch, name) for name in _SCALAR_NAMES},
+        "keys": _name_sequences(store, batch.ids.tolist()),
     }
     content = io.BytesIO()
     if path.suffix in (".pt", ".pth"):
         torch.save(plain, content)
     elif path.suffix == ".npz":
-        arrays: Any = dict(_arrays("", plain))
+        arrays: Any = dict(_iter_arrays("", plain))
         np.savez(content, **arrays)
     else:
         raise ConfigError(
             f"replay: `--save` is {str(path)!r}, must end in .pt (tensors) or .npz (arrays); name "
             "it so"
         )
-    write_whole(path, content.getvalue())
+    write_atomically(path, content.getvalue())
 
 
-def _has(batch: SequenceBatch, name: str) -> bool:
+def _has_value(batch: SequenceBatch, name: str) -> bool:
     return getattr(batch, name) is not None
 
 
-def _sequences(batch: SequenceBatch, store: Store) -> Iterator[dict[str, Any]]:
+def _iter_spans(batch: SequenceBatch, store: Store) -> Iterator[dict[str, Any]]:
     """Give each span with its row; a row holds several where documents are packed."""
     weights = batch.weight.tolist()
     if batch.segments is None:
@@ -92,22 +96,22 @@ def _sequences(batch: SequenceBatch, store: Store) -> Iterator[dict[str, Any]]:
         spans = [
             (row, id_, start, stop - start) for row, id_, start, stop in batch.segments.tolist()
         ]
-    keys = _keys(store, [id_ for _, id_, _, _ in spans])
+    keys = _name_sequences(store, [id_ for _, id_, _, _ in spans])
     for (row, id_, start, length), key in zip(spans, keys, strict=True):
-        made = {"row": row, "id": id_, "key": key, "start": start, "length": length}
-        made["weight"] = weights[row]
+        summary = {"row": row, "id": id_, "key": key, "start": start, "length": length}
+        summary["weight"] = weights[row]
         if batch.lanes is not None and batch.reset is not None:
-            made |= {"lane": int(batch.lanes[row]), "reset": bool(batch.reset[row])}
-        yield made
+            summary |= {"lane": int(batch.lanes[row]), "reset": bool(batch.reset[row])}
+        yield summary
 
 
-def _keys(store: Store, ids: Sequence[int]) -> list[str]:
+def _name_sequences(store: Store, ids: Sequence[int]) -> list[str]:
     """Name sequences; an empty row has none."""
-    known = iter(store.keys([id_ for id_ in ids if id_ >= 0]))
-    return [next(known) if id_ >= 0 else "" for id_ in ids]
+    keys = iter(store.keys([id_ for id_ in ids if id_ >= 0]))
+    return [next(keys) if id_ >= 0 else "" for id_ in ids]
 
 
-def _real(batch: SequenceBatch, name: str, value: Any) -> Any:
+def _without_padding(batch: SequenceBatch, name: str, value: Any) -> Any:
     """Give a field without its padding, where it is known to have some."""
     axis = batch.axes.along(name)
     if not isinstance(value, Tensor) or batch.layout != "padded" or axis is None:
@@ -118,57 +122,61 @@ def _real(batch: SequenceBatch, name: str, value: Any) -> Any:
     return value[torch.arange(width) < lengths[:, None]]
 
 
-def _figures(name: str, value: Any, whole: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _iter_stats(name: str, value: Any, full_value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Give the figures of a value, or of all that it holds."""
     if isinstance(value, PackedSequence):
-        yield name, _tensor_figures(value.data, whole.data.shape)
+        yield name, _tensor_stats(value.data, full_value.data.shape)
     elif isinstance(value, Tensor) and value.is_nested:
-        yield name, _tensor_figures(value.values(), value.values().shape)
+        yield name, _tensor_stats(value.values(), value.values().shape)
     elif isinstance(value, Tensor):
-        yield name, _tensor_figures(value, whole.shape)
+        yield name, _tensor_stats(value, full_value.shape)
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _figures(f"{name}.{key}", one, one)
-    elif isinstance(value, list | tuple) and not all(isinstance(one, str | bytes) for one in value):
-        for key, one in enumerate(value):
-            yield from _figures(f"{name}.{key}", one, one)
+        for key, item in value.items():
+            yield from _iter_stats(f"{name}.{key}", item, item)
+    elif isinstance(value, list | tuple) and not all(
+        isinstance(item, str | bytes) for item in value
+    ):
+        for key, item in enumerate(value):
+            yield from _iter_stats(f"{name}.{key}", item, item)
     elif isinstance(value, list | tuple):
         first = value[0] if value else ""
         kind = type(first).__name__
-        yield name, {"dtype": kind, "shape": [len(value)], "first": str(first[:_MOST_TEXT])}
+        yield name, {"dtype": kind, "shape": [len(value)], "first": str(first[:_MAX_TEXT])}
     else:
-        yield name, {"dtype": type(value).__name__, "first": repr(value)[:_MOST_TEXT]}
+        yield name, {"dtype": type(value).__name__, "first": repr(value)[:_MAX_TEXT]}
 
 
-def _tensor_figures(values: Tensor, shape: Sequence[int]) -> dict[str, Any]:
-    made: dict[str, Any] = {"dtype": str(values.dtype).removeprefix("torch."), "shape": [*shape]}
+def _tensor_stats(values: Tensor, shape: Sequence[int]) -> dict[str, Any]:
+    stats: dict[str, Any] = {"dtype": str(values.dtype).removeprefix("torch."), "shape": [*shape]}
     if values.is_complex():
-        return {**made, "nan": int(values.isnan().sum()), "inf": int(values.isinf().sum())}
+        return {**stats, "nan": int(values.isnan().sum()), "inf": int(values.isinf().sum())}
     if values.dtype.is_floating_point:
-        good = values[values.isfinite()].double()
-        made |= {"nan": int(values.isnan().sum()), "inf": int(values.isinf().sum())}
+        finite = values[values.isfinite()].double()
+        stats |= {"nan": int(values.isnan().sum()), "inf": int(values.isinf().sum())}
     else:
-        good = values.long() if values.dtype == torch.bool else values
-        made |= {"nan": 0, "inf": 0}
-    if good.numel():
-        mean = float(good.double().mean())
-        made |= {"min": good.min().item(), "max": good.max().item(), "mean": mean}
-    return made
+        finite = values.long() if values.dtype == torch.bool else values
+        stats |= {"nan": 0, "inf": 0}
+    if finite.numel():
+        mean = float(finite.double().mean())
+        stats |= {"min": finite.min().item(), "max": finite.max().item(), "mean": mean}
+    return stats
 
 
-def _plain(name: str, value: Any) -> Any:
+def _to_plain(name: str, value: Any) -> Any:
     """Give a value as tensors of their own memory, texts, numbers, lists and dicts."""
     if isinstance(value, PackedSequence):
-        return {key: _plain(name, one) for key, one in value._asdict().items() if one is not None}
+        return {
+            key: _to_plain(name, item) for key, item in value._asdict().items() if item is not None
+        }
     if isinstance(value, Tensor) and value.is_nested:
         nested: Any = value
         return {"values": nested.values().clone(), "offsets": nested.offsets().clone()}
     if isinstance(value, Tensor):
         return value.clone()  # a view would bring all the memory that it is a view of
     if isinstance(value, Mapping):
-        return {str(key): _plain(f"{name}.{key}", one) for key, one in value.items()}
+        return {str(key): _to_plain(f"{name}.{key}", item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(f"{name}.{key}", one) for key, one in enumerate(value)]
+        return [_to_plain(f"{name}.{key}", item) for key, item in enumerate(value)]
     if value is None or isinstance(value, str | bytes | bool | int | float):
         return value
     raise ConfigError(
@@ -177,19 +185,19 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
-def _arrays(name: str, plain: Any) -> Iterator[tuple[str, Any]]:
+def _iter_arrays(name: str, plain: Any) -> Iterator[tuple[str, Any]]:
     """Give plain values as arrays by dotted name."""
     if isinstance(plain, Tensor):
-        made = plain.float() if plain.dtype == torch.bfloat16 else plain
-        yield name, made.numpy()
+        tensor = plain.float() if plain.dtype == torch.bfloat16 else plain
+        yield name, tensor.numpy()
     elif isinstance(plain, Mapping):
-        for key, one in plain.items():
-            yield from _arrays(f"{name}.{key}" if name else key, one)
+        for key, item in plain.items():
+            yield from _iter_arrays(f"{name}.{key}" if name else key, item)
     elif isinstance(plain, list) and plain and isinstance(plain[0], bytes):
         yield f"{name}.bytes", np.frombuffer(b"".join(plain), dtype=np.uint8)
-        yield f"{name}.lengths", np.array([len(one) for one in plain])
-    elif isinstance(plain, list) and not all(isinstance(one, str) for one in plain):
-        for key, one in enumerate(plain):
-            yield from _arrays(f"{name}.{key}", one)
+        yield f"{name}.lengths", np.array([len(item) for item in plain])
+    elif isinstance(plain, list) and not all(isinstance(item, str) for item in plain):
+        for key, item in enumerate(plain):
+            yield from _iter_arrays(f"{name}.{key}", item)
     elif plain is not None:
         yield name, np.array(plain)

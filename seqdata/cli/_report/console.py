@@ -17,7 +17,7 @@ from rich.console import Console
 from seqdata.errors import ConfigError, SeqDataError, SeqDataWarning
 
 Parameters = ParamSpec("Parameters")
-USAGE, DATA = 2, 1  # exit codes
+EXIT_USAGE, EXIT_DATA = 2, 1  # exit codes
 
 
 backend_option = click.option(
@@ -25,45 +25,47 @@ backend_option = click.option(
 )
 
 
-def console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     """Make a console that shows text as it is."""
     return Console(stderr=stderr, markup=False, highlight=False, soft_wrap=True)
 
 
-def reporting(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     """Wrap a command so that an error of ours is a line and an exit code, and a warning a note."""
 
     @functools.wraps(command)
-    def run(*args: Parameters.args, **options: Parameters.kwargs) -> None:
+    def wrapper(*args: Parameters.args, **options: Parameters.kwargs) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", SeqDataWarning)
-                warnings.showwarning = _show
+                warnings.showwarning = _show_warning
                 command(*args, **options)
         except (SeqDataError, OSError) as error:
-            console(stderr=True).print(f"error: {_in_options(str(error))}", style="red")
-            raise SystemExit(USAGE if isinstance(error, ConfigError) else DATA) from error
+            make_console(stderr=True).print(f"error: {_rewrite_arguments(str(error))}", style="red")
+            raise SystemExit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_DATA) from error
 
-    return run
+    return wrapper
 
 
-def _in_options(text: str) -> str:
+def _rewrite_arguments(text: str) -> str:
     """Return a message with arguments of Python as the options of the command that runs."""
     context = click.get_current_context(silent=True)
     parameters = context.command.params if context else []
-    options = {one.name: one for one in parameters if isinstance(one, click.Option)}
+    options = {
+        parameter.name: parameter for parameter in parameters if isinstance(parameter, click.Option)
+    }
 
-    def worded(found: re.Match[str]) -> str:
+    def replace(found: re.Match[str]) -> str:
         option = options.get(found["name"])
         if option is None:
             return found[0]
         given = "" if option.is_flag or not found["value"] else f" {found['value']}"
         return f"{option.opts[0]}{given}"
 
-    return re.sub(r"`(?P<name>\w+)`(?:='?(?P<value>[\w.-]+)'?)?", worded, text)
+    return re.sub(r"`(?P<name>\w+)`(?:='?(?P<value>[\w.-]+)'?)?", replace, text)
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Write bytes for people: ``28.6 MiB``."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
@@ -72,12 +74,12 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def examples(*lines: str) -> str:
+def format_examples(*lines: str) -> str:
     """Give an epilog that click does not wrap."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def _show(
+def _show_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,

@@ -22,11 +22,11 @@ from seqdata.sharing import Tail, share
 from seqdata.world import World
 
 STDOUT = "-"
-_RUN = 1 << 14  # sequences whose ids are asked for together
+_CHUNK = 1 << 14  # sequences whose ids are asked for together
 
 
 @dataclass(frozen=True, slots=True)
-class Uneven:
+class UnevenBatch:
     """A batch that the last step of an epoch leaves out (no rank) or repeats.
 
     Attributes:
@@ -40,7 +40,7 @@ class Uneven:
     rank: int | None = None
 
 
-def uneven_batches(plan: Plan, ranks: int, tail: Tail) -> list[Uneven]:
+def find_uneven_batches(plan: Plan, ranks: int, tail: Tail) -> list[UnevenBatch]:
     """Give the batches that so many ranks leave out or repeat, in the order of the plan.
 
     Raises:
@@ -51,13 +51,13 @@ def uneven_batches(plan: Plan, ranks: int, tail: Tail) -> list[Uneven]:
         return []
     steps = len(share(plan, World(0, ranks), tail=tail))
     if tail == "drop":
-        return [Uneven(batch) for batch in range(steps * ranks, count)]
+        return [UnevenBatch(batch) for batch in range(steps * ranks, count)]
     missing = range(count - (steps - 1) * ranks, ranks)
     last = {rank: share(plan, World(rank, ranks), tail=tail)[steps - 1] for rank in missing}
-    return [Uneven(step.number, steps - 1, rank) for rank, step in last.items()]
+    return [UnevenBatch(step.number, steps - 1, rank) for rank, step in last.items()]
 
 
-def ledger(
+def iter_ledger(
     index: SequenceIndex, plan: Plan, axis: str, worlds: Sequence[int], tail: Tail
 ) -> Iterator[dict[str, Any]]:
     """Give the ledger's lines: ``dropped``, ``split``, ``truncated``, ``left_out``, ``repeated``.
@@ -73,17 +73,19 @@ def ledger(
         PlanError: If ``tail`` leaves out everything on one of the worlds.
     """
     report = plan.report
-    pieces, kept = _use(plan, len(index), needed=len(report.split) + len(report.truncated) > 0)
-    yield from _sequences(index, axis, "dropped", report.dropped, lambda _: {})
-    yield from _sequences(
+    pieces, last_used = _measure_use(
+        plan, len(index), needed=len(report.split) + len(report.truncated) > 0
+    )
+    yield from _iter_sequences(index, axis, "dropped", report.dropped, lambda _: {})
+    yield from _iter_sequences(
         index, axis, "split", report.split, lambda number: {"pieces": int(pieces[number])}
     )
-    yield from _sequences(
-        index, axis, "truncated", report.truncated, lambda number: {"kept": int(kept[number])}
+    yield from _iter_sequences(
+        index, axis, "truncated", report.truncated, lambda number: {"kept": int(last_used[number])}
     )
     for ranks in worlds:
-        for one in uneven_batches(plan, ranks, tail):
-            yield from _spans(index, plan, ranks, one)
+        for uneven in find_uneven_batches(plan, ranks, tail):
+            yield from _iter_spans(index, plan, ranks, uneven)
 
 
 def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
@@ -102,39 +104,56 @@ def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
     return count
 
 
-def _use(plan: Plan, count: int, *, needed: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _measure_use(
+    plan: Plan, count: int, *, needed: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Give spans and the last timestep that is used of each sequence, int64 (count,)."""
-    pieces, kept = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    pieces, last_used = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for number in range(len(plan) if needed else 0):
         spans = plan.batch(number).spans
         np.add.at(pieces, spans[:, 0], spans[:, 2] > spans[:, 1])
-        np.maximum.at(kept, spans[:, 0], spans[:, 2])
-    return pieces, kept
+        np.maximum.at(last_used, spans[:, 0], spans[:, 2])
+    return pieces, last_used
 
 
-def _sequences(
+def _iter_sequences(
     index: SequenceIndex,
     axis: str,
-    what: str,
+    kind: str,
     numbers: NDArray[np.int64],
-    more: Callable[[int], dict[str, int]],
+    extra_facts: Callable[[int], dict[str, int]],
 ) -> Iterator[dict[str, Any]]:
-    for first in range(0, len(numbers), _RUN):
-        part = numbers[first : first + _RUN]
-        named = zip(part.tolist(), _ids(index, part), index.at(axis, part).tolist(), strict=True)
+    for first in range(0, len(numbers), _CHUNK):
+        chunk = numbers[first : first + _CHUNK]
+        named = zip(
+            chunk.tolist(),
+            _name_sequences(index, chunk),
+            index.at(axis, chunk).tolist(),
+            strict=True,
+        )
         for number, name, length in named:
-            yield {"what": what, "number": number, "id": name, "length": length, **more(number)}
+            yield {
+                "what": kind,
+                "number": number,
+                "id": name,
+                "length": length,
+                **extra_facts(number),
+            }
 
 
-def _spans(index: SequenceIndex, plan: Plan, ranks: int, one: Uneven) -> Iterator[dict[str, Any]]:
-    where: dict[str, Any] = {"ranks": ranks, "batch": one.batch}
-    if one.rank is not None:
-        where |= {"step": one.step, "rank": one.rank}
-    what = "left_out" if one.rank is None else "repeated"
-    spans = plan.batch(one.batch).spans
-    for (number, start, stop), name in zip(spans.tolist(), _ids(index, spans[:, 0]), strict=True):
-        yield {"what": what, **where, "number": number, "id": name, "start": start, "stop": stop}
+def _iter_spans(
+    index: SequenceIndex, plan: Plan, ranks: int, uneven: UnevenBatch
+) -> Iterator[dict[str, Any]]:
+    where: dict[str, Any] = {"ranks": ranks, "batch": uneven.batch}
+    if uneven.rank is not None:
+        where |= {"step": uneven.step, "rank": uneven.rank}
+    kind = "left_out" if uneven.rank is None else "repeated"
+    spans = plan.batch(uneven.batch).spans
+    for (number, start, stop), name in zip(
+        spans.tolist(), _name_sequences(index, spans[:, 0]), strict=True
+    ):
+        yield {"what": kind, **where, "number": number, "id": name, "start": start, "stop": stop}
 
 
-def _ids(index: SequenceIndex, numbers: NDArray[np.int64]) -> Sequence[str | None]:
+def _name_sequences(index: SequenceIndex, numbers: NDArray[np.int64]) -> Sequence[str | None]:
     return [None] * len(numbers) if index.keys is None else list(index.keys(numbers.tolist()))

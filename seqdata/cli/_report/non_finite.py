@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from seqdata.protocols import Store
 from seqdata.storage.fields import default_axis
 
-MOST_BYTES = 1 << 30  # that are read without being asked
-_RUN = 1 << 18  # timesteps that are read together
-_FEW = 1 << 12  # sequences that are read together
+MAX_BYTES_UNASKED = 1 << 30  # that are read without being asked
+_CHUNK_TIMESTEPS = 1 << 18  # timesteps that are read together
+_CHUNK_SEQUENCES = 1 << 12  # sequences that are read together
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class ValueCounts:
     sequences: int = 0
 
 
-def float_bytes(store: Store) -> int:
+def count_float_bytes(store: Store) -> int:
     """Return the bytes of all fields of floats."""
     total = 0
     for field in store.fields.values():
@@ -52,16 +52,20 @@ def count_values(store: Store) -> dict[str, ValueCounts]:
     Raises:
         DataError: If what is stored is damaged.
     """
-    floats = {name: one for name, one in store.fields.items() if _is_float(one.dtype)}
+    floats = {
+        name: float_field
+        for name, float_field in store.fields.items()
+        if _is_float(float_field.dtype)
+    }
     counts = {name: ValueCounts() for name in floats}
     for axis in store.lengths_of:
         names = [name for name, field in floats.items() if field.axis == axis]
-        for spans in _runs(store.lengths_of[axis], cut=True) if names else ():
-            _count(counts, store.read(spans, names, axis=axis))
+        for spans in _iter_spans(store.lengths_of[axis], with_values=True) if names else ():
+            _count_columns(counts, store.read(spans, names, axis=axis))
     names = [name for name, field in floats.items() if field.axis is None]
     axis = default_axis(store.lengths_of)
-    for spans in _runs(store.lengths_of[axis], cut=False) if names else ():
-        _count(counts, store.read(spans, names, axis=axis))
+    for spans in _iter_spans(store.lengths_of[axis], with_values=False) if names else ():
+        _count_columns(counts, store.read(spans, names, axis=axis))
     return counts
 
 
@@ -69,32 +73,32 @@ def _is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "complex"))
 
 
-def _runs(lengths: NDArray[Any], *, cut: bool) -> Iterator[NDArray[np.int64]]:
-    """Return spans of all sequences, some at a time: whole, in parts, or (not ``cut``) empty."""
+def _iter_spans(lengths: NDArray[Any], *, with_values: bool) -> Iterator[NDArray[np.int64]]:
+    """Yield spans of all sequences: whole, in parts, or (not ``with_values``) empty."""
     spans: list[tuple[int, int, int]] = []
-    held = 0
-    for number, length in enumerate(lengths.tolist() if cut else [0] * len(lengths)):
-        for start in range(0, max(length, 1), _RUN):
-            stop = min(start + _RUN, length)
+    timesteps = 0
+    for number, length in enumerate(lengths.tolist() if with_values else [0] * len(lengths)):
+        for start in range(0, max(length, 1), _CHUNK_TIMESTEPS):
+            stop = min(start + _CHUNK_TIMESTEPS, length)
             spans.append((number, start, stop))
-            held += stop - start
-            if held >= _RUN or len(spans) >= _FEW:
+            timesteps += stop - start
+            if timesteps >= _CHUNK_TIMESTEPS or len(spans) >= _CHUNK_SEQUENCES:
                 yield np.array(spans, dtype=np.int64)
-                spans, held = [], 0
+                spans, timesteps = [], 0
     if spans:
         yield np.array(spans, dtype=np.int64)
 
 
-def _count(counts: dict[str, ValueCounts], columns: dict[str, Any]) -> None:
+def _count_columns(counts: dict[str, ValueCounts], columns: dict[str, Any]) -> None:
     for name, column in columns.items():
-        bounds = np.zeros(len(column) + 1, dtype=np.int64)
-        np.cumsum(column.lengths, out=bounds[1:])
-        values = np.empty((int(bounds[-1]), *column.shape), dtype=column.dtype)
-        column.fill(values, bounds, None)
+        offsets = np.zeros(len(column) + 1, dtype=np.int64)
+        np.cumsum(column.lengths, out=offsets[1:])
+        values = np.empty((int(offsets[-1]), *column.shape), dtype=column.dtype)
+        column.fill(values, offsets, None)
         flat = values.reshape(len(values), -1)
-        bad = ~np.isfinite(flat)
-        if bad.any():
+        is_bad = ~np.isfinite(flat)
+        if is_bad.any():
             counts[name].nan += int(np.isnan(flat).sum())
             counts[name].inf += int(np.isinf(flat).sum())
-            steps = np.flatnonzero(bad.any(axis=1))
-            counts[name].sequences += len(np.unique(np.searchsorted(bounds, steps, side="right")))
+            steps = np.flatnonzero(is_bad.any(axis=1))
+            counts[name].sequences += len(np.unique(np.searchsorted(offsets, steps, side="right")))

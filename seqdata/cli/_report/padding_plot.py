@@ -16,7 +16,7 @@ from seqdata.plan import Plan
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.token_budget import TokenBudget
-from seqdata.report import Measures
+from seqdata.report import BatchMeasures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,20 +40,20 @@ def draw_plan(
     Raises:
         ConfigError: If matplotlib is not installed.
     """
-    figure = figure_of((11, 4))
+    figure = make_figure((11, 4))
     left, right = figure.subplots(1, 2)
     _draw_lengths(left, index, axis)
     own = plan.measures
     others = {
         name: policy.plan(index, seed=seed, epoch=0).measures
-        for name, policy in _others(own, axis).items()
+        for name, policy in _comparison_policies(own, axis).items()
         if name != label
     }
     _draw_padding(right, dict(sorted((others | {label: own}).items())))
-    save(figure, path)
+    save_figure(figure, path)
 
 
-def _others(own: Measures, axis: str) -> dict[str, Any]:
+def _comparison_policies(own: BatchMeasures, axis: str) -> dict[str, Any]:
     """Give the policies to compare with: as many rows, or timesteps, as the plan's batches have."""
     rows = max(1, round(float(own.rows.mean()))) if len(own.rows) else 1
     most = max(1, int(own.longest.max(initial=1)))
@@ -76,21 +76,21 @@ def _draw_lengths(axes: Any, index: SequenceIndex, axis: str) -> None:
     axes.set_title(f"{len(real):,} sequences{empty}")
 
 
-def _draw_padding(axes: Any, curves: dict[str, Measures]) -> None:
+def _draw_padding(axes: Any, curves: dict[str, BatchMeasures]) -> None:
     names = {"fixed": "fixed (random)"}
     for name, batches in curves.items():
         shares = 100 * np.sort(batches.padding)[::-1]
         padded = int((batches.rows * batches.longest).sum())
-        whole = 100 * (1 - int(batches.timesteps.sum()) / padded) if padded else 0.0
+        total_padding = 100 * (1 - int(batches.timesteps.sum()) / padded) if padded else 0.0
         where = np.linspace(0, 100, num=len(shares))
-        axes.plot(where, shares, label=f"{names.get(name, name)}: {whole:.1f} % in all")
+        axes.plot(where, shares, label=f"{names.get(name, name)}: {total_padding:.1f} % in all")
     axes.set(xlabel="batches, % (most padded first)", ylabel="padding, % of the batch")
     axes.set(ylim=(0, 100))
     axes.set_title("Padding per batch")
     axes.legend()
 
 
-def figure_of(size: tuple[float, float]) -> Figure:
+def make_figure(size: tuple[float, float]) -> Figure:
     """Give an empty figure of so many inches.
 
     Raises:
@@ -106,7 +106,7 @@ def figure_of(size: tuple[float, float]) -> Figure:
     return Figure(figsize=size, layout="constrained")
 
 
-def save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as a PNG; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, format="png")

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.plan import Plan
-from seqdata.report import Measures
+from seqdata.report import BatchMeasures
 from seqdata.sharing import Tail, share
-from seqdata.storage.store_repr import Bin, histogram
+from seqdata.storage.store_repr import HistogramBin, histogram
 from seqdata.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LengthFigures:
+class LengthStats:
     """What is said of the lengths along one axis, in timesteps."""
 
     total: int
@@ -30,12 +30,12 @@ class LengthFigures:
     mean: float
     p95: float
     longest: int
-    histogram: tuple[Bin, ...]
+    histogram: tuple[HistogramBin, ...]
 
 
-def length_figures(lengths: NDArray[Any]) -> LengthFigures:
+def compute_length_stats(lengths: NDArray[Any]) -> LengthStats:
     """Add up lengths, integers (n,) of at least one sequence."""
-    return LengthFigures(
+    return LengthStats(
         total=int(lengths.sum(dtype=np.int64)),
         empty=int(np.count_nonzero(lengths == 0)),
         shortest=int(lengths.min()),
@@ -47,14 +47,14 @@ def length_figures(lengths: NDArray[Any]) -> LengthFigures:
     )
 
 
-def idle_share(plan: Plan) -> float:
+def compute_idle_share(plan: Plan) -> float:
     """Give the share of a plan's rows that are idle lanes; 0 where batches are dealt."""
     rows = len(plan) * plan.lanes
     return 1.0 - plan.totals(0, len(plan))[1] / rows if rows else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorldFigures:
+class WorldStats:
     """How a plan is dealt to a number of ranks.
 
     Attributes:
@@ -74,29 +74,29 @@ class WorldFigures:
     balance: float
 
 
-def world_figures(
-    plan: Plan, batches: Measures, sizes: Sequence[int], tail: Tail = "fill"
-) -> list[WorldFigures]:
+def compute_world_stats(
+    plan: Plan, batches: BatchMeasures, sizes: Sequence[int], tail: Tail = "fill"
+) -> list[WorldStats]:
     """Give steps and balance of a plan for several world sizes.
 
     Raises:
         PlanError: If ``drop`` would leave out everything.
     """
-    figures = []
+    stats = []
     for count in sizes:
         steps = len(share(plan, World(0, count), tail=tail))
-        whole = 0 if plan.lanes else len(plan) // count * count  # of full steps
+        full_steps = 0 if plan.lanes else len(plan) // count * count  # of full steps
         missing = 0 if plan.lanes else steps * count - len(plan)
-        dealt = batches.longest[:whole].reshape(-1, count)
-        mean = float(dealt.mean(axis=1).sum())
-        figures.append(
-            WorldFigures(
+        longest_by_step = batches.longest[:full_steps].reshape(-1, count)
+        mean = float(longest_by_step.mean(axis=1).sum())
+        stats.append(
+            WorldStats(
                 size=count,
                 steps=steps,
                 filler=missing if tail == "fill" else 0,
                 left_out=-missing if tail == "drop" else 0,
                 repeated=missing if tail == "repeat" else 0,
-                balance=float(dealt.max(axis=1).sum()) / mean if mean else 1.0,
+                balance=float(longest_by_step.max(axis=1).sum()) / mean if mean else 1.0,
             )
         )
-    return figures
+    return stats

@@ -21,12 +21,16 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from seqdata.errors import ConfigError, RanksDifferError, SeqDataWarning
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.digests import digests_of
-from seqdata.lightning.callbacks._support.duplicates import Held, digest_of, duplicates
-from seqdata.lightning.ranks.gather_group import Gathering
+from seqdata.lightning.callbacks._support.digests import digest_tensors
+from seqdata.lightning.callbacks._support.duplicates import (
+    SeenBatch,
+    describe_duplicates,
+    digest_batch,
+)
+from seqdata.lightning.ranks.gather_group import GatherGroup
 
-_SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
-_RUNNING = ("running_mean", "running_var")
+_SHARDED_STRATEGIES = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
+_RUNNING_STATISTICS = ("running_mean", "running_var")
 Digests = dict[str, int]
 
 
@@ -62,16 +66,16 @@ class RankConsistency(Callback):
                 f"RankConsistency: `ignore` is {ignore!r}, must be a tuple of names; pass "
                 f"({ignore!r},)"
             )
-        self._every = every_n_steps
+        self._every_n_steps = every_n_steps
         self._ignored = tuple(ignore)
-        self._gathering = Gathering()
+        self._gather_group = GatherGroup()
         self._steps = 0
-        self._looked = False
+        self._has_compared_batches = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse parameters that no two ranks share."""
         del pl_module
-        if stage == "fit" and isinstance(trainer.strategy, _SHARDED):
+        if stage == "fit" and isinstance(trainer.strategy, _SHARDED_STRATEGIES):
             raise ConfigError(
                 f"RankConsistency: the strategy is a {type(trainer.strategy).__name__}, which "
                 "gives each rank other parameters, must be one that gives all the same, as DDP "
@@ -80,9 +84,9 @@ class RankConsistency(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare what the ranks begin with."""
-        self._gathering.open()
+        self._gather_group.open()
         self._steps = 0
-        self._looked = False
+        self._has_compared_batches = False
         self._compare(trainer, pl_module)
 
     def on_train_batch_start(
@@ -90,13 +94,13 @@ class RankConsistency(Callback):
     ) -> None:
         """Look once whether ranks have the same batch."""
         del pl_module, batch_idx
-        if self._looked or trainer.world_size == 1:
+        if self._has_compared_batches or trainer.world_size == 1:
             return
-        self._looked = True
-        mine = Held(adapter.world_of(trainer).rank, digest_of(batch))
-        same = duplicates(self._gathering.gather(mine))
-        if same and trainer.is_global_zero:
-            warnings.warn(f"RankConsistency: {same}", SeqDataWarning, stacklevel=2)
+        self._has_compared_batches = True
+        own_batch = SeenBatch(adapter.get_world(trainer).rank, digest_batch(batch))
+        duplicates_text = describe_duplicates(self._gather_group.all_gather(own_batch))
+        if duplicates_text and trainer.is_global_zero:
+            warnings.warn(f"RankConsistency: {duplicates_text}", SeqDataWarning, stacklevel=2)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -104,62 +108,73 @@ class RankConsistency(Callback):
         """Compare, every so many steps."""
         del outputs, batch, batch_idx
         self._steps += 1
-        if self._steps % self._every == 0:
+        if self._steps % self._every_n_steps == 0:
             self._compare(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the other ranks."""
         del trainer, pl_module
-        self._gathering.close()
+        self._gather_group.close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Leave the other ranks."""
         del trainer, pl_module, exception
-        self._gathering.close()
+        self._gather_group.close()
 
     def _compare(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.world_size == 1:
             return
-        named = {name: one for name, one in _tensors(module) if not name.startswith(self._ignored)}
-        mine = dict(zip(named, digests_of(list(named.values())), strict=True))
-        ranks = self._gathering.gather(mine)
+        tensors = {
+            name: tensor
+            for name, tensor in _iterate_tensors(module)
+            if not name.startswith(self._ignored)
+        }
+        own_digests = dict(zip(tensors, digest_tensors(list(tensors.values())), strict=True))
+        ranks = self._gather_group.all_gather(own_digests)
         name = next(
-            (one for one in _names(ranks) if len({rank.get(one) for rank in ranks}) > 1), None
+            (
+                tensor
+                for tensor in _collect_names(ranks)
+                if len({rank.get(tensor) for rank in ranks}) > 1
+            ),
+            None,
         )
         if name is not None:
-            raise _difference(name, ranks, trainer.global_step, dict(module.named_buffers()))
+            raise _make_difference_error(
+                name, ranks, trainer.global_step, dict(module.named_buffers())
+            )
 
 
-def _tensors(module: LightningModule) -> Iterator[tuple[str, Tensor]]:
+def _iterate_tensors(module: LightningModule) -> Iterator[tuple[str, Tensor]]:
     """Give parameters, then buffers, by name; without those that are not there yet."""
-    own = {
+    rank_own_names = {
         f"{name}.{running}" if name else running
-        for name, part in module.named_modules()
-        for running in _RUNNING
-        if isinstance(part, _BatchNorm | _InstanceNorm)
-        and not isinstance(part, torch.nn.SyncBatchNorm)
+        for name, submodule in module.named_modules()
+        for running in _RUNNING_STATISTICS
+        if isinstance(submodule, _BatchNorm | _InstanceNorm)
+        and not isinstance(submodule, torch.nn.SyncBatchNorm)
     }
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        lazy = torch.nn.parameter.is_lazy(tensor)
-        if name not in own and not lazy and tensor.layout == torch.strided:
+        is_lazy = torch.nn.parameter.is_lazy(tensor)
+        if name not in rank_own_names and not is_lazy and tensor.layout == torch.strided:
             yield name, tensor
 
 
-def _names(ranks: Sequence[Digests]) -> dict[str, None]:
+def _collect_names(ranks: Sequence[Digests]) -> dict[str, None]:
     """Give every name that a rank has, in order."""
     return {name: None for rank in ranks for name in rank}
 
 
-def _difference(
+def _make_difference_error(
     name: str, ranks: Sequence[Digests], updates: int, buffers: dict[str, Tensor]
 ) -> RanksDifferError:
     values = [rank.get(name) for rank in ranks]
-    usual = Counter(values).most_common(1)[0][0]  # of those that are equally many, rank 0's
-    odd = [rank for rank, value in enumerate(values) if value != usual]
-    others = ", ".join(str(rank) for rank, value in enumerate(values) if value == usual)
-    what, hint = (
+    common_value = Counter(values).most_common(1)[0][0]  # of those that are equally many, rank 0's
+    odd_ranks = [rank for rank, value in enumerate(values) if value != common_value]
+    others = ", ".join(str(rank) for rank, value in enumerate(values) if value == common_value)
+    kind, hint = (
         "parameter",
         (
             "let every rank change it in the same steps, by gradients that DDP averages: by the "
@@ -167,15 +182,16 @@ def _difference(
         ),
     )
     if name in buffers:
-        what, hint = (
+        kind, hint = (
             "buffer",
             ("DDP puts rank 0's in its place; keep what is a rank's own in a plain attribute"),
         )
     if None in values:
         hint = "it is not there on all; build the same model on every rank"
     return RanksDifferError.at(
-        f"RankConsistency: {what} {name!r} after {updates} updates is another on rank"
-        f"{'s' if len(odd) > 1 else ''} {', '.join(map(str, odd))} than on {others}, must be equal "
+        f"RankConsistency: {kind} {name!r} after {updates} updates is another on rank"
+        f"{'s' if len(odd_ranks) > 1 else ''} {', '.join(map(str, odd_ranks))} than on {others}, "
+        "must be equal "
         f"on all; {hint}, or name it in `ignore`",
-        rank=odd[0],
+        rank=odd_ranks[0],
     )

@@ -10,9 +10,9 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.step_stats import Figures
-from seqdata.lightning.callbacks._support.step_timer import Meter
-from seqdata.lightning.ranks.gather_group import Gathering
+from seqdata.lightning.callbacks._support.step_stats import StepStats
+from seqdata.lightning.callbacks._support.step_timer import StepTimer
+from seqdata.lightning.ranks.gather_group import GatherGroup
 
 
 class DataMonitor(Callback):
@@ -38,15 +38,15 @@ class DataMonitor(Callback):
     """
 
     def __init__(self) -> None:
-        self.ranks: list[Figures] = []
-        self._meter = Meter("DataMonitor")
-        self._gathering = Gathering()
-        self._recent = self._epoch = Figures()
+        self.ranks: list[StepStats] = []
+        self._timer = StepTimer("DataMonitor")
+        self._gather_group = GatherGroup()
+        self._recent_stats = self._epoch_stats = StepStats()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to watch."""
         del pl_module
-        self._gathering.open()
+        self._gather_group.open()
         self._begin(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -57,34 +57,39 @@ class DataMonitor(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the clock."""
         del trainer, pl_module
-        self._meter.pause()
+        self._timer.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let the clock go on."""
         del trainer, pl_module
-        self._meter.go_on()
+        self._timer.resume()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count a step, and log where the Trainer does."""
         del outputs, batch_idx
-        step = self._meter.step(trainer, self._meter.look(trainer, batch))
-        self._recent, self._epoch = self._recent + step, self._epoch + step
-        if adapter.writes_logs(trainer):
-            recent, self._recent = self._recent, Figures()
-            pl_module.log_dict(_metrics_of(recent), on_step=True, on_epoch=False, batch_size=1)
+        step_stats = self._timer.step(trainer, self._timer.get_facts(trainer, batch))
+        self._recent_stats, self._epoch_stats = (
+            self._recent_stats + step_stats,
+            self._epoch_stats + step_stats,
+        )
+        if adapter.is_logging_step(trainer):
+            recent_stats, self._recent_stats = self._recent_stats, StepStats()
+            pl_module.log_dict(
+                _make_metrics(recent_stats), on_step=True, on_epoch=False, batch_size=1
+            )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log what the epoch was on every rank."""
-        self.ranks = self._gathering.gather(self._epoch)
-        self._recent = self._epoch = Figures()
+        self.ranks = self._gather_group.all_gather(self._epoch_stats)
+        self._recent_stats = self._epoch_stats = StepStats()
         if trainer.is_global_zero:
             pl_module.log_dict(
                 {
                     f"data/rank_{rank}/{name}": value
-                    for rank, figures in enumerate(self.ranks)
-                    for name, value in _rates_of(figures).items()
+                    for rank, stats in enumerate(self.ranks)
+                    for name, value in _make_rates(stats).items()
                 },
                 batch_size=1,
                 rank_zero_only=True,
@@ -93,34 +98,34 @@ class DataMonitor(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the other ranks."""
         del trainer, pl_module
-        self._gathering.close()
+        self._gather_group.close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Leave the other ranks."""
         del trainer, pl_module, exception
-        self._gathering.close()
+        self._gather_group.close()
 
     def _begin(self, trainer: Trainer) -> None:
-        self._recent = self._epoch = Figures()
-        self._meter.start(trainer)
+        self._recent_stats = self._epoch_stats = StepStats()
+        self._timer.start(trainer)
 
 
-def _rates_of(figures: Figures) -> dict[str, float]:
+def _make_rates(stats: StepStats) -> dict[str, float]:
     return {
-        "tokens_per_second": figures.tokens_per_second,
-        "wait_share": figures.wait_share,
-        "padding_share": figures.padding_share,
+        "tokens_per_second": stats.tokens_per_second,
+        "wait_share": stats.wait_share,
+        "padding_share": stats.padding_share,
     }
 
 
-def _metrics_of(figures: Figures) -> dict[str, float]:
-    steps = figures.steps
-    made = {
-        **_rates_of(figures),
-        "wait_seconds": figures.waited / steps,
-        "real_timesteps": figures.real / steps,
-        "padded_timesteps": figures.padded / steps,
+def _make_metrics(stats: StepStats) -> dict[str, float]:
+    steps = stats.steps
+    values = {
+        **_make_rates(stats),
+        "wait_seconds": stats.waited / steps,
+        "real_timesteps": stats.real / steps,
+        "padded_timesteps": stats.padded / steps,
     }
-    return {f"data/{name}": value for name, value in made.items()}
+    return {f"data/{name}": value for name, value in values.items()}

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, facts_of, loader_of
+from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, get_facts, get_train_loader
 
-_MOST_TEXT = 8_000  # characters of a message, a note or a traceback
+_MAX_TEXT = 8_000  # characters of a message, a note or a traceback
 
 
 class RankFileLogger(Callback):
@@ -63,16 +63,16 @@ class RankFileLogger(Callback):
                 "least 1"
             )
         self.path: Path | None = None
-        self._name, self._every = name, every_n_steps
+        self._name, self._every_n_steps = name, every_n_steps
         self._rank = 0
-        self._place: dict[str, Any] = {}
-        self._failed = False
+        self._step_facts: dict[str, Any] = {}
+        self._has_failed = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find out where the file lies."""
         del pl_module, stage
-        folder = adapter.log_folder(trainer)
-        self._rank, self._place, self._failed = trainer.global_rank, {}, False
+        folder = adapter.get_log_folder(trainer)
+        self._rank, self._step_facts, self._has_failed = trainer.global_rank, {}, False
         self.path = (folder or Path.cwd()) / self._name.replace("{rank}", str(self._rank))
 
     def on_train_batch_start(
@@ -80,16 +80,16 @@ class RankFileLogger(Callback):
     ) -> None:
         """Note where the run stands."""
         del pl_module
-        facts = facts_of(batch, loader_of(trainer))
-        self._place = _place_of(trainer, facts, batch_idx)
+        facts = get_facts(batch, get_train_loader(trainer))
+        self._step_facts = _describe_step(trainer, facts, batch_idx)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write a line."""
         del trainer, pl_module, batch
-        if batch_idx % self._every == 0:
-            self.record("step", {**self._place, "values": _numbers_of(outputs)})
+        if batch_idx % self._every_n_steps == 0:
+            self.record("step", {**self._step_facts, "values": _select_numbers(outputs)})
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -100,13 +100,13 @@ class RankFileLogger(Callback):
         self.record(
             "exception",
             {
-                **self._place,
+                **self._step_facts,
                 "stage": trainer.state.stage,
                 "error": type(exception).__name__,
-                "message": str(exception)[:_MOST_TEXT],
+                "message": str(exception)[:_MAX_TEXT],
                 "facts": getattr(exception, "facts", {}),
-                "notes": [note[:_MOST_TEXT] for note in getattr(exception, "__notes__", ())],
-                "traceback": text[-_MOST_TEXT:],
+                "notes": [note[:_MAX_TEXT] for note in getattr(exception, "__notes__", ())],
+                "traceback": text[-_MAX_TEXT:],
             },
         )
 
@@ -117,27 +117,27 @@ class RankFileLogger(Callback):
             event: What it is.
             values: Anything that JSON knows; what it does not know is written as text.
         """
-        if self.path is None or self._failed:
+        if self.path is None or self._has_failed:
             return
-        head = {"time": time.time(), "rank": self._rank, "event": event}
-        line = json.dumps({**head, **_plain(values)}, default=str).encode() + b"\n"
+        header = {"time": time.time(), "rank": self._rank, "event": event}
+        line = json.dumps({**header, **_to_strict_json(values)}, default=str).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            written = _append(self.path, line)
-            trouble = "" if written == len(line) else f"{written} of {len(line)} bytes were written"
+            written = _append_line(self.path, line)
+            problem = "" if written == len(line) else f"{written} of {len(line)} bytes were written"
         except OSError as error:
-            trouble = error.strerror or str(error)
-        if trouble:
-            self._failed = True
+            problem = error.strerror or str(error)
+        if problem:
+            self._has_failed = True
             warnings.warn(
-                f"RankFileLogger: rank {self._rank} cannot write {self.path} ({trouble}), must be "
+                f"RankFileLogger: rank {self._rank} cannot write {self.path} ({problem}), must be "
                 "able to; training goes on, and nothing more is written there",
                 SeqDataWarning,
                 stacklevel=2,
             )
 
 
-def _append(path: Path, line: bytes) -> int:
+def _append_line(path: Path, line: bytes) -> int:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         return os.write(descriptor, line)
@@ -145,28 +145,28 @@ def _append(path: Path, line: bytes) -> int:
         os.close(descriptor)
 
 
-def _place_of(trainer: Trainer, facts: BatchFacts | None, step: int) -> dict[str, Any]:
-    stands = {"step": step, "update": trainer.global_step}
+def _describe_step(trainer: Trainer, facts: BatchFacts | None, step: int) -> dict[str, Any]:
+    counters = {"step": step, "update": trainer.global_step}
     if facts is None:
-        return {"epoch": trainer.current_epoch, **stands}
-    told = {"epoch": facts.epoch, "batch": facts.number}
-    return {**told, **stands, "tokens": facts.tokens, "padded": facts.padded}
+        return {"epoch": trainer.current_epoch, **counters}
+    batch_facts = {"epoch": facts.epoch, "batch": facts.number}
+    return {**batch_facts, **counters, "tokens": facts.tokens, "padded": facts.padded}
 
 
-def _numbers_of(outputs: Any) -> dict[str, float]:
+def _select_numbers(outputs: Any) -> dict[str, float]:
     """Give the single numbers of what a training step gave; a tensor alone is the loss."""
-    given = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
+    values = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
     return {
         str(name): float(value)
-        for name, value in given.items()
+        for name, value in values.items()
         if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
     }
 
 
-def _plain(value: Any) -> Any:
+def _to_strict_json(value: Any) -> Any:
     """Give what strict JSON has no word for (NaN, infinity) as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {str(name): _to_strict_json(item) for name, item in value.items()}
+    return [_to_strict_json(item) for item in value] if isinstance(value, list | tuple) else value

@@ -14,14 +14,22 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, loader_of, planned
-from seqdata.lightning.callbacks._support.out_of_memory import advice_of, is_out_of_memory, place_of
-from seqdata.lightning.callbacks._support.peak_memory import peak_bytes
-from seqdata.lightning.callbacks._support.skew import skew_of
-from seqdata.lightning.callbacks._support.step_stats import Figures
-from seqdata.lightning.callbacks._support.step_timer import Meter
-from seqdata.lightning.error_context import evaluated, shown
-from seqdata.lightning.ranks.gather_group import Gathering
+from seqdata.lightning.callbacks._support.batch_facts import (
+    BatchFacts,
+    get_planned_facts,
+    get_train_loader,
+)
+from seqdata.lightning.callbacks._support.out_of_memory import (
+    describe_batch,
+    is_out_of_memory,
+    make_advice,
+)
+from seqdata.lightning.callbacks._support.peak_memory import get_peak_bytes
+from seqdata.lightning.callbacks._support.skew import describe_skew
+from seqdata.lightning.callbacks._support.step_stats import StepStats
+from seqdata.lightning.callbacks._support.step_timer import StepTimer
+from seqdata.lightning.error_context import find_evaluated_loader, format_replay_hint
+from seqdata.lightning.ranks.gather_group import GatherGroup
 
 
 class RankMemoryMonitor(Callback):
@@ -60,36 +68,36 @@ class RankMemoryMonitor(Callback):
                 f"RankMemoryMonitor: `skew` is {skew!r}, must be a number above 1: how many times "
                 "the others is too much"
             )
-        self.ranks: list[Figures] = []
-        self._every, self._most = every_n_steps, skew
-        self._meter = Meter("RankMemoryMonitor")
-        self._gathering = Gathering()
-        self._recent = Figures()
-        self._largest = 0
+        self.ranks: list[StepStats] = []
+        self._every_n_steps, self._max_ratio = every_n_steps, skew
+        self._timer = StepTimer("RankMemoryMonitor")
+        self._gather_group = GatherGroup()
+        self._recent_stats = StepStats()
+        self._largest_batch = 0
         self._facts: BatchFacts | None = None
-        self._warned = False
+        self._has_warned = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to watch."""
         del pl_module
-        self._gathering.open()
-        self._recent, self._largest, self._warned = Figures(), 0, False
-        self._meter.start(trainer)
+        self._gather_group.open()
+        self._recent_stats, self._largest_batch, self._has_warned = StepStats(), 0, False
+        self._timer.start(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin an epoch."""
         del pl_module
-        self._meter.start(trainer)
+        self._timer.start(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the clock."""
         del trainer, pl_module
-        self._meter.pause()
+        self._timer.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let the clock go on."""
         del trainer, pl_module
-        self._meter.go_on()
+        self._timer.resume()
         self._facts = None
 
     def on_train_batch_start(
@@ -97,68 +105,84 @@ class RankMemoryMonitor(Callback):
     ) -> None:
         """Note which batch it is."""
         del pl_module, batch_idx
-        self._facts = self._meter.look(trainer, batch)
+        self._facts = self._timer.get_facts(trainer, batch)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count a step; every so often ask the other ranks."""
         del pl_module, outputs, batch, batch_idx
-        step = self._meter.step(trainer, self._facts)
-        self._recent += step
-        self._largest = max(self._largest, step.largest)
-        if self._recent.steps >= self._every:
-            self._tell(trainer, judge=True)
+        step_stats = self._timer.step(trainer, self._facts)
+        self._recent_stats += step_stats
+        self._largest_batch = max(self._largest_batch, step_stats.largest)
+        if self._recent_stats.steps >= self._every_n_steps:
+            self._report(trainer, check_skew=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the last steps, and leave the other ranks."""
         del pl_module
-        if self._recent.steps:
-            self._tell(trainer, judge=False)
-        self._gathering.close()
+        if self._recent_stats.steps:
+            self._report(trainer, check_skew=False)
+        self._gather_group.close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Say what did not fit, where that is what happened."""
         del pl_module
-        self._gathering.close()
+        self._gather_group.close()
         if is_out_of_memory(exception):
-            exception.add_note(f"RankMemoryMonitor: {self._told(trainer)}")
+            exception.add_note(f"RankMemoryMonitor: {self._describe_out_of_memory(trainer)}")
         self._facts = None
 
-    def _told(self, trainer: Trainer) -> str:
+    def _describe_out_of_memory(self, trainer: Trainer) -> str:
         """Say of which batch memory ran out, also of one that did not get onto the device."""
-        evaluates = not trainer.training
-        loader = evaluated(trainer) if evaluates else loader_of(trainer)
-        facts = planned(loader) if loader is not None else None if evaluates else self._facts
+        is_evaluation = not trainer.training
+        loader = find_evaluated_loader(trainer) if is_evaluation else get_train_loader(trainer)
+        facts = (
+            get_planned_facts(loader)
+            if loader is not None
+            else None
+            if is_evaluation
+            else self._facts
+        )
         if facts is None:
             return f"out of memory on rank {trainer.global_rank}, in no batch that is known"
-        told = place_of(facts, trainer.global_rank)
-        if evaluates:
-            stage = adapter.stage_of(trainer)
-            what = f"{told}, in {stage}: lower the budget of `eval_batching`"
+        description = describe_batch(facts, trainer.global_rank)
+        if is_evaluation:
+            stage = adapter.get_stage(trainer)
+            message = f"{description}, in {stage}: lower the budget of `eval_batching`"
         else:
-            what = f"{told}. {advice_of(facts, self._largest)}"
-        return what if loader is None else what + shown(loader, facts.epoch, facts.number)
+            message = f"{description}. {make_advice(facts, self._largest_batch)}"
+        return (
+            message
+            if loader is None
+            else message + format_replay_hint(loader, facts.epoch, facts.number)
+        )
 
-    def _tell(self, trainer: Trainer, *, judge: bool) -> None:
-        mine = replace(self._recent, peak_bytes=peak_bytes(trainer.strategy.root_device))
-        self._recent = Figures()
-        self.ranks = self._gathering.gather(mine)
+    def _report(self, trainer: Trainer, *, check_skew: bool) -> None:
+        own_stats = replace(
+            self._recent_stats, peak_bytes=get_peak_bytes(trainer.strategy.root_device)
+        )
+        self._recent_stats = StepStats()
+        self.ranks = self._gather_group.all_gather(own_stats)
         if not trainer.is_global_zero:
             return
-        adapter.log_now(trainer, _metrics_of(self.ranks))
-        skew = skew_of(self.ranks, self._most) if judge and not self._warned else None
+        adapter.log_now(trainer, _make_metrics(self.ranks))
+        skew = (
+            describe_skew(self.ranks, self._max_ratio)
+            if check_skew and not self._has_warned
+            else None
+        )
         if skew is not None:
-            self._warned = True
+            self._has_warned = True
             warnings.warn(f"RankMemoryMonitor: {skew}", SeqDataWarning, stacklevel=2)
 
 
-def _metrics_of(ranks: list[Figures]) -> dict[str, float]:
-    made: dict[str, float] = {}
-    for rank, figures in enumerate(ranks):
-        made[f"memory/rank_{rank}/peak_bytes"] = figures.peak_bytes
-        made[f"memory/rank_{rank}/tokens"] = figures.tokens
-        made[f"memory/rank_{rank}/padded_timesteps"] = figures.padded
-    return made
+def _make_metrics(ranks: list[StepStats]) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for rank, stats in enumerate(ranks):
+        metrics[f"memory/rank_{rank}/peak_bytes"] = stats.peak_bytes
+        metrics[f"memory/rank_{rank}/tokens"] = stats.tokens
+        metrics[f"memory/rank_{rank}/padded_timesteps"] = stats.padded
+    return metrics

@@ -43,17 +43,17 @@ class Preemption(Callback):
                     "can take, as 'SIGTERM'"
                 )
         self._signals = [signal.Signals[name] for name in names]
-        self._data: SequenceDataModule | None = None
+        self._datamodule: SequenceDataModule | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Look whether there is a DataModule that can stop, and a thread that gets signals."""
         del pl_module
         if stage != "fit":
             return
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, SequenceDataModule):
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(datamodule, SequenceDataModule):
             raise ConfigError(
-                f"preemption: `datamodule` is a {type(data).__name__}, must be a "
+                f"preemption: `datamodule` is a {type(datamodule).__name__}, must be a "
                 "SequenceDataModule, whose loaders stop all ranks; pass one, or leave it out"
             )
         if threading.current_thread() is not threading.main_thread():
@@ -61,7 +61,7 @@ class Preemption(Callback):
                 "preemption: `fit` runs in a thread, must be in the main one, which alone gets "
                 "signals; call it there, or leave it out"
             )
-        self._data = data
+        self._datamodule = datamodule
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the place of Lightning's handlers, which stand by now.
@@ -71,9 +71,9 @@ class Preemption(Callback):
         """
         del trainer, pl_module
         for number in self._signals:
-            signal.signal(number, self._take_note)
+            signal.signal(number, self._on_signal)
 
-    def _take_note(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self._data is not None:
-            self._data.stop(signal.Signals(number).name)
+        if self._datamodule is not None:
+            self._datamodule.stop(signal.Signals(number).name)

@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from seqdata.errors import ConfigError
-from seqdata.lightning.callbacks._support.batch_facts import loader_of, scale_of
+from seqdata.lightning.callbacks._support.batch_facts import get_lr_scale, get_train_loader
 
 
 class RescaleLearningRate(Callback):
@@ -49,31 +49,31 @@ class RescaleLearningRate(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Take note of the batch's scale."""
-        scale = scale_of(batch, loader_of(trainer))
+        scale = get_lr_scale(batch, get_train_loader(trainer))
         if scale is None:
             raise ConfigError(
                 f"RescaleLearningRate: the batch is a {type(batch).__name__} of a loader that is "
                 "not seqdata's, must have `lr_scale`; train with a SequenceDataModule"
             )
         # By hand a module steps when it likes; else an update is a run of batches by `batch_idx`.
-        by_hand = not pl_module.automatic_optimization
-        begins = not by_hand and batch_idx % trainer.accumulate_grad_batches == 0
+        is_manual = not pl_module.automatic_optimization
+        is_first = not is_manual and batch_idx % trainer.accumulate_grad_batches == 0
         for step in self._steps:
-            step.add(scale, anew=begins)
+            step.add(scale, is_first=is_first)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the optimizers."""
         del trainer, pl_module
-        self._leave()
+        self._remove_hooks()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Leave the optimizers, before a checkpoint is saved."""
         del trainer, pl_module, exception
-        self._leave()
+        self._remove_hooks()
 
-    def _leave(self) -> None:
+    def _remove_hooks(self) -> None:
         for step in self._steps:
             step.close()
         self._steps = []
@@ -82,19 +82,19 @@ class RescaleLearningRate(Callback):
 class _RescaledStep:
     """Holds an optimizer's own learning rates while it steps with others."""
 
-    __slots__ = ("_held", "_hooks", "_optimizer", "_scales")
+    __slots__ = ("_hooks", "_optimizer", "_own_rates", "_scales")
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
         self._scales: list[float] = []
-        self._held: list[Any] = []
+        self._own_rates: list[Any] = []
         self._hooks = (
             optimizer.register_step_pre_hook(self._begin),
             optimizer.register_step_post_hook(self._end),
         )
 
-    def add(self, scale: float, *, anew: bool) -> None:
-        self._scales = [scale] if anew else [*self._scales, scale]
+    def add(self, scale: float, *, is_first: bool) -> None:
+        self._scales = [scale] if is_first else [*self._scales, scale]
 
     def close(self) -> None:
         self._restore()
@@ -106,7 +106,7 @@ class _RescaledStep:
         if not self._scales:  # nothing was trained since the last step
             return
         scale = sum(self._scales) / len(self._scales)
-        self._held = [group["lr"] for group in optimizer.param_groups]
+        self._own_rates = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * scale
 
@@ -116,6 +116,6 @@ class _RescaledStep:
         self._restore()
 
     def _restore(self) -> None:
-        for group, rate in zip(self._optimizer.param_groups, self._held, strict=False):
+        for group, rate in zip(self._optimizer.param_groups, self._own_rates, strict=False):
             group["lr"] = rate
-        self._held = []
+        self._own_rates = []

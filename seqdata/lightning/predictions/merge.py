@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import IncompleteEpochError, PlanError
-from seqdata.lightning.predictions.spill import Pool
+from seqdata.lightning.predictions.spill import MergedRows
 from seqdata.protocols import Store
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.concat import JoinedStore
+from seqdata.storage.concat import ConcatStore
 from seqdata.storage.views import View
 
-_RUN = 1 << 12  # sequences whose ids are looked up together
+_KEYS_AT_ONCE = 1 << 12  # sequences whose ids are looked up together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Target:
+class PredictionTarget:
     """Where the predictions of one data set go, and what must be there.
 
     Attributes:
@@ -34,9 +34,9 @@ class Target:
         root: The folder of the store that is written.
         axis: The axis that was planned on.
         rows: Rows that are planned.
-        spans: Whether a row is written for each span.
-        partial: Whether rows may be missing.
-        last: Whether of a truncated sequence the last timesteps are planned.
+        is_per_span: Whether a row is written for each span.
+        is_partial: Whether rows may be missing.
+        is_last_kept: Whether of a truncated sequence the last timesteps are planned.
         overwrite: Whether a store in ``root`` is replaced.
     """
 
@@ -44,13 +44,13 @@ class Target:
     root: Path
     axis: str
     rows: int
-    spans: bool
-    partial: bool
+    is_per_span: bool
+    is_partial: bool
     overwrite: bool
-    last: bool = False
+    is_last_kept: bool = False
 
 
-def write_pool(pool: Pool, target: Target) -> None:
+def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
     """Write the rows of all ranks as one store.
 
     Raises:
@@ -58,108 +58,120 @@ def write_pool(pool: Pool, target: Target) -> None:
         PlanError: If a sequence is there twice, has a gap, or was left out by the policy.
         ConfigError: If the folder is not free.
     """
-    edges = _edges(pool, target)
-    _check_whole(pool, edges, target)
-    axes: dict[str, str | None] = dict.fromkeys(pool.fields)
-    axes.update({name: target.axis for name, one in pool.fields.items() if one.per == "timestep"})
-    numbers = pool.places[edges[:-1], 0]
+    offsets = _find_sequence_offsets(rows, target)
+    _check_complete(rows, offsets, target)
+    axes: dict[str, str | None] = dict.fromkeys(rows.fields)
+    axes.update(
+        {name: target.axis for name, field in rows.fields.items() if field.per == "timestep"}
+    )
+    numbers = rows.spans[offsets[:-1], 0]
     write_arrow(
         target.root,
-        _sequences(pool, edges, target.store),
-        axes={**_ragged(axes, pool), "spans": "spans"},
-        key="id" if _each_once(target.store, numbers) else "",
+        _iterate_sequences(rows, offsets, target.store),
+        axes={**_select_axes(axes, rows), "spans": "spans"},
+        key="id" if _has_unique_ids(target.store, numbers) else "",
         progress=False,
         overwrite=target.overwrite,
     )
 
 
-def _ragged(axes: dict[str, str | None], pool: Pool) -> dict[str, str | None]:
+def _select_axes(axes: dict[str, str | None], rows: MergedRows) -> dict[str, str | None]:
     return {
-        name: axis for name, axis in axes.items() if axis is not None or pool.fields[name].shape
+        name: axis for name, axis in axes.items() if axis is not None or rows.fields[name].shape
     }
 
 
-def _edges(pool: Pool, target: Target) -> NDArray[np.int64]:
+def _find_sequence_offsets(rows: MergedRows, target: PredictionTarget) -> NDArray[np.int64]:
     """Give where each sequence to be written begins among the rows, and their end."""
-    count = len(pool.places)
-    if target.spans:
+    count = len(rows.spans)
+    if target.is_per_span:
         return np.arange(count + 1)
-    begins = np.flatnonzero(np.diff(pool.places[:, 0], prepend=-1))
-    return np.append(begins, count)
+    first_rows = np.flatnonzero(np.diff(rows.spans[:, 0], prepend=-1))
+    return np.append(first_rows, count)
 
 
-def _sequences(pool: Pool, edges: NDArray[np.int64], store: Store) -> Iterator[dict[str, Any]]:
-    for first in range(0, len(edges) - 1, _RUN):
-        run = edges[first : first + _RUN + 1]
-        numbers = pool.places[run[:-1], 0]
+def _iterate_sequences(
+    rows: MergedRows, offsets: NDArray[np.int64], store: Store
+) -> Iterator[dict[str, Any]]:
+    for first in range(0, len(offsets) - 1, _KEYS_AT_ONCE):
+        run_offsets = offsets[first : first + _KEYS_AT_ONCE + 1]
+        numbers = rows.spans[run_offsets[:-1], 0]
         keys = store.keys(store.base_numbers(numbers))
-        for key, number, (begin, stop) in zip(
-            keys, numbers, itertools.pairwise(run.tolist()), strict=True
+        for key, number, (start, stop) in zip(
+            keys, numbers, itertools.pairwise(run_offsets.tolist()), strict=True
         ):
-            made: dict[str, Any] = {"id": key, "position": number}
-            made.update({name: pool.value(name, begin, stop) for name in pool.fields})
-            made["spans"] = pool.places[begin:stop, 1:]
-            yield made
+            sequence: dict[str, Any] = {"id": key, "position": number}
+            sequence.update({name: rows.get_value(name, start, stop) for name in rows.fields})
+            sequence["spans"] = rows.spans[start:stop, 1:]
+            yield sequence
 
 
-def _check_whole(pool: Pool, edges: NDArray[np.int64], target: Target) -> None:
-    rows = len(pool.places)
-    if rows < target.rows and not target.partial:
+def _check_complete(
+    merged: MergedRows, offsets: NDArray[np.int64], target: PredictionTarget
+) -> None:
+    num_rows = len(merged.spans)
+    if num_rows < target.rows and not target.is_partial:
         raise IncompleteEpochError(
-            f"PredictionWriter: {rows} rows were predicted, must be {target.rows} as planned; "
-            "look at `limit_predict_batches`, or pass `partial`=True"
+            f"PredictionWriter: {num_rows} rows were predicted, must be {target.rows} as planned; "
+            "look at `limit_predict_batches`, or pass `is_partial`=True"
         )
-    numbers, starts, stops = pool.places.T
-    same = numbers[1:] == numbers[:-1]
-    doubled = same & (starts[1:] <= starts[:-1] if target.spans else starts[1:] < stops[:-1])
-    if target.spans:
-        doubled &= stops[1:] == stops[:-1]
-    if doubled.any():
-        at = int(np.flatnonzero(doubled)[0])
+    numbers, starts, stops = merged.spans.T
+    is_same_sequence = numbers[1:] == numbers[:-1]
+    is_repeated = is_same_sequence & (
+        starts[1:] <= starts[:-1] if target.is_per_span else starts[1:] < stops[:-1]
+    )
+    if target.is_per_span:
+        is_repeated &= stops[1:] == stops[:-1]
+    if is_repeated.any():
+        i = int(np.flatnonzero(is_repeated)[0])
         raise PlanError.at(
-            f"PredictionWriter: {_named(target.store, numbers[at])} was predicted twice from "
-            f"timestep {starts[at + 1]} on, must be once; use a loader whose ranks share the data, "
+            f"PredictionWriter: {_describe_sequence(target.store, numbers[i])} was predicted "
+            "twice from "
+            f"timestep {starts[i + 1]} on, must be once; use a loader whose ranks share the data, "
             "and for windows pass `per`='span'",
-            sequence=int(numbers[at]),
+            sequence=int(numbers[i]),
         )
-    if target.spans:
+    if target.is_per_span:
         return
-    before = np.concatenate([[0], stops[:-1]])
-    before[edges[:-1]] = starts[edges[:-1]] if target.last else 0
-    if (starts != before).any():
-        at = int(np.flatnonzero(starts != before)[0])
+    expected_starts = np.concatenate([[0], stops[:-1]])
+    expected_starts[offsets[:-1]] = starts[offsets[:-1]] if target.is_last_kept else 0
+    if (starts != expected_starts).any():
+        i = int(np.flatnonzero(starts != expected_starts)[0])
         raise PlanError.at(
-            f"PredictionWriter: {_named(target.store, numbers[at])} has no prediction of timesteps "
-            f"{before[at]}..{starts[at]}, must be whole; pass `per`='span' for a row of each span",
-            sequence=int(numbers[at]),
+            f"PredictionWriter: {_describe_sequence(target.store, numbers[i])} has no prediction "
+            "of timesteps "
+            f"{expected_starts[i]}..{starts[i]}, must be whole; pass `per`='span' for a row of "
+            "each span",
+            sequence=int(numbers[i]),
         )
-    if len(edges) - 1 < len(target.store) and not target.partial:
-        there = np.zeros(len(target.store), dtype=np.bool_)
-        there[numbers] = True
-        raise left_out(target.store, np.flatnonzero(~there))
+    if len(offsets) - 1 < len(target.store) and not target.is_partial:
+        is_present = np.zeros(len(target.store), dtype=np.bool_)
+        is_present[numbers] = True
+        raise make_left_out_error(target.store, np.flatnonzero(~is_present))
 
 
-def left_out(store: Store, numbers: NDArray[np.int64]) -> PlanError:
+def make_left_out_error(store: Store, numbers: NDArray[np.int64]) -> PlanError:
     """Make the error for sequences that the policy leaves out."""
     return PlanError.at(
         f"PredictionWriter: the policy leaves out {len(numbers)} of {len(store)} sequences, the "
-        f"first is {_named(store, numbers[0])}, must leave out none; look at `empty` and "
-        "`too_long`, or pass `partial`=True",
+        f"first is {_describe_sequence(store, numbers[0])}, must leave out none; look at `empty` "
+        "and "
+        "`too_long`, or pass `is_partial`=True",
         sequence=int(numbers[0]),
     )
 
 
-def _named(store: Store, number: Any) -> str:
-    one = np.array([number], dtype=np.int64)
-    return f"sequence {int(number)} ({store.keys(store.base_numbers(one))[0]!r})"
+def _describe_sequence(store: Store, number: Any) -> str:
+    positions = np.array([number], dtype=np.int64)
+    return f"sequence {int(number)} ({store.keys(store.base_numbers(positions))[0]!r})"
 
 
-def _each_once(store: Store, positions: NDArray[np.int64]) -> bool:
+def _has_unique_ids(store: Store, positions: NDArray[np.int64]) -> bool:
     """Return whether each sequence is there once, so that its id may name it."""
     numbers = store.base_numbers(positions)
     base = store.base if isinstance(store, View) else store
-    if isinstance(base, JoinedStore) and not base.has_one_id_each(numbers):
+    if isinstance(base, ConcatStore) and not base.has_unique_ids(numbers):
         return False
-    seen = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
-    seen[numbers] = True
-    return int(seen.sum()) == len(numbers)
+    is_present = np.zeros(int(numbers.max()) + 1, dtype=np.bool_)
+    is_present[numbers] = True
+    return int(is_present.sum()) == len(numbers)

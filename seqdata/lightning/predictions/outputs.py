@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqdata.batch.axes import unknown_name
+from seqdata.batch.axes import format_unknown_name
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
-from seqdata.storage.fields import NUMBERS
+from seqdata.storage.fields import NUMBER_DTYPES
 
 Per = Literal["sequence", "timestep", "span"]
 RESERVED = ("id", "position", "spans")
@@ -26,7 +26,7 @@ RESERVED = ("id", "position", "spans")
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PredictionField:
     """What is predicted under one name.
 
     Attributes:
@@ -44,7 +44,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PredictionSpec:
     """Which outputs are written, and what they are one of.
 
     Args:
@@ -59,26 +59,26 @@ class Wanted:
     per: Per | Mapping[str, Per] | None
 
     def __post_init__(self) -> None:
-        given = list(self.per.values()) if isinstance(self.per, Mapping) else [self.per]
-        for one in given:
-            if one is not None and one not in get_args(Per):
+        given_pers = list(self.per.values()) if isinstance(self.per, Mapping) else [self.per]
+        for per in given_pers:
+            if per is not None and per not in get_args(Per):
                 raise ConfigError(
-                    f"PredictionWriter: `per` is {one!r}, must be 'sequence', 'timestep', 'span' "
+                    f"PredictionWriter: `per` is {per!r}, must be 'sequence', 'timestep', 'span' "
                     "or None"
                 )
         for name in self.names or ():
             _check_name(name)
 
     @property
-    def spans(self) -> bool:
+    def has_spans(self) -> bool:
         """Whether a row is written for each span."""
         return self.per == "span" or (isinstance(self.per, Mapping) and "span" in self.per.values())
 
-    def per_of(self, name: str) -> Per | None:
+    def get_per(self, name: str) -> Per | None:
         """Give what was said of one name."""
         return self.per.get(name) if isinstance(self.per, Mapping) else self.per
 
-    def chosen(self, outputs: Any) -> dict[str, Any]:
+    def choose_outputs(self, outputs: Any) -> dict[str, Any]:
         """Give name -> output.
 
         Raises:
@@ -94,35 +94,40 @@ class Wanted:
             return {names[0]: outputs}
         for name in self.names or ():
             if name not in outputs:
-                raise ConfigError(f"PredictionWriter: {unknown_name(name, outputs)}")
+                raise ConfigError(f"PredictionWriter: {format_unknown_name(name, outputs)}")
         names = self.names or tuple(outputs)
         for name in names:
             _check_name(name)
         for name in self.per if isinstance(self.per, Mapping) else ():
             if name not in names:
-                raise ConfigError(f"PredictionWriter: `per`: {unknown_name(name, names)}")
+                raise ConfigError(f"PredictionWriter: `per`: {format_unknown_name(name, names)}")
         return {name: outputs[name] for name in names}
 
 
-class Rows(NamedTuple):
+class PredictedRows(NamedTuple):
     """The real rows of one batch.
 
     Attributes:
-        places: int64 (rows, 3): number in the predicted store, start, stop in timesteps.
+        spans: int64 (rows, 3): number in the predicted store, start, stop in timesteps.
         fields: Name -> what it is.
         values: Name -> (rows, *shape), or (timesteps of all rows, *shape).
-        guessed: Names that are taken for one per timestep by their shape alone.
+        guessed_names: Names that are taken for one per timestep by their shape alone.
     """
 
-    places: NDArray[np.int64]
-    fields: dict[str, Predicted]
+    spans: NDArray[np.int64]
+    fields: dict[str, PredictionField]
     values: dict[str, NDArray[Any]]
-    guessed: tuple[str, ...]
+    guessed_names: tuple[str, ...]
 
 
-def rows_of(
-    outputs: Any, batch: Any, wanted: Wanted, known: Mapping[str, Predicted], *, last: bool = False
-) -> Rows | None:
+def extract_rows(
+    outputs: Any,
+    batch: Any,
+    spec: PredictionSpec,
+    earlier: Mapping[str, PredictionField],
+    *,
+    is_last_kept: bool = False,
+) -> PredictedRows | None:
     """Give the real rows of a batch; None where there are none.
 
     Without ``per`` an output is taken for one per timestep where its second dimension is the
@@ -131,61 +136,67 @@ def rows_of(
     Args:
         outputs: What ``predict_step`` gave.
         batch: What it was given.
-        wanted: What is written.
-        known: Name -> what it was in an earlier batch.
-        last: Whether of a truncated sequence the last timesteps are planned.
+        spec: What is written.
+        earlier: Name -> what it was in an earlier batch.
+        is_last_kept: Whether of a truncated sequence the last timesteps are planned.
 
     Raises:
         ConfigError: If the batch or the output is not what can be written.
     """
-    batch = _checked(batch)
-    keep = (batch.weight > 0).cpu()
-    if not bool(keep.any()):
+    batch = _check_batch(batch)
+    is_real = (batch.weight > 0).cpu()
+    if not bool(is_real.any()):
         return None
     begins = batch.start if batch.burn_in is None else batch.start + batch.burn_in.cpu()
     stops = batch.start + batch.lengths
-    places = torch.stack([_positions(batch), begins, stops], dim=1)[keep]
-    fields, values, guessed = dict[str, Predicted](), dict[str, NDArray[Any]](), list[str]()
-    for name, output in wanted.chosen(outputs).items():
-        value = _as_rows(name, output, keep)
-        said = wanted.per_of(name)
-        per = said or _guessed(value, batch, known.get(name), spans=wanted.spans)
+    spans = torch.stack([_get_positions(batch), begins, stops], dim=1)[is_real]
+    fields, values, guessed_names = (
+        dict[str, PredictionField](),
+        dict[str, NDArray[Any]](),
+        list[str](),
+    )
+    for name, output in spec.choose_outputs(outputs).items():
+        value = _to_rows(name, output, is_real)
+        given_per = spec.get_per(name)
+        per = given_per or _guess_per(value, batch, earlier.get(name), has_spans=spec.has_spans)
         if per == "timestep":
-            value = _timesteps(name, value, batch, places, keep)
-            guessed.extend([] if said else [name])
-        elif per == "sequence" and not last:
-            _check_whole(name, places, batch)
+            value = _select_timesteps(name, value, batch, spans, is_real)
+            guessed_names.extend([] if given_per else [name])
+        elif per == "sequence" and not is_last_kept:
+            _check_unsplit(name, spans, batch)
         array = value.contiguous().numpy()
-        fields[name] = Predicted(array.dtype.name, array.shape[1:], per)
+        fields[name] = PredictionField(array.dtype.name, array.shape[1:], per)
         values[name] = array
-    return Rows(places.numpy(), fields, values, tuple(guessed))
+    return PredictedRows(spans.numpy(), fields, values, tuple(guessed_names))
 
 
-def check_same(known: Mapping[str, Predicted], now: Mapping[str, Predicted], where: str) -> None:
+def check_same_fields(
+    earlier: Mapping[str, PredictionField], current: Mapping[str, PredictionField], location: str
+) -> None:
     """Refuse a prediction that is not what it was before.
 
     Args:
-        known: Name -> what it was.
-        now: Name -> what it is.
-        where: ``in batch 3``.
+        earlier: Name -> what it was.
+        current: Name -> what it is.
+        location: ``in batch 3``.
 
     Raises:
         ConfigError: Naming the first that differs.
     """
-    if list(known) != list(now):
+    if list(earlier) != list(current):
         raise ConfigError(
-            f"PredictionWriter: the predictions are {', '.join(now)} {where} but "
-            f"{', '.join(known)} elsewhere, must be the same; name them with `fields`"
+            f"PredictionWriter: the predictions are {', '.join(current)} {location} but "
+            f"{', '.join(earlier)} elsewhere, must be the same; name them with `fields`"
         )
-    for name, one in now.items():
-        if one != known[name]:
+    for name, field in current.items():
+        if field != earlier[name]:
             raise ConfigError(
-                f"PredictionWriter: prediction {name!r} is {one} {where} but {known[name]} "
+                f"PredictionWriter: prediction {name!r} is {field} {location} but {earlier[name]} "
                 "elsewhere, must be the same; if that was guessed wrong, pass `per`"
             )
 
 
-def ambiguous(name: str, width: int) -> ConfigError:
+def make_ambiguity_error(name: str, width: int) -> ConfigError:
     """Make the error for an output that may be one per sequence or one per timestep."""
     return ConfigError(
         f"PredictionWriter: `per` is None, but the second dimension of prediction {name!r} is "
@@ -194,7 +205,7 @@ def ambiguous(name: str, width: int) -> ConfigError:
     )
 
 
-def _checked(batch: Any) -> SequenceBatch:
+def _check_batch(batch: Any) -> SequenceBatch:
     if not isinstance(batch, SequenceBatch) or batch.positions is None:
         raise ConfigError(
             f"PredictionWriter: the batch is a {type(batch).__name__}, must be a SequenceBatch of "
@@ -209,7 +220,7 @@ def _checked(batch: Any) -> SequenceBatch:
     return batch
 
 
-def _positions(batch: SequenceBatch) -> Tensor:
+def _get_positions(batch: SequenceBatch) -> Tensor:
     return batch.ids if batch.positions is None else batch.positions
 
 
@@ -221,53 +232,56 @@ def _check_name(name: Any) -> None:
         )
 
 
-def _as_rows(name: str, output: Any, keep: Tensor) -> Tensor:
+def _to_rows(name: str, output: Any, is_real: Tensor) -> Tensor:
     """Give an output on the CPU, without filler rows, as a type that NumPy has."""
     if not isinstance(output, Tensor) or output.is_nested or not output.dim():
-        what = (
+        kind = (
             "number" if isinstance(output, Tensor) and not output.dim() else type(output).__name__
         )
         raise ConfigError(
-            f"PredictionWriter: prediction {name!r} is a {what}, must be a padded tensor with a "
+            f"PredictionWriter: prediction {name!r} is a {kind}, must be a padded tensor with a "
             "row for each of the batch; return one, or a dict of them"
         )
-    real = int(keep.sum())
-    if len(output) not in (len(keep), real):
+    num_real = int(is_real.sum())
+    if len(output) not in (len(is_real), num_real):
         raise ConfigError(
             f"PredictionWriter: prediction {name!r} has shape {tuple(output.shape)}, must have "
-            f"{len(keep)} rows as the batch, or {real} as batch.real(); return a row for each"
+            f"{len(is_real)} rows as the batch, or {num_real} as batch.real(); return a row for "
+            "each"
         )
     if output.is_floating_point() and output.itemsize < 4 and output.dtype != torch.float16:
         output = output.float()  # bfloat16 and smaller, which NumPy has not
     value = output.detach().cpu()
     dtype = str(value.dtype).removeprefix("torch.")
-    if dtype not in NUMBERS:
+    if dtype not in NUMBER_DTYPES:
         raise ConfigError(
             f"PredictionWriter: prediction {name!r} has dtype {dtype}, must be one of "
-            f"{', '.join(NUMBERS)}; convert it"
+            f"{', '.join(NUMBER_DTYPES)}; convert it"
         )
     if 0 in value.shape[1:]:
         raise ConfigError(
             f"PredictionWriter: prediction {name!r} has shape {tuple(value.shape)}, must hold a "
             "number in each row; leave it out"
         )
-    rows: Tensor = value if len(value) == real else value[keep]
+    rows: Tensor = value if len(value) == num_real else value[is_real]
     return rows
 
 
-def _guessed(value: Tensor, batch: SequenceBatch, known: Predicted | None, *, spans: bool) -> Per:
-    whole: Per = "span" if spans else "sequence"
-    if known is not None and known.per == whole and known.shape == tuple(value.shape[1:]):
-        return whole  # the width of this batch is what it is by chance
-    return "timestep" if _looks_ragged(value, batch) else whole
+def _guess_per(
+    value: Tensor, batch: SequenceBatch, earlier: PredictionField | None, *, has_spans: bool
+) -> Per:
+    per_row: Per = "span" if has_spans else "sequence"
+    if earlier is not None and earlier.per == per_row and earlier.shape == tuple(value.shape[1:]):
+        return per_row  # the width of this batch is what it is by chance
+    return "timestep" if _looks_ragged(value, batch) else per_row
 
 
 def _looks_ragged(value: Tensor, batch: SequenceBatch) -> bool:
     return value.dim() > 1 and value.shape[1] == batch.padded_length
 
 
-def _timesteps(
-    name: str, value: Tensor, batch: SequenceBatch, places: Tensor, keep: Tensor
+def _select_timesteps(
+    name: str, value: Tensor, batch: SequenceBatch, spans: Tensor, is_real: Tensor
 ) -> Tensor:
     """Give the scored timesteps of real rows, (timesteps, *shape), row behind row."""
     width = batch.padded_length
@@ -277,16 +291,18 @@ def _timesteps(
             f"(rows, {width}, …) to be one per timestep of a batch padded to {width}; return it "
             "so, or pass `per`='sequence'"
         )
-    step, start = torch.arange(width), batch.start[keep][:, None]
-    scored = (step >= places[:, 1:2] - start) & (step < places[:, 2:3] - start)  # (rows, T)
+    step, start = torch.arange(width), batch.start[is_real][:, None]
+    is_scored = (step >= spans[:, 1:2] - start) & (step < spans[:, 2:3] - start)  # (rows, T)
     flat = value.reshape(len(value) * width, *value.shape[2:])
-    return flat.index_select(0, scored.flatten().nonzero().flatten())  # faster than value[scored]
+    return flat.index_select(
+        0, is_scored.flatten().nonzero().flatten()
+    )  # faster than value[scored]
 
 
-def _check_whole(name: str, places: Tensor, batch: SequenceBatch) -> None:
-    later = (places[:, 1] > 0).nonzero().flatten()
-    if len(later):
-        number, start, stop = places[int(later[0])].tolist()
+def _check_unsplit(name: str, spans: Tensor, batch: SequenceBatch) -> None:
+    continued = (spans[:, 1] > 0).nonzero().flatten()
+    if len(continued):
+        number, start, stop = spans[int(continued[0])].tolist()
         raise ConfigError.at(
             f"PredictionWriter: prediction {name!r} has one row per sequence, but batch "
             f"{batch.number} holds timesteps {start}..{stop} of sequence {number}, must hold whole "
@@ -295,7 +311,7 @@ def _check_whole(name: str, places: Tensor, batch: SequenceBatch) -> None:
         )
 
 
-def chosen_names(field: str | None, fields: Sequence[str] | None) -> tuple[str, ...] | None:
+def choose_names(field: str | None, fields: Sequence[str] | None) -> tuple[str, ...] | None:
     """Give the names that two options mean; None: all.
 
     Raises:

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptShardError
-from seqdata.lightning.predictions.outputs import Predicted, Rows, check_same
-from seqdata.storage.arrow.shard_file import digest_of_file
+from seqdata.lightning.predictions.outputs import PredictedRows, PredictionField, check_same_fields
+from seqdata.storage.arrow.shard_file import digest_file
 
-PLACES = np.dtype("<i8")
+SPAN_DTYPE = np.dtype("<i8")
 
 
 @dataclass(frozen=True, slots=True)
-class Spilled:
+class SpillManifest:
     """What one rank has written of one data set.
 
     Attributes:
@@ -34,13 +34,13 @@ class Spilled:
     """
 
     rank: int
-    fields: dict[str, Predicted]
+    fields: dict[str, PredictionField]
     rows: int
     files: dict[str, int]
     digests: dict[str, str]
 
 
-class Spill:
+class SpillWriter:
     """Files that one rank appends the predictions of one data set to.
 
     Args:
@@ -56,39 +56,39 @@ class Spill:
         self._rows = 0
         self._files: dict[str, BinaryIO] = {}
         self._digests: dict[str, Any] = {}
-        self.fields: dict[str, Predicted] = {}
+        self.fields: dict[str, PredictionField] = {}
 
-    def add(self, rows: Rows, where: str) -> None:
+    def add(self, rows: PredictedRows, location: str) -> None:
         """Append rows.
 
         Args:
             rows: Of one batch.
-            where: Which one, for messages.
+            location: Which one, for messages.
 
         Raises:
             ConfigError: If they are not like those before.
         """
         if not self.fields:
             self.fields = rows.fields
-            for name in (f"{self._stem}.places", *self._names()):
+            for name in (f"{self._stem}.places", *self._name_field_files()):
                 self._files[name] = open(self._folder / name, "wb")  # noqa: SIM115, until close()
                 self._digests[name] = hashlib.sha256()
-        check_same(self.fields, rows.fields, where)
-        arrays = [rows.places.astype(PLACES, copy=False), *rows.values.values()]
+        check_same_fields(self.fields, rows.fields, location)
+        arrays = [rows.spans.astype(SPAN_DTYPE, copy=False), *rows.values.values()]
         for (name, file), array in zip(self._files.items(), arrays, strict=True):
             content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             file.write(content)
             self._digests[name].update(content)
-        self._rows += len(rows.places)
+        self._rows += len(rows.spans)
 
-    def close(self) -> Spilled:
+    def close(self) -> SpillManifest:
         """Close the files and say what they hold."""
         sizes = {}
         for name, file in self._files.items():
             sizes[name] = file.tell()
             file.close()
         digests = {name: one.hexdigest() for name, one in self._digests.items()}
-        return Spilled(self._rank, self.fields, self._rows, sizes, digests)
+        return SpillManifest(self._rank, self.fields, self._rows, sizes, digests)
 
     def remove(self) -> None:
         """Close the files and delete them."""
@@ -96,110 +96,118 @@ class Spill:
             file.close()
             (self._folder / name).unlink(missing_ok=True)
 
-    def _names(self) -> list[str]:
+    def _name_field_files(self) -> list[str]:
         return [f"{self._stem}-{number}.values" for number in range(len(self.fields))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pool:
+class MergedRows:
     """The rows of all ranks, sorted by sequence and start.
 
     Attributes:
         fields: Name -> what it is.
-        places: int64 (rows, 3): number in the predicted store, start, stop.
-        rank: int64 (rows,), whose files hold the row.
-        row: int64 (rows,), its row there.
-        begin: int64 (rows,), the timestep there at which it begins.
+        spans: int64 (rows, 3): number in the predicted store, start, stop.
+        rank_of_row: int64 (rows,), whose files hold the row.
+        row_in_rank: int64 (rows,), its row there.
+        first_timestep: int64 (rows,), the timestep there at which it begins.
         values: For each rank, name -> (rows or timesteps, *shape), mapped.
     """
 
-    fields: dict[str, Predicted]
-    places: NDArray[np.int64]
-    rank: NDArray[np.int64]
-    row: NDArray[np.int64]
-    begin: NDArray[np.int64]
+    fields: dict[str, PredictionField]
+    spans: NDArray[np.int64]
+    rank_of_row: NDArray[np.int64]
+    row_in_rank: NDArray[np.int64]
+    first_timestep: NDArray[np.int64]
     values: list[dict[str, NDArray[Any]]]
 
-    def value(self, name: str, first: int, stop: int) -> NDArray[Any]:
+    def get_value(self, name: str, first: int, stop: int) -> NDArray[Any]:
         """Give a field of the rows ``first:stop``, which are of one sequence, put together."""
-        found = [self._one(name, at) for at in range(first, stop)]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        values = [self._get_row(name, at) for at in range(first, stop)]
+        return values[0] if len(values) == 1 else np.concatenate(values)
 
-    def _one(self, name: str, at: int) -> NDArray[Any]:
-        values = self.values[self.rank[at]][name]
+    def _get_row(self, name: str, i: int) -> NDArray[Any]:
+        values = self.values[self.rank_of_row[i]][name]
         if self.fields[name].per != "timestep":
-            one: NDArray[Any] = values[self.row[at]]
-            return one
-        begin = int(self.begin[at])
-        _, start, stop = self.places[at].tolist()
-        part: NDArray[Any] = values[begin : begin + stop - start]
-        return part
+            row_value: NDArray[Any] = values[self.row_in_rank[i]]
+            return row_value
+        first = int(self.first_timestep[i])
+        _, start, stop = self.spans[i].tolist()
+        timesteps: NDArray[Any] = values[first : first + stop - start]
+        return timesteps
 
 
-def pool_of(folder: Path, spilled: list[Spilled]) -> Pool:
+def merge_spills(folder: Path, manifests: list[SpillManifest]) -> MergedRows:
     """Put the rows of all ranks in order; their values stay in their files.
 
     Args:
         folder: Where the files lie.
-        spilled: What each rank has written.
+        manifests: What each rank has written.
 
     Raises:
         ConfigError: If a rank's files cannot be seen here, or ranks predicted different things.
         CorruptShardError: If a file is not what was written.
     """
-    told = [one for one in spilled if one.fields]
-    if not told:
+    nonempty = [manifest for manifest in manifests if manifest.fields]
+    if not nonempty:
         raise ConfigError(
             "PredictionWriter: nothing was predicted, must be a row at least; look at `weight` and "
             "`limit_predict_batches`"
         )
-    for one in told:
-        check_same(told[0].fields, one.fields, f"on rank {one.rank}")
-        _check_seen(folder, one)
-    places = [_mapped(folder / next(iter(one.files)), PLACES, (3,)) for one in told]
-    begins = [np.cumsum(one[:, 2] - one[:, 1]) - (one[:, 2] - one[:, 1]) for one in places]
-    every = np.concatenate(places).astype(np.int64)
-    order = np.lexsort((every[:, 1], every[:, 0]))
-    return Pool(
-        fields=told[0].fields,
-        places=every[order],
-        rank=np.repeat(np.arange(len(told)), [one.rows for one in told])[order],
-        row=np.concatenate([np.arange(one.rows) for one in told])[order],
-        begin=np.concatenate(begins)[order],
-        values=[_values(folder, one) for one in told],
+    for manifest in nonempty:
+        check_same_fields(nonempty[0].fields, manifest.fields, f"on rank {manifest.rank}")
+        _check_files(folder, manifest)
+    spans_by_rank = [
+        _map_array(folder / next(iter(manifest.files)), SPAN_DTYPE, (3,)) for manifest in nonempty
+    ]
+    first_timesteps = [
+        np.cumsum(manifest[:, 2] - manifest[:, 1]) - (manifest[:, 2] - manifest[:, 1])
+        for manifest in spans_by_rank
+    ]
+    all_spans = np.concatenate(spans_by_rank).astype(np.int64)
+    order = np.lexsort((all_spans[:, 1], all_spans[:, 0]))
+    return MergedRows(
+        fields=nonempty[0].fields,
+        spans=all_spans[order],
+        rank_of_row=np.repeat(np.arange(len(nonempty)), [manifest.rows for manifest in nonempty])[
+            order
+        ],
+        row_in_rank=np.concatenate([np.arange(manifest.rows) for manifest in nonempty])[order],
+        first_timestep=np.concatenate(first_timesteps)[order],
+        values=[_map_values(folder, manifest) for manifest in nonempty],
     )
 
 
-def _values(folder: Path, spilled: Spilled) -> dict[str, NDArray[Any]]:
-    files = list(spilled.files)[1:]
+def _map_values(folder: Path, manifest: SpillManifest) -> dict[str, NDArray[Any]]:
+    files = list(manifest.files)[1:]
     return {
-        name: _mapped(folder / file, np.dtype(one.dtype), one.shape)
-        for file, (name, one) in zip(files, spilled.fields.items(), strict=True)
+        name: _map_array(folder / file, np.dtype(field.dtype), field.shape)
+        for file, (name, field) in zip(files, manifest.fields.items(), strict=True)
     }
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _map_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     if not path.stat().st_size:  # nothing can be mapped of an empty file
         return np.empty((0, *shape), dtype)
     return np.asarray(np.memmap(path, dtype, mode="r")).reshape(-1, *shape)
 
 
-def _check_seen(folder: Path, spilled: Spilled) -> None:
-    for name, size in spilled.files.items():
+def _check_files(folder: Path, manifest: SpillManifest) -> None:
+    for name, size in manifest.files.items():
         path = folder / name
-        found = path.stat().st_size if path.exists() else None
-        if found != size:
-            state = "is not there" if found is None else f"has {found} bytes"
+        found_size = path.stat().st_size if path.exists() else None
+        if found_size != size:
+            state = "is not there" if found_size is None else f"has {found_size} bytes"
             raise ConfigError.at(
-                f"PredictionWriter: rank {spilled.rank} wrote {size} bytes to {name!r}, which rank "
+                f"PredictionWriter: rank {manifest.rank} wrote {size} bytes to {name!r}, which "
+                "rank "
                 f"0 cannot see in {folder} ({state}); give a location that all ranks share",
-                rank=spilled.rank,
+                rank=manifest.rank,
             )
-        digest = digest_of_file(path)
-        if digest != spilled.digests[name]:
+        digest = digest_file(path)
+        if digest != manifest.digests[name]:
             raise CorruptShardError.at(
-                f"PredictionWriter: {path}: must be what rank {spilled.rank} wrote (sha256 "
-                f"{spilled.digests[name][:16]}), but is not ({digest[:16]}): disk or memory fail, "
+                f"PredictionWriter: {path}: must be what rank {manifest.rank} wrote (sha256 "
+                f"{manifest.digests[name][:16]}), but is not ({digest[:16]}): disk or memory fail, "
                 "or another program wrote to it. Check them, and predict again",
-                file=str(path), rank=spilled.rank, expected=spilled.digests[name], found=digest,
+                file=str(path), rank=manifest.rank, expected=manifest.digests[name], found=digest,
             )  # fmt: skip

@@ -18,17 +18,27 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import ConfigError, SeqDataError
 from seqdata.lightning import adapter
-from seqdata.lightning.predictions.merge import Target, left_out, write_pool
-from seqdata.lightning.predictions.outputs import Per, Wanted, ambiguous, chosen_names, rows_of
-from seqdata.lightning.predictions.spill import Spill, Spilled, pool_of
-from seqdata.lightning.ranks.collect import agree, gather
+from seqdata.lightning.predictions.merge import (
+    PredictionTarget,
+    make_left_out_error,
+    write_predictions,
+)
+from seqdata.lightning.predictions.outputs import (
+    Per,
+    PredictionSpec,
+    choose_names,
+    extract_rows,
+    make_ambiguity_error,
+)
+from seqdata.lightning.predictions.spill import SpillManifest, SpillWriter, merge_spills
+from seqdata.lightning.ranks.collect import agree, all_gather
 from seqdata.lightning.trainer_loader import TrainerLoader
-from seqdata.loading.engine import Player
+from seqdata.loading.engine import EpochEngine
 from seqdata.storage.local_files import is_plain_name, local_path
-from seqdata.storage.writing.staging_dir import aside, check_free
+from seqdata.storage.writing.staging_dir import check_target, open_staging_dir
 from seqdata.world import World
 
-PATIENCE = timedelta(days=1)
+WRITE_TIMEOUT = timedelta(days=1)
 """How long ranks wait for a slower one, and for rank 0 to write; one that died is noticed before"""
 
 
@@ -78,10 +88,10 @@ class PredictionWriter(Callback):
         partial: bool = False,
     ) -> None:
         self._root = local_path(location)
-        self._wanted = Wanted(chosen_names(field, fields), per)
+        self._spec = PredictionSpec(choose_names(field, fields), per)
         self._overwrite = overwrite
         self._partial = partial
-        self._run: _Run | None = None
+        self._session: _PredictionSession | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse to predict nothing."""
@@ -95,8 +105,12 @@ class PredictionWriter(Callback):
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the folder that all ranks write to."""
         del pl_module
-        self._run = _Run(World(trainer.global_rank, trainer.world_size), self._wanted)
-        self._run.begin(self._root, adapter.world_of(trainer).rank, lambda: self._targets(trainer))
+        self._session = _PredictionSession(
+            World(trainer.global_rank, trainer.world_size), self._spec
+        )
+        self._session.begin(
+            self._root, adapter.get_world(trainer).rank, lambda: self._make_targets(trainer)
+        )
 
     def on_predict_batch_end(
         self,
@@ -109,36 +123,36 @@ class PredictionWriter(Callback):
     ) -> None:
         """Append the rows of a batch."""
         del trainer, pl_module
-        if self._run is not None:
-            self._run.add(outputs, batch, batch_idx, dataloader_idx)
+        if self._session is not None:
+            self._session.add(outputs, batch, batch_idx, dataloader_idx)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the stores."""
         del trainer, pl_module
-        if self._run is not None:
-            self._run.finish()
-            self._leave()
+        if self._session is not None:
+            self._session.finish()
+            self._clean_up()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Leave nothing behind."""
         del trainer, pl_module, exception
-        self._leave()
+        self._clean_up()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave nothing behind."""
         del trainer, pl_module, stage
-        self._leave()
+        self._clean_up()
 
-    def _leave(self) -> None:
-        if self._run is not None:
-            self._run.leave()
-            self._run = None
+    def _clean_up(self) -> None:
+        if self._session is not None:
+            self._session.clean_up()
+            self._session = None
 
-    def _targets(self, trainer: Trainer) -> list[tuple[Player, Target]]:
+    def _make_targets(self, trainer: Trainer) -> list[tuple[EpochEngine, PredictionTarget]]:
         loaders = trainer.predict_dataloaders
-        found = []
+        targets = []
         for number, loader in enumerate(loaders if isinstance(loaders, list) else [loaders]):
             if not isinstance(loader, TrainerLoader):
                 raise ConfigError(
@@ -146,11 +160,11 @@ class PredictionWriter(Callback):
                     "SequenceDataModule; pass one as `datamodule`"
                 )
             steps = trainer.num_predict_batches[number]
-            found.append((loader.player, self._target(loader, int(steps))))
-        return found
+            targets.append((loader.engine, self._make_target(loader, int(steps))))
+        return targets
 
-    def _target(self, loader: TrainerLoader, steps: int) -> Target:
-        player, root = loader.player, self._root
+    def _make_target(self, loader: TrainerLoader, steps: int) -> PredictionTarget:
+        engine, root = loader.engine, self._root
         if loader.name is not None:
             if not is_plain_name(loader.name):
                 raise ConfigError(
@@ -158,107 +172,119 @@ class PredictionWriter(Callback):
                     "name, as its predictions go to a folder of that name; rename it"
                 )
             root = root / loader.name
-        check_free(root, overwrite=self._overwrite)
-        plan = player.plan(0)
-        target = Target(
-            store=player.store,
+        check_target(root, overwrite=self._overwrite)
+        plan = engine.plan(0)
+        target = PredictionTarget(
+            store=engine.store,
             root=root,
-            axis=player.policy.axis,
+            axis=engine.policy.axis,
             rows=plan.totals(0, len(plan))[1],
-            spans=self._wanted.spans,
-            partial=self._partial,
+            is_per_span=self._spec.has_spans,
+            is_partial=self._partial,
             overwrite=self._overwrite,
-            last=getattr(player.policy, "keep", None) == "last",
+            is_last_kept=getattr(engine.policy, "keep", None) == "last",
         )
         if not self._partial:
-            _check_all(player, target, steps)
+            _check_all_predicted(engine, target, steps)
         return target
 
 
-def _check_all(player: Player, target: Target, steps: int) -> None:
+def _check_all_predicted(engine: EpochEngine, target: PredictionTarget, steps: int) -> None:
     """Refuse what would not predict everything, before it begins."""
-    planned = player.share(0, 0)
-    will = planned.position(min(steps, len(planned)))
-    if will < player.num_batches:
+    rank_plan = engine.share(0, 0)
+    num_predicted = rank_plan.position(min(steps, len(rank_plan)))
+    if num_predicted < engine.num_batches:
         raise ConfigError(
-            f"PredictionWriter: {will} of {player.num_batches} batches would be predicted, must be "
+            f"PredictionWriter: {num_predicted} of {engine.num_batches} batches would be "
+            "predicted, must be "
             "all; leave out `limit_predict_batches`, `fast_dev_run` and `tail`='drop', or pass "
             "`partial`=True"
         )
-    if not target.spans and target.rows < len(target.store):
-        dropped = player.plan(0).report.dropped
+    if not target.is_per_span and target.rows < len(target.store):
+        dropped = engine.plan(0).report.dropped
         if len(dropped):
-            raise left_out(target.store, dropped)
+            raise make_left_out_error(target.store, dropped)
 
 
 @dataclass(slots=True, eq=False)
-class _Set:
+class _PredictedDataset:
     """One data set that is being predicted."""
 
-    player: Player
-    target: Target
-    spill: Spill | None
+    engine: EpochEngine
+    target: PredictionTarget
+    spill_writer: SpillWriter | None
 
 
-class _Run:
+class _PredictionSession:
     """One ``trainer.predict``, as one rank sees it.
 
     Args:
         world: All processes, which may be more than the data-parallel ranks.
-        wanted: What is written.
+        spec: What is written.
     """
 
-    def __init__(self, world: World, wanted: Wanted) -> None:
+    def __init__(self, world: World, spec: PredictionSpec) -> None:
         self._world = world
-        self._wanted = wanted
-        self._sets: list[_Set] = []
+        self._spec = spec
+        self._datasets: list[_PredictedDataset] = []
         self._folder = Path()
         self._stack = ExitStack()
 
     def begin(
-        self, root: Path, rank: int, targets: Callable[[], list[tuple[Player, Target]]]
+        self,
+        root: Path,
+        rank: int,
+        targets: Callable[[], list[tuple[EpochEngine, PredictionTarget]]],
     ) -> None:
         """Check all that can be checked before predicting, and make the folder for spills."""
-        found = self._together(targets)
-        folder = self._together(lambda: self._made(root) if self._world.rank == 0 else None)
-        told = gather(self._world, (rank, str(folder)), patience=PATIENCE)
-        self._folder = Path(told[0][1])
-        self._together(self._check_seen)
+        targets_by_loader = self._run_on_all_ranks(targets)
+        folder = self._run_on_all_ranks(
+            lambda: self._make_folder(root) if self._world.rank == 0 else None
+        )
+        folder_by_rank = all_gather(self._world, (rank, str(folder)), timeout=WRITE_TIMEOUT)
+        self._folder = Path(folder_by_rank[0][1])
+        self._run_on_all_ranks(self._check_shared_folder)
         # of processes that hold the same rows (tensor parallel) the first writes
-        first = [data_rank for data_rank, _ in told].index(rank)
-        writes = first == (self._world.rank if len(told) > 1 else 0)
-        for number, (player, target) in enumerate(found):
-            spill = Spill(self._folder, number, self._world.rank) if writes else None
-            self._sets.append(_Set(player, target, spill))
+        first_writers = [data_rank for data_rank, _ in folder_by_rank].index(rank)
+        writes = first_writers == (self._world.rank if len(folder_by_rank) > 1 else 0)
+        for number, (engine, target) in enumerate(targets_by_loader):
+            spill_writer = SpillWriter(self._folder, number, self._world.rank) if writes else None
+            self._datasets.append(_PredictedDataset(engine, target, spill_writer))
 
     def add(self, outputs: Any, batch: Any, step: int, number: int) -> None:
         """Append the rows of a batch; what is wrong with a first one is said on every rank."""
         if step:
-            self._add(outputs, batch, number)
+            self._add_rows(outputs, batch, number)
         else:
-            self._together(lambda: self._add(outputs, batch, number))
+            self._run_on_all_ranks(lambda: self._add_rows(outputs, batch, number))
 
     def finish(self) -> None:
         """Write the stores on rank 0; all ranks leave together."""
-        mine = self._together(
-            lambda: [one.spill.close() for one in self._sets if one.spill is not None]
+        own_manifests = self._run_on_all_ranks(
+            lambda: [
+                dataset.spill_writer.close()
+                for dataset in self._datasets
+                if dataset.spill_writer is not None
+            ]
         )
-        told = gather(self._world, mine, patience=PATIENCE)
-        self._together(lambda: self._write(told) if self._world.rank == 0 else None)
+        manifests_by_rank = all_gather(self._world, own_manifests, timeout=WRITE_TIMEOUT)
+        self._run_on_all_ranks(
+            lambda: self._write_stores(manifests_by_rank) if self._world.rank == 0 else None
+        )
 
-    def leave(self) -> None:
+    def clean_up(self) -> None:
         """Remove what was written on the way."""
-        for one in self._sets:
-            if one.spill is not None:
-                one.spill.remove()
+        for dataset in self._datasets:
+            if dataset.spill_writer is not None:
+                dataset.spill_writer.remove()
         self._stack.close()
 
-    def _made(self, root: Path) -> Path:
-        beside = root.absolute().with_name(f".{root.absolute().name}.predicting")
-        self._stack.callback(_remove_empty, beside)
-        return self._stack.enter_context(aside(beside, overwrite=True))
+    def _make_folder(self, root: Path) -> Path:
+        spill_folder = root.absolute().with_name(f".{root.absolute().name}.predicting")
+        self._stack.callback(_remove_empty, spill_folder)
+        return self._stack.enter_context(open_staging_dir(spill_folder, overwrite=True))
 
-    def _check_seen(self) -> None:
+    def _check_shared_folder(self) -> None:
         if not self._folder.is_dir():
             raise ConfigError.at(
                 f"PredictionWriter: rank {self._world.rank} cannot see {self._folder}, which rank "
@@ -266,28 +292,32 @@ class _Run:
                 rank=self._world.rank,
             )
 
-    def _add(self, outputs: Any, batch: Any, number: int) -> None:
-        one = self._sets[number]
-        known = {} if one.spill is None else one.spill.fields
-        rows = rows_of(outputs, batch, self._wanted, known, last=one.target.last)
-        if rows is None or one.spill is None:
+    def _add_rows(self, outputs: Any, batch: Any, number: int) -> None:
+        dataset = self._datasets[number]
+        earlier = {} if dataset.spill_writer is None else dataset.spill_writer.fields
+        rows = extract_rows(
+            outputs, batch, self._spec, earlier, is_last_kept=dataset.target.is_last_kept
+        )
+        if rows is None or dataset.spill_writer is None:
             return
-        if not one.spill.fields and rows.guessed:
-            longest = one.player.plan(0).measures.longest
-            if longest.min() == longest.max():
-                raise ambiguous(rows.guessed[0], int(longest.max()))
-        one.spill.add(rows, f"in batch {batch.number}")
+        if not dataset.spill_writer.fields and rows.guessed_names:
+            max_lengths = dataset.engine.plan(0).measures.longest
+            if max_lengths.min() == max_lengths.max():
+                raise make_ambiguity_error(rows.guessed_names[0], int(max_lengths.max()))
+        dataset.spill_writer.add(rows, f"in batch {batch.number}")
 
-    def _write(self, told: list[list[Spilled]]) -> None:
-        for number, one in enumerate(self._sets):
-            spilled = [of_rank[number] for of_rank in told if of_rank]
-            write_pool(pool_of(self._folder, spilled), one.target)
+    def _write_stores(self, manifests_by_rank: list[list[SpillManifest]]) -> None:
+        for number, dataset in enumerate(self._datasets):
+            manifests = [
+                rank_manifests[number] for rank_manifests in manifests_by_rank if rank_manifests
+            ]
+            write_predictions(merge_spills(self._folder, manifests), dataset.target)
 
-    def _together(self, work: Callable[[], Any]) -> Any:
+    def _run_on_all_ranks(self, action: Callable[[], Any]) -> Any:
         """Do this rank's work, and raise on every rank what failed on any."""
-        made, error = None, None
+        result, error = None, None
         try:
-            made = work()
+            result = action()
         except SeqDataError as failure:
             error = failure
         except OSError as failure:
@@ -296,8 +326,8 @@ class _Run:
                 "or give another location"
             )
             error.__cause__ = failure
-        agree(self._world, {}, error, patience=PATIENCE)
-        return made
+        agree(self._world, {}, error, timeout=WRITE_TIMEOUT)
+        return result
 
 
 def _remove_empty(folder: Path) -> None:

@@ -17,12 +17,12 @@ import torch.distributed
 from seqdata.errors import PlanError, SeqDataError, SeqDataWarning
 from seqdata.world import World
 
-PATIENCE = timedelta(seconds=60)
+GATHER_TIMEOUT = timedelta(seconds=60)
 """How long a rank waits for the others; they come within milliseconds or not at all."""
 
-_NAMED = 4  # ranks of which a message names the numbers
+_MAX_NAMED = 4  # ranks of which a message names the numbers
 Facts = Mapping[str, str | int | None]
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 
 def agree(
@@ -30,8 +30,8 @@ def agree(
     facts: Facts,
     error: SeqDataError | None = None,
     *,
-    noted: Facts | None = None,
-    patience: timedelta = PATIENCE,
+    advisory: Facts | None = None,
+    timeout: timedelta = GATHER_TIMEOUT,
 ) -> None:
     """Return if all ranks gave the same facts and no error; else raise the same on every rank.
 
@@ -42,75 +42,75 @@ def agree(
         world: Who we are.
         facts: What must be equal, by name.
         error: What went wrong on this rank, if anything did.
-        noted: What had better be equal; a difference is a warning, on every rank.
-        patience: How long the others may take to come here.
+        advisory: What had better be equal; a difference is a warning, on every rank.
+        timeout: How long the others may take to come here.
 
     Raises:
         SeqDataError: The first rank's error, with its rank.
         PlanError: If facts differ, naming each that does and who has what.
     """
-    gathered = gather(world, (dict(facts), dict(noted or {}), error), patience=patience)
+    gathered = all_gather(world, (dict(facts), dict(advisory or {}), error), timeout=timeout)
     for rank, (_, _, failure) in enumerate(gathered):
         if failure is not None:
-            raise failure if len(gathered) == 1 else of_rank(failure, rank)
-    different = differences([one for one, _, _ in gathered])
-    if different:
+            raise failure if len(gathered) == 1 else with_rank(failure, rank)
+    difference = describe_differences([rank_facts for rank_facts, _, _ in gathered])
+    if difference:
         raise PlanError(
-            f"ranks: {different}, must be equal; give every rank the same packages, data, options "
+            f"ranks: {difference}, must be equal; give every rank the same packages, data, options "
             "and checkpoint"
         )
-    different = differences([one for _, one, _ in gathered])
-    if different:
+    difference = describe_differences([rank_facts for _, rank_facts, _ in gathered])
+    if difference:
         warnings.warn(
-            f"ranks: {different}, had better be equal: results may differ with the rank; set up "
+            f"ranks: {difference}, had better be equal: results may differ with the rank; set up "
             "every rank alike",
             SeqDataWarning,
             stacklevel=2,
         )
 
 
-def differences(facts: Sequence[Facts]) -> str:
+def describe_differences(facts: Sequence[Facts]) -> str:
     """Say which facts differ and which ranks have what; empty: none does.
 
     Args:
         facts: Of each rank, in order; what a rank does not say is None.
     """
-    found = []
-    for name in dict.fromkeys(name for one in facts for name in one):
+    descriptions = []
+    for name in dict.fromkeys(name for rank_facts in facts for name in rank_facts):
         ranks_of: dict[str | int | None, list[int]] = {}
-        for rank, one in enumerate(facts):
-            ranks_of.setdefault(one.get(name), []).append(rank)
+        for rank, rank_facts in enumerate(facts):
+            ranks_of.setdefault(rank_facts.get(name), []).append(rank)
         if len(ranks_of) > 1:
-            said = (f"{value!r} on {_ranks(ranks)}" for value, ranks in ranks_of.items())
-            found.append(f"`{name}` is {' but '.join(said)}")
-    return "; ".join(found)
+            values = (f"{value!r} on {_format_ranks(ranks)}" for value, ranks in ranks_of.items())
+            descriptions.append(f"`{name}` is {' but '.join(values)}")
+    return "; ".join(descriptions)
 
 
-def _ranks(ranks: list[int]) -> str:
-    first = ", ".join(map(str, ranks[:_NAMED]))
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+def _format_ranks(ranks: list[int]) -> str:
+    first = ", ".join(map(str, ranks[:_MAX_NAMED]))
+    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {first}{more}"
 
 
-def gather(world: World, mine: Told, *, patience: timedelta = PATIENCE) -> list[Told]:
+def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOUT) -> list[Value]:
     """Give what every rank says, in the order of the default process group's ranks.
 
     Args:
         world: Who we are; alone, nobody is asked.
-        mine: What this rank says; anything that pickles.
-        patience: How long the others may take to come here.
+        value: What this rank says; anything that pickles.
+        timeout: How long the others may take to come here.
     """
     if world.size == 1 or not torch.distributed.is_initialized():
-        return [mine]
-    gathered = [mine] * torch.distributed.get_world_size()
-    group = torch.distributed.new_group(backend="gloo", timeout=patience)
+        return [value]
+    values = [value] * torch.distributed.get_world_size()
+    group = torch.distributed.new_group(backend="gloo", timeout=timeout)
     try:
-        torch.distributed.all_gather_object(gathered, mine, group=group)
+        torch.distributed.all_gather_object(values, value, group=group)
     finally:
         torch.distributed.destroy_process_group(group)
-    return gathered
+    return values
 
 
-def of_rank(error: SeqDataError, rank: int) -> SeqDataError:
+def with_rank(error: SeqDataError, rank: int) -> SeqDataError:
     """Give the error with its rank in text and facts."""
     return type(error).at(f"rank {rank}: {error}", **{**error.facts, "rank": rank})

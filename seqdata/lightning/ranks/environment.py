@@ -17,33 +17,33 @@ from seqdata.default_host import default_host
 from seqdata.lightning.ranks.collect import Facts
 from seqdata.runs.run_record import installed_versions
 
-_MUST = ("seqdata", "torch", "lightning", "numpy")
+_MUST_BE_EQUAL = ("seqdata", "torch", "lightning", "numpy")
 _DRIVER = Path("/proc/driver/nvidia/version")
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "SEQDATA_PLUGINS")
 
 
-def versions() -> Facts:
+def get_versions() -> Facts:
     """Give the versions that must be the same on every rank, by package."""
     installed = installed_versions()
     python = "{}.{}".format(*sys.version_info)
-    return {"python": python, **{name: installed.get(name) for name in _MUST}}
+    return {"python": python, **{name: installed.get(name) for name in _MUST_BE_EQUAL}}
 
 
-def settings(device: torch.device | None = None) -> Facts:
+def get_environment(device: torch.device | None = None) -> Facts:
     """Give what may differ without harm, and may be what makes results differ.
 
     Args:
         device: That this rank computes on; None: none is known.
     """
     backends = torch.backends
-    plugins = [f"{one.name} {one.version}" for one in default_host().listing()[1:]]
+    plugins = [f"{plugin.name} {plugin.version}" for plugin in default_host().listing()[1:]]
     return {
         "python release": platform.python_version(),
         "pyarrow": installed_versions().get("pyarrow"),
         "machine": platform.machine(),
         "vector instructions": torch.backends.cpu.get_cpu_capability(),
-        "device": _named(device),
-        "driver": _driver(),
+        "device": _describe_device(device),
+        "driver": _read_driver_version(),
         "CUDA of torch": torch.version.cuda,
         "cuDNN": backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "cuDNN benchmark": backends.cudnn.benchmark,
@@ -54,18 +54,21 @@ def settings(device: torch.device | None = None) -> Facts:
     }
 
 
-def _named(device: torch.device | None) -> str | None:
+def _describe_device(device: torch.device | None) -> str | None:
     """Give the model of a card, and how it is built; of other devices their kind."""
     if device is None or device.type != "cuda":
         return None if device is None else device.type
-    found = torch.cuda.get_device_properties(device)
-    return f"{found.name}, {found.multi_processor_count} processors, {found.total_memory >> 20} MiB"
+    properties = torch.cuda.get_device_properties(device)
+    return (
+        f"{properties.name}, {properties.multi_processor_count} processors, "
+        f"{properties.total_memory >> 20} MiB"
+    )
 
 
-def _driver() -> str | None:
+def _read_driver_version() -> str | None:
     """Give the version of the cards' driver, as the machine says it."""
     try:
-        told = _DRIVER.read_text()
+        content = _DRIVER.read_text()
     except OSError:
         return None
-    return told.partition("\n")[0]
+    return content.partition("\n")[0]

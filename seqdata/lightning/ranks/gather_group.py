@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import torch.distributed
 
-PATIENCE = timedelta(seconds=60)
+GATHER_TIMEOUT = timedelta(seconds=60)
 """How long a rank waits for a slower one."""
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 
-class Gathering:
+class GatherGroup:
     """A gloo process group of all ranks; with one rank, or no process group, there is none."""
 
     def __init__(self) -> None:
@@ -25,17 +25,17 @@ class Gathering:
 
     def open(self) -> None:
         """Make the group, once; all ranks do so at the same time."""
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if self._group is None and distributed and torch.distributed.get_world_size() > 1:
-            self._group = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
+        is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if self._group is None and is_distributed and torch.distributed.get_world_size() > 1:
+            self._group = torch.distributed.new_group(backend="gloo", timeout=GATHER_TIMEOUT)
 
-    def gather(self, mine: Told) -> list[Told]:
+    def all_gather(self, value: Value) -> list[Value]:
         """Give what every rank says, in the order of ranks; all ranks ask at the same time."""
         if self._group is None:
-            return [mine]
-        gathered = [mine] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(gathered, mine, group=self._group)
-        return gathered
+            return [value]
+        values = [value] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(values, value, group=self._group)
+        return values
 
     def close(self) -> None:
         """Leave the group; nobody is waited for."""

@@ -20,32 +20,32 @@ import torch
 import torch.distributed
 
 from seqdata.errors import IncompleteEpochError, PeerFailedError, Preempted, SeqDataError
-from seqdata.lightning.ranks.collect import of_rank
-from seqdata.lightning.ranks.watchdog import Watcher
+from seqdata.lightning.ranks.collect import with_rank
+from seqdata.lightning.ranks.watchdog import RankWatchdog
 
-PATIENCE = 1800.0
+BATCH_TIMEOUT = 1800.0
 """Seconds for a rank that lives but brings no batch; torch's own for a collective."""
 
-_SLICE = timedelta(seconds=1)
+_WAIT_SLICE = timedelta(seconds=1)
 _OK, _END, _STOP, _ERROR = range(4)
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Counting(Generic[Item]):
+class RankCounter(Generic[Item]):
     """What ranks add up beside their batches.
 
     Attributes:
-        mine: Gives this rank's count up to and with an item.
-        told: Called with an item before it is handed out, and the sum over all ranks.
+        count: Gives this rank's count up to and with an item.
+        on_total: Called with an item before it is handed out, and the sum over all ranks.
     """
 
-    mine: Callable[[Item], int]
-    told: Callable[[Item, int], None]
+    count: Callable[[Item], int]
+    on_total: Callable[[Item, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead(Generic[Item]):
+class _PendingItem(Generic[Item]):
     """What the next request will give, and the reductions that say so to the others."""
 
     code: int
@@ -57,13 +57,13 @@ class _Ahead(Generic[Item]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _RankReport:
     """What a rank says where not every rank has a batch."""
 
     code: int
     error: bytes = b""
     text: str = ""
-    trace: str = ""
+    traceback: str = ""
     stop: str | None = None
 
 
@@ -71,33 +71,37 @@ class RankTraceback(Exception):
     """The traceback of an error on another rank, as text: the cause of the same error here."""
 
 
-class Channel:
+class RankLockstep:
     """Makes the ends and errors of one rank those of all.
 
     Args:
         group: A gloo process group of all ranks.
-        me: The rank.
-        watcher: Knows of ranks that are gone.
-        asked: Gives why this rank was told to stop; None: it was not.
+        rank: The rank.
+        watchdog: Knows of ranks that are gone.
+        get_stop_reason: Gives why this rank was told to stop; None: it was not.
     """
 
     def __init__(
-        self, group: Any, me: int, watcher: Watcher, asked: Callable[[], str | None]
+        self,
+        group: Any,
+        rank: int,
+        watchdog: RankWatchdog,
+        get_stop_reason: Callable[[], str | None],
     ) -> None:
         self.group = group
-        self.raised: Exception | None = None  # on every rank
-        self._me = me
-        self._watcher = watcher
-        self._asked = asked
-        self._latest: Any = None
+        self.raised_error: Exception | None = None  # on every rank
+        self._rank = rank
+        self._watchdog = watchdog
+        self._get_stop_reason = get_stop_reason
+        self._latest_work: Any = None
 
     @property
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether nothing is under way that another rank has yet to answer."""
-        return self._latest is None or bool(self._latest.is_completed())
+        return self._latest_work is None or bool(self._latest_work.is_completed())
 
-    def play(
-        self, source: Iterator[Item], counting: Counting[Item] | None = None
+    def iterate(
+        self, source: Iterator[Item], counter: RankCounter[Item] | None = None
     ) -> Iterator[Item]:
         """Give the items of ``source``, each once every rank has its own; one is drawn ahead.
 
@@ -105,7 +109,7 @@ class Channel:
 
         Args:
             source: Of this rank.
-            counting: What ranks add up beside; all must, or none. None: nothing.
+            counter: What ranks add up beside; all must, or none. None: nothing.
 
         Raises:
             SeqDataError: The error of the rank that has one, with its rank, on every rank.
@@ -113,156 +117,163 @@ class Channel:
             IncompleteEpochError: If some ranks have ended and others have not.
             PeerFailedError: If a rank is gone.
         """
-        ahead = self._ahead(source, counting)
+        pending = self._draw_ahead(source, counter)
         while True:
-            for work in ahead.works:
+            for work in pending.works:
                 self._wait(work)
-            highest, lowest = int(ahead.codes[0]), -int(ahead.codes[1])
+            highest, lowest = int(pending.codes[0]), -int(pending.codes[1])
             if highest == lowest == _END:
                 return
             if highest != _OK:
-                self._raise(ahead)
-            following = self._ahead(source, counting)
-            item = ahead.items.pop()
-            if counting is not None:
-                counting.told(item, int(ahead.counts))
+                self._raise_agreed(pending)
+            following = self._draw_ahead(source, counter)
+            item = pending.items.pop()
+            if counter is not None:
+                counter.on_total(item, int(pending.counts))
             yield item
-            ahead = following
+            pending = following
 
-    def gather(self, mine: Item) -> list[Item]:
+    def all_gather(self, value: Item) -> list[Item]:
         """Give what every rank says; every rank must call it between the same two batches.
 
         Args:
-            mine: Anything that pickles.
+            value: Anything that pickles.
 
         Raises:
             PeerFailedError: If a rank is gone.
         """
-        packed = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
+        packed = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         ranks = torch.distributed.get_world_size(self.group)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
         self._exchange(sizes, torch.tensor([len(packed)]))
-        room = max(int(size) for size in sizes)
-        told = [torch.empty(room, dtype=torch.uint8) for _ in range(ranks)]
-        self._exchange(told, torch.cat([packed, packed.new_zeros(room - len(packed))]))
+        max_bytes = max(int(size) for size in sizes)
+        buffers = [torch.empty(max_bytes, dtype=torch.uint8) for _ in range(ranks)]
+        self._exchange(buffers, torch.cat([packed, packed.new_zeros(max_bytes - len(packed))]))
         return [
-            pickle.loads(one[: int(size)].numpy().tobytes())
-            for one, size in zip(told, sizes, strict=True)
+            pickle.loads(buffer[: int(size)].numpy().tobytes())
+            for buffer, size in zip(buffers, sizes, strict=True)
         ]
 
-    def _exchange(self, told: list[torch.Tensor], mine: torch.Tensor) -> None:
+    def _exchange(self, buffers: list[torch.Tensor], buffer: torch.Tensor) -> None:
         self._wait(
-            torch.distributed.all_gather(told, mine, group=self.group, async_op=True),
-            parting=True,
+            torch.distributed.all_gather(buffers, buffer, group=self.group, async_op=True),
+            is_leaving=True,
         )
 
-    def _ahead(self, source: Iterator[Item], counting: Counting[Item] | None) -> _Ahead[Item]:
+    def _draw_ahead(
+        self, source: Iterator[Item], counter: RankCounter[Item] | None
+    ) -> _PendingItem[Item]:
         items: list[Item] = []
         error: Exception | None = None
         try:
             items.append(next(source))
-            code = _OK if self._asked() is None else _STOP
+            code = _OK if self._get_stop_reason() is None else _STOP
         except StopIteration:
             code = _END
         except Exception as failure:  # is raised by all ranks, this one too
             code, error = _ERROR, failure
         codes = torch.tensor([code, -code], dtype=torch.int32, device="cpu")
-        counts = torch.tensor(counting.mine(items[0]) if counting and items else 0, device="cpu")
-        works = [self._reduced(codes, torch.distributed.ReduceOp.MAX)]
-        if counting is not None:
-            works.append(self._reduced(counts, torch.distributed.ReduceOp.SUM))
-        return _Ahead(code, items, error, codes, counts, works)
+        counts = torch.tensor(counter.count(items[0]) if counter and items else 0, device="cpu")
+        works = [self._start_reduction(codes, torch.distributed.ReduceOp.MAX)]
+        if counter is not None:
+            works.append(self._start_reduction(counts, torch.distributed.ReduceOp.SUM))
+        return _PendingItem(code, items, error, codes, counts, works)
 
-    def _reduced(self, values: torch.Tensor, how: Any) -> Any:
-        self._latest = torch.distributed.all_reduce(values, op=how, group=self.group, async_op=True)
-        return self._latest
+    def _start_reduction(self, values: torch.Tensor, operation: Any) -> Any:
+        self._latest_work = torch.distributed.all_reduce(
+            values, op=operation, group=self.group, async_op=True
+        )
+        return self._latest_work
 
-    def _wait(self, work: Any, *, parting: bool = False) -> None:
-        """Return once all ranks have said what they have; ``parting`` ranks still do."""
-        limit = time.monotonic() + PATIENCE
+    def _wait(self, work: Any, *, is_leaving: bool = False) -> None:
+        """Return once all ranks have said what they have; ``is_leaving`` ranks still do."""
+        deadline = time.monotonic() + BATCH_TIMEOUT
         while True:
-            known = self._watcher.failure or (None if parting else self._watcher.parted)
+            failure = self._watchdog.failure or (None if is_leaving else self._watchdog.left_error)
             try:
-                work.wait(_SLICE)
+                work.wait(_WAIT_SLICE)
                 return
             except RuntimeError as cause:
                 if work.is_completed():
-                    raise self._watcher.gone(cause) from cause
-                if known is not None:
-                    raise known from cause
-                if time.monotonic() > limit:
-                    raise self._watcher.told(cause) from cause
+                    raise self._watchdog.await_lost_error(cause) from cause
+                if failure is not None:
+                    raise failure from cause
+                if time.monotonic() > deadline:
+                    raise self._watchdog.make_lost_error(cause) from cause
 
-    def _raise(self, ahead: _Ahead[Item]) -> NoReturn:
-        told = [_Told(_OK)] * torch.distributed.get_world_size(self.group)
+    def _raise_agreed(self, pending: _PendingItem[Item]) -> NoReturn:
+        reports = [_RankReport(_OK)] * torch.distributed.get_world_size(self.group)
         try:
             torch.distributed.all_gather_object(
-                told, _told(ahead.code, ahead.error, self._asked()), group=self.group
+                reports,
+                _make_report(pending.code, pending.error, self._get_stop_reason()),
+                group=self.group,
             )
         except RuntimeError as cause:
-            raise self._watcher.gone(cause) from cause
-        self.raised, cause_of_it = self._agreed(told, ahead.error)
-        raise self.raised from cause_of_it
+            raise self._watchdog.await_lost_error(cause) from cause
+        self.raised_error, error_cause = self._choose_error(reports, pending.error)
+        raise self.raised_error from error_cause
 
-    def _agreed(
-        self, told: Sequence[_Told], mine: Exception | None
+    def _choose_error(
+        self, reports: Sequence[_RankReport], own_error: Exception | None
     ) -> tuple[Exception, BaseException | None]:
         """Give the error that every rank raises, and its cause."""
-        for rank, one in enumerate(told):
-            if one.code == _ERROR and rank == self._me and mine is not None:
-                made = _named(mine, rank)
-                return made, mine.__cause__ if made is mine else mine
-            if one.code == _ERROR:
-                return _again(one, rank), RankTraceback(f"\n{one.trace}")
-        for rank, one in enumerate(told):
-            if one.stop is not None and one.code == _STOP:
-                return stopped(one.stop, rank), None
-        ended = [rank for rank, one in enumerate(told) if one.code == _END]
+        for rank, report in enumerate(reports):
+            if report.code == _ERROR and rank == self._rank and own_error is not None:
+                named_error = _add_rank(own_error, rank)
+                return named_error, own_error.__cause__ if named_error is own_error else own_error
+            if report.code == _ERROR:
+                return _rebuild_error(report, rank), RankTraceback(f"\n{report.traceback}")
+        for rank, report in enumerate(reports):
+            if report.stop is not None and report.code == _STOP:
+                return make_preempted_error(report.stop, rank), None
+        ended = [rank for rank, report in enumerate(reports) if report.code == _END]
         return IncompleteEpochError.at(
-            f"ranks: rank {ended[0]} has no batch left where {len(told) - len(ended)} of "
-            f"{len(told)} ranks have one, must be equally many; give every rank the same limits",
+            f"ranks: rank {ended[0]} has no batch left where {len(reports) - len(ended)} of "
+            f"{len(reports)} ranks have one, must be equally many; give every rank the same limits",
             rank=ended[0],
         ), None
 
 
-def stopped(why: str, rank: int) -> Preempted:
+def make_preempted_error(reason: str, rank: int) -> Preempted:
     """Give the error by which all ranks stop."""
     return Preempted.at(
-        f"preempted: rank {rank} was told to stop by {why}, and every rank stops before the same "
+        f"preempted: rank {rank} was told to stop by {reason}, and every rank stops before the "
+        "same "
         "batch; go on from the checkpoint that ModelCheckpoint(save_on_exception=True) saves",
         rank=rank,
-        cause=why,
+        cause=reason,
     )
 
 
-def _told(code: int, error: Exception | None, stop: str | None) -> _Told:
+def _make_report(code: int, error: Exception | None, stop: str | None) -> _RankReport:
     if error is None:
-        return _Told(code, stop=stop)
+        return _RankReport(code, stop=stop)
     text = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(error))
     try:
-        packed = pickle.dumps(error)
-        pickle.loads(packed)
-    except Exception as other:  # pickling runs anybody's code
-        packed, text = b"", f"{text} (it cannot be sent as it is: {other})"
-    return _Told(code, packed, text, trace, stop)
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception as pickle_error:  # pickling runs anybody's code
+        pickled, text = b"", f"{text} (it cannot be sent as it is: {pickle_error})"
+    return _RankReport(code, pickled, text, trace, stop)
 
 
-def _again(told: _Told, rank: int) -> Exception:
+def _rebuild_error(report: _RankReport, rank: int) -> Exception:
     """Make another rank's error here."""
-    text, error = told.text, None
+    text, error = report.text, None
     try:
-        error = pickle.loads(told.error) if told.error else None
-    except Exception as other:  # unpickling runs anybody's code
-        text = f"{text} (it cannot be made here: {other})"
+        error = pickle.loads(report.error) if report.error else None
+    except Exception as unpickle_error:  # unpickling runs anybody's code
+        text = f"{text} (it cannot be made here: {unpickle_error})"
     if isinstance(error, Exception):
-        return _named(error, rank)
+        return _add_rank(error, rank)
     return PeerFailedError.at(f"ranks: rank {rank} failed: {text}", rank=rank, cause=text)
 
 
-def _named(error: Exception, rank: int) -> Exception:
+def _add_rank(error: Exception, rank: int) -> Exception:
     """Give the error with its rank: in the text of ours, as a note of others'."""
     if isinstance(error, SeqDataError):
-        return of_rank(error, rank)
+        return with_rank(error, rank)
     error.add_note(f"on rank {rank}")
     return error

@@ -1,8 +1,8 @@
 """Who the other ranks are, and which of them is no longer there.
 
 A collective that fails says that a connection is closed, but not whose. Ranks of the same machine
-can be looked at. Place in the flow: ranks tell each other their ``Peer`` once; the watcher asks
-when something is wrong. Reads: /proc. Makes: a line about a rank.
+can be looked at. Place in the flow: ranks tell each other their ``RankProcess`` once; the watcher
+asks when something is wrong. Reads: /proc. Makes: a line about a rank.
 """
 
 from __future__ import annotations
@@ -14,74 +14,80 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_ENDED = "ZXx"
-_STOPPED = "Tt"
+_ENDED_STATES = "ZXx"
+_STOPPED_STATES = "Tt"
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class RankProcess:
     """A rank's process.
 
     Attributes:
         rank: In the default process group.
         host: Its machine, and on it the namespace in which ``pid`` counts.
         pid: Its process id.
-        started: When the process began, in ticks since the machine did; pids are used again.
+        start_ticks: When the process began, in ticks since the machine did; pids are used again.
     """
 
     rank: int
     host: str
     pid: int
-    started: int
+    start_ticks: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fallen:
+class LostRank:
     """A rank that cannot answer any more, and why."""
 
     rank: int
     cause: str
 
 
-def myself(rank: int) -> Peer:
+def describe_own_process(rank: int) -> RankProcess:
     """Give this process as a peer."""
     pid = os.getpid()
-    return Peer(rank, _host(), pid, _look(pid)[1])
+    return RankProcess(rank, _get_host(), pid, _read_process_stat(pid)[1])
 
 
-def fallen_of(peers: Sequence[Peer], me: int) -> list[Fallen]:
+def find_lost_ranks(processes: Sequence[RankProcess], rank: int) -> list[LostRank]:
     """Give the ranks of this machine that have ended or are stopped.
 
     Args:
-        peers: All ranks.
-        me: The rank that asks.
+        processes: All ranks.
+        rank: The rank that asks.
     """
-    host = _host()
-    others = [peer for peer in peers if peer.rank != me and peer.host == host]
-    looked = [(peer, _look(peer.pid)) for peer in others if peer.started]
+    host = _get_host()
+    local_processes = [
+        process for process in processes if process.rank != rank and process.host == host
+    ]
+    observed = [
+        (process, _read_process_stat(process.pid))
+        for process in local_processes
+        if process.start_ticks
+    ]
     return [
-        Fallen(peer.rank, f"its process {peer.pid} {what}")
-        for peer, (state, started) in looked
-        if (what := _what(peer, state, started))
+        LostRank(process.rank, f"its process {process.pid} {loss}")
+        for process, (state, start_ticks) in observed
+        if (loss := _describe_loss(process, state, start_ticks))
     ]
 
 
-def _what(peer: Peer, state: str, started: int) -> str:
-    if not state or state in _ENDED or started != peer.started:
+def _describe_loss(process: RankProcess, state: str, start_ticks: int) -> str:
+    if not state or state in _ENDED_STATES or start_ticks != process.start_ticks:
         return "has ended"
-    return "is stopped" if state in _STOPPED else ""
+    return "is stopped" if state in _STOPPED_STATES else ""
 
 
-def _host() -> str:
+def _get_host() -> str:
     space = _PROC / "self" / "ns" / "pid"
     return f"{socket.gethostname()} {os.readlink(space) if space.is_symlink() else ''}"
 
 
-def _look(pid: int) -> tuple[str, int]:
+def _read_process_stat(pid: int) -> tuple[str, int]:
     """Give a process's state letter and start; nothing and 0 where there is none to see."""
     try:
-        told = (_PROC / str(pid) / "stat").read_text()
+        content = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return "", 0
-    fields = told.rpartition(")")[2].split()  # a name may hold blanks and brackets
+    fields = content.rpartition(")")[2].split()  # a name may hold blanks and brackets
     return fields[0], int(fields[19])

@@ -22,232 +22,251 @@ import torch
 import torch.distributed
 
 from seqdata.errors import PeerFailedError
-from seqdata.lightning.ranks.peers import Fallen, Peer, fallen_of
+from seqdata.lightning.ranks.peers import LostRank, RankProcess, find_lost_ranks
 
 _LOG = logging.getLogger(__name__)
-_STAYS, _LEFT, _FAILED, _GIVES_UP = range(4)
-_EXIT = 1
-_WHERE = re.compile(r"^\[[^\]]*\] *")  # gloo's own source line
-_SHOWN = 160
-_TO_FALL = 1.0  # seconds for a process to be gone whose connections are closed
-_OFTEN = 0.02  # seconds between two looks
-_TO_LOOK = 2.0  # seconds to find out why the training thread's collective failed
+_RUNNING, _LEFT, _FAILED, _GAVE_UP = range(4)
+_EXIT_CODE = 1
+_SOURCE_PREFIX = re.compile(r"^\[[^\]]*\] *")  # gloo's own source line
+_MAX_SHOWN = 160
+_PROCESS_EXIT_SECONDS = 1.0  # seconds for a process to be gone whose connections are closed
+_POLL_SECONDS = 0.02  # seconds between two looks
+_CAUSE_TIMEOUT = 2.0  # seconds to find out why the training thread's collective failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class RankTimeouts:
     """How long ranks wait for each other, in seconds.
 
     Attributes:
-        beat: Between two exchanges; who was killed is noticed within it.
-        patience: For a rank that gives no sign: it is stopped, or holds Python's lock.
-        grace: For the training thread to end by itself once a rank is known to have failed; and
-            for all other ranks to fail, too, where one of them has.
-        parting: For the training thread to follow a rank that left because of an exception.
+        heartbeat: Between two exchanges; who was killed is noticed within it.
+        unresponsive: For a rank that gives no sign: it is stopped, or holds Python's lock.
+        exit_grace: For the training thread to end by itself once a rank is known to have failed;
+            and for all other ranks to fail, too, where one of them has.
+        leave_grace: For the training thread to follow a rank that left because of an exception.
     """
 
-    beat: float = 5.0
-    patience: float = 45.0
-    grace: float = 3.0
-    parting: float = 10.0
+    heartbeat: float = 5.0
+    unresponsive: float = 45.0
+    exit_grace: float = 3.0
+    leave_grace: float = 10.0
 
 
-class Watcher:
+class RankWatchdog:
     """Exchanges signs with the other ranks until one of them leaves.
 
     Args:
         group: A process group of all ranks that nothing else uses; its timeout is the patience.
-        peers: All ranks, in order.
-        me: The rank that watches.
-        bounds: How long ranks wait for each other.
+        processes: All ranks, in order.
+        rank: The rank that watches.
+        timeouts: How long ranks wait for each other.
 
     Attributes:
         failure: Why this process is about to end; None: nothing is known.
-        parted: Why no batch can be had any more: a rank has ended in good order; None: nobody has.
+        left_error: Why no batch can be had any more: a rank has ended in good order; None: nobody
+            has.
     """
 
-    def __init__(self, group: Any, peers: Sequence[Peer], me: int, bounds: Bounds) -> None:
+    def __init__(
+        self, group: Any, processes: Sequence[RankProcess], rank: int, timeouts: RankTimeouts
+    ) -> None:
         self.failure: PeerFailedError | None = None
-        self.parted: PeerFailedError | None = None
+        self.left_error: PeerFailedError | None = None
         self._group = group
-        self._peers = peers
-        self._me = me
-        self._bounds = bounds
-        self._sign = _STAYS
-        self._why = ""
-        self._wake = threading.Event()
-        self._parting = threading.Event()
-        self._over = threading.Event()
-        self._known = threading.Event()
-        self._all_fail = False
-        self._settled = threading.Event()  # whether all ranks fail
+        self._processes = processes
+        self._rank = rank
+        self._timeouts = timeouts
+        self._status = _RUNNING
+        self._reason = ""
+        self._wake_event = threading.Event()
+        self._leaving_event = threading.Event()
+        self._closed_event = threading.Event()
+        self._cause_known_event = threading.Event()
+        self._has_all_failed = False
+        self._settled_event = threading.Event()  # whether all ranks fail
         self._thread = threading.Thread(target=self._watch, name="seqdata-watcher", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
         self._thread.start()
 
-    def meant(self, exception: BaseException) -> PeerFailedError | None:
+    def find_cause(self, exception: BaseException) -> PeerFailedError | None:
         """Give the error that an exception of a step is, once; None: it is what it says.
 
         A collective that failed because a rank is gone says neither that nor which. Another
         exception, while a rank is gone, is this rank's own, and gets a note.
         """
-        if self._sign != _STAYS or isinstance(exception, PeerFailedError):
+        if self._status != _RUNNING or isinstance(exception, PeerFailedError):
             return None
-        if _of_collective(exception):
-            self._look()
-            lost = self.failure or self.parted
-            return lost or (self.told(exception) if self._fallen() else None)
-        if self._fallen():
-            exception.add_note(str(self.failure or self.told(exception)))
+        if _is_collective_error(exception):
+            self._await_cause()
+            failure = self.failure or self.left_error
+            return failure or (self.make_lost_error(exception) if self._find_lost_ranks() else None)
+        if self._find_lost_ranks():
+            exception.add_note(str(self.failure or self.make_lost_error(exception)))
         return None
 
-    def part(self, exception: BaseException | None = None) -> None:
+    def leave(self, exception: BaseException | None = None) -> None:
         """Tell the others that this rank is about to leave; nobody is waited for.
 
         Args:
             exception: Why, where the others do not leave with the same one.
         """
-        if self._sign == _STAYS:
-            self._why = "" if exception is None else _line(exception)
-            self._sign = _LEFT if exception is None else _FAILED
-        self._parting.set()
-        self._wake.set()
+        if self._status == _RUNNING:
+            self._reason = "" if exception is None else _format_error(exception)
+            self._status = _LEFT if exception is None else _FAILED
+        self._leaving_event.set()
+        self._wake_event.set()
 
-    def all_fail(self) -> bool:
+    def wait_all_failed(self) -> bool:
         """Return whether every rank is ending by an exception of its own.
 
         Waits a while for those that are not. Every rank that asks is told the same, so that all of
         them may go through a collective, or none.
         """
-        bounds = self._bounds
-        self._wake.set()
-        self._settled.wait(timeout=bounds.beat + bounds.grace + bounds.patience)
-        return self._all_fail
+        timeouts = self._timeouts
+        self._wake_event.set()
+        self._settled_event.wait(
+            timeout=timeouts.heartbeat + timeouts.exit_grace + timeouts.unresponsive
+        )
+        return self._has_all_failed
 
-    def leave(self) -> bool:
+    def close(self) -> bool:
         """End the watch once the others know; gives whether the thread has ended."""
-        self.part()
-        self._over.set()
-        self._thread.join(timeout=2 * self._bounds.beat + 1)
+        self.leave()
+        self._closed_event.set()
+        self._thread.join(timeout=2 * self._timeouts.heartbeat + 1)
         return not self._thread.is_alive()
 
-    def gone(self, cause: BaseException) -> PeerFailedError:
+    def await_lost_error(self, cause: BaseException) -> PeerFailedError:
         """Give the error for a collective of the training thread that failed."""
-        self._look()
-        return self.failure or self.parted or self.told(cause)
+        self._await_cause()
+        return self.failure or self.left_error or self.make_lost_error(cause)
 
-    def told(self, cause: BaseException) -> PeerFailedError:
+    def make_lost_error(self, cause: BaseException) -> PeerFailedError:
         """Give the error for a collective that failed, with the rank where it can be told."""
-        fallen = self._fallen()
-        who = " and ".join(f"rank {one.rank} ({one.cause})" for one in fallen) or "another rank"
+        lost_ranks = self._find_lost_ranks()
+        lost_text = (
+            " and ".join(f"rank {one.rank} ({one.cause})" for one in lost_ranks) or "another rank"
+        )
         return PeerFailedError.at(
-            f"ranks: rank {self._me} has lost {who}: {_line(cause)}. All ranks must run; begin "
+            f"ranks: rank {self._rank} has lost {lost_text}: {_format_error(cause)}. All ranks "
+            "must run; begin "
             "again from the latest checkpoint",
-            rank=fallen[0].rank if fallen else None,
-            cause=fallen[0].cause if fallen else _line(cause),
+            rank=lost_ranks[0].rank if lost_ranks else None,
+            cause=lost_ranks[0].cause if lost_ranks else _format_error(cause),
         )
 
-    def _fallen(self) -> list[Fallen]:
-        return fallen_of(self._peers, self._me)
+    def _find_lost_ranks(self) -> list[LostRank]:
+        return find_lost_ranks(self._processes, self._rank)
 
-    def _look(self) -> None:
+    def _await_cause(self) -> None:
         """Wait, not for long, until it is known which rank is gone."""
-        self._wake.set()
-        until = time.monotonic() + _TO_LOOK
-        while not (self._known.is_set() or self._fallen()) and time.monotonic() < until:
-            time.sleep(_OFTEN)
+        self._wake_event.set()
+        deadline = time.monotonic() + _CAUSE_TIMEOUT
+        while (
+            not (self._cause_known_event.is_set() or self._find_lost_ranks())
+            and time.monotonic() < deadline
+        ):
+            time.sleep(_POLL_SECONDS)
 
     def _watch(self) -> None:
         while True:
             try:
-                signs = self._exchange()
-                whys = self._tell() if _FAILED in signs else []
+                statuses = self._exchange_statuses()
+                reasons = self._exchange_reasons() if _FAILED in statuses else []
             except RuntimeError as cause:
-                self._settled.set()
-                self._lost(cause)
+                self._settled_event.set()
+                self._handle_lost_rank(cause)
                 return
-            if any(signs):
-                self._follow(signs, whys)
+            if any(statuses):
+                self._handle_left_ranks(statuses, reasons)
                 return
-            self._wake.wait(timeout=self._bounds.beat)
-            self._wake.clear()
+            self._wake_event.wait(timeout=self._timeouts.heartbeat)
+            self._wake_event.clear()
 
-    def _exchange(self, *, gives_up: bool = False) -> list[int]:
+    def _exchange_statuses(self, *, gives_up: bool = False) -> list[int]:
         """Return every rank's sign; each rank hears each, so that all notice a dead one at once."""
-        sign = _GIVES_UP if gives_up else self._sign
-        mine = torch.full((len(self._peers),), sign, dtype=torch.int64, device="cpu")
-        signs = torch.empty_like(mine)
-        torch.distributed.all_to_all_single(signs, mine, group=self._group)
-        return [int(sign) for sign in signs.tolist()]
+        status = _GAVE_UP if gives_up else self._status
+        own_statuses = torch.full((len(self._processes),), status, dtype=torch.int64, device="cpu")
+        statuses = torch.empty_like(own_statuses)
+        torch.distributed.all_to_all_single(statuses, own_statuses, group=self._group)
+        return [int(status) for status in statuses.tolist()]
 
-    def _tell(self) -> list[str]:
-        whys = [""] * len(self._peers)
-        torch.distributed.all_gather_object(whys, self._why, group=self._group)
-        return whys
+    def _exchange_reasons(self) -> list[str]:
+        reasons = [""] * len(self._processes)
+        torch.distributed.all_gather_object(reasons, self._reason, group=self._group)
+        return reasons
 
-    def _lost(self, cause: RuntimeError) -> None:
+    def _handle_lost_rank(self, cause: RuntimeError) -> None:
         """End the process, if the training thread does not by itself."""
-        if self._over.is_set():
+        if self._closed_event.is_set():
             return
-        until = time.monotonic() + _TO_FALL  # connections close before a process is seen to end
-        while not self._fallen() and time.monotonic() < until:
-            time.sleep(_OFTEN)
-        self.failure = self.told(cause)
-        self._known.set()
-        self._say(self.failure)
-        if not self._over.wait(timeout=self._bounds.grace):
-            _end()
+        deadline = (
+            time.monotonic() + _PROCESS_EXIT_SECONDS
+        )  # connections close before a process is seen to end
+        while not self._find_lost_ranks() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        self.failure = self.make_lost_error(cause)
+        self._cause_known_event.set()
+        self._report(self.failure)
+        if not self._closed_event.wait(timeout=self._timeouts.exit_grace):
+            _exit_process()
 
-    def _follow(self, signs: Sequence[int], whys: Sequence[str]) -> None:
+    def _handle_left_ranks(self, statuses: Sequence[int], reasons: Sequence[str]) -> None:
         """Leave after a rank that failed by itself; one that ended in good order is only noted."""
-        failed = [rank for rank, sign in enumerate(signs) if sign == _FAILED]
-        until = time.monotonic() + self._bounds.parting
-        if failed and len(failed) < len(signs):
+        failed = [rank for rank, sign in enumerate(statuses) if sign == _FAILED]
+        deadline = time.monotonic() + self._timeouts.leave_grace
+        if failed and len(failed) < len(statuses):
             self.failure = PeerFailedError.at(
-                f"ranks: rank {failed[0]} has left because of {whys[failed[0]]}. All ranks must "
+                f"ranks: rank {failed[0]} has left because of {reasons[failed[0]]}. All ranks must "
                 "run; look at its own traceback, and begin again from the latest checkpoint",
                 rank=failed[0],
-                cause=whys[failed[0]],
+                cause=reasons[failed[0]],
             )
-            self._known.set()
-        self._all_fail = self._settle(signs)
-        if self._all_fail or not failed:
-            gone = [rank for rank, sign in enumerate(signs) if sign and rank != self._me]
-            self.failure, self.parted = None, self._alone(gone[0]) if gone else None
-        self._known.set()
-        self._settled.set()
+            self._cause_known_event.set()
+        self._has_all_failed = self._await_all_failed(statuses)
+        if self._has_all_failed or not failed:
+            left_ranks = [rank for rank, sign in enumerate(statuses) if sign and rank != self._rank]
+            self.failure, self.left_error = (
+                None,
+                self._make_left_error(left_ranks[0]) if left_ranks else None,
+            )
+        self._cause_known_event.set()
+        self._settled_event.set()
         if self.failure is None:
             return
-        if not self._parting.wait(timeout=max(0.0, until - time.monotonic())):
-            self._say(self.failure)
-            _end()
-        if not self._over.wait(timeout=self._bounds.patience):  # saving, where others no longer do
-            self._say(self.failure)
-            _end()
+        if not self._leaving_event.wait(timeout=max(0.0, deadline - time.monotonic())):
+            self._report(self.failure)
+            _exit_process()
+        if not self._closed_event.wait(
+            timeout=self._timeouts.unresponsive
+        ):  # saving, where others no longer do
+            self._report(self.failure)
+            _exit_process()
 
-    def _settle(self, signs: Sequence[int]) -> bool:
-        """Return whether all ranks fail, the same on every rank; in the time of ``grace``."""
-        until = time.monotonic() + self._bounds.grace
-        while _FAILED in signs and not {_LEFT, _GIVES_UP} & {*signs} and _STAYS in signs:
-            time.sleep(_OFTEN)
-            gives_up = self._over.is_set() or time.monotonic() > until
+    def _await_all_failed(self, statuses: Sequence[int]) -> bool:
+        """Return whether all ranks fail, the same on every rank; in the time of ``exit_grace``."""
+        deadline = time.monotonic() + self._timeouts.exit_grace
+        while _FAILED in statuses and not {_LEFT, _GAVE_UP} & {*statuses} and _RUNNING in statuses:
+            time.sleep(_POLL_SECONDS)
+            has_given_up = self._closed_event.is_set() or time.monotonic() > deadline
             try:
-                signs = self._exchange(gives_up=gives_up)
+                statuses = self._exchange_statuses(gives_up=has_given_up)
             except RuntimeError:  # a rank is gone
                 return False
-        return {*signs} == {_FAILED}
+        return {*statuses} == {_FAILED}
 
-    def _alone(self, rank: int) -> PeerFailedError:
+    def _make_left_error(self, rank: int) -> PeerFailedError:
         return PeerFailedError.at(
-            f"ranks: rank {rank} has ended its part while rank {self._me} asks for another batch, "
+            f"ranks: rank {rank} has ended its part while rank {self._rank} asks for another "
+            "batch, "
             "must end at the same batch; decide on all ranks together when to stop",
             rank=rank,
             cause="it has ended its part",
         )
 
-    def _say(self, failure: PeerFailedError) -> None:
+    def _report(self, failure: PeerFailedError) -> None:
         line = f"PeerFailedError: {failure}"
         if _LOG.hasHandlers():
             _LOG.error(line)
@@ -255,20 +274,20 @@ class Watcher:
         sys.stderr.flush()
 
 
-def _of_collective(exception: BaseException) -> bool:
+def _is_collective_error(exception: BaseException) -> bool:
     """Tell whether a collective raised it; gloo's errors have no class of their own."""
     if not isinstance(exception, RuntimeError):
         return False
     return isinstance(exception, torch.distributed.DistError) or "gloo" in str(exception).lower()
 
 
-def _line(exception: BaseException) -> str:
-    text = " ".join(_WHERE.sub("", str(exception)).split())
-    return f"{type(exception).__name__}: {text[:_SHOWN]}"
+def _format_error(exception: BaseException) -> str:
+    text = " ".join(_SOURCE_PREFIX.sub("", str(exception)).split())
+    return f"{type(exception).__name__}: {text[:_MAX_SHOWN]}"
 
 
-def _end() -> None:
+def _exit_process() -> None:
     """End the process at once: the training thread waits in a collective that nobody answers."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(_EXIT)
+    os._exit(_EXIT_CODE)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError
 
 LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-Marked = TypeVar("Marked", bound=Callable[..., Any])
+TransformT = TypeVar("TransformT", bound=Callable[..., Any])
 _MARK = "seqdata_columnar"
-_ROUNDING = 1e-6  # of a bound that is computed with floats
+_FLOAT_TOLERANCE = 1e-6  # of a bound that is computed with floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class Ragged:
     lengths: NDArray[np.int64]
 
 
-def columnar(transform: Marked) -> Marked:
+def columnar(transform: TransformT) -> TransformT:
     """Mark a transform of a whole batch: ``transform(columns, seeds) -> columns``.
 
     ``columns`` has a ``Ragged`` for each ragged field, an array (n, *shape) for numbers per
@@ -70,11 +70,11 @@ def is_columnar(transform: object) -> bool:
     return getattr(transform, _MARK, False) is True
 
 
-def name_of(transform: object) -> str:
+def qualified_name(transform: object) -> str:
     """Give the qualified name of a function, or of what a callable is made by."""
-    named: Any = transform if isinstance(transform, type) else getattr(transform, "__func__", None)
-    named = named or (transform if "__qualname__" in dir(transform) else type(transform))
-    return f"{named.__module__}.{named.__qualname__}"
+    owner: Any = transform if isinstance(transform, type) else getattr(transform, "__func__", None)
+    owner = owner or (transform if "__qualname__" in dir(transform) else type(transform))
+    return f"{owner.__module__}.{owner.__qualname__}"
 
 
 def check_transform(transform: object) -> None:
@@ -90,7 +90,8 @@ def check_transform(transform: object) -> None:
     except TypeError as error:
         takes = "(columns, seeds)" if is_columnar(transform) else "(sequence, rng)"
         raise ConfigError(
-            f"loader: `transform` must be a function of {takes}, but {name_of(transform)} cannot "
+            f"loader: `transform` must be a function of {takes}, but {qualified_name(transform)} "
+            "cannot "
             f"be called so ({error}). Add the second argument; a transform that draws nothing "
             "ignores it"
         ) from error
@@ -98,7 +99,7 @@ def check_transform(transform: object) -> None:
         return
 
 
-def axes_of(transform: object) -> dict[str, str | None]:
+def declared_axes(transform: object) -> dict[str, str | None]:
     """Give the axes of a transform's new fields, as its attribute ``axes`` says: field -> axis.
 
     Raises:
@@ -107,7 +108,8 @@ def axes_of(transform: object) -> dict[str, str | None]:
     axes = getattr(transform, "axes", None) or {}
     if not isinstance(axes, Mapping):
         raise ConfigError(
-            f"transform {name_of(transform)}: `axes` is {axes!r}, must be a dict of field -> axis"
+            f"transform {qualified_name(transform)}: `axes` is {axes!r}, must be a dict of field "
+            "-> axis"
         )
     return dict(axes)
 
@@ -118,21 +120,21 @@ def is_bounded(transform: object) -> bool:
     Raises:
         ConfigError: If it has ``lengths``, too, or ``max_length`` is not a function.
     """
-    bound = getattr(transform, "max_length", None)
-    if bound is None or isinstance(transform, type):
+    max_length = getattr(transform, "max_length", None)
+    if max_length is None or isinstance(transform, type):
         return False
-    where = f"transform {name_of(transform)}"
-    if not callable(bound):
-        raise ConfigError(f"{where}: `.max_length` must be a function, but is {bound!r}.")
+    subject = f"transform {qualified_name(transform)}"
+    if not callable(max_length):
+        raise ConfigError(f"{subject}: `.max_length` must be a function, but is {max_length!r}.")
     if getattr(transform, "lengths", None) is not None:
         raise ConfigError(
-            f"{where}: must have `.lengths` or `.max_length`, but has both. Keep `.lengths` "
+            f"{subject}: must have `.lengths` or `.max_length`, but has both. Keep `.lengths` "
             "if lengths follow from those that are stored, else `.max_length`."
         )
     return True
 
 
-def lengths_of(transform: object) -> LengthMap | None:
+def length_map_for(transform: object) -> LengthMap | None:
     """Return how a transform changes lengths; None: it keeps them.
 
     Its attribute ``lengths`` says what they become; ``max_length`` what they are at most, where
@@ -141,29 +143,33 @@ def lengths_of(transform: object) -> LengthMap | None:
     Raises:
         ConfigError: If the attribute is not a function, or both are there.
     """
-    where, bounded = f"transform {name_of(transform)}", is_bounded(transform)
-    change = getattr(transform, "max_length" if bounded else "lengths", None)
-    if change is None:
+    subject, has_bound = f"transform {qualified_name(transform)}", is_bounded(transform)
+    declared = getattr(transform, "max_length" if has_bound else "lengths", None)
+    if declared is None:
         return None
-    if not callable(change):
-        raise ConfigError(f"{where}: `.lengths` is {change!r}, must be a function")
+    if not callable(declared):
+        raise ConfigError(f"{subject}: `.lengths` is {declared!r}, must be a function")
 
-    def checked(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def apply_checked(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         lengths = np.asarray(lengths, dtype=np.int64)
-        made = np.asarray(change(lengths.copy()))
-        if bounded and made.dtype.kind == "f":  # lengths * 1.1: a length is the integer below it
-            made = np.floor(made + _ROUNDING).astype(np.int64)
-        if made.dtype.kind not in "iu" or made.shape != lengths.shape:
+        changed = np.asarray(declared(lengths.copy()))
+        if (
+            has_bound and changed.dtype.kind == "f"
+        ):  # lengths * 1.1: a length is the integer below it
+            changed = np.floor(changed + _FLOAT_TOLERANCE).astype(np.int64)
+        if changed.dtype.kind not in "iu" or changed.shape != lengths.shape:
             raise ConfigError(
-                f"{where}: `.lengths` gave {made.dtype} of shape {made.shape}, must give integers "
+                f"{subject}: `.lengths` gave {changed.dtype} of shape {changed.shape}, must give "
+                "integers "
                 f"of {lengths.shape}; divide with //"
             )
-        if made.dtype.kind == "i" and len(made) and made.min() < 0:
-            at = int(made.argmin())
+        if changed.dtype.kind == "i" and len(changed) and changed.min() < 0:
+            worst = int(changed.argmin())
             raise ConfigError(
-                f"{where}: `.lengths` gave {made[at]} for length {lengths[at]}, must be at least "
+                f"{subject}: `.lengths` gave {changed[worst]} for length {lengths[worst]}, must "
+                "be at least "
                 "0; use np.maximum"
             )
-        return made.astype(np.int64)
+        return changed.astype(np.int64)
 
-    return checked
+    return apply_checked

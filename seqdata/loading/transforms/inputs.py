@@ -14,10 +14,10 @@ import numpy as np
 
 from seqdata.planning.randomness import Purpose
 
-_AT_ONCE = 8 << 20  # bytes of a column up to which it is copied in one go
+_MAX_COPIED_BYTES = 8 << 20  # bytes of a column up to which it is copied in one go
 
 
-def pieces_of(column: Any, *, ragged: bool) -> Callable[[int], Any]:
+def make_piece_getter(column: Any, *, ragged: bool) -> Callable[[int], Any]:
     """Give the pieces of a column by number: arrays that may be written to, or texts.
 
     Args:
@@ -30,22 +30,24 @@ def pieces_of(column: Any, *, ragged: bool) -> Callable[[int], Any]:
     if isinstance(column, list):
         return column.__getitem__
     lengths = column.lengths
-    bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=bounds[1:])
-    width = column.dtype.itemsize * math.prod(column.shape)
-    if int(bounds[-1]) * width > _AT_ONCE:  # long ones: one at a time is in memory
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    timestep_bytes = column.dtype.itemsize * math.prod(column.shape)
+    if (
+        int(offsets[-1]) * timestep_bytes > _MAX_COPIED_BYTES
+    ):  # long ones: one at a time is in memory
         if ragged:
             return lambda number: np.array(column[number])
         return lambda number: np.array(column[number])[0]
-    flat = np.empty((int(bounds[-1]), *column.shape), dtype=column.dtype)
-    column.fill(flat, bounds, None)
+    flat = np.empty((int(offsets[-1]), *column.shape), dtype=column.dtype)
+    column.fill(flat, offsets, None)
     if not ragged:
         return flat.__getitem__
-    edges = bounds.tolist()
-    return lambda number: flat[edges[number] : edges[number + 1]]
+    offset_list = offsets.tolist()
+    return lambda number: flat[offset_list[number] : offset_list[number + 1]]
 
 
-class Generator:
+class SequenceGenerator:
     """Random numbers of sequences, each keyed by (seed, epoch) and its own counter.
 
     One generator is set anew for each sequence, which costs a tenth of making it.
@@ -64,8 +66,8 @@ class Generator:
         self._counter = self._state["state"]["counter"]
         self._generator = np.random.Generator(self._philox)
 
-    def at(self, occurrence: int, base: int) -> np.random.Generator:
+    def seek(self, occurrence: int, sequence: int) -> np.random.Generator:
         """Give the generator at the beginning of a sequence's numbers."""
-        self._counter[:] = (0, occurrence, int(Purpose.TRANSFORM), base)
+        self._counter[:] = (0, occurrence, int(Purpose.TRANSFORM), sequence)
         self._philox.state = self._state
         return self._generator

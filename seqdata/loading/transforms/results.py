@@ -1,6 +1,7 @@
 """What a transform gave for the sequences of a batch, checked and ready to be cut.
 
-Two forms: ``Separate``, an array per sequence, and ``Flat``, the values of all behind one another.
+Two forms: ``SeparateArrays``, an array per sequence, and ``FlatValues``, the values of all behind
+one another.
 Place in the flow: transforms -> columns. Reads: arrays. Makes: columns, cut without a copy.
 """
 
@@ -15,12 +16,12 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
 from seqdata.protocols import Column, Field
-from seqdata.storage.array_column import PieceColumn
-from seqdata.storage.columns import Layout, Source, SpanColumn
+from seqdata.storage.array_column import ArrayColumn
+from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Separate:
+class SeparateArrays:
     """An array per sequence, all of one dtype and timestep shape."""
 
     arrays: list[NDArray[Any]]
@@ -35,11 +36,11 @@ class Separate:
         cuts = zip(self.arrays, begins.tolist(), ends.tolist(), strict=True)
         first = self.arrays[0]
         pieces = [array[begin:end] for array, begin, end in cuts]
-        return PieceColumn(first.dtype, first.shape[1:], pieces)
+        return ArrayColumn(first.dtype, first.shape[1:], pieces)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Flat:
+class FlatValues:
     """Values of all sequences, one behind another.
 
     Attributes:
@@ -56,17 +57,17 @@ class Flat:
         offsets = np.zeros(count + 1, dtype=np.int64)
         np.cumsum(self.lengths, out=offsets[1:])
         field = Field(self.values.dtype.name, self.values.shape[1:])
-        layout = Layout("transform", ("transform",), [0, count], {"time": self.lengths})
-        source = Source.of("transform", field, layout, [self.values], [offsets])
+        layout = ShardLayout("transform", ("transform",), [0, count], {"time": self.lengths})
+        source = NumberSource.of("transform", field, layout, [self.values], [offsets])
         return SpanColumn(source, np.stack([np.arange(count), begins, ends], axis=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Results:
+class TransformResults:
     """What a transform gave, by field.
 
     Attributes:
-        columns: Field -> ``Separate`` or ``Flat``, or a list of ``str`` or ``bytes``.
+        columns: Field -> ``SeparateArrays`` or ``FlatValues``, or a list of ``str`` or ``bytes``.
         axis_of: Field -> its axis; None: one value per sequence.
     """
 
@@ -78,91 +79,99 @@ class Results:
         return [name for name in self.columns if self.axis_of[name] == axis]
 
 
-Wrong = Callable[[int, str], DecodeError]
-"""Makes the error about a piece's result: ``wrong(piece, what)``."""
-Axis = Callable[[str, int], str | None]
+ErrorFactory = Callable[[int, str], DecodeError]
+"""Makes the error about a piece's result: ``make_error(piece, what)``."""
+FindAxis = Callable[[str, int], str | None]
 """Tells the axis of an array by its field's name and its dimensions."""
 
 
-def checked(result: Any, piece: int, axis_of: Axis, wrong: Wrong) -> dict[str, Any]:
+def check_result(
+    result: Any, piece: int, find_axis: FindAxis, make_error: ErrorFactory
+) -> dict[str, Any]:
     """Give one sequence's result with its values as arrays.
 
     Raises:
         DecodeError: If it is no dict, or a field along an axis is no array.
     """
     if result is None:
-        raise wrong(
+        raise make_error(
             piece,
             "gave None, must give a dict of arrays: it never drops a sequence; leave sequences out "
             "with `where`",
         )
     if type(result) is not dict and not isinstance(result, Mapping):
-        raise wrong(piece, f"gave {type(result).__name__}, must give a dict of arrays")
-    made: dict[str, Any] = {}
+        raise make_error(piece, f"gave {type(result).__name__}, must give a dict of arrays")
+    arrays: dict[str, Any] = {}
     for name, value in result.items():
         if isinstance(value, str | bytes):
-            made[name] = value
+            arrays[name] = value
             continue
         array = np.asarray(value)
-        axis = axis_of(name, array.ndim)
+        axis = find_axis(name, array.ndim)
         if array.dtype.kind not in "biufc" or (axis is not None and not array.ndim):
-            raise wrong(piece, f"gave field {name!r} as {value!r:.60}, must be an array")
-        made[name] = array
-    return made
+            raise make_error(piece, f"gave field {name!r} as {value!r:.60}, must be an array")
+        arrays[name] = array
+    return arrays
 
 
-def gathered(
-    made: list[dict[str, Any]], axis_of: Axis, wrong: Wrong, name_of: Callable[[int], str]
-) -> Results:
+def concat_results(
+    results: list[dict[str, Any]],
+    find_axis: FindAxis,
+    make_error: ErrorFactory,
+    describe_sequence: Callable[[int], str],
+) -> TransformResults:
     """Put the results of sequences together by field.
 
     Args:
-        made: Of each sequence.
-        axis_of: Tells the axis of an array.
-        wrong: Makes the error about a piece.
-        name_of: Names the sequence of a piece.
+        results: Of each sequence.
+        find_axis: Tells the axis of an array.
+        make_error: Makes the error about a piece.
+        describe_sequence: Names the sequence of a piece.
 
     Raises:
         DecodeError: If one is not like the first.
     """
     columns: dict[str, Any] = {}
     axes: dict[str, str | None] = {}
-    for name, first in made[0].items():
-        text = isinstance(first, str | bytes)
-        axis = None if text else axis_of(name, first.ndim)
+    for name, first in results[0].items():
+        is_text = isinstance(first, str | bytes)
+        axis = None if is_text else find_axis(name, first.ndim)
         values: list[Any] = []
-        for piece, result in enumerate(made):
+        for piece, result in enumerate(results):
             value = result.get(name)
-            if not _alike(first, value, axis) or len(result) != len(made[0]):
-                raise wrong(
+            if not _is_alike(first, value, axis) or len(result) != len(results[0]):
+                raise make_error(
                     piece,
-                    f"gave {_shown(result)}, must be like {_shown(made[0])} of sequence "
-                    f"{name_of(0)}",
+                    f"gave {_format_result(result)}, must be like {_format_result(results[0])} of "
+                    "sequence "
+                    f"{describe_sequence(0)}",
                 )
             values.append(value)
         axes[name] = axis
-        if text:
+        if is_text:
             columns[name] = values
         else:
-            columns[name] = Separate(values if axis is not None else [one[None] for one in values])
-    return Results(columns, axes)
+            columns[name] = SeparateArrays(
+                values if axis is not None else [scalar[None] for scalar in values]
+            )
+    return TransformResults(columns, axes)
 
 
-def _alike(first: Any, value: Any, axis: str | None) -> bool:
+def _is_alike(first: Any, value: Any, axis: str | None) -> bool:
     if isinstance(first, str | bytes):
         return type(value) is type(first)
     if not isinstance(value, np.ndarray) or value.dtype != first.dtype or value.ndim != first.ndim:
         return False
     skip = 0 if axis is None else 1
-    same: bool = value.shape[skip:] == first.shape[skip:]
-    return same
+    is_same_shape: bool = value.shape[skip:] == first.shape[skip:]
+    return is_same_shape
 
 
-def _shown(result: Mapping[str, Any]) -> str:
-    parts = (
+def _format_result(result: Mapping[str, Any]) -> str:
+    descriptions = (
         f"{name}: {value.dtype}{list(value.shape)}"
         if isinstance(value, np.ndarray)
         else f"{name}: {type(value).__name__}"
         for name, value in result.items()
     )
-    return "{" + ", ".join(parts) + "}"
+    return "{" + ", ".join(descriptions) + "}"

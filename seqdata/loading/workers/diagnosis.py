@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from seqdata.errors import REMEDY, Fact, SeqDataError, StallError, WorkerDiedError
 from seqdata.protocols import Store
-from seqdata.storage.data_location import Place
-from seqdata.storage.shared_memory import Anonymous
-from seqdata.storage.views import place_of
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.shared_memory import AnonymousMemory
+from seqdata.storage.views import locate_sequence
 
-Made = TypeVar("Made", bound=SeqDataError)
+Error = TypeVar("Error", bound=SeqDataError)
 CALLER = "_answer"  # the function of a worker that calls the transform or data set
-_DUMP = 2.0  # seconds that a silent worker has to write its stack
-_LOOK = 0.02
+_DUMP_TIMEOUT = 2.0  # seconds that a silent worker has to write its stack
+_POLL_SECONDS = 0.02
 _CRASH = "Fatal Python error"  # how faulthandler begins
 _REMEDIES = {
     "SIGKILL": "the system does that where memory runs out: use fewer workers or smaller batches",
@@ -31,121 +31,152 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Last:
+class WorkerSnapshot:
     """What is known of a worker at its end.
 
     Attributes:
         worker: Its number.
         pid: Of its process.
-        ready: Whether it had begun with a task.
+        is_ready: Whether it had begun with a task.
         sequence: Base number of the sequence that it worked on; None: not known.
-        among: Base numbers of the sequences of the batch that it worked on.
-        memory: The most that it had resident, in KiB.
+        batch_sequences: Base numbers of the sequences of the batch that it worked on.
+        peak_kib: The most that it had resident, in KiB.
     """
 
     worker: int
     pid: int
-    ready: bool
+    is_ready: bool
     sequence: int | None
-    among: tuple[int, ...]
-    memory: int
+    batch_sequences: tuple[int, ...]
+    peak_kib: int
 
 
-def died(last: Last, exitcode: int | None, stack: str, store: Store) -> WorkerDiedError:
+def make_died_error(
+    snapshot: WorkerSnapshot, exitcode: int | None, stack: str, store: Store
+) -> WorkerDiedError:
     """Make the error about a worker that is gone."""
     code = 0 if exitcode is None else exitcode
     name = _signal_name(-code) if code < 0 else None
-    how = f"was killed by {name}" if name else f"ended with exit code {exitcode}"
+    ending = f"was killed by {name}" if name else f"ended with exit code {exitcode}"
     if name is not None:
         remedy = _REMEDIES.get(name, "look who sent the signal")
-    elif not last.ready:
+    elif not snapshot.is_ready:
         remedy = (
             "its error is printed above; put the call of a script under "
             "`if __name__ == '__main__':`, or pass start_method='fork'"
         )
     else:
         remedy = "the transform or data set ended the process: let it raise an error instead"
-    where, place = _where(last, store)
-    memory = f", with {last.memory / 1024:.0f} MiB of memory" if last.memory else ""
-    text = f"worker {last.worker} (pid {last.pid}) {how} {where}{memory}, must live; {remedy}"
-    return _made(
-        WorkerDiedError, text, _of_the_crash(stack), last, place, signal=name, exitcode=exitcode
+    location_text, location = _describe_location(snapshot, store)
+    memory = f", with {snapshot.peak_kib / 1024:.0f} MiB of memory" if snapshot.peak_kib else ""
+    text = (
+        f"worker {snapshot.worker} (pid {snapshot.pid}) {ending} {location_text}{memory}, must "
+        f"live; {remedy}"
+    )
+    return _make_error(
+        WorkerDiedError,
+        text,
+        _extract_crash(stack),
+        snapshot,
+        location,
+        signal=name,
+        exitcode=exitcode,
     )
 
 
-def _of_the_crash(stack: str) -> str:
+def _extract_crash(stack: str) -> str:
     """Leave out what a process has written before: whoever asks for its stack gets it."""
-    at = stack.rfind(_CRASH)
-    return "" if at < 0 else stack[at:]
+    start = stack.rfind(_CRASH)
+    return "" if start < 0 else stack[start:]
 
 
-def stalled(last: Last, seconds: float, stack: str, store: Store) -> StallError:
+def make_stalled_error(
+    snapshot: WorkerSnapshot, seconds: float, stack: str, store: Store
+) -> StallError:
     """Make the error about a worker that makes no progress."""
-    where, place = _where(last, store)
+    location_text, location = _describe_location(snapshot, store)
     text = (
-        f"worker {last.worker} (pid {last.pid}) made no progress for {seconds:.0f} s {where}, must "
+        f"worker {snapshot.worker} (pid {snapshot.pid}) made no progress for {seconds:.0f} s "
+        f"{location_text}, must "
         "go on; look at its stack, or raise `stall_timeout`"
     )
-    return _made(StallError, text, stack or "its process gave no stack", last, place)
+    return _make_error(StallError, text, stack or "its process gave no stack", snapshot, location)
 
 
-def slow(last: Last, seconds: float, store: Store) -> str:
+def describe_slow(snapshot: WorkerSnapshot, seconds: float, store: Store) -> str:
     """Say that a worker takes long."""
-    where, _ = _where(last, store)
-    return f"worker {last.worker} (pid {last.pid}) has made no progress for {seconds:.0f} s {where}"
+    location_text, _ = _describe_location(snapshot, store)
+    return (
+        f"worker {snapshot.worker} (pid {snapshot.pid}) has made no progress for {seconds:.0f} "
+        f"s {location_text}"
+    )
 
 
-def stack_of(pid: int, stacks: Anonymous) -> str:
+def dump_stack(pid: int, stacks: AnonymousMemory) -> str:
     """Ask a process for its stack; empty where it gives none in time."""
-    before = read_stack(stacks)
+    earlier = read_stack(stacks)
     try:
         os.kill(pid, signal.SIGUSR1)
     except OSError:  # it ended in the meantime, which is noticed elsewhere
         return ""
-    until = time.monotonic() + _DUMP
-    while time.monotonic() < until:
-        now = read_stack(stacks)
-        time.sleep(_LOOK)
-        if now != before and now == read_stack(stacks):
-            return now.removeprefix(before)
+    deadline = time.monotonic() + _DUMP_TIMEOUT
+    while time.monotonic() < deadline:
+        content = read_stack(stacks)
+        time.sleep(_POLL_SECONDS)
+        if content != earlier and content == read_stack(stacks):
+            return content.removeprefix(earlier)
     return ""
 
 
-def read_stack(stacks: Anonymous) -> str:
+def read_stack(stacks: AnonymousMemory) -> str:
     """Give what a process has written of its stack."""
     return bytes(stacks.mapping[:]).rstrip(b"\0").decode(errors="replace")
 
 
-def _made(
-    kind: type[Made], text: str, stack: str, last: Last, place: Place | None, **facts: Fact
-) -> Made:
-    known = dict(place.facts) if place is not None else {}
-    known |= {"worker": last.worker, "pid": last.pid, "rss": last.memory << 10, **facts}
-    shown = "".join(f"\n  | {line}" for line in _of_the_user(stack))
-    remedy, end = known.pop("remedy", None), ""
+def _make_error(
+    kind: type[Error],
+    text: str,
+    stack: str,
+    snapshot: WorkerSnapshot,
+    location: DataLocation | None,
+    **facts: Fact,
+) -> Error:
+    facts_by_name = dict(location.facts) if location is not None else {}
+    facts_by_name |= {
+        "worker": snapshot.worker,
+        "pid": snapshot.pid,
+        "rss": snapshot.peak_kib << 10,
+        **facts,
+    }
+    shown_stack = "".join(f"\n  | {line}" for line in _extract_user_frames(stack))
+    remedy, end = facts_by_name.pop("remedy", None), ""
     if remedy is not None and facts.get("signal") == "SIGBUS":  # else no file is to blame
-        known["remedy"], end = remedy, f"{REMEDY}{remedy}."
-    return kind.at(f"loader: {text}{shown}{end}", **known)
+        facts_by_name["remedy"], end = remedy, f"{REMEDY}{remedy}."
+    return kind.at(f"loader: {text}{shown_stack}{end}", **facts_by_name)
 
 
-def _of_the_user(stack: str) -> list[str]:
+def _extract_user_frames(stack: str) -> list[str]:
     """Give the lines of a stack down to where the worker calls what it was given."""
     lines = stack.strip().splitlines()
     ends = [number for number, line in enumerate(lines) if line.endswith(f" in {CALLER}")]
     return lines[: ends[0] if ends else len(lines)]
 
 
-def _where(last: Last, store: Store) -> tuple[str, Place | None]:
-    if last.sequence is not None:
-        place = place_of(store, last.sequence)
-        return f"at {place}", place
-    if not last.ready:
+def _describe_location(snapshot: WorkerSnapshot, store: Store) -> tuple[str, DataLocation | None]:
+    if snapshot.sequence is not None:
+        location = locate_sequence(store, snapshot.sequence)
+        return f"at {location}", location
+    if not snapshot.is_ready:
         return "before it was ready", None
-    if not last.among:
+    if not snapshot.batch_sequences:
         return "while it had nothing to do", None
-    place = place_of(store, last.among[0])
-    more = f" and {len(last.among) - 1} more" if len(last.among) > 1 else ""
-    return f"in the batch of {place}{more}", place
+    location = locate_sequence(store, snapshot.batch_sequences[0])
+    more = (
+        f" and {len(snapshot.batch_sequences) - 1} more"
+        if len(snapshot.batch_sequences) > 1
+        else ""
+    )
+    return f"in the batch of {location}{more}", location
 
 
 def _signal_name(number: int) -> str:

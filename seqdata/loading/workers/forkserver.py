@@ -34,35 +34,35 @@ from multiprocessing.forkserver import ForkServer, read_signed
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-DECIDED_ABOVE = (signal.SIGINT, signal.SIGTERM)
+PARENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals that are left to the training process."""
 
 _SOCKET = "/listener-abcdefgh"  # what multiprocessing adds
-_MOST_PATH = 103  # bytes of a socket's path, on any system
-_SHORT = ("/tmp", "/var/tmp", "/dev/shm")
+_MAX_SOCKET_PATH = 103  # bytes of a socket's path, on any system
+_SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 _SET_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
-_HELD = "_forkserver_alive_fd"  # where multiprocessing keeps that pipe
+_ALIVE_PIPE = "_forkserver_alive_fd"  # where multiprocessing keeps that pipe
 _PRELOADED = ["seqdata.loading.workers.worker"]
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Block these signals in what is started, until it does ``leave_to_parent``.
+def block_signals() -> Iterator[None]:
+    """Block these signals in what is started, until it does ``ignore_signals``.
 
     ``multiprocessing``'s tracker has to run, for starting it unblocks them.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, DECIDED_ABOVE)
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
 
 
-def leave_to_parent() -> None:
+def ignore_signals() -> None:
     """Ignore these signals in this process, whose main thread this is."""
-    for number in DECIDED_ABOVE:
+    for number in PARENT_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, DECIDED_ABOVE)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENT_SIGNALS)
 
 
 def end_with_parent() -> None:
@@ -71,15 +71,15 @@ def end_with_parent() -> None:
     Python code that waits for the same cannot run where a library is stuck and keeps Python's lock.
     The server itself ends when nobody holds its pipe, which it hands to each process.
     """
-    held = getattr(forkserver._forkserver, _HELD, None)
-    if held is not None:
-        os.close(held)
-        setattr(forkserver._forkserver, _HELD, None)
+    alive_pipe = getattr(forkserver._forkserver, _ALIVE_PIPE, None)
+    if alive_pipe is not None:
+        os.close(alive_pipe)
+        setattr(forkserver._forkserver, _ALIVE_PIPE, None)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
 
 
-def context_of(method: str) -> Any:
+def get_context(method: str) -> Any:
     """Give what starts processes by a method, as ``multiprocessing.get_context``, ready to start.
 
     Args:
@@ -103,15 +103,15 @@ class _Popen(popen_forkserver.Popen):
             reduction.dump(process_obj, data)
         finally:
             context.set_spawning_popen(None)
-        self.sentinel, writer = _server(os.getpid()).connect_to_new_process(self._fds)
+        self.sentinel, writer = _get_server(os.getpid()).connect_to_new_process(self._fds)
         alive = os.dup(writer)  # the child notices our end when it is closed
-        self.finalizer = util.Finalize(self, _close, (alive, self.sentinel))
+        self.finalizer = util.Finalize(self, _close_descriptors, (alive, self.sentinel))
         with open(writer, "wb") as file:
             file.write(data.getbuffer())
         self.pid = read_signed(self.sentinel)
 
 
-def _close(*descriptors: int) -> None:
+def _close_descriptors(*descriptors: int) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -131,40 +131,41 @@ class _Server(ForkServer):
 
     def ensure_running(self) -> None:
         config: dict[str, Any] = process.current_process()._config  # type: ignore[attr-defined]
-        given = util.get_temp_dir()
-        config["tempdir"] = _short(given, os.getpid())
+        usual_folder = util.get_temp_dir()
+        config["tempdir"] = _find_short_folder(usual_folder, os.getpid())
         try:
             super().ensure_running()
         finally:
-            config["tempdir"] = given
+            config["tempdir"] = usual_folder
 
 
 @functools.cache
-def _short(folder: str, pid: int) -> str:
+def _find_short_folder(folder: str, pid: int) -> str:
     """Return a folder for sockets of a process: the given one, or one with a shorter path.
 
     Raises:
         OSError: If no other folder can be written to.
     """
     del pid
-    if len(os.fsencode(folder)) + len(_SOCKET) <= _MOST_PATH:
+    if len(os.fsencode(folder)) + len(_SOCKET) <= _MAX_SOCKET_PATH:
         return folder
-    for base in _SHORT:
+    for base in _SHORT_FOLDERS:
         if os.path.isdir(base) and os.access(base, os.W_OK | os.X_OK):
-            made = tempfile.mkdtemp(prefix="pymp-", dir=base)
-            util.Finalize(None, shutil.rmtree, args=(made, True), exitpriority=-100)
-            return made
+            short_folder = tempfile.mkdtemp(prefix="pymp-", dir=base)
+            util.Finalize(None, shutil.rmtree, args=(short_folder, True), exitpriority=-100)
+            return short_folder
     raise OSError(
         errno.ENAMETOOLONG,
-        f"{folder}: must leave room for a socket in {_MOST_PATH} bytes, set TMPDIR to a shorter "
+        f"{folder}: must leave room for a socket in {_MAX_SOCKET_PATH} bytes, set TMPDIR to a "
+        "shorter "
         "path",
     )
 
 
 @functools.cache
-def _server(pid: int) -> ForkServer:
+def _get_server(pid: int) -> ForkServer:
     """Give the server of this process; a fork of it has its own."""
     del pid
-    made = _Server()
-    made.set_forkserver_preload(_PRELOADED)
-    return made
+    server = _Server()
+    server.set_forkserver_preload(_PRELOADED)
+    return server

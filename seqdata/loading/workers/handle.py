@@ -23,64 +23,76 @@ from typing import Any
 import numpy as np
 
 from seqdata.errors import ConfigError, SeqDataError
-from seqdata.loading.fetcher import Work
-from seqdata.loading.options import PlayOptions
-from seqdata.loading.step_requests import Request
-from seqdata.loading.transforms.declare import name_of
-from seqdata.loading.workers.forkserver import context_of, undisturbed
-from seqdata.loading.workers.shared_slots import Arena
-from seqdata.loading.workers.worker import Desk, Sealed, data_of, work
-from seqdata.storage.shared_memory import Anonymous
+from seqdata.loading.fetcher import WorkerFetcher
+from seqdata.loading.options import EngineOptions
+from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.transforms.declare import qualified_name
+from seqdata.loading.workers.forkserver import block_signals, get_context
+from seqdata.loading.workers.shared_slots import SharedSlots
+from seqdata.loading.workers.worker import (
+    DeferredPickle,
+    WorkerContext,
+    collect_fingerprints,
+    run_worker,
+)
+from seqdata.storage.shared_memory import AnonymousMemory
 
 LOG = logging.getLogger("seqdata")
-_STACK = 1 << 16  # bytes
+_STACK_BYTES = 1 << 16  # bytes
 _MAIN = "__main__"
-_STARTING = threading.Lock()  # one process is started at a time
+_START_LOCK = threading.Lock()  # one process is started at a time
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class WorkerTask:
     """Some requests, the slot that they went out in, and who works on them."""
 
     slot: int
-    content: memoryview  # of the slot
-    requests: list[Request]
-    member: Member
-    own: deque[Anonymous] = field(default_factory=deque)  # memory of answers too large
-    places: list[list[int]] = field(default_factory=list)  # of its answers, once it is finished
-    finished: bool = False  # no more answers will come
-    lost: SeqDataError | None = None  # why answers are missing
-    taken: int = 0
-    stale: bool = False  # nobody takes it
+    slot_view: memoryview  # of the slot
+    requests: list[StepRequest]
+    worker: WorkerHandle
+    overflow: deque[AnonymousMemory] = field(default_factory=deque)  # memory of answers too large
+    answer_table: list[list[int]] = field(
+        default_factory=list
+    )  # of its answers, once it is finished
+    is_finished: bool = False  # no more answers will come
+    error: SeqDataError | None = None  # why answers are missing
+    num_taken: int = 0
+    is_abandoned: bool = False  # nobody takes it
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class WorkerHandle:
     """One worker process, as the crew sees it."""
 
     number: int
     pid: int
     process: BaseProcess
     connection: Connection
-    stacks: Anonymous
-    tasks: deque[Task] = field(default_factory=deque)
-    gone: SeqDataError | None = None
-    seen: int = 0
-    quiet: float = 0.0  # seconds without progress, as far as they were looked at
-    warned: bool = False
+    stacks: AnonymousMemory
+    tasks: deque[WorkerTask] = field(default_factory=deque)
+    error: SeqDataError | None = None
+    last_progress: int = 0
+    idle_seconds: float = 0.0  # seconds without progress, as far as they were looked at
+    has_warned: bool = False
 
 
-def started(
-    number: int, arena: Arena, fetching: Work, options: PlayOptions, *, script: bool
-) -> Member:
+def start_worker(
+    number: int,
+    slots: SharedSlots,
+    fetcher: WorkerFetcher,
+    options: EngineOptions,
+    *,
+    has_script: bool,
+) -> WorkerHandle:
     """Start one worker.
 
     Args:
         number: Among the workers of its rank.
-        arena: Where requests and answers lie.
-        fetching: What it does.
+        slots: Where requests and answers lie.
+        fetcher: What it does.
         options: How it is started.
-        script: Whether it needs something of the user's script.
+        has_script: Whether it needs something of the user's script.
 
     Raises:
         ConfigError: If what it needs cannot be sent, or this process may start none.
@@ -91,37 +103,50 @@ def started(
             f"loader: `num_workers` is {options.num_workers} inside of a worker process of "
             "somebody else, must be 0; it may start none of its own"
         )
-    context: Any = context_of(options.start_method or default_start_method())
-    ours, theirs = context.Pipe(duplex=True)
-    stacks = Anonymous(_STACK)
+    mp_context: Any = get_context(options.start_method or default_start_method())
+    parent_end, worker_end = mp_context.Pipe(duplex=True)
+    stacks = AnonymousMemory(_STACK_BYTES)
     seed = [options.seed & 0xFFFFFFFF, options.seed >> 32, options.world.rank, number]
     state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
-    by_main = threading.current_thread() is threading.main_thread()
-    by_main |= context.get_start_method() == "forkserver"  # which has no other thread
-    desk = Desk(
-        number, theirs, arena, stacks, int(state[0]), by_main, Sealed(fetching), data_of(fetching)
+    is_started_by_main = threading.current_thread() is threading.main_thread()
+    is_started_by_main |= mp_context.get_start_method() == "forkserver"  # which has no other thread
+    context = WorkerContext(
+        number,
+        worker_end,
+        slots,
+        stacks,
+        int(state[0]),
+        is_started_by_main,
+        DeferredPickle(fetcher),
+        collect_fingerprints(fetcher),
     )
-    process = context.Process(
-        target=work, args=(desk,), name=f"seqdata-worker-{number}", daemon=True
+    process = mp_context.Process(
+        target=run_worker, args=(context,), name=f"seqdata-worker-{number}", daemon=True
     )
     try:
-        with _STARTING, undisturbed(), contextlib.nullcontext() if script else _alone():
+        with (
+            _START_LOCK,
+            block_signals(),
+            contextlib.nullcontext() if has_script else _without_main_module(),
+        ):
             process.start()
     except Exception as error:  # pickling runs anybody's code
-        ours.close()
-        if isinstance(error, OSError) or _begins():
+        parent_end.close()
+        if isinstance(error, OSError) or _is_bootstrapping():
             raise
         functions = [
-            one for one in (fetching.reading.transform, fetching.collate) if one is not None
+            function
+            for function in (fetcher.reader.transform, fetcher.collate)
+            if function is not None
         ]
-        what = ", ".join([*map(name_of, functions), "the store"])
+        names = ", ".join([*map(qualified_name, functions), "the store"])
         raise ConfigError(
-            f"loader: {what} cannot be sent to a worker process ({error}), must be; write "
+            f"loader: {names} cannot be sent to a worker process ({error}), must be; write "
             "functions in a module, or pass start_method='fork'"
         ) from error
     finally:
-        theirs.close()
-    return Member(number, process.pid or 0, process, ours, stacks)
+        worker_end.close()
+    return WorkerHandle(number, process.pid or 0, process, parent_end, stacks)
 
 
 def default_start_method() -> str:
@@ -130,24 +155,24 @@ def default_start_method() -> str:
     return "forkserver" if "forkserver" in methods else "spawn"
 
 
-def needs_script(fetching: Work, options: PlayOptions) -> bool:
+def needs_script(fetcher: WorkerFetcher, options: EngineOptions) -> bool:
     """Tell whether workers need something of the user's script, or may."""
     if options.start_method == "fork":  # they have it
         return True
     try:
-        return _MAIN.encode() in pickle.dumps(fetching)
+        return _MAIN.encode() in pickle.dumps(fetcher)
     except Exception as error:  # pickling runs anybody's code; starting a worker says what is wrong
         LOG.debug("what workers need: %s", error)
         return True
 
 
-def _begins() -> bool:
+def _is_bootstrapping() -> bool:
     """Tell whether this process still runs a script again, to begin: it may start none."""
     return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _without_main_module() -> Iterator[None]:
     """Keep a new process from running the user's script again.
 
     It would import what the script imports, for seconds, and run all of a script that does not

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.loading.workers.messages import ALIGNED
+from seqdata.loading.workers.messages import ALIGNMENT
 
 
-class ObjectParcel:
+class ObjectMessage:
     """An object before it is written.
 
     Args:
@@ -26,34 +26,36 @@ class ObjectParcel:
 
     def __init__(self, value: Any) -> None:
         self._buffers: list[tuple[memoryview, int]] = []
-        at = 0
-        apart: list[pickle.PickleBuffer] = []
+        offset = 0
+        pickle_buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
-        _Pickler(file, protocol=5, buffer_callback=apart.append).dump(value)
-        for one in apart:
-            raw = one.raw()
-            self._buffers.append((raw, at))
-            at = -(-(at + raw.nbytes) // ALIGNED) * ALIGNED
-        places = [(place, raw.nbytes) for raw, place in self._buffers]
-        self.head = pickle.dumps((file.getvalue(), places), protocol=5)
-        self.size = at
+        _Pickler(file, protocol=5, buffer_callback=pickle_buffers.append).dump(value)
+        for pickle_buffer in pickle_buffers:
+            raw = pickle_buffer.raw()
+            self._buffers.append((raw, offset))
+            offset = -(-(offset + raw.nbytes) // ALIGNMENT) * ALIGNMENT
+        extents = [(begin, raw.nbytes) for raw, begin in self._buffers]
+        self.header = pickle.dumps((file.getvalue(), extents), protocol=5)
+        self.size = offset
 
-    def write(self, to: memoryview) -> None:
-        """Copy everything to its place; ``to`` has room for it."""
-        for raw, at in self._buffers:
-            to[at : at + raw.nbytes] = raw
-        to[self.size : self.size + len(self.head)] = self.head
+    def write(self, target: memoryview) -> None:
+        """Copy everything to its place; ``target`` has room for it."""
+        for raw, offset in self._buffers:
+            target[offset : offset + raw.nbytes] = raw
+        target[self.size : self.size + len(self.header)] = self.header
 
 
-def object_of(answer: memoryview, head: memoryview) -> Any:
+def unpack_object(answer: memoryview, header: memoryview) -> Any:
     """Give the object; nothing of it lies in the slot any more.
 
     Args:
         answer: Its bytes.
-        head: The part that says what they are.
+        header: The part that says what they are.
     """
-    text, places = pickle.loads(head)  # our own worker wrote it
-    return pickle.loads(text, buffers=[bytearray(answer[at : at + size]) for at, size in places])
+    pickled, extents = pickle.loads(header)  # our own worker wrote it
+    return pickle.loads(
+        pickled, buffers=[bytearray(answer[offset : offset + size]) for offset, size in extents]
+    )
 
 
 class _Pickler(pickle.Pickler):
@@ -63,21 +65,25 @@ class _Pickler(pickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is None or type(value) is not torch.Tensor:
             return NotImplemented
-        return reduced_tensor(value)
+        return reduce_tensor(value)
 
 
-def reduced_tensor(value: Any) -> Any:
+def reduce_tensor(value: Any) -> Any:
     """Give how a tensor is pickled as an array; ``NotImplemented`` where it is no plain one."""
     import torch
 
-    plain = value.layout is torch.strided and value.device.type == "cpu"
-    if not plain or value.requires_grad or value.is_quantized or not value.numel():
+    is_plain = value.layout is torch.strided and value.device.type == "cpu"
+    if not is_plain or value.requires_grad or value.is_quantized or not value.numel():
         return NotImplemented
     flat = value.contiguous().reshape(-1).view(torch.uint8)
-    return _tensor, (flat.numpy(), str(value.dtype).removeprefix("torch."), tuple(value.shape))
+    return _rebuild_tensor, (
+        flat.numpy(),
+        str(value.dtype).removeprefix("torch."),
+        tuple(value.shape),
+    )
 
 
-def _tensor(flat: NDArray[np.uint8], dtype: str, shape: tuple[int, ...]) -> Any:
+def _rebuild_tensor(flat: NDArray[np.uint8], dtype: str, shape: tuple[int, ...]) -> Any:
     import torch
 
     return torch.from_numpy(flat).view(getattr(torch, dtype)).reshape(shape)

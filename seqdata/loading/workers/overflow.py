@@ -10,25 +10,25 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 
 from seqdata.errors import LimitError
-from seqdata.storage.shared_memory import Anonymous
+from seqdata.storage.shared_memory import AnonymousMemory
 
 
-def received(connection: Connection, size: int, *, within: float) -> Anonymous:
+def receive_overflow(connection: Connection, size: int, *, timeout: float) -> AnonymousMemory:
     """Receive the memory that was announced.
 
     Args:
         connection: To the worker.
         size: Bytes of the memory.
-        within: Seconds that its descriptor may take.
+        timeout: Seconds that its descriptor may take.
 
     Raises:
         EOFError: If the worker is gone, or its descriptor does not come.
         LimitError: If this process can have no more descriptors, or no more memory.
     """
     try:
-        if not connection.poll(within):
+        if not connection.poll(timeout):
             raise EOFError
-        made = Anonymous(size, reduction.recv_handle(connection))
+        memory = AnonymousMemory(size, reduction.recv_handle(connection))
     except ConnectionError as error:
         raise EOFError from error
     except (OSError, RuntimeError) as error:  # RuntimeError: it came without its descriptor
@@ -37,5 +37,5 @@ def received(connection: Connection, size: int, *, within: float) -> Anonymous:
             f"loader: one batch takes {size} bytes, which need memory of their own; it cannot be "
             f"had ({error}), must be; make batches smaller, or raise `ulimit -n` (now {files})"
         ) from error
-    made.close()
-    return made
+    memory.close()
+    return memory

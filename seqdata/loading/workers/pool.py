@@ -24,145 +24,151 @@ from typing import Any
 
 from seqdata.batch.axes import Axes
 from seqdata.errors import ConfigError, IncompleteEpochError, LimitError, SeqDataError
-from seqdata.kernel.dispatch import kernel
-from seqdata.loading.fetcher import Work
-from seqdata.loading.options import PlayOptions
-from seqdata.loading.step_requests import Request
+from seqdata.kernel.dispatch import get_kernel
+from seqdata.loading.fetcher import WorkerFetcher
+from seqdata.loading.options import EngineOptions
+from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.workers import diagnosis
 from seqdata.loading.workers import shared_slots as slots
-from seqdata.loading.workers.handle import Member, Task, needs_script, started
-from seqdata.loading.workers.messages import columns_of, put_requests
-from seqdata.loading.workers.object_messages import object_of
-from seqdata.loading.workers.overflow import received
-from seqdata.loading.workers.shared_slots import Arena
-from seqdata.loading.workers.worker import MESSAGE, OWN, STOP, Failure
+from seqdata.loading.workers.handle import WorkerHandle, WorkerTask, needs_script, start_worker
+from seqdata.loading.workers.messages import unpack_columns, write_requests
+from seqdata.loading.workers.object_messages import unpack_object
+from seqdata.loading.workers.overflow import receive_overflow
+from seqdata.loading.workers.shared_slots import SharedSlots
+from seqdata.loading.workers.worker import MESSAGE, OVERFLOW, STOP, WorkerTraceback
 
 LOG = logging.getLogger("seqdata")
 SLOT_BYTES = 64 << 20  # of a slot, taken from the system where it is written
-AHEAD = 2  # tasks that wait at a worker
-_SPARE = 1  # tasks per worker that are answered and not taken
+TASKS_AHEAD = 2  # tasks that wait at a worker
+_SPARE_TASKS = 1  # tasks per worker that are answered and not taken
 TASK_SECONDS = 0.05  # that a task may take, as far as earlier ones tell
-_WARN = 10.0  # seconds without progress after which a line is logged
-_WAKE_UP = 0.2  # seconds after which every wait looks again
-_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)  # of what limits bound
-_GLANCE = 1.0  # seconds without progress that one look can find: we may have been stopped ourselves
-_PATIENCE = 1.0  # seconds that workers have to end by themselves
+_WARN_SECONDS = 10.0  # seconds without progress after which a line is logged
+_POLL_SECONDS = 0.2  # seconds after which every wait looks again
+_LIMIT_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)  # of what limits bound
+_MAX_PROGRESS_GAP = (
+    1.0  # seconds without progress that one look can find: we may have been stopped ourselves
+)
+_EXIT_TIMEOUT = 1.0  # seconds that workers have to end by themselves
 
 
-class Crew:
+class WorkerPool:
     """Worker processes; one epoch is played over them at a time.
 
     Args:
-        fetching: What they do.
+        fetcher: What they do.
         options: How many they are, and how they are started.
 
     Raises:
         ConfigError: If they cannot be started, or what they need cannot be sent to them.
     """
 
-    def __init__(self, fetching: Work, options: PlayOptions) -> None:
-        self._fetching = fetching
+    def __init__(self, fetcher: WorkerFetcher, options: EngineOptions) -> None:
+        self._fetcher = fetcher
         self._options = options
         self._pid = os.getpid()
-        self._engine = kernel()
-        self._members: list[Member] = []
+        self._kernel = get_kernel()
+        self._workers: list[WorkerHandle] = []
         self._at_exit = functools.partial(_close_at_exit, weakref.ref(self))
         self._before_joining: util.Finalize | None = None
         self._lock = threading.RLock()  # whoever receives holds it; so does who closes
-        self.cancelled = False
-        self._looked = 0.0
+        self.is_cancelled = False
+        self._checked_at = 0.0
         self.request_bytes, self.request_seconds = 0.0, 0.0
         count = options.num_workers
         try:
-            self._arena = Arena.of(count, (AHEAD + _SPARE) * count + 1, SLOT_BYTES)
-            self._free = list(range(self._arena.slots))
-            script = needs_script(fetching, options)
+            self._slots = SharedSlots.allocate(
+                count, (TASKS_AHEAD + _SPARE_TASKS) * count + 1, SLOT_BYTES
+            )
+            self._free_slots = list(range(self._slots.num_slots))
+            has_script = needs_script(fetcher, options)
             for number in range(count):
-                self._members.append(started(number, self._arena, fetching, options, script=script))
+                self._workers.append(
+                    start_worker(number, self._slots, fetcher, options, has_script=has_script)
+                )
         except OSError as error:
             self.close(kill=True)
-            raise _no_more(error, count) from error
+            raise _make_start_error(error, count) from error
         except BaseException:
             self.close(kill=True)
             raise
-        self._status = self._arena.status()
-        self._arena.memory.close()
+        self._status = self._slots.view_status()
+        self._slots.memory.close()
         atexit.register(self._at_exit)
         # multiprocessing joins the workers of its own children before anything of atexit
         self._before_joining = util.Finalize(None, self._at_exit, exitpriority=10)
-        weakref.finalize(self, _end, self._members, self._pid, kill=True).atexit = False
+        weakref.finalize(self, _end_workers, self._workers, self._pid, kill=True).atexit = False
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        return [member.pid for member in self._members]
+        return [worker.pid for worker in self._workers]
 
     @property
-    def broken(self) -> SeqDataError | None:
+    def error(self) -> SeqDataError | None:
         """Why no more tasks are given out; None: they are."""
-        return next((member.gone for member in self._members if member.gone is not None), None)
+        return next((worker.error for worker in self._workers if worker.error is not None), None)
 
     @property
-    def whole(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether all its workers live, and are this process's."""
         return self._pid == os.getpid() and all(
-            member.process.is_alive() for member in self._members
+            worker.process.is_alive() for worker in self._workers
         )
 
     @property
     def has_room(self) -> bool:
         """Whether there is a slot, and a worker that is not busy enough."""
-        if self.cancelled or not self._free or self.broken is not None:
+        if self.is_cancelled or not self._free_slots or self.error is not None:
             return False
-        return len(self._idlest().tasks) < AHEAD
+        return len(self._find_least_busy().tasks) < TASKS_AHEAD
 
-    def _idlest(self) -> Member:
-        return min(self._members, key=lambda member: len(member.tasks))
+    def _find_least_busy(self) -> WorkerHandle:
+        return min(self._workers, key=lambda worker: len(worker.tasks))
 
-    def send(self, requests: list[Request]) -> Task:
+    def submit(self, requests: list[StepRequest]) -> WorkerTask:
         """Give a task to the worker that has least to do."""
-        member = self._idlest()
-        slot = self._arena.slot(self._free[-1])
-        put_requests(slot, requests)
-        slots.done(slot)[0] = 0
-        task = Task(self._free.pop(), slot, requests, member)
-        if not member.tasks:
-            member.quiet, member.warned = 0.0, False
-        member.tasks.append(task)
+        worker = self._find_least_busy()
+        slot = self._slots.view_slot(self._free_slots[-1])
+        write_requests(slot, requests)
+        slots.view_num_done(slot)[0] = 0
+        task = WorkerTask(self._free_slots.pop(), slot, requests, worker)
+        if not worker.tasks:
+            worker.idle_seconds, worker.has_warned = 0.0, False
+        worker.tasks.append(task)
         try:
-            member.connection.send_bytes(MESSAGE.pack(len(member.tasks), task.slot, 0))
+            worker.connection.send_bytes(MESSAGE.pack(len(worker.tasks), task.slot, 0))
         except OSError:  # it is gone: found out when its answers are waited for
-            LOG.debug("worker %d is gone", member.number)
+            LOG.debug("worker %d is gone", worker.number)
         return task
 
-    def answer(self, task: Task) -> tuple[Any, Axes]:
+    def take_answer(self, task: WorkerTask) -> tuple[Any, Axes]:
         """Take the next answer of a task: columns, or what a worker has collated.
 
         Raises:
             Exception: What the worker raised instead.
         """
-        slot, (place, size, more) = task.content, task.places[task.taken]
-        task.taken += 1
-        if place < 0:
-            if not task.own and task.lost is not None:
-                raise task.lost
-            place, slot = 0, memoryview(task.own.popleft().mapping)
-        failed, size = size < 0, max(0, size)
-        whole = slot[place : place + size + more]
-        if failed:
-            _raise(whole, task.member)
-        known = self._fetching.reading.axes
-        if self._fetching.collate is not None:
-            return object_of(whole, whole[size:]), known
-        columns, axes = columns_of(whole, whole[size:], self._engine)
-        return columns, axes or known
+        slot, (offset, size, header_bytes) = task.slot_view, task.answer_table[task.num_taken]
+        task.num_taken += 1
+        if offset < 0:
+            if not task.overflow and task.error is not None:
+                raise task.error
+            offset, slot = 0, memoryview(task.overflow.popleft().mapping)
+        has_failed, size = size < 0, max(0, size)
+        content = slot[offset : offset + size + header_bytes]
+        if has_failed:
+            _raise_worker_error(content, task.worker)
+        reader_axes = self._fetcher.reader.axes
+        if self._fetcher.collate is not None:
+            return unpack_object(content, content[size:]), reader_axes
+        columns, axes = unpack_columns(content, content[size:], self._kernel)
+        return columns, axes or reader_axes
 
-    def release(self, task: Task) -> None:
+    def release(self, task: WorkerTask) -> None:
         """Take a slot back; of a task that is not answered, when it is."""
-        task.stale = True
-        if task.finished:
-            task.own.clear()
-            self._free.append(task.slot)
+        task.is_abandoned = True
+        if task.is_finished:
+            task.overflow.clear()
+            self._free_slots.append(task.slot)
 
     def receive(self) -> None:
         """Wait a moment for answers.
@@ -171,150 +177,162 @@ class Crew:
             IncompleteEpochError: If the crew is being closed.
         """
         with self._lock:
-            if self.cancelled:
+            if self.is_cancelled:
                 raise IncompleteEpochError(
                     "loader: its worker processes were shut down while it played; play again"
                 )
-            known: dict[Any, Member] = {}
-            for member in self._members:
-                if member.gone is None:
-                    known[member.connection] = known[member.process.sentinel] = member
-            for one in wait(list(known), timeout=_WAKE_UP):
-                member = known[one]
-                if one is not member.connection or not self._read(member):
-                    self._bury(member)
-            self._watch()
+            worker_of: dict[Any, WorkerHandle] = {}
+            for worker in self._workers:
+                if worker.error is None:
+                    worker_of[worker.connection] = worker_of[worker.process.sentinel] = worker
+            for ready in wait(list(worker_of), timeout=_POLL_SECONDS):
+                worker = worker_of[ready]
+                if ready is not worker.connection or not self._read_message(worker):
+                    self._handle_exit(worker)
+            self._check_progress()
 
-    def _read(self, member: Member) -> bool:
+    def _read_message(self, worker: WorkerHandle) -> bool:
         """Read one message; False: there will be none."""
         try:
-            kind, _, value = MESSAGE.unpack(member.connection.recv_bytes())
-            task = member.tasks[0]
-            if kind == OWN:
-                task.own.append(received(member.connection, value, within=_PATIENCE))
+            kind, _, value = MESSAGE.unpack(worker.connection.recv_bytes())
+            task = worker.tasks[0]
+            if kind == OVERFLOW:
+                task.overflow.append(
+                    receive_overflow(worker.connection, value, timeout=_EXIT_TIMEOUT)
+                )
                 return True
         except (EOFError, OSError):
             return False
         except LimitError as error:
-            self._give_up(member, error)
+            self._fail_worker(worker, error)
             return True
-        member.tasks.popleft()
-        member.quiet, member.warned = 0.0, False
-        self._finish(task)
-        self._learn(task, value / 1e6)
+        worker.tasks.popleft()
+        worker.idle_seconds, worker.has_warned = 0.0, False
+        self._finish_task(task)
+        self._update_costs(task, value / 1e6)
         return True
 
-    def _finish(self, task: Task, lost: SeqDataError | None = None) -> None:
+    def _finish_task(self, task: WorkerTask, error: SeqDataError | None = None) -> None:
         """Let what is done of a task be taken; the rest of it will not come."""
-        done = int(slots.done(task.content)[0])
-        task.places = slots.table(task.content)[:done].tolist()
-        task.finished, task.lost = True, lost
-        if task.stale:
+        num_done = int(slots.view_num_done(task.slot_view)[0])
+        task.answer_table = slots.view_answer_table(task.slot_view)[:num_done].tolist()
+        task.is_finished, task.error = True, error
+        if task.is_abandoned:
             self.release(task)
 
-    def _learn(self, task: Task, seconds: float) -> None:
+    def _update_costs(self, task: WorkerTask, seconds: float) -> None:
         """Remember what a request costs, newer ones more."""
         count = len(task.requests)
-        bytes_ = sum(size + more for _, size, more in task.places) / count
-        known = self.request_seconds > 0
+        request_bytes = (
+            sum(size + header_bytes for _, size, header_bytes in task.answer_table) / count
+        )
+        is_known = self.request_seconds > 0
         seconds = max(1e-6, seconds / count)
-        self.request_bytes += (bytes_ - self.request_bytes) * (0.25 if known else 1)
-        self.request_seconds += (seconds - self.request_seconds) * (0.25 if known else 1)
+        self.request_bytes += (request_bytes - self.request_bytes) * (0.25 if is_known else 1)
+        self.request_seconds += (seconds - self.request_seconds) * (0.25 if is_known else 1)
 
-    def _bury(self, member: Member) -> None:
+    def _handle_exit(self, worker: WorkerHandle) -> None:
         """Take what a worker that is gone has finished; the rest of its tasks is lost."""
-        if member.gone is not None:
+        if worker.error is not None:
             return
-        while _has_more(member.connection) and self._read(member):
+        while _has_message(worker.connection) and self._read_message(worker):
             pass
-        member.process.join(timeout=_PATIENCE)
-        stack = diagnosis.read_stack(member.stacks)
-        store = self._fetching.reading.store
-        self._give_up(
-            member, diagnosis.died(self._last(member), member.process.exitcode, stack, store)
+        worker.process.join(timeout=_EXIT_TIMEOUT)
+        stack = diagnosis.read_stack(worker.stacks)
+        store = self._fetcher.reader.store
+        self._fail_worker(
+            worker,
+            diagnosis.make_died_error(
+                self._take_snapshot(worker), worker.process.exitcode, stack, store
+            ),
         )
 
-    def _give_up(self, member: Member, error: SeqDataError) -> None:
+    def _fail_worker(self, worker: WorkerHandle, error: SeqDataError) -> None:
         """Let what a worker has not finished be lost; what it has finished can be taken."""
-        member.gone = error
-        while member.tasks:
-            self._finish(member.tasks.popleft(), error)
+        worker.error = error
+        while worker.tasks:
+            self._finish_task(worker.tasks.popleft(), error)
 
-    def _watch(self) -> None:
+    def _check_progress(self) -> None:
         """Look which workers make progress."""
         now = time.monotonic()
-        passed, self._looked = min(now - self._looked, _GLANCE), now
-        for member in self._members:
-            if member.tasks:
-                self._look_at(member, passed)
+        elapsed, self._checked_at = min(now - self._checked_at, _MAX_PROGRESS_GAP), now
+        for worker in self._workers:
+            if worker.tasks:
+                self._check_worker(worker, elapsed)
 
-    def _look_at(self, member: Member, passed: float) -> None:
-        seen = int(self._status[member.number, slots.PROGRESS])
-        if seen != member.seen:
-            member.seen, member.quiet, member.warned = seen, 0.0, False
+    def _check_worker(self, worker: WorkerHandle, elapsed: float) -> None:
+        progress = int(self._status[worker.number, slots.PROGRESS])
+        if progress != worker.last_progress:
+            worker.last_progress, worker.idle_seconds, worker.has_warned = progress, 0.0, False
             return
-        member.quiet += passed
-        seconds, limit = member.quiet, self._options.stall_timeout
-        store = self._fetching.reading.store
+        worker.idle_seconds += elapsed
+        seconds, limit = worker.idle_seconds, self._options.stall_timeout
+        store = self._fetcher.reader.store
         if seconds >= limit:
-            stack = diagnosis.stack_of(member.pid, member.stacks)
-            self._give_up(member, diagnosis.stalled(self._last(member), seconds, stack, store))
-        elif seconds >= min(_WARN, limit / 2) and not member.warned:
-            member.warned = True
-            LOG.warning("loader: %s", diagnosis.slow(self._last(member), seconds, store))
+            stack = diagnosis.dump_stack(worker.pid, worker.stacks)
+            self._fail_worker(
+                worker,
+                diagnosis.make_stalled_error(self._take_snapshot(worker), seconds, stack, store),
+            )
+        elif seconds >= min(_WARN_SECONDS, limit / 2) and not worker.has_warned:
+            worker.has_warned = True
+            LOG.warning(
+                "loader: %s", diagnosis.describe_slow(self._take_snapshot(worker), seconds, store)
+            )
 
-    def _last(self, member: Member) -> diagnosis.Last:
+    def _take_snapshot(self, worker: WorkerHandle) -> diagnosis.WorkerSnapshot:
         """Say what is known of a worker's last work."""
-        line = self._status[member.number].tolist()
-        ready, among = line[slots.PROGRESS] > 0, tuple[int, ...]()
-        if ready and member.tasks:
-            task = member.tasks[0]
-            at = int(slots.done(task.content)[0])
-            if at < len(task.requests):
-                among = tuple(task.requests[at].ids.tolist())
-        sequence = line[slots.SEQUENCE] if line[slots.SEQUENCE] in among else None
-        return diagnosis.Last(
-            worker=member.number, pid=member.pid, ready=ready, sequence=sequence,
-            among=among, memory=line[slots.MEMORY],
+        status = self._status[worker.number].tolist()
+        is_ready, batch_sequences = status[slots.PROGRESS] > 0, tuple[int, ...]()
+        if is_ready and worker.tasks:
+            task = worker.tasks[0]
+            num_done = int(slots.view_num_done(task.slot_view)[0])
+            if num_done < len(task.requests):
+                batch_sequences = tuple(task.requests[num_done].ids.tolist())
+        sequence = status[slots.SEQUENCE] if status[slots.SEQUENCE] in batch_sequences else None
+        return diagnosis.WorkerSnapshot(
+            worker=worker.number, pid=worker.pid, is_ready=is_ready, sequence=sequence,
+            batch_sequences=batch_sequences, peak_kib=status[slots.MEMORY],
         )  # fmt: skip
 
     def close(self, *, kill: bool = False) -> None:
         """End the processes; those that do not end by themselves in a second are killed."""
-        self.cancelled = True
+        self.is_cancelled = True
         if os.getpid() != self._pid:  # a forked process of somebody else: they are not its own
             return
         with self._lock:
-            _end(self._members, self._pid, kill=kill)
+            _end_workers(self._workers, self._pid, kill=kill)
         atexit.unregister(self._at_exit)
         if self._before_joining is not None:
             self._before_joining.cancel()
 
 
-def _end(members: list[Member], pid: int, *, kill: bool) -> None:
+def _end_workers(workers: list[WorkerHandle], pid: int, *, kill: bool) -> None:
     """End the workers of a crew, which forgets them."""
     if os.getpid() != pid:
         return
-    ending = members[:]
-    members.clear()
-    for member in ending:
+    ending = workers[:]
+    workers.clear()
+    for worker in ending:
         if kill:
-            member.process.kill()
+            worker.process.kill()
         with contextlib.suppress(OSError):  # it is gone already
-            member.connection.send_bytes(MESSAGE.pack(STOP, 0, 0))
-        member.connection.close()
-    until = time.monotonic() + _PATIENCE
-    for member in ending:
-        member.process.join(timeout=max(0.0, until - time.monotonic()))
-        if member.process.is_alive():
-            member.process.kill()
-            member.process.join(timeout=_PATIENCE)
-        member.stacks.close()
-        if member.process.exitcode is not None:
-            member.process.close()
+            worker.connection.send_bytes(MESSAGE.pack(STOP, 0, 0))
+        worker.connection.close()
+    deadline = time.monotonic() + _EXIT_TIMEOUT
+    for worker in ending:
+        worker.process.join(timeout=max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join(timeout=_EXIT_TIMEOUT)
+        worker.stacks.close()
+        if worker.process.exitcode is not None:
+            worker.process.close()
 
 
-def _no_more(error: OSError, count: int) -> ConfigError:
-    if error.errno not in _OUT_OF:
+def _make_start_error(error: OSError, count: int) -> ConfigError:
+    if error.errno not in _LIMIT_ERRNOS:
         return ConfigError(
             f"loader: {count} worker processes cannot be started ({error.strerror or error}), must "
             "be; change what it names, or use num_workers=0"
@@ -328,40 +346,40 @@ def _no_more(error: OSError, count: int) -> ConfigError:
     )
 
 
-def _has_more(connection: Connection) -> bool:
+def _has_message(connection: Connection) -> bool:
     try:
         return connection.poll(0)
     except OSError:
         return False
 
 
-def _raise(head: memoryview, member: Member) -> None:
+def _raise_worker_error(header: memoryview, worker: WorkerHandle) -> None:
     """Raise what a worker raised, with its traceback as the cause."""
-    sent, words, text = pickle.loads(head)  # our own worker wrote it
-    error = _unpacked(sent, *words)
+    pickled, message, trace = pickle.loads(header)  # our own worker wrote it
+    error = _unpack_error(pickled, *message)
     if isinstance(error, SeqDataError):
-        facts = {**error.facts, "worker": member.number}
-        raise error.with_facts(**facts) from Failure(text)
-    error.add_note(f"in worker {member.number} (pid {member.pid})")
-    raise error from Failure(text)
+        facts = {**error.facts, "worker": worker.number}
+        raise error.with_facts(**facts) from WorkerTraceback(trace)
+    error.add_note(f"in worker {worker.number} (pid {worker.pid})")
+    raise error from WorkerTraceback(trace)
 
 
-def _unpacked(sent: bytes, words: str, notes: list[str]) -> Exception:
+def _unpack_error(pickled: bytes, message: str, notes: list[str]) -> Exception:
     """Give an exception as itself where it can be made here, else in words."""
-    if sent:
+    if pickled:
         try:
-            made: Exception = pickle.loads(sent)
-        except Exception as other:  # unpickling runs anybody's code
-            words = f"{words} (it cannot be made again here: {other})"
+            error: Exception = pickle.loads(pickled)
+        except Exception as unpickle_error:  # unpickling runs anybody's code
+            message = f"{message} (it cannot be made again here: {unpickle_error})"
         else:
-            return made
-    instead = RuntimeError(words)
+            return error
+    substitute = RuntimeError(message)
     for note in notes:
-        instead.add_note(note)
-    return instead
+        substitute.add_note(note)
+    return substitute
 
 
-def _close_at_exit(crew: weakref.ref[Crew]) -> None:
-    found = crew()
-    if found is not None:
-        found.close(kill=True)
+def _close_at_exit(pool_reference: weakref.ref[WorkerPool]) -> None:
+    pool = pool_reference()
+    if pool is not None:
+        pool.close(kill=True)

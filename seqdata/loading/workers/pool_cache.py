@@ -9,81 +9,81 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from seqdata.loading.fetcher import Work
-from seqdata.loading.options import PlayOptions
-from seqdata.loading.workers.pool import Crew
-from seqdata.loading.workers.session import Run
+from seqdata.loading.fetcher import WorkerFetcher
+from seqdata.loading.options import EngineOptions
+from seqdata.loading.workers.pool import WorkerPool
+from seqdata.loading.workers.session import PoolSession
 
 
-class Crews:
+class WorkerPoolCache:
     """Worker processes, started when they are first needed.
 
     Args:
-        fetching: What they do.
+        fetcher: What they do.
         options: How many they are, and how they are started.
     """
 
-    def __init__(self, fetching: Work, options: PlayOptions) -> None:
-        self._fetching = fetching
+    def __init__(self, fetcher: WorkerFetcher, options: EngineOptions) -> None:
+        self._fetcher = fetcher
         self._options = options
         self._lock = threading.Lock()
-        self._idle: list[Crew] = []
-        self._busy: list[Crew] = []
+        self._idle: list[WorkerPool] = []
+        self._busy: list[WorkerPool] = []
 
     @property
     def pids(self) -> list[int]:
         """Process ids of all workers."""
-        return [pid for crew in (*self._idle, *self._busy) for pid in crew.pids]
+        return [pid for pool in (*self._idle, *self._busy) for pid in pool.pids]
 
     @contextmanager
-    def run(self) -> Iterator[Run]:
+    def open_session(self) -> Iterator[PoolSession]:
         """Give a run over a crew of its own.
 
         Raises:
             ConfigError: If processes cannot be started.
         """
-        crew, reusable = self._hired(), False
-        run = Run(crew)
+        pool, is_reusable = self._acquire(), False
+        session = PoolSession(pool)
         try:
-            yield run
+            yield session
         finally:
             try:
-                reusable = run.end()
+                is_reusable = session.end()
             finally:
-                self._dismiss(crew, reusable=reusable)
+                self._release(pool, is_reusable=is_reusable)
 
     def cancel(self) -> None:
         """Let all runs end with an error at their next step."""
-        for crew in list(self._busy):
-            crew.cancelled = True
+        for pool in list(self._busy):
+            pool.is_cancelled = True
 
     def close(self) -> None:
         """End all processes."""
         self.cancel()
         with self._lock:
             idle, self._idle = self._idle, []
-        for crew in (*idle, *self._busy):
-            crew.close()
+        for pool in (*idle, *self._busy):
+            pool.close()
 
-    def _hired(self) -> Crew:
+    def _acquire(self) -> WorkerPool:
         """Give a crew whose workers all live: the one that was kept, or a new one."""
         with self._lock:
-            kept, self._idle = self._idle, []
-            for crew in kept:
-                if crew.whole:
-                    self._busy.append(crew)
-                    return crew
-        for crew in kept:
-            crew.close(kill=True)
-        crew = Crew(self._fetching, self._options)
+            idle_pools, self._idle = self._idle, []
+            for pool in idle_pools:
+                if pool.is_alive:
+                    self._busy.append(pool)
+                    return pool
+        for pool in idle_pools:
+            pool.close(kill=True)
+        pool = WorkerPool(self._fetcher, self._options)
         with self._lock:
-            self._busy.append(crew)
-        return crew
+            self._busy.append(pool)
+        return pool
 
-    def _dismiss(self, crew: Crew, *, reusable: bool) -> None:
+    def _release(self, pool: WorkerPool, *, is_reusable: bool) -> None:
         with self._lock:
-            self._busy.remove(crew)
-            if reusable and not crew.cancelled and crew.broken is None and not self._idle:
-                self._idle.append(crew)
+            self._busy.remove(pool)
+            if is_reusable and not pool.is_cancelled and pool.error is None and not self._idle:
+                self._idle.append(pool)
                 return
-        crew.close(kill=True)
+        pool.close(kill=True)

@@ -12,36 +12,36 @@ from typing import Any
 
 from seqdata.batch.axes import Axes
 from seqdata.errors import IncompleteEpochError, LimitError
-from seqdata.loading.prefetch import GROUP_BYTES
-from seqdata.loading.step_requests import Request
-from seqdata.loading.workers.handle import Task
-from seqdata.loading.workers.messages import room_for
-from seqdata.loading.workers.pool import SLOT_BYTES, TASK_SECONDS, Crew
-from seqdata.loading.workers.shared_slots import GROUP, HEAD
+from seqdata.loading.prefetch import HANDOVER_BYTES
+from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.workers.handle import WorkerTask
+from seqdata.loading.workers.messages import count_request_bytes
+from seqdata.loading.workers.pool import SLOT_BYTES, TASK_SECONDS, WorkerPool
+from seqdata.loading.workers.shared_slots import MAX_REQUESTS, SLOT_HEADER
 
-_PATIENCE = 5.0  # seconds that the end waits for whoever takes
+_END_TIMEOUT = 5.0  # seconds that the end waits for whoever takes
 
 
-class Run:
+class PoolSession:
     """Takes the columns of requests, one after the other.
 
     Args:
-        crew: Who makes them; nobody else may use it until the end.
+        pool: Who makes them; nobody else may use it until the end.
     """
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
-        self._requests: Iterator[Request] = iter(())
-        self._taking = threading.Lock()
-        self._ended = False
-        self._torn = False  # what is known of the workers may be half of the truth
-        self._tasks: deque[Task] = deque()
-        self._held: Task | None = None  # its last answer is being looked at
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+        self._requests: Iterator[StepRequest] = iter(())
+        self._take_lock = threading.Lock()
+        self._is_ended = False
+        self._is_inconsistent = False  # what is known of the workers may be half of the truth
+        self._tasks: deque[WorkerTask] = deque()
+        self._open_task: WorkerTask | None = None  # its last answer is being looked at
         self._failure: Exception | None = None  # of asking for the next request, or sending it
-        self._next: Request | None = None  # asked for, and not sent
-        self._exhausted = False
+        self._pending_request: StepRequest | None = None  # asked for, and not sent
+        self._is_exhausted = False
 
-    def begin(self, requests: Iterator[Request]) -> None:
+    def begin(self, requests: Iterator[StepRequest]) -> None:
         """Say what will be taken, in order; it is asked for as far ahead as there is room."""
         self._requests = requests
 
@@ -54,13 +54,13 @@ class Run:
             StallError: If it makes no progress.
             IncompleteEpochError: If the crew is shut down.
         """
-        with self._taking:
+        with self._take_lock:
             try:
-                return self._taken()
+                return self._take_next()
             except Exception:
                 raise
             except BaseException:  # Ctrl-C may have come between any two steps
-                self._torn = True
+                self._is_inconsistent = True
                 raise
 
     def end(self) -> bool:
@@ -69,87 +69,92 @@ class Run:
         Returns:
             Whether nobody takes any more, so that the crew can be used again.
         """
-        self._ended = True
-        self._requests, self._next = iter(()), None  # they hold the epoch's share, and this
-        if self._torn or not self._taking.acquire(timeout=_PATIENCE):
+        self._is_ended = True
+        self._requests, self._pending_request = (
+            iter(()),
+            None,
+        )  # they hold the epoch's share, and this
+        if self._is_inconsistent or not self._take_lock.acquire(timeout=_END_TIMEOUT):
             return False
-        self._let_go()
+        self._release_open_task()
         for task in self._tasks:
-            self._crew.release(task)
+            self._pool.release(task)
         self._tasks.clear()
-        self._taking.release()
+        self._take_lock.release()
         return True
 
-    def _taken(self) -> tuple[Any, Axes]:
-        if self._held is not None or not self._tasks:
-            self._let_go()
-            self._send()
-        while not self._tasks or self._tasks[0].taken == len(self._tasks[0].places):
-            self._wait()
+    def _take_next(self) -> tuple[Any, Axes]:
+        if self._open_task is not None or not self._tasks:
+            self._release_open_task()
+            self._submit_tasks()
+        while not self._tasks or self._tasks[0].num_taken == len(self._tasks[0].answer_table):
+            self._wait_for_answer()
         task = self._tasks[0]
         try:
-            return self._crew.answer(task)
+            return self._pool.take_answer(task)
         finally:  # an error is an answer, too
-            if task.taken == len(task.requests):
-                self._held = self._tasks.popleft()
+            if task.num_taken == len(task.requests):
+                self._open_task = self._tasks.popleft()
 
-    def _wait(self) -> None:
+    def _wait_for_answer(self) -> None:
         """Wait a moment for the oldest task, or raise why its next answer will not come."""
-        if self._ended:  # the crew and its slots are somebody else's now
+        if self._is_ended:  # the crew and its slots are somebody else's now
             raise IncompleteEpochError(
                 "loader: the iteration was left while a batch was made; begin another one"
             )
         task = self._tasks[0] if self._tasks else None
-        failure = (self._crew.broken or self._failure) if task is None else task.lost
+        failure = (self._pool.error or self._failure) if task is None else task.error
         if failure is not None:
             raise failure
-        if task is None and self._exhausted:
+        if task is None and self._is_exhausted:
             raise IncompleteEpochError(
                 "loader: no batch is left of those that workers were asked for; begin another "
                 "iteration"
             )
-        self._crew.receive()
-        self._send()
+        self._pool.receive()
+        self._submit_tasks()
 
-    def _let_go(self) -> None:
-        if self._held is not None:
-            self._crew.release(self._held)
-            self._held = None
+    def _release_open_task(self) -> None:
+        if self._open_task is not None:
+            self._pool.release(self._open_task)
+            self._open_task = None
 
-    def _send(self) -> None:
-        while not self._exhausted and self._crew.has_room:
-            group = self._group()
+    def _submit_tasks(self) -> None:
+        while not self._is_exhausted and self._pool.has_room:
+            requests = self._next_requests()
             try:
-                if group:
-                    self._tasks.append(self._crew.send(group))
+                if requests:
+                    self._tasks.append(self._pool.submit(requests))
             except LimitError as error:  # raised when all before it is taken
-                self._failure, self._exhausted = error, True
+                self._failure, self._is_exhausted = error, True
 
-    def _group(self) -> list[Request]:
+    def _next_requests(self) -> list[StepRequest]:
         """Give the requests of the next task: about 1 MiB, and not more than a moment's work."""
-        crew, group = self._crew, list[Request]()
-        most, room = 1, SLOT_BYTES - HEAD - 8
-        if crew.request_seconds:
-            by_bytes = GROUP_BYTES / max(1.0, crew.request_bytes)
-            most = max(1, min(GROUP, int(by_bytes), int(TASK_SECONDS / crew.request_seconds)))
-        while len(group) < most:
-            request = self._asked()
+        pool, requests = self._pool, list[StepRequest]()
+        max_requests, free_bytes = 1, SLOT_BYTES - SLOT_HEADER - 8
+        if pool.request_seconds:
+            by_size = HANDOVER_BYTES / max(1.0, pool.request_bytes)
+            max_requests = max(
+                1, min(MAX_REQUESTS, int(by_size), int(TASK_SECONDS / pool.request_seconds))
+            )
+        while len(requests) < max_requests:
+            request = self._next_request()
             if request is None:
                 break
-            room -= room_for(request)
-            if group and room < 0:
-                self._next = request
+            free_bytes -= count_request_bytes(request)
+            if requests and free_bytes < 0:
+                self._pending_request = request
                 break
-            group.append(request)
-        return group
+            requests.append(request)
+        return requests
 
-    def _asked(self) -> Request | None:
-        request, self._next = self._next, None
-        if request is not None or self._exhausted:
+    def _next_request(self) -> StepRequest | None:
+        request, self._pending_request = self._pending_request, None
+        if request is not None or self._is_exhausted:
             return request
         try:
             request = next(self._requests, None)
         except Exception as error:  # raised when all before it is taken
             self._failure = error
-        self._exhausted = request is None
+        self._is_exhausted = request is None
         return request

@@ -12,61 +12,68 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.shared_memory import Anonymous
+from seqdata.storage.shared_memory import AnonymousMemory
 
-STATUS = 8  # int64 per worker
+STATUS_WIDTH = 8  # int64 per worker
 PROGRESS, SEQUENCE, MEMORY = 0, 1, 2  # columns of the status: a count, a base number, KiB
-GROUP = 16  # requests of a task at most
-HEAD = 512  # bytes of a slot before its data: how many are done, and where each lies
+MAX_REQUESTS = 16  # requests of a task at most
+SLOT_HEADER = 512  # bytes of a slot before its data: how many are done, and where each lies
 _PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arena:
+class SharedSlots:
     """Shared memory, cut into lines and slots.
 
     Attributes:
         memory: All of it.
-        workers: How many lines of status.
-        slots: How many slots.
+        num_workers: How many lines of status.
+        num_slots: How many slots.
         slot_bytes: Of each; no memory is taken before something is written there.
     """
 
-    memory: Anonymous
-    workers: int
-    slots: int
+    memory: AnonymousMemory
+    num_workers: int
+    num_slots: int
     slot_bytes: int
 
     @classmethod
-    def of(cls, workers: int, slots: int, slot_bytes: int) -> Arena:
+    def allocate(cls, num_workers: int, num_slots: int, slot_bytes: int) -> SharedSlots:
         """Make one.
 
         Raises:
             OSError: If the system gives no memory or descriptor.
         """
-        status = -(-workers * STATUS * 8 // _PAGE) * _PAGE
-        return cls(Anonymous(status + slots * slot_bytes), workers, slots, slot_bytes)
+        status_bytes = -(-num_workers * STATUS_WIDTH * 8 // _PAGE) * _PAGE
+        return cls(
+            AnonymousMemory(status_bytes + num_slots * slot_bytes),
+            num_workers,
+            num_slots,
+            slot_bytes,
+        )
 
-    def status(self) -> NDArray[np.int64]:
+    def view_status(self) -> NDArray[np.int64]:
         """Give the lines of all workers, int64 (workers, 8)."""
-        flat = np.frombuffer(self.memory.mapping, dtype=np.int64, count=self.workers * STATUS)
-        return flat.reshape(self.workers, STATUS)
+        flat = np.frombuffer(
+            self.memory.mapping, dtype=np.int64, count=self.num_workers * STATUS_WIDTH
+        )
+        return flat.reshape(self.num_workers, STATUS_WIDTH)
 
-    def slot(self, number: int) -> memoryview:
+    def view_slot(self, number: int) -> memoryview:
         """Give the bytes of a slot."""
-        first = self.memory.size - (self.slots - number) * self.slot_bytes
+        first = self.memory.size - (self.num_slots - number) * self.slot_bytes
         return memoryview(self.memory.mapping)[first : first + self.slot_bytes]
 
 
-def done(slot: memoryview) -> NDArray[np.int64]:
+def view_num_done(slot: memoryview) -> NDArray[np.int64]:
     """Give the head of a slot, int64 (1,): how many of its requests are done."""
     return np.frombuffer(slot, dtype=np.int64, count=1)
 
 
-def table(slot: memoryview) -> NDArray[np.int64]:
+def view_answer_table(slot: memoryview) -> NDArray[np.int64]:
     """Give where answers lie, int64 (16, 3): place, bytes, bytes of a head.
 
     A place of -1 is memory of its own; bytes of -1 an error.
     """
-    flat = np.frombuffer(slot, dtype=np.int64, count=3 * GROUP, offset=8)
-    return flat.reshape(GROUP, 3)
+    flat = np.frombuffer(slot, dtype=np.int64, count=3 * MAX_REQUESTS, offset=8)
+    return flat.reshape(MAX_REQUESTS, 3)

@@ -2,7 +2,8 @@
 
 Chunk j begins at ``j * advance``; neighbours overlap by ``chunk - advance``, and every chunk but
 the first ends with something new. Where chunks are uneven, all lanes share their lengths. Place in
-the flow: below ``queued``, ``stream`` and policy ``tbptt``. Reads: lengths. Makes: counts, bounds.
+the flow: below ``make_queued_lanes``, ``stream`` and policy ``tbptt``. Reads: lengths. Makes:
+counts, bounds.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ class Chunks:
         """Timesteps that a chunk has in common with the one before."""
         return self.chunk - self.advance
 
-    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_chunks(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the chunks of sequences of at least one timestep, int64 (n,)."""
         return 1 + np.maximum(0, -((self.chunk - lengths) // self.advance))
 
-    def scored(self, parts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the timesteps that the first ``parts`` chunks of sequences score, int64 (n,)."""
-        reached = parts * self.advance + self.overlap
-        return np.where(parts > 0, np.minimum(reached, lengths), 0)
+    def count_scored(
+        self, chunk_counts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the timesteps that the first ``chunk_counts`` chunks score, int64 (n,)."""
+        reached = chunk_counts * self.advance + self.overlap
+        return np.where(chunk_counts > 0, np.minimum(reached, lengths), 0)
 
-    def edges(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def offsets_before(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give how far a lane was read before each of some steps, int64 (k,)."""
         return np.where(steps > 0, steps * self.advance + self.overlap, 0)
 
@@ -55,25 +58,25 @@ class UnevenChunks:
 
     Attributes:
         chunk: The usual length.
-        ends: int64 (steps+1,), running sums of the lengths.
+        offsets: int64 (steps+1,), running sums of the lengths.
     """
 
     chunk: int
-    ends: NDArray[np.int64]
+    offsets: NDArray[np.int64]
 
     @property
     def overlap(self) -> int:
         """Timesteps that a chunk has in common with the one before: none."""
         return 0
 
-    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_chunks(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the chunks of lanes of some lengths, int64 (n,)."""
-        return np.searchsorted(self.ends, lengths)
+        return np.searchsorted(self.offsets, lengths)
 
-    def edges(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def offsets_before(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give how far a lane was read before each of some steps, int64 (k,)."""
-        return self.ends[steps]
+        return self.offsets[steps]
 
     def scale(self, step: int) -> float:
         """Give the length of a step's chunks over the usual one."""
-        return int(self.ends[step + 1] - self.ends[step]) / self.chunk
+        return int(self.offsets[step + 1] - self.offsets[step]) / self.chunk

@@ -1,6 +1,7 @@
 """Lanes that read one sequence after another, every chunk a row of its own.
 
-Place in the flow: queues of ``lanes`` -> ``running``. Reads: queues. Makes: spans of any steps.
+Place in the flow: queues of ``lanes`` -> ``offsets_from_sizes``. Reads: queues. Makes: spans of
+any steps.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.plan_table import ArrayTable, running
+from seqdata.plan_table import ArrayTable, offsets_from_sizes
 from seqdata.planning.lanes.chunks import Chunks
-from seqdata.planning.lanes.step_table import live_before, steps_of_rows
+from seqdata.planning.lanes.step_table import count_live_before, make_step_offsets
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedLanes:
-    """One sequence behind another in every lane; made by ``queued``.
+    """One sequence behind another in every lane; made by ``make_queued_lanes``.
 
     Attributes:
         chunks: How sequences are cut.
         steps: Steps of the epoch.
         numbers: Integers (n,), the sequences, lane behind lane.
-        begins: Integers (n,), step at which each begins, ``lane * steps`` further.
-        ends: int64 (n+1,), running sums of their timesteps.
-        edges: int64 (L+1,), lane -> sequences.
+        first_steps: Integers (n,), step at which each begins, ``lane * steps`` further.
+        offsets: int64 (n+1,), running sums of their timesteps.
+        lane_offsets: int64 (L+1,), lane -> sequences.
         loads: int64 (L,), steps of each lane.
     """
 
     chunks: Chunks
     steps: int
     numbers: NDArray[Any]
-    begins: NDArray[Any]
-    ends: NDArray[np.int64]
-    edges: NDArray[np.int64]
+    first_steps: NDArray[Any]
+    offsets: NDArray[np.int64]
+    lane_offsets: NDArray[np.int64]
     loads: NDArray[np.int64]
 
     @property
@@ -43,35 +44,39 @@ class QueuedLanes:
         """Lanes of a step."""
         return len(self.loads)
 
-    def laid_out(self, first: int, stop: int) -> ArrayTable:
+    def lay_out(self, first: int, stop: int) -> ArrayTable:
         """Give steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
         steps = np.arange(first, stop)
-        places, parts = self._find(steps)
-        starts = parts * self.chunks.advance
+        positions, chunk_numbers = self._locate(steps)
+        starts = chunk_numbers * self.chunks.advance
         spans = np.empty((len(steps), self.lanes, 3), dtype=np.int64)
         by_lane = spans.transpose(1, 0, 2)
-        by_lane[..., 0] = self.numbers[places]
+        by_lane[..., 0] = self.numbers[positions]
         by_lane[..., 1] = starts
-        lengths = self.ends[places + 1] - self.ends[places]
+        lengths = self.offsets[positions + 1] - self.offsets[positions]
         np.minimum(starts + self.chunks.chunk, lengths, out=by_lane[..., 2])
         by_lane[steps >= self.loads[:, None]] = 0
-        return ArrayTable(spans.reshape(-1, 3), None, steps_of_rows(self.lanes, len(steps)))
+        return ArrayTable(spans.reshape(-1, 3), None, make_step_offsets(self.lanes, len(steps)))
 
-    def scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the timesteps that are scored before each of some steps, int64 (k,)."""
-        places, parts = self._find(steps)
-        lengths = self.ends[places + 1] - self.ends[places]
-        before = self.ends[places] - self.ends[self.edges[:-1]][:, None]
-        reached = before + self.chunks.scored(parts, lengths)
-        whole = (self.ends[self.edges[1:]] - self.ends[self.edges[:-1]])[:, None]
-        total: NDArray[np.int64] = np.where(steps < self.loads[:, None], reached, whole).sum(axis=0)
+        positions, chunk_numbers = self._locate(steps)
+        lengths = self.offsets[positions + 1] - self.offsets[positions]
+        read_before = self.offsets[positions] - self.offsets[self.lane_offsets[:-1]][:, None]
+        reached = read_before + self.chunks.count_scored(chunk_numbers, lengths)
+        lane_totals = (self.offsets[self.lane_offsets[1:]] - self.offsets[self.lane_offsets[:-1]])[
+            :, None
+        ]
+        total: NDArray[np.int64] = np.where(steps < self.loads[:, None], reached, lane_totals).sum(
+            axis=0
+        )
         return total
 
-    def live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the rows before each of some steps that are not idle, int64 (k,)."""
-        return live_before(self.loads, steps)
+        return count_live_before(self.loads, steps)
 
-    def widened(self, first: int, stop: int) -> ArrayTable | None:
+    def widen(self, first: int, stop: int) -> ArrayTable | None:
         """Give None: every span is widened by itself."""
         del first, stop
         return None
@@ -80,34 +85,47 @@ class QueuedLanes:
         """Give the length of a step's chunks over the usual one."""
         return self.chunks.scale(step)
 
-    def _find(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give the sequence of each lane in each step and which chunk of it, int64 (L, k) each.
 
         Of a lane that is idle they are those of any sequence.
         """
         keys = np.minimum(steps, self.steps - 1) + np.arange(self.lanes)[:, None] * self.steps
-        places = np.searchsorted(self.begins, keys.astype(self.begins.dtype), side="right") - 1
-        places = np.maximum(places, 0)
-        return places, keys - self.begins[places]
+        positions = (
+            np.searchsorted(self.first_steps, keys.astype(self.first_steps.dtype), side="right") - 1
+        )
+        positions = np.maximum(positions, 0)
+        return positions, keys - self.first_steps[positions]
 
 
-def queued(
-    numbers: NDArray[Any], lengths: NDArray[np.int64], edges: NDArray[np.int64], chunks: Chunks,
+def make_queued_lanes(
+    numbers: NDArray[Any],
+    lengths: NDArray[np.int64],
+    lane_offsets: NDArray[np.int64],
+    chunks: Chunks,
     steps: int,
-) -> QueuedLanes:  # fmt: skip
+) -> QueuedLanes:
     """Lay sequences out behind one another.
 
     Args:
         numbers: Integers (n,), the sequences, lane behind lane.
         lengths: int64 (n,), their timesteps.
-        edges: int64 (L+1,), lane -> sequences.
+        lane_offsets: int64 (L+1,), lane -> sequences.
         chunks: How they are cut.
         steps: Steps of the epoch; no lane has more.
     """
-    lanes = len(edges) - 1
-    taken = running(chunks.counts(lengths))
-    loads = taken[edges[1:]] - taken[edges[:-1]]
-    shift = np.arange(lanes) * steps - taken[edges[:-1]]
-    begins = taken[:-1] + np.repeat(shift, np.diff(edges))
-    kind = np.int32 if lanes * steps < 1 << 31 else np.int64
-    return QueuedLanes(chunks, steps, numbers, begins.astype(kind), running(lengths), edges, loads)
+    lanes = len(lane_offsets) - 1
+    chunk_offsets = offsets_from_sizes(chunks.count_chunks(lengths))
+    loads = chunk_offsets[lane_offsets[1:]] - chunk_offsets[lane_offsets[:-1]]
+    shift = np.arange(lanes) * steps - chunk_offsets[lane_offsets[:-1]]
+    first_steps = chunk_offsets[:-1] + np.repeat(shift, np.diff(lane_offsets))
+    dtype = np.int32 if lanes * steps < 1 << 31 else np.int64
+    return QueuedLanes(
+        chunks,
+        steps,
+        numbers,
+        first_steps.astype(dtype),
+        offsets_from_sizes(lengths),
+        lane_offsets,
+        loads,
+    )

@@ -1,7 +1,7 @@
 """A plan of lanes as a table: many steps are laid out at once when one of them is asked for.
 
-A lane policy's ``Lanes`` say which spans any run of steps holds; a few runs are kept, so that a
-batch is a slice. Place in the flow: below policy ``tbptt``; a BatchTable of ``plan``. Makes:
+A lane policy's ``LaneSchedule`` say which spans any run of steps holds; a few runs are kept, so
+that a batch is a slice. Place in the flow: below policy ``tbptt``; a BatchTable of ``plan``. Makes:
 batches of spans, and their totals.
 """
 
@@ -14,13 +14,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.plan_table import ArrayTable, PlanBatch, running
+from seqdata.plan_table import ArrayTable, PlanBatch, offsets_from_sizes
 
-_ROWS = 1 << 14  # of a run
-_KEPT_RUNS = 3
+_WINDOW_ROWS = 1 << 14  # of a run
+_CACHED_WINDOWS = 3
 
 
-class Lanes(Protocol):
+class LaneSchedule(Protocol):
     """What each lane reads in each step."""
 
     @property
@@ -33,19 +33,19 @@ class Lanes(Protocol):
         """Lanes of a step."""
         ...
 
-    def laid_out(self, first: int, stop: int) -> ArrayTable:
+    def lay_out(self, first: int, stop: int) -> ArrayTable:
         """Give steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
         ...
 
-    def scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the timesteps that are scored before each of some steps, int64 (k,)."""
         ...
 
-    def live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the rows before each of some steps that are not idle, int64 (k,)."""
         ...
 
-    def widened(self, first: int, stop: int) -> ArrayTable | None:
+    def widen(self, first: int, stop: int) -> ArrayTable | None:
         """Give steps ``first:stop`` with rows that go on along a stream; None: no row does."""
         ...
 
@@ -54,7 +54,7 @@ class Lanes(Protocol):
         ...
 
 
-class Run(NamedTuple):
+class StepWindow(NamedTuple):
     """Steps that are laid out.
 
     Attributes:
@@ -73,91 +73,98 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class RunTable:
+class StepTable:
     """The batches of an epoch, laid out a run of steps at a time.
 
     Attributes:
-        lanes: What each lane reads.
-        size: Steps of a run.
+        schedule: What each lane reads.
+        window_size: Steps of a run.
     """
 
-    lanes: Lanes
-    size: int
-    _recent: dict[int, Run] = field(default_factory=dict, init=False)
+    schedule: LaneSchedule
+    window_size: int
+    _cache: dict[int, StepWindow] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
-        return self.lanes.steps
+        return self.schedule.steps
 
     def batch(self, number: int) -> PlanBatch:
         """Give one batch: a slice of its run."""
-        run = self._run(number // self.size)
-        return run.table.batch(number - run.first)
+        window = self._window(number // self.window_size)
+        return window.table.batch(number - window.first)
 
-    def part(self, first: int, stop: int) -> ArrayTable:
+    def slice(self, first: int, stop: int) -> ArrayTable:
         """Give batches ``first:stop`` of one run as a table of their own."""
-        run = self._run(first // self.size)
-        return run.table.part(first - run.first, stop - run.first)
+        window = self._window(first // self.window_size)
+        return window.table.slice(first - window.first, stop - window.first)
 
-    def widened(self, first: int, stop: int) -> ArrayTable | None:
+    def widen(self, first: int, stop: int) -> ArrayTable | None:
         """Give batches of one run with rows that go on along a stream; None: no row does."""
-        run = self._run(first // self.size)
-        return None if run.wide is None else run.wide.part(first - run.first, stop - run.first)
+        window = self._window(first // self.window_size)
+        return (
+            None
+            if window.wide is None
+            else window.wide.slice(first - window.first, stop - window.first)
+        )
 
     def scale(self, number: int) -> float:
         """Give the length of a batch's chunks over the usual one."""
-        return self.lanes.scale(number)
+        return self.schedule.scale(number)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Give scored timesteps and rows that are not idle of batches ``first:stop``."""
         del overlap  # the lanes know their own
         if first >= stop:
             return 0, 0
-        if first // self.size == (stop - 1) // self.size:
-            run = self._run(first // self.size)
-            low, high = first - run.first, stop - run.first
-            return run.scored[high] - run.scored[low], run.live[high] - run.live[low]
-        edges = np.array([first, stop])
-        scored, live = self.lanes.scored(edges), self.lanes.live(edges)
+        if first // self.window_size == (stop - 1) // self.window_size:
+            window = self._window(first // self.window_size)
+            low, high = first - window.first, stop - window.first
+            return window.scored[high] - window.scored[low], window.live[high] - window.live[low]
+        bounds = np.array([first, stop])
+        scored, live = self.schedule.count_scored(bounds), self.schedule.count_live(bounds)
         return int(scored[1] - scored[0]), int(live[1] - live[0])
 
     def tables(self) -> Iterator[ArrayTable]:
         """Give all batches in order, a run after another; they are not kept."""
-        for first in range(0, len(self), self.size):
-            yield self.lanes.laid_out(first, min(first + self.size, len(self)))
+        for first in range(0, len(self), self.window_size):
+            yield self.schedule.lay_out(first, min(first + self.window_size, len(self)))
 
     def prepare(self, number: int) -> int:
         """Lay out a batch's run; give the first batch behind it."""
-        place = number // self.size
-        self._run(place)
-        return min((place + 1) * self.size, len(self))
+        window_number = number // self.window_size
+        self._window(window_number)
+        return min((window_number + 1) * self.window_size, len(self))
 
-    def _run(self, place: int) -> Run:
-        run = self._recent.get(place)
-        if run is None:
-            first = place * self.size
-            stop = min(first + self.size, len(self))
-            edges = np.arange(first, stop + 1)
-            scored, live = self.lanes.scored(edges).tolist(), self.lanes.live(edges).tolist()
-            lanes = self.lanes
-            table, wide = lanes.laid_out(first, stop), lanes.widened(first, stop)
-            run = Run(first, table, wide, scored, live)
-            for old in list(self._recent)[: 1 - _KEPT_RUNS]:  # a reader thread may do the same
-                self._recent.pop(old, None)
-            self._recent[place] = run
-        return run
+    def _window(self, window_number: int) -> StepWindow:
+        window = self._cache.get(window_number)
+        if window is None:
+            first = window_number * self.window_size
+            stop = min(first + self.window_size, len(self))
+            steps = np.arange(first, stop + 1)
+            scored, live = (
+                self.schedule.count_scored(steps).tolist(),
+                self.schedule.count_live(steps).tolist(),
+            )
+            schedule = self.schedule
+            table, wide = schedule.lay_out(first, stop), schedule.widen(first, stop)
+            window = StepWindow(first, table, wide, scored, live)
+            for old in list(self._cache)[: 1 - _CACHED_WINDOWS]:  # a reader thread may do the same
+                self._cache.pop(old, None)
+            self._cache[window_number] = window
+        return window
 
 
-def run_table(lanes: Lanes) -> RunTable:
+def make_step_table(schedule: LaneSchedule) -> StepTable:
     """Give a table whose runs hold about as many rows, however many lanes there are."""
-    return RunTable(lanes, max(1, _ROWS // max(1, lanes.lanes)))
+    return StepTable(schedule, max(1, _WINDOW_ROWS // max(1, schedule.lanes)))
 
 
-def steps_of_rows(lanes: int, steps: int) -> NDArray[np.int64]:
+def make_step_offsets(lanes: int, steps: int) -> NDArray[np.int64]:
     """Give where each of some steps begins, int64 (steps+1,): every lane has a row."""
     return np.arange(steps + 1) * lanes
 
 
-def live_before(loads: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+def count_live_before(loads: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give the rows before each of some steps, int64 (k,), of lanes that end after ``loads``.
 
     Args:
@@ -165,6 +172,6 @@ def live_before(loads: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[n
         steps: int64 (k,).
     """
     ranked = np.sort(loads)
-    sums = running(ranked)
+    offsets = offsets_from_sizes(ranked)
     ended = np.searchsorted(ranked, steps)  # lanes that are over by then
-    return sums[ended] + (len(ranked) - ended) * steps
+    return offsets[ended] + (len(ranked) - ended) * steps

@@ -1,8 +1,8 @@
 """Lanes that are runs of one stream: sequences laid end to end, a row may hold several.
 
 Lane j is ``edges[j]:edges[j+1]`` of the stream: equal columns, or the sequences that were packed
-into it. Place in the flow: policy ``tbptt`` -> ``running``. Reads: lengths. Makes: spans of any
-steps.
+into it. Place in the flow: policy ``tbptt`` -> ``offsets_from_sizes``. Reads: lengths. Makes:
+spans of any steps.
 """
 
 from __future__ import annotations
@@ -13,134 +13,144 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.plan_table import ArrayTable, running
+from seqdata.plan_table import ArrayTable, offsets_from_sizes
 from seqdata.planning.lanes.chunks import Chunks, UnevenChunks
-from seqdata.planning.lanes.step_table import live_before, steps_of_rows
+from seqdata.planning.lanes.step_table import count_live_before, make_step_offsets
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StreamLanes:
-    """Runs of a stream; made by ``streamed``.
+    """Runs of a stream; made by ``make_stream_lanes``.
 
     Attributes:
         chunks: How every lane is cut.
         steps: Steps of the epoch.
         numbers: Integers (n,), the sequences in the order of the stream.
-        begins: int64 (n+1,), where each begins in the stream, and the end.
-        edges: int64 (L+1,), lane -> timesteps of the stream.
+        offsets: int64 (n+1,), where each begins in the stream, and the end.
+        lane_offsets: int64 (L+1,), lane -> timesteps of the stream.
         loads: int64 (L,), steps of each lane.
-        ahead: Timesteps of the stream that are read past every row, for shifted targets.
+        lookahead: Timesteps of the stream that are read past every row, for shifted targets.
     """
 
     chunks: Chunks | UnevenChunks
     steps: int
     numbers: NDArray[Any]
-    begins: NDArray[np.int64]
-    edges: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    lane_offsets: NDArray[np.int64]
     loads: NDArray[np.int64]
-    ahead: int
+    lookahead: int
 
     @property
     def lanes(self) -> int:
         """Lanes of a step."""
         return len(self.loads)
 
-    def laid_out(self, first: int, stop: int) -> ArrayTable:
+    def lay_out(self, first: int, stop: int) -> ArrayTable:
         """Give steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
-        return self._cut(first, stop, 0)
+        return self._make_table(first, stop, 0)
 
-    def widened(self, first: int, stop: int) -> ArrayTable | None:
-        """Give the same with rows that go on ``ahead`` timesteps; None where that is 0."""
-        return self._cut(first, stop, self.ahead) if self.ahead else None
+    def widen(self, first: int, stop: int) -> ArrayTable | None:
+        """Give the same with rows that go on ``lookahead`` timesteps; None where that is 0."""
+        return self._make_table(first, stop, self.lookahead) if self.lookahead else None
 
-    def scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the timesteps that are scored before each of some steps, int64 (k,)."""
-        reached = np.minimum(self.chunks.edges(steps)[:, None], np.diff(self.edges))
+        reached = np.minimum(self.chunks.offsets_before(steps)[:, None], np.diff(self.lane_offsets))
         total: NDArray[np.int64] = reached.sum(axis=1)
         return total
 
-    def live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the rows before each of some steps that are not idle, int64 (k,)."""
-        return live_before(self.loads, steps)
+        return count_live_before(self.loads, steps)
 
     def scale(self, step: int) -> float:
         """Give the length of a step's chunks over the usual one."""
         return self.chunks.scale(step)
 
-    def _cut(self, first: int, stop: int, ahead: int) -> ArrayTable:
+    def _make_table(self, first: int, stop: int, lookahead: int) -> ArrayTable:
         steps = np.arange(first, stop + 1)
-        begin, end, low, high = self._rows(steps, ahead)
-        live = (steps[:-1, None] < self.loads).reshape(-1)
-        offsets = steps_of_rows(self.lanes, stop - first)
-        if live.all():
-            return ArrayTable(self._pieces(begin, end, low, high), running(high - low), offsets)
-        sizes = np.where(live, high - low, 1)
-        rows = running(sizes)
+        begin, end, low, high = self._row_bounds(steps, lookahead)
+        is_live = (steps[:-1, None] < self.loads).reshape(-1)
+        offsets = make_step_offsets(self.lanes, stop - first)
+        if is_live.all():
+            return ArrayTable(
+                self._make_spans(begin, end, low, high), offsets_from_sizes(high - low), offsets
+            )
+        sizes = np.where(is_live, high - low, 1)
+        rows = offsets_from_sizes(sizes)
         spans = np.zeros((int(rows[-1]), 3), dtype=np.int64)
-        pieces = self._pieces(begin[live], end[live], low[live], high[live])
-        spans[np.repeat(live, sizes)] = pieces
+        pieces = self._make_spans(begin[is_live], end[is_live], low[is_live], high[is_live])
+        spans[np.repeat(is_live, sizes)] = pieces
         return ArrayTable(spans, rows, offsets)
 
-    def _rows(self, steps: NDArray[np.int64], ahead: int) -> tuple[NDArray[np.int64], ...]:
+    def _row_bounds(
+        self, steps: NDArray[np.int64], lookahead: int
+    ) -> tuple[NDArray[np.int64], ...]:
         """Give begin, end, first sequence and one past the last of rows, int64 (rows,) each."""
-        edges = self.chunks.edges(steps)[:, None]
-        reached = np.minimum(edges + self.edges[:-1], self.edges[1:])  # (steps + 1, L)
+        read_before = self.chunks.offsets_before(steps)[:, None]
+        reached = np.minimum(
+            read_before + self.lane_offsets[:-1], self.lane_offsets[1:]
+        )  # (steps + 1, L)
         end = reached[1:].reshape(-1)
         if not self.chunks.overlap:  # a row begins where the one before it in its lane ends
             begin = reached[:-1].reshape(-1)
-            within = self._found(reached, "right") - 1
+            within = self._search(reached, "right") - 1
             low, last = within[: -self.lanes], within[self.lanes :]
-            if not ahead:
-                return begin, end, low, last + (self.begins[last] < end)
+            if not lookahead:
+                return begin, end, low, last + (self.offsets[last] < end)
         else:
-            begun = np.maximum(edges[:-1] - self.chunks.overlap, 0) + self.edges[:-1]
-            begin, low = begun.reshape(-1), self._found(begun, "right") - 1
-        end = end + ahead
-        return begin, end, low, self._found(end.reshape(-1, self.lanes), "left")
+            row_starts = (
+                np.maximum(read_before[:-1] - self.chunks.overlap, 0) + self.lane_offsets[:-1]
+            )
+            begin, low = row_starts.reshape(-1), self._search(row_starts, "right") - 1
+        end = end + lookahead
+        return begin, end, low, self._search(end.reshape(-1, self.lanes), "left")
 
-    def _found(self, at: NDArray[np.int64], side: Literal["left", "right"]) -> NDArray[np.int64]:
+    def _search(
+        self, timesteps: NDArray[np.int64], side: Literal["left", "right"]
+    ) -> NDArray[np.int64]:
         """Find timesteps (steps, L) among where sequences begin, int64 (steps * L,)."""
-        by_lane = np.ascontiguousarray(at.T)  # rising: neighbours are found fast
-        found = np.searchsorted(self.begins, by_lane.reshape(-1), side=side)
+        by_lane = np.ascontiguousarray(timesteps.T)  # rising: neighbours are found fast
+        found = np.searchsorted(self.offsets, by_lane.reshape(-1), side=side)
         return found.reshape(by_lane.shape).T.reshape(-1)
 
-    def _pieces(
+    def _make_spans(
         self, begin: NDArray[np.int64], end: NDArray[np.int64], low: NDArray[np.int64],
         high: NDArray[np.int64],
     ) -> NDArray[np.int64]:  # fmt: skip
         """Give the spans of runs of the stream that lie in sequences ``low:high``, int64 (n, 3)."""
         sizes = high - low
-        within = running(sizes)
-        places = np.arange(int(within[-1])) + np.repeat(low - within[:-1], sizes)
-        spans = np.empty((len(places), 3), dtype=np.int64)
-        spans[:, 0] = self.numbers[places]
+        offsets = offsets_from_sizes(sizes)
+        positions = np.arange(int(offsets[-1])) + np.repeat(low - offsets[:-1], sizes)
+        spans = np.empty((len(positions), 3), dtype=np.int64)
+        spans[:, 0] = self.numbers[positions]
         spans[:, 1] = 0  # but for the first and the last of a run, whole
-        np.subtract(self.begins[1:][places], self.begins[places], out=spans[:, 2])
-        spans[within[:-1], 1] = begin - self.begins[low]
-        spans[within[1:] - 1, 2] = end - self.begins[high - 1]
+        np.subtract(self.offsets[1:][positions], self.offsets[positions], out=spans[:, 2])
+        spans[offsets[:-1], 1] = begin - self.offsets[low]
+        spans[offsets[1:] - 1, 2] = end - self.offsets[high - 1]
         return spans
 
 
-def streamed(
-    numbers: NDArray[Any], begins: NDArray[np.int64], edges: NDArray[np.int64],
-    chunks: Chunks | UnevenChunks, ahead: int = 0,
+def make_stream_lanes(
+    numbers: NDArray[Any], offsets: NDArray[np.int64], lane_offsets: NDArray[np.int64],
+    chunks: Chunks | UnevenChunks, lookahead: int = 0,
 ) -> StreamLanes:  # fmt: skip
     """Cut a stream into lanes.
 
     Args:
         numbers: Integers (n,), the sequences in the order of the stream.
-        begins: int64 (n+1,), where each begins, and the end; none is empty.
-        edges: int64 (L+1,), lane -> timesteps of the stream.
+        offsets: int64 (n+1,), where each begins, and the end; none is empty.
+        lane_offsets: int64 (L+1,), lane -> timesteps of the stream.
         chunks: How every lane is cut.
-        ahead: Timesteps that are read past every row.
+        lookahead: Timesteps that are read past every row.
     """
-    widths = np.diff(edges)
-    loads = np.where(widths > 0, chunks.counts(np.maximum(widths, 1)), 0)
+    widths = np.diff(lane_offsets)
+    loads = np.where(widths > 0, chunks.count_chunks(np.maximum(widths, 1)), 0)
     return StreamLanes(
-        chunks, int(loads.max()), numbers, begins, edges, loads.astype(np.int64), ahead
+        chunks, int(loads.max()), numbers, offsets, lane_offsets, loads.astype(np.int64), lookahead
     )
 
 
-def columns(timesteps: int, lanes: int) -> NDArray[np.int64]:
+def make_column_offsets(timesteps: int, lanes: int) -> NDArray[np.int64]:
     """Give the edges of equal columns of a stream, int64 (lanes+1,): ``floor(j*N/L)``."""
     return np.arange(lanes + 1) * timesteps // lanes

@@ -13,44 +13,47 @@ import numpy as np
 
 from seqdata.errors import ConfigError, CorruptShardError, DataError
 from seqdata.storage.arrow.manifest import Manifest
-from seqdata.storage.arrow.mapped_files import lengths_place, shard_place, sums_place
-from seqdata.storage.data_location import Place
-from seqdata.storage.integrity.audit import Finding, Report, Told
-from seqdata.storage.remote.download import PIECE
-from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.arrow.mapped_files import locate_checksums, locate_lengths, locate_shard
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.integrity.audit import AuditFinding, AuditReport, BytesProgressFn
+from seqdata.storage.remote.download import REQUEST_BYTES
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import RemoteFiles
 
-_AT_ONCE = 4  # files
+_CONCURRENT_FILES = 4  # files
 
 
 def audit_remote(
-    files: RemoteFiles, manifest: Manifest, only: int | None, told: Told
-) -> Iterator[Report]:
+    files: RemoteFiles, manifest: Manifest, shard_number: int | None, on_progress: BytesProgressFn
+) -> Iterator[AuditReport]:
     """Compare every file with its digest.
 
     Args:
         files: Where they lie.
         manifest: What was written.
-        only: Number of the one shard to look at; None: all, and the lengths.
-        told: Called with the number of bytes that were looked at.
+        shard_number: Number of the one shard to look at; None: all, and the lengths.
+        on_progress: Called with the number of bytes that were looked at.
 
     Raises:
         ConfigError: If there is no such shard.
         RemoteReadError: If a file cannot be read.
     """
-    parts = list(_parts(files, manifest))
-    if only is not None:
-        if not 0 <= only < len(manifest.shards):
+    audited_files = list(_list_files(files, manifest))
+    if shard_number is not None:
+        if not 0 <= shard_number < len(manifest.shards):
             raise ConfigError(
-                f"verify: no shard {only}, must be in [0, {len(manifest.shards)}); choose one of "
+                f"verify: no shard {shard_number}, must be in [0, {len(manifest.shards)}); choose "
+                "one of "
                 "these"
             )
-        parts = [part for part in parts if part.shard == only]
-    yield from Fetchers(_AT_ONCE).each(lambda part: _report(files, part, told), parts)
+        audited_files = [file for file in audited_files if file.shard == shard_number]
+    yield from ForkSafeThreadPool(_CONCURRENT_FILES).map(
+        lambda file: _audit_file(files, file, on_progress), audited_files
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _AuditedFile:
     """One file, and what it must be."""
 
     name: str
@@ -58,54 +61,63 @@ class _File:
     sequences: int
     size: int
     sha256: str
-    place: Place
+    location: DataLocation
 
 
-def _parts(files: RemoteFiles, manifest: Manifest) -> Iterator[_File]:
-    where = files.location
+def _list_files(files: RemoteFiles, manifest: Manifest) -> Iterator[_AuditedFile]:
+    dataset = files.location
     for axis, one in manifest.lengths.items():
         size = manifest.sequences * np.dtype(one.dtype).itemsize
-        place = lengths_place(where, manifest, axis)
-        yield _File(one.file, None, manifest.sequences, size, one.sha256, place)
+        location = locate_lengths(dataset, manifest, axis)
+        yield _AuditedFile(one.file, None, manifest.sequences, size, one.sha256, location)
     for i, shard in enumerate(manifest.shards):
-        place = replace(shard_place(where, i, shard), verify=False)
-        yield _File(shard.file, i, shard.sequences, shard.bytes, shard.sha256, place)
+        location = replace(locate_shard(dataset, i, shard), verify=False)
+        yield _AuditedFile(shard.file, i, shard.sequences, shard.bytes, shard.sha256, location)
         if shard.checksums is not None:
-            sums, place = shard.checksums, sums_place(where, i, shard.checksums)
-            place = replace(place, verify=False)
-            yield _File(sums.file, i, shard.sequences, sums.bytes, sums.sha256, place)
+            checksum_file, location = shard.checksums, locate_checksums(dataset, i, shard.checksums)
+            location = replace(location, verify=False)
+            yield _AuditedFile(
+                checksum_file.file,
+                i,
+                shard.sequences,
+                checksum_file.bytes,
+                checksum_file.sha256,
+                location,
+            )
 
 
-def _report(files: RemoteFiles, file: _File, told: Told) -> Report:
+def _audit_file(
+    files: RemoteFiles, file: _AuditedFile, on_progress: BytesProgressFn
+) -> AuditReport:
     findings = []
     try:
-        _check(files, file, told)
+        _check_file(files, file, on_progress)
     except DataError as error:
-        findings.append(Finding(str(error), dict(error.facts)))
-    return Report(
+        findings.append(AuditFinding(str(error), dict(error.facts)))
+    return AuditReport(
         file=file.name, shard=file.shard, sequences=file.sequences, bytes=file.size,
         damages=len(findings), findings=tuple(findings), by="digest",
     )  # fmt: skip
 
 
-def _check(files: RemoteFiles, file: _File, told: Told) -> None:
-    stat = files.stat(file.name, file.place)
+def _check_file(files: RemoteFiles, file: _AuditedFile, on_progress: BytesProgressFn) -> None:
+    stat = files.stat(file.name, file.location)
     if stat.size != file.size:
-        raise file.place.error(
+        raise file.location.make_error(
             CorruptShardError,
             f"has {stat.size} bytes, must have {file.size}; restore it or write the store again",
             expected=file.size, found=stat.size,
         )  # fmt: skip
-    made = hashlib.sha256()
-    for at in range(0, file.size, PIECE):
-        piece = files.read(file.name, at, min(at + PIECE, file.size), file.place)
-        made.update(piece)
-        told(len(piece))
-    files.check_same(file.name, stat, file.place)
-    if made.hexdigest() != file.sha256:
-        raise replace(file.place, offset=0, length=file.size).error(
+    digest = hashlib.sha256()
+    for at in range(0, file.size, REQUEST_BYTES):
+        piece = files.read(file.name, at, min(at + REQUEST_BYTES, file.size), file.location)
+        digest.update(piece)
+        on_progress(len(piece))
+    files.check_same(file.name, stat, file.location)
+    if digest.hexdigest() != file.sha256:
+        raise replace(file.location, offset=0, length=file.size).make_error(
             CorruptShardError,
-            f"sha256 is {made.hexdigest()[:16]}, must be {file.sha256[:16]}; restore it or write "
+            f"sha256 is {digest.hexdigest()[:16]}, must be {file.sha256[:16]}; restore it or write "
             "the store again",
-            expected=file.sha256, found=made.hexdigest(),
+            expected=file.sha256, found=digest.hexdigest(),
         )  # fmt: skip

@@ -18,27 +18,27 @@ from numpy.typing import NDArray
 from seqdata.protocols import Field
 from seqdata.storage.arrow.manifest import (
     MANIFEST,
-    Checking,
+    ArrowShard,
+    ChecksumSpec,
     LengthsFile,
     Manifest,
-    Shard,
     dump_manifest,
 )
-from seqdata.storage.fields import axes_of
+from seqdata.storage.fields import list_axes
 from seqdata.storage.hashing import hash_texts
-from seqdata.storage.integrity.checksums import BLOCK
+from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 from seqdata.storage.lengths import LengthsWriter
-from seqdata.storage.unique_ids import check_ids
-from seqdata.storage.writing.resume_key import Scheme
-from seqdata.storage.writing.staged_shards import Whole, room_for
-from seqdata.storage.writing.staging_dir import FACTS, write_synced
+from seqdata.storage.unique_ids import check_unique_ids
+from seqdata.storage.writing.resume_key import ResumeKey
+from seqdata.storage.writing.staged_shards import FinishedShard, explain_full_disk
+from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, write_synced
 
-_LENGTH = 8  # bytes of one, at most
-_SHARD = 4096  # bytes of what a manifest says of one, about
+_LENGTH_BYTES = 8  # bytes of one, at most
+_MANIFEST_BYTES_PER_SHARD = 4096  # bytes of what a manifest says of one, about
 
 
-def finish(
-    folder: Path, fields: Mapping[str, Field], shards: Sequence[Whole], scheme: Scheme
+def finalize(
+    folder: Path, fields: Mapping[str, Field], shards: Sequence[FinishedShard], scheme: ResumeKey
 ) -> dict[str, str]:
     """Make everything that a store needs beside its shards.
 
@@ -57,79 +57,81 @@ def finish(
     """
     has_key = scheme.key in fields and fields[scheme.key].dtype == "str"
     if has_key and len(shards) > 1:
-        _check_ids(folder, shards, scheme.key)
-    count = sum(one.shard.sequences for one in shards)
+        _check_unique_ids(folder, shards, scheme.key)
+    count = sum(finished.shard.sequences for finished in shards)
     lengths = {}
-    for axis in axes_of(fields):
-        with room_for(folder / f"lengths-{axis}", count * _LENGTH):
+    for axis in list_axes(fields):
+        with explain_full_disk(folder / f"lengths-{axis}", count * _LENGTH_BYTES):
             lengths[axis] = _write_lengths(folder, axis, fields, shards)
-    final = [_named(one.shard, number) for number, one in enumerate(shards)]
+    final_shards = [_rename_files(finished.shard, number) for number, finished in enumerate(shards)]
     manifest = Manifest(
         fields=fields,
         key=scheme.key if has_key else None,
         sequences=count,
         lengths=lengths,
-        shards=tuple(final),
-        checksums=Checking(algorithm=scheme.algorithm, block=BLOCK),
+        shards=tuple(final_shards),
+        checksums=ChecksumSpec(algorithm=scheme.algorithm, bytes_per_checksum=CHECKSUM_BYTES),
     )
-    with room_for(folder / MANIFEST, len(shards) * _SHARD):
+    with explain_full_disk(folder / MANIFEST, len(shards) * _MANIFEST_BYTES_PER_SHARD):
         write_synced(folder / MANIFEST, dump_manifest(manifest))
-    both = zip(shards, final, strict=True)
-    moves = itertools.chain.from_iterable(_moves(one.shard, to) for one, to in both)
-    return dict(moves) | {one.file: one.file for one in lengths.values()}
+    pairs = zip(shards, final_shards, strict=True)
+    moves = itertools.chain.from_iterable(_list_moves(finished.shard, to) for finished, to in pairs)
+    return dict(moves) | {finished.file: finished.file for finished in lengths.values()}
 
 
-def _named(shard: Shard, number: int) -> Shard:
+def _rename_files(shard: ArrowShard, number: int) -> ArrowShard:
     """Give the facts of a shard with its files' names in the store."""
     name = f"part-{number:05d}"
     checksums = shard.checksums and replace(shard.checksums, file=f"{name}.crc")
     return replace(shard, file=f"{name}.arrow", checksums=checksums)
 
 
-def _moves(shard: Shard, to: Shard) -> list[tuple[str, str]]:
-    moves = [(shard.file, to.file)]
-    if shard.checksums is not None and to.checksums is not None:
-        moves.append((shard.checksums.file, to.checksums.file))
+def _list_moves(shard: ArrowShard, target: ArrowShard) -> list[tuple[str, str]]:
+    moves = [(shard.file, target.file)]
+    if shard.checksums is not None and target.checksums is not None:
+        moves.append((shard.checksums.file, target.checksums.file))
     return moves
 
 
 def _write_lengths(
-    folder: Path, axis: str, fields: Mapping[str, Field], shards: Sequence[Whole]
+    folder: Path, axis: str, fields: Mapping[str, Field], shards: Sequence[FinishedShard]
 ) -> LengthsFile:
     """Write the lengths along an axis, as the offsets in the shards have them."""
     name = next(name for name, field in fields.items() if field.axis == axis)
     writer = LengthsWriter(folder, axis)
-    for one in shards:
-        writer.add(np.diff(_offsets(folder, one.shard, name)))
+    for finished in shards:
+        writer.add(np.diff(_read_offsets(folder, finished.shard, name)))
     return writer.finish()
 
 
-def _check_ids(folder: Path, shards: Sequence[Whole], key: str) -> None:
+def _check_unique_ids(folder: Path, shards: Sequence[FinishedShard], key: str) -> None:
     """Refuse one id twice; no shard is whole then: one of them must be written again."""
-    hashes = [hash_texts(*_texts(folder, one.shard, key)) for one in shards]
-    starts = [0, *itertools.accumulate(one.shard.sequences for one in shards)]
+    hashes = [hash_texts(*_read_texts(folder, finished.shard, key)) for finished in shards]
+    shard_offsets = [0, *itertools.accumulate(finished.shard.sequences for finished in shards)]
 
-    def name_of(number: int) -> str:
-        at = int(np.searchsorted(starts, number, side="right")) - 1
-        values, offsets = _texts(folder, shards[at].shard, key)
-        first, stop = offsets[number - starts[at]], offsets[number - starts[at] + 1]
+    def id_for(number: int) -> str:
+        at = int(np.searchsorted(shard_offsets, number, side="right")) - 1
+        values, offsets = _read_texts(folder, shards[at].shard, key)
+        first, stop = offsets[number - shard_offsets[at]], offsets[number - shard_offsets[at] + 1]
         return str(values[first:stop].tobytes(), "utf-8")
 
     try:
-        check_ids(np.concatenate(hashes), name_of)
+        check_unique_ids(np.concatenate(hashes), id_for)
     except BaseException:
-        for path in folder.glob(f"*{FACTS}"):
+        for path in folder.glob(f"*{FACTS_SUFFIX}"):
             path.unlink()
         raise
 
 
-def _texts(folder: Path, shard: Shard, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _read_texts(
+    folder: Path, shard: ArrowShard, name: str
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     at, size = shard.buffers[name][0]
     values: NDArray[Any] = np.fromfile(folder / shard.file, dtype=np.uint8, count=size, offset=at)
-    return values, _offsets(folder, shard, name)
+    return values, _read_offsets(folder, shard, name)
 
 
-def _offsets(folder: Path, shard: Shard, name: str) -> NDArray[np.int64]:
+def _read_offsets(folder: Path, shard: ArrowShard, name: str) -> NDArray[np.int64]:
     at = shard.buffers[name][1][0]
     count = shard.sequences + 1
     return np.fromfile(folder / shard.file, dtype=np.int64, count=count, offset=at)

@@ -17,8 +17,8 @@ from seqdata.protocols import Field
 MANIFEST = "seqdata.json"
 FORMAT = "seqdata"
 VERSION = 1
-UNSEALED = "0" * 64  # stands for the digest of a text while that is computed
-_CONTENT = ("format", "version", "sequences", "key", "fields", "lengths", "shards")
+DIGEST_PLACEHOLDER = "0" * 64  # stands for the digest of a text while that is computed
+_FINGERPRINTED_KEYS = ("format", "version", "sequences", "key", "fields", "lengths", "shards")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +49,20 @@ class ChecksumFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checking:
+class ChecksumSpec:
     """How the checksums of a store were made.
 
     Attributes:
         algorithm: Its name.
-        block: A sequence with more bytes has a checksum for each so many of them.
+        bytes_per_checksum: A sequence with more bytes has a checksum for each so many of them.
     """
 
     algorithm: str
-    block: int
+    bytes_per_checksum: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class ArrowShard:
     """One storage file.
 
     Attributes:
@@ -106,23 +106,23 @@ class Manifest:
     key: str | None
     sequences: int
     lengths: Mapping[str, LengthsFile]
-    shards: tuple[Shard, ...]
-    checksums: Checking | None = None
+    shards: tuple[ArrowShard, ...]
+    checksums: ChecksumSpec | None = None
     statistics: Mapping[str, Any] | None = None
 
     @property
     def fingerprint(self) -> str:
         """Digest of schema, lengths, ids and content, through the digests of the files (32 hex)."""
-        return fingerprint_of(_content(self))
+        return compute_fingerprint(_to_json(self))
 
 
-def fingerprint_of(content: Mapping[str, Any]) -> str:
+def compute_fingerprint(content: Mapping[str, Any]) -> str:
     """Give the digest of what a manifest says about the data (32 hex digits)."""
-    chosen = {name: content.get(name) for name in _CONTENT}
+    chosen = {name: content.get(name) for name in _FINGERPRINTED_KEYS}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _content(manifest: Manifest) -> dict[str, Any]:
+def _to_json(manifest: Manifest) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -154,42 +154,47 @@ def _content(manifest: Manifest) -> dict[str, Any]:
 
 def dump_manifest(manifest: Manifest) -> bytes:
     """Give the text of ``seqdata.json``; it ends with a digest over all of it."""
-    whole = _content(manifest) | {"fingerprint": manifest.fingerprint}
+    document = _to_json(manifest) | {"fingerprint": manifest.fingerprint}
     if manifest.checksums is not None:
-        whole["checksums"] = _checksums(manifest, manifest.checksums)
+        document["checksums"] = _checksums_to_json(manifest, manifest.checksums)
     if manifest.statistics is not None:
-        whole["statistics"] = dict(manifest.statistics)
-    return _sealed(json.dumps(whole | {"digest": UNSEALED}, indent=1).encode() + b"\n")
+        document["statistics"] = dict(manifest.statistics)
+    return _insert_digest(
+        json.dumps(document | {"digest": DIGEST_PLACEHOLDER}, indent=1).encode() + b"\n"
+    )
 
 
-def _checksums(manifest: Manifest, how: Checking) -> dict[str, Any]:
+def _checksums_to_json(manifest: Manifest, spec: ChecksumSpec) -> dict[str, Any]:
     files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
     return {
-        "algorithm": how.algorithm,
-        "block": how.block,
-        "lengths": {axis: one.checksum for axis, one in manifest.lengths.items()},
+        "algorithm": spec.algorithm,
+        "block": spec.bytes_per_checksum,
+        "lengths": {
+            axis: checksum_file.checksum for axis, checksum_file in manifest.lengths.items()
+        },
         "shards": [
             {
-                "file": one.file,
-                "bytes": one.bytes,
-                "sha256": one.sha256,
+                "file": checksum_file.file,
+                "bytes": checksum_file.bytes,
+                "sha256": checksum_file.sha256,
                 "places": {
-                    name: [list(place) for place in both] for name, both in one.places.items()
+                    name: [list(place) for place in both]
+                    for name, both in checksum_file.places.items()
                 },
             }
-            for one in files
+            for checksum_file in files
         ],
     }
 
 
-def _sealed(text: bytes) -> bytes:
+def _insert_digest(text: bytes) -> bytes:
     """Put the digest of a text in the place that it has for it: the last one."""
-    before, _, after = text.rpartition(UNSEALED.encode())
+    before, _, after = text.rpartition(DIGEST_PLACEHOLDER.encode())
     return before + hashlib.sha256(text).hexdigest().encode() + after
 
 
-def seal_of(text: bytes, said: str) -> str:
-    """Give the digest that a sealed text must have, which has ``said`` in that place."""
-    place = said.encode(errors="replace") or UNSEALED.encode()
-    before, _, after = text.rpartition(place)
-    return hashlib.sha256(before + UNSEALED.encode() + after).hexdigest()
+def compute_digest(text: bytes, recorded: str) -> str:
+    """Give the digest that a sealed text must have, which has ``recorded`` in that place."""
+    recorded_bytes = recorded.encode(errors="replace") or DIGEST_PLACEHOLDER.encode()
+    before, _, after = text.rpartition(recorded_bytes)
+    return hashlib.sha256(before + DIGEST_PLACEHOLDER.encode() + after).hexdigest()

@@ -18,26 +18,26 @@ from seqdata.storage.arrow.manifest import (
     FORMAT,
     MANIFEST,
     VERSION,
-    Checking,
+    ArrowShard,
     ChecksumFile,
+    ChecksumSpec,
     LengthsFile,
     Manifest,
-    Shard,
-    fingerprint_of,
-    seal_of,
+    compute_digest,
+    compute_fingerprint,
 )
-from seqdata.storage.data_location import Place
-from seqdata.storage.fields import MAX_WIDTH, NUMBERS, TEXTS, axes_of, field_width
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import MAX_WIDTH, NUMBER_DTYPES, TEXT_DTYPES, field_width, list_axes
 from seqdata.storage.limits import MAX_FOOTER
 from seqdata.storage.local_files import is_plain_name, open_inside
 
 MAX_MANIFEST = 256 << 20  # bytes
 MAX_SEQUENCES = 1 << 48
 MAX_DIMENSIONS = 32
-MAX_BLOCK = 1 << 30  # bytes
-_UINT32 = 1 << 32
-_LENGTHS = ("uint32", "uint64")
-_KINDS = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
+MAX_BYTES_PER_CHECKSUM = 1 << 30  # bytes
+_UINT32_VALUES = 1 << 32
+_LENGTH_DTYPES = ("uint32", "uint64")
+_TYPE_NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
 
 
 def load_manifest(root: Path) -> Manifest:
@@ -48,279 +48,311 @@ def load_manifest(root: Path) -> Manifest:
         FingerprintMismatch: If it was changed after it was written.
         LimitError: If it is larger than ``MAX_MANIFEST``.
     """
-    place = Place(dataset=str(root), file=MANIFEST, part="manifest")
-    with open_inside(root, MANIFEST, place) as (descriptor, size):
-        check_manifest_size(size, place)
+    location = DataLocation(dataset=str(root), file=MANIFEST, file_kind="manifest")
+    with open_inside(root, MANIFEST, location) as (descriptor, size):
+        check_manifest_size(size, location)
         with open(descriptor, "rb", closefd=False) as file:
             text = file.read()
-    return parse_manifest(text, place)
+    return parse_manifest(text, location)
 
 
-def check_manifest_size(size: int, place: Place) -> None:
+def check_manifest_size(size: int, location: DataLocation) -> None:
     """Refuse a manifest that is too large.
 
     Raises:
         LimitError: If it is larger than ``MAX_MANIFEST``.
     """
     if size > MAX_MANIFEST:
-        raise place.error(
+        raise location.make_error(
             LimitError,
             f"has {size} bytes, must have at most {MAX_MANIFEST}; write the store again with "
             "larger shards",
         )
 
 
-def parse_manifest(text: bytes, where: Place) -> Manifest:
+def parse_manifest(text: bytes, location: DataLocation) -> Manifest:
     """Check the text of a manifest and give its facts.
 
     Args:
         text: JSON.
-        where: The file.
+        location: The file.
 
     Raises:
         DataError: If it is no manifest, of another version, or says what cannot be.
         FingerprintMismatch: If its fingerprint is not that of its content.
     """
-    reader = _Reader(where)
+    reader = _ManifestReader(location)
     try:
-        whole = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise reader.error("text", f"is no JSON ({error})", "be a manifest") from error
-    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise reader.error("format", "is missing or another", f"be {FORMAT!r}")
-    if whole.get("version") != VERSION:
-        raise where.error(
+        raise reader.make_error("text", f"is no JSON ({error})", "be a manifest") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise reader.make_error("format", "is missing or another", f"be {FORMAT!r}")
+    if document.get("version") != VERSION:
+        raise location.make_error(
             DataError,
-            f"version is {whole.get('version')!r}, must be {VERSION}; install the release of "
+            f"version is {document.get('version')!r}, must be {VERSION}; install the release of "
             "lightning-seqdata that wrote it",
         )
-    manifest = reader.manifest(whole)
-    reader.same("fingerprint", whole, fingerprint_of(whole))
-    if manifest.checksums is not None or "digest" in whole:  # an older store has neither
-        said = reader.need(whole, "digest", str, "manifest")
-        reader.same("digest", whole, seal_of(text, said))
+    manifest = reader.read_manifest(document)
+    reader.check_digest("fingerprint", document, compute_fingerprint(document))
+    if manifest.checksums is not None or "digest" in document:  # an older store has neither
+        recorded = reader.require(document, "digest", str, "manifest")
+        reader.check_digest("digest", document, compute_digest(text, recorded))
     return manifest
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ManifestReader:
     """Turns JSON into facts, naming the place of whatever is not as it must be."""
 
-    where: Place
+    location: DataLocation
 
-    def error(self, place: str, found: str, must: str) -> DataError:
-        return self.where.error(
+    def make_error(self, path: str, found: str, required: str) -> DataError:
+        return self.location.make_error(
             DataError,
-            f"{place} {found}, must {must}; restore the manifest or write the store again",
+            f"{path} {found}, must {required}; restore the manifest or write the store again",
         )
 
-    def need(self, facts: Any, name: str, kind: type, place: str) -> Any:
+    def require(self, facts: Any, name: str, kind: type, path: str) -> Any:
         if type(facts) is not dict:
-            raise self.error(place, f"is a {type(facts).__name__}", "be an object")
+            raise self.make_error(path, f"is a {type(facts).__name__}", "be an object")
         if name not in facts:
-            raise self.error(place, f"lacks {name!r}", "have it")
+            raise self.make_error(path, f"lacks {name!r}", "have it")
         value = facts[name]
         if type(value) is not kind:
-            raise self.error(
-                f"{place}, {name!r},", f"is a {type(value).__name__}", f"be {_KINDS[kind]}"
+            raise self.make_error(
+                f"{path}, {name!r},", f"is a {type(value).__name__}", f"be {_TYPE_NAMES[kind]}"
             )
         return value
 
-    def same(self, name: str, whole: dict[str, Any], found: str) -> None:
-        said = self.need(whole, name, str, "manifest")
-        if said != found:
-            raise self.where.error(
+    def check_digest(self, name: str, document: dict[str, Any], computed: str) -> None:
+        recorded = self.require(document, name, str, "manifest")
+        if recorded != computed:
+            raise self.location.make_error(
                 FingerprintMismatch,
-                f"{name} is {said!r}, must be {found!r} by its content; it was changed after "
+                f"{name} is {recorded!r}, must be {computed!r} by its content; it was changed "
+                "after "
                 "writing, restore it or write the store again",
             )
 
-    def count(self, facts: Any, name: str, place: str, most: int = 1 << 62) -> int:
-        value: int = self.need(facts, name, int, place)
-        if not 0 <= value <= most:
-            raise self.error(f"{place}, {name!r},", f"is {value}", f"be in [0, {most}]")
+    def read_count(self, facts: Any, name: str, path: str, maximum: int = 1 << 62) -> int:
+        value: int = self.require(facts, name, int, path)
+        if not 0 <= value <= maximum:
+            raise self.make_error(f"{path}, {name!r},", f"is {value}", f"be in [0, {maximum}]")
         return value
 
-    def file(self, facts: Any, place: str) -> str:
-        name: str = self.need(facts, "file", str, place)
+    def read_file_name(self, facts: Any, path: str) -> str:
+        name: str = self.require(facts, "file", str, path)
         if not is_plain_name(name):
-            raise self.error(f"{place}, 'file',", f"is {name!r}", "be a name inside of the folder")
+            raise self.make_error(
+                f"{path}, 'file',", f"is {name!r}", "be a name inside of the folder"
+            )
         return name
 
-    def manifest(self, whole: dict[str, Any]) -> Manifest:
+    def read_manifest(self, document: dict[str, Any]) -> Manifest:
         fields = {
-            name: self.field(one, f"field {name!r}")
-            for name, one in self.need(whole, "fields", dict, "manifest").items()
+            name: self.read_field(one, f"field {name!r}")
+            for name, one in self.require(document, "fields", dict, "manifest").items()
         }
-        key = whole.get("key")
+        key = document.get("key")
         if key is not None and fields.get(str(key)) != Field("str", (), None):
-            raise self.error("'key'", f"is {key!r}", "be a 'str' field or null")
-        axes = axes_of(fields)
-        lengths = self.need(whole, "lengths", dict, "manifest")
+            raise self.make_error("'key'", f"is {key!r}", "be a 'str' field or null")
+        axes = list_axes(fields)
+        lengths = self.require(document, "lengths", dict, "manifest")
         if not axes or set(lengths) != set(axes):
-            raise self.error("'lengths'", f"has axes {sorted(lengths)}", f"have {sorted(axes)}")
-        shards = self.need(whole, "shards", list, "manifest")
+            raise self.make_error(
+                "'lengths'", f"has axes {sorted(lengths)}", f"have {sorted(axes)}"
+            )
+        shards = self.require(document, "shards", list, "manifest")
         manifest = Manifest(
             fields=fields,
             key=key,
-            sequences=self.count(whole, "sequences", "manifest", MAX_SEQUENCES),
-            lengths={axis: self.lengths(lengths[axis], f"lengths of {axis!r}") for axis in axes},
-            shards=tuple(self.shard(one, i, fields, axes) for i, one in enumerate(shards)),
-            statistics=self.optional(whole, "statistics"),
+            sequences=self.read_count(document, "sequences", "manifest", MAX_SEQUENCES),
+            lengths={
+                axis: self.read_lengths(lengths[axis], f"lengths of {axis!r}") for axis in axes
+            },
+            shards=tuple(self.read_shard(one, i, fields, axes) for i, one in enumerate(shards)),
+            statistics=self.read_optional(document, "statistics"),
         )
         found = sum(shard.sequences for shard in manifest.shards)
         if found != manifest.sequences or not found:
-            raise self.error(
+            raise self.make_error(
                 "'sequences'", f"is {manifest.sequences}", f"be {found} > 0 as in shards"
             )
-        checksums = self.optional(whole, "checksums")
-        return manifest if checksums is None else self.checked(manifest, checksums)
+        checksums = self.read_optional(document, "checksums")
+        return manifest if checksums is None else self.read_checksums(manifest, checksums)
 
-    def optional(self, whole: dict[str, Any], name: str) -> Mapping[str, Any] | None:
-        if name not in whole:
+    def read_optional(self, document: dict[str, Any], name: str) -> Mapping[str, Any] | None:
+        if name not in document:
             return None
-        value: dict[str, Any] = self.need(whole, name, dict, "manifest")
+        value: dict[str, Any] = self.require(document, name, dict, "manifest")
         return value
 
-    def field(self, facts: Any, place: str) -> Field:
-        dtype = self.need(facts, "dtype", str, place)
-        shape = self.need(facts, "shape", list, place)
+    def read_field(self, facts: Any, path: str) -> Field:
+        dtype = self.require(facts, "dtype", str, path)
+        shape = self.require(facts, "shape", list, path)
         axis = facts.get("axis")
-        if dtype not in NUMBERS + TEXTS:
-            raise self.error(place, f"has dtype {dtype!r}", f"have one of {NUMBERS + TEXTS}")
-        if axis is not None and (type(axis) is not str or dtype in TEXTS):
-            raise self.error(place, f"has axis {axis!r}", "have a name, or null for text")
+        if dtype not in NUMBER_DTYPES + TEXT_DTYPES:
+            raise self.make_error(
+                path, f"has dtype {dtype!r}", f"have one of {NUMBER_DTYPES + TEXT_DTYPES}"
+            )
+        if axis is not None and (type(axis) is not str or dtype in TEXT_DTYPES):
+            raise self.make_error(path, f"has axis {axis!r}", "have a name, or null for text")
         if len(shape) > MAX_DIMENSIONS or any(type(size) is not int or size < 1 for size in shape):
-            raise self.error(place, f"has shape {shape}", "have sizes of at least 1")
+            raise self.make_error(path, f"has shape {shape}", "have sizes of at least 1")
         field = Field(dtype, tuple(shape), axis)
-        if shape and (dtype in TEXTS or field_width(field) >= MAX_WIDTH):
-            raise self.error(place, f"has shape {shape}", f"take less than {MAX_WIDTH} bytes")
+        if shape and (dtype in TEXT_DTYPES or field_width(field) >= MAX_WIDTH):
+            raise self.make_error(path, f"has shape {shape}", f"take less than {MAX_WIDTH} bytes")
         return field
 
-    def lengths(self, facts: Any, place: str) -> LengthsFile:
-        dtype = self.need(facts, "dtype", str, place)
-        if dtype not in _LENGTHS:
-            raise self.error(place, f"has dtype {dtype!r}", f"have one of {sorted(_LENGTHS)}")
-        digest = self.need(facts, "sha256", str, place)
-        return LengthsFile(file=self.file(facts, place), dtype=dtype, sha256=digest)
+    def read_lengths(self, facts: Any, path: str) -> LengthsFile:
+        dtype = self.require(facts, "dtype", str, path)
+        if dtype not in _LENGTH_DTYPES:
+            raise self.make_error(
+                path, f"has dtype {dtype!r}", f"have one of {sorted(_LENGTH_DTYPES)}"
+            )
+        digest = self.require(facts, "sha256", str, path)
+        return LengthsFile(file=self.read_file_name(facts, path), dtype=dtype, sha256=digest)
 
-    def shard(self, facts: Any, i: int, fields: Mapping[str, Field], axes: list[str]) -> Shard:
-        place = f"shard {i}"
-        timesteps = self.need(facts, "timesteps", dict, place)
-        buffers = self.need(facts, "buffers", dict, place)
+    def read_shard(
+        self, facts: Any, i: int, fields: Mapping[str, Field], axes: list[str]
+    ) -> ArrowShard:
+        path = f"shard {i}"
+        timesteps = self.require(facts, "timesteps", dict, path)
+        buffers = self.require(facts, "buffers", dict, path)
         if set(buffers) != set(fields) or set(timesteps) != set(axes):
-            raise self.error(place, f"has fields {sorted(buffers)}", f"have {sorted(fields)}")
-        shard = Shard(
-            file=self.file(facts, place),
-            sequences=self.count(facts, "sequences", place, MAX_SEQUENCES),
-            bytes=self.count(facts, "bytes", place),
-            footer_bytes=self.count(facts, "footer_bytes", place),
-            footer_sha256=self.need(facts, "footer_sha256", str, place),
-            sha256=self.need(facts, "sha256", str, place),
-            timesteps={axis: self.count(timesteps, axis, place) for axis in axes},
-            buffers={name: self.places(buffers[name], f"{place}, {name!r},") for name in fields},
+            raise self.make_error(path, f"has fields {sorted(buffers)}", f"have {sorted(fields)}")
+        shard = ArrowShard(
+            file=self.read_file_name(facts, path),
+            sequences=self.read_count(facts, "sequences", path, MAX_SEQUENCES),
+            bytes=self.read_count(facts, "bytes", path),
+            footer_bytes=self.read_count(facts, "footer_bytes", path),
+            footer_sha256=self.require(facts, "footer_sha256", str, path),
+            sha256=self.require(facts, "sha256", str, path),
+            timesteps={axis: self.read_count(timesteps, axis, path) for axis in axes},
+            buffers={
+                name: self.read_ranges(buffers[name], f"{path}, {name!r},") for name in fields
+            },
         )
         if shard.footer_bytes > min(shard.bytes, MAX_FOOTER):  # a footer is read as a whole
-            raise self.error(
-                place, f"has a footer of {shard.footer_bytes} bytes", "have a shorter one"
+            raise self.make_error(
+                path, f"has a footer of {shard.footer_bytes} bytes", "have a shorter one"
             )
         for name, field in fields.items():
-            self.check_places(shard, name, field, f"{place}, buffers of {name!r},")
+            self.check_buffers(shard, name, field, f"{path}, buffers of {name!r},")
         return shard
 
-    def checked(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
+    def read_checksums(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
         """Give a manifest with what is said of its checksums."""
-        place = "'checksums'"
-        how = Checking(
-            algorithm=self.need(facts, "algorithm", str, place),
-            block=self.count(facts, "block", place, MAX_BLOCK),
+        path = "'checksums'"
+        spec = ChecksumSpec(
+            algorithm=self.require(facts, "algorithm", str, path),
+            bytes_per_checksum=self.read_count(facts, "block", path, MAX_BYTES_PER_CHECKSUM),
         )
-        lengths = self.need(facts, "lengths", dict, place)
-        files = self.need(facts, "shards", list, place)
+        lengths = self.require(facts, "lengths", dict, path)
+        files = self.require(facts, "shards", list, path)
         if set(lengths) != set(manifest.lengths):
-            raise self.error(
-                f"{place}, 'lengths',",
+            raise self.make_error(
+                f"{path}, 'lengths',",
                 f"has axes {sorted(lengths)}",
                 f"have {sorted(manifest.lengths)}",
             )
-        if len(files) != len(manifest.shards) or how.block < 1:
-            raise self.error(
-                place,
-                f"has {len(files)} shards in blocks of {how.block}",
+        if len(files) != len(manifest.shards) or spec.bytes_per_checksum < 1:
+            raise self.make_error(
+                path,
+                f"has {len(files)} shards in blocks of {spec.bytes_per_checksum}",
                 f"have {len(manifest.shards)} in blocks of at least 1",
             )
         shards = [
-            replace(shard, checksums=self.checksum_file(one, i, shard, how.block))
+            replace(
+                shard, checksums=self.read_checksum_file(one, i, shard, spec.bytes_per_checksum)
+            )
             for i, (one, shard) in enumerate(zip(files, manifest.shards, strict=True))
         ]
         axes = {
             axis: replace(
-                one, checksum=self.count(lengths, axis, f"{place}, 'lengths'", _UINT32 - 1)
+                one,
+                checksum=self.read_count(lengths, axis, f"{path}, 'lengths'", _UINT32_VALUES - 1),
             )
             for axis, one in manifest.lengths.items()
         }
-        return replace(manifest, checksums=how, shards=tuple(shards), lengths=axes)
+        return replace(manifest, checksums=spec, shards=tuple(shards), lengths=axes)
 
-    def checksum_file(self, facts: Any, i: int, shard: Shard, block: int) -> ChecksumFile:
-        place = f"checksums of shard {i}"
-        places = self.need(facts, "places", dict, place)
-        if set(places) != set(shard.buffers):
-            raise self.error(place, f"has fields {sorted(places)}", f"have {sorted(shard.buffers)}")
-        size = self.count(facts, "bytes", place)
-        found = {name: self.places(places[name], f"{place}, {name!r},") for name in shard.buffers}
-        for name, both in found.items():
-            self.check_checksums(shard, name, both, size, block)
+    def read_checksum_file(
+        self, facts: Any, i: int, shard: ArrowShard, bytes_per_checksum: int
+    ) -> ChecksumFile:
+        path = f"checksums of shard {i}"
+        ranges_json = self.require(facts, "places", dict, path)
+        if set(ranges_json) != set(shard.buffers):
+            raise self.make_error(
+                path, f"has fields {sorted(ranges_json)}", f"have {sorted(shard.buffers)}"
+            )
+        size = self.read_count(facts, "bytes", path)
+        ranges = {
+            name: self.read_ranges(ranges_json[name], f"{path}, {name!r},")
+            for name in shard.buffers
+        }
+        for name, field_ranges in ranges.items():
+            self.check_checksums(shard, name, field_ranges, size, bytes_per_checksum)
         return ChecksumFile(
-            file=self.file(facts, place),
+            file=self.read_file_name(facts, path),
             bytes=size,
-            sha256=self.need(facts, "sha256", str, place),
-            places=found,
+            sha256=self.require(facts, "sha256", str, path),
+            places=ranges,
         )
 
     def check_checksums(
-        self, shard: Shard, name: str, places: tuple[tuple[int, int], ...], size: int, block: int
+        self,
+        shard: ArrowShard,
+        name: str,
+        ranges: tuple[tuple[int, int], ...],
+        size: int,
+        bytes_per_checksum: int,
     ) -> None:
         """Check that checksums lie in their file, and are as many as the bytes ask for."""
-        most = shard.sequences + shard.buffers[name][0][1] // block
-        sizes = [bytes_ for _, bytes_ in places]
-        good = sizes == [4 * shard.sequences] or (
+        most = shard.sequences + shard.buffers[name][0][1] // bytes_per_checksum
+        sizes = [bytes_ for _, bytes_ in ranges]
+        is_valid = sizes == [4 * shard.sequences] or (
             len(sizes) == 2
             and sizes[0] % 4 == 0
             and shard.sequences < sizes[0] // 4 <= most
             and sizes[1] == 8 * (shard.sequences + 1)
         )
-        for position, bytes_ in places:
-            good = good and position >= 0 and position % 8 == 0 and bytes_ <= size - position
-        if not good:
-            raise self.error(
+        for position, bytes_ in ranges:
+            is_valid = (
+                is_valid and position >= 0 and position % 8 == 0 and bytes_ <= size - position
+            )
+        if not is_valid:
+            raise self.make_error(
                 f"checksums of shard {shard.file!r}, {name!r},",
-                f"are {places!r}",
+                f"are {ranges!r}",
                 f"lie in {size} bytes and be one for each of {shard.sequences} sequences, or one "
-                f"for each {block} bytes of them",
+                f"for each {bytes_per_checksum} bytes of them",
             )
 
-    def places(self, facts: Any, place: str) -> tuple[tuple[int, int], ...]:
+    def read_ranges(self, facts: Any, path: str) -> tuple[tuple[int, int], ...]:
         pairs: list[tuple[int, int]] = []
         for pair in facts if type(facts) is list else [facts]:
             if type(pair) is not list or [type(one) for one in pair] != [int, int]:
-                raise self.error(place, f"are {facts!r}", "be pairs of position and bytes")
+                raise self.make_error(path, f"are {facts!r}", "be pairs of position and bytes")
             pairs.append((pair[0], pair[1]))
         return tuple(pairs)
 
-    def check_places(self, shard: Shard, name: str, field: Field, place: str) -> None:
+    def check_buffers(self, shard: ArrowShard, name: str, field: Field, path: str) -> None:
         """Check that buffers lie in the file and are as long as the counts ask for."""
-        places = shard.buffers[name]
+        ranges = shard.buffers[name]
         offsets = (shard.sequences + 1) * 8
-        if field.dtype in TEXTS:
-            must: tuple[int, ...] = (places[0][1] if places else 0, offsets)
+        if field.dtype in TEXT_DTYPES:
+            expected: tuple[int, ...] = (ranges[0][1] if ranges else 0, offsets)
         elif field.axis is not None:
-            must = (shard.timesteps[field.axis] * field_width(field), offsets)
+            expected = (shard.timesteps[field.axis] * field_width(field), offsets)
         else:
-            must = (shard.sequences * field_width(field),)
-        good = tuple(size for _, size in places) == must
-        for position, size in places:
-            good = good and position >= 0 and 0 <= size <= shard.bytes - position
-        if not good:
-            raise self.error(
-                place, f"are {places!r}", f"lie in {shard.bytes} bytes and take {must}"
+            expected = (shard.sequences * field_width(field),)
+        is_valid = tuple(size for _, size in ranges) == expected
+        for position, size in ranges:
+            is_valid = is_valid and position >= 0 and 0 <= size <= shard.bytes - position
+        if not is_valid:
+            raise self.make_error(
+                path, f"are {ranges!r}", f"lie in {shard.bytes} bytes and take {expected}"
             )

@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.kernel.dispatch import Kernel
-from seqdata.storage.arrow.manifest import Checking, ChecksumFile, Manifest, Shard
-from seqdata.storage.columns import Layout, Source
-from seqdata.storage.data_location import Place, quoted
-from seqdata.storage.fields import TEXTS, field_width
+from seqdata.storage.arrow.manifest import ArrowShard, ChecksumFile, ChecksumSpec, Manifest
+from seqdata.storage.columns import NumberSource, ShardLayout
+from seqdata.storage.data_location import DataLocation, quote
+from seqdata.storage.fields import TEXT_DTYPES, field_width
 from seqdata.storage.integrity.verified_bitmap import SharedBits
-from seqdata.storage.integrity.verify import Checks
-from seqdata.storage.local_files import limit_of, open_inside
+from seqdata.storage.integrity.verify import FieldChecksums
+from seqdata.storage.local_files import describe_limit, open_inside
 from seqdata.storage.text_source import TextSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mapped:
+class MappedFiles:
     """The files of a store.
 
     Attributes:
@@ -42,14 +42,14 @@ class Mapped:
     checksums: Sequence[Any] | None
 
 
-def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verified: bool) -> Mapped:
+def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -> MappedFiles:
     """Map all files of a store.
 
     Args:
         root: Its folder.
         manifest: What was written.
         engine: The kernel that maps.
-        verified: Whether checksums are looked at: now the lengths', the others when data is read.
+        verify: Whether checksums are looked at: now the lengths', the others when data is read.
 
     Raises:
         MissingShardError: If a file is not there.
@@ -57,22 +57,22 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verified: bool)
     """
     shards = []
     for i, shard in enumerate(manifest.shards):
-        place = shard_place(root, i, shard)
-        shards.append(map_whole(root, shard.file, shard.bytes, place, engine))
-        check_footer(shards[-1], place, shard)
+        location = locate_shard(root, i, shard)
+        shards.append(map_file(root, shard.file, shard.bytes, location, engine))
+        check_footer(shards[-1], location, shard)
     lengths_of = {axis: map_lengths(root, manifest, axis, engine) for axis in manifest.lengths}
-    if not verified:
-        return Mapped(shards, lengths_of, None)
+    if not verify:
+        return MappedFiles(shards, lengths_of, None)
     for axis, lengths in lengths_of.items():
-        check_lengths(lengths, root, manifest, axis, engine)
-        check_total(lengths, root, manifest, axis)
+        check_lengths_checksum(lengths, root, manifest, axis, engine)
+        check_total_timesteps(lengths, root, manifest, axis)
     files = [(i, shard.checksums) for i, shard in enumerate(manifest.shards)]
     checksums = [
-        map_whole(root, one.file, one.bytes, sums_place(root, i, one), engine)
+        map_file(root, one.file, one.bytes, locate_checksums(root, i, one), engine)
         for i, one in files
         if one is not None
     ]
-    return Mapped(shards, lengths_of, checksums)
+    return MappedFiles(shards, lengths_of, checksums)
 
 
 def count_checksums(manifest: Manifest) -> int:
@@ -81,9 +81,9 @@ def count_checksums(manifest: Manifest) -> int:
     return sum(both[0][1] // 4 for one in files for both in one.places.values())
 
 
-def checks_of(
-    manifest: Manifest, mapped: Mapped, bits: SharedBits | None
-) -> dict[str, Checks] | None:
+def load_checksums(
+    manifest: Manifest, mapped: MappedFiles, bits: SharedBits | None
+) -> dict[str, FieldChecksums] | None:
     """Give what each field is verified by; None: nothing.
 
     Args:
@@ -91,114 +91,128 @@ def checks_of(
         mapped: The files.
         bits: One for each checksum: field by field, shard by shard; None: verify each time.
     """
-    how = manifest.checksums
-    if how is None or mapped.checksums is None:
+    spec = manifest.checksums
+    if spec is None or mapped.checksums is None:
         return None
     files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
-    begin, found = 0, {}
+    bit_offset, checksums = 0, {}
     for name, field in manifest.fields.items():
         lengths = None if field.axis is None else mapped.lengths_of[field.axis]
-        found[name] = _checks(name, how, files, mapped.checksums, bits, begin, lengths)
-        begin += sum(len(one) for one in found[name].sums)
-    return found
+        checksums[name] = _load_field_checksums(
+            name, spec, files, mapped.checksums, bits, bit_offset, lengths
+        )
+        bit_offset += sum(len(one) for one in checksums[name].values)
+    return checksums
 
 
-def _checks(
+def _load_field_checksums(
     name: str,
-    how: Checking,
+    spec: ChecksumSpec,
     files: Sequence[ChecksumFile],
     mappings: Sequence[Any],
     bits: SharedBits | None,
-    begin: int,
+    bit_offset: int,
     lengths: NDArray[Any] | None,
-) -> Checks:
-    sums: list[NDArray[np.uint32]] = []
-    firsts: list[NDArray[np.int64] | None] = []
-    begins = []
+) -> FieldChecksums:
+    values: list[NDArray[np.uint32]] = []
+    offsets: list[NDArray[np.int64] | None] = []
+    bit_offsets = []
     for file, mapping in zip(files, mappings, strict=True):
-        (place, size), *more = file.places[name]
-        begins.append(begin)
-        sums.append(
-            np.frombuffer(mapping, dtype="<u4", count=size // 4, offset=place if size else 0)
+        (position, size), *more = file.places[name]
+        bit_offsets.append(bit_offset)
+        values.append(
+            np.frombuffer(mapping, dtype="<u4", count=size // 4, offset=position if size else 0)
         )
-        firsts.append(
+        offsets.append(
             np.frombuffer(mapping, dtype="<i8", count=more[0][1] // 8, offset=more[0][0])
             if more
             else None
         )
-        begin += size // 4
-    return Checks(
-        how.algorithm, how.block, tuple(sums), tuple(firsts), tuple(file.file for file in files),
-        None if bits is None else bits.buffer, tuple(begins), lengths,
-    )  # fmt: skip
+        bit_offset += size // 4
+    return FieldChecksums(
+        spec.algorithm,
+        spec.bytes_per_checksum,
+        tuple(values),
+        tuple(offsets),
+        tuple(file.file for file in files),
+        None if bits is None else bits.buffer,
+        tuple(bit_offsets),
+        lengths,
+    )
 
 
-def source_over(
+def make_source(
     name: str,
     manifest: Manifest,
-    layout: Layout,
+    layout: ShardLayout,
     mappings: Sequence[Any],
-    checks: Mapping[str, Checks],
-) -> Source | TextSource:
+    checksums: Mapping[str, FieldChecksums],
+) -> NumberSource | TextSource:
     """Lay arrays over one field's buffers, whose places the manifest's reader has checked."""
     field = manifest.fields[name]
-    text = field.dtype in TEXTS
+    text = field.dtype in TEXT_DTYPES
     dtype = np.dtype("uint8" if text else field.dtype)
     width = 1 if text else field_width(field)
     values: list[NDArray[Any]] = []
     offsets: list[NDArray[np.int64]] = []
-    places = []
+    file_offsets = []
     for mapping, shard in zip(mappings, manifest.shards, strict=True):
-        (place, size), *more = shard.buffers[name]
+        (position, size), *more = shard.buffers[name]
         count = size // width * (width // dtype.itemsize)
-        flat = np.frombuffer(mapping, dtype=dtype, count=count, offset=place if count else 0)
+        flat = np.frombuffer(mapping, dtype=dtype, count=count, offset=position if count else 0)
         values.append(flat.reshape(size // width, *field.shape) if field.shape else flat)
-        places.append(place)
+        file_offsets.append(position)
         for at, _ in more:
             offsets.append(
                 np.frombuffer(mapping, dtype=np.int64, count=shard.sequences + 1, offset=at)
             )
     if text:
-        return TextSource.of(name, field, layout, values, offsets, places, checks.get(name))
-    return Source.of(name, field, layout, values, offsets or None, places, checks.get(name))
+        return TextSource.of(
+            name, field, layout, values, offsets, file_offsets, checksums.get(name)
+        )
+    return NumberSource.of(
+        name, field, layout, values, offsets or None, file_offsets, checksums.get(name)
+    )
 
 
-def shard_place(root: Path | str, i: int, shard: Shard) -> Place:
+def locate_shard(root: Path | str, i: int, shard: ArrowShard) -> DataLocation:
     """Give the place of a shard, for an error."""
-    return Place(dataset=str(root), shard=i, file=shard.file, verify=True)
+    return DataLocation(dataset=str(root), shard=i, file=shard.file, verify=True)
 
 
-def sums_place(root: Path | str, i: int, file: ChecksumFile) -> Place:
+def locate_checksums(root: Path | str, i: int, file: ChecksumFile) -> DataLocation:
     """Give the place of a shard's checksums, for an error."""
-    part = f"checksums of shard {i}"
-    return Place(dataset=str(root), shard=i, file=file.file, part=part, verify=True)
+    file_kind = f"checksums of shard {i}"
+    return DataLocation(
+        dataset=str(root), shard=i, file=file.file, file_kind=file_kind, verify=True
+    )
 
 
-def lengths_place(root: Path | str, manifest: Manifest, axis: str) -> Place:
+def locate_lengths(root: Path | str, manifest: Manifest, axis: str) -> DataLocation:
     """Give the place of the lengths along an axis, for an error."""
-    part = f"lengths of axis {quoted(axis)}"
-    return Place(dataset=str(root), file=manifest.lengths[axis].file, part=part)
+    file_kind = f"lengths of axis {quote(axis)}"
+    return DataLocation(dataset=str(root), file=manifest.lengths[axis].file, file_kind=file_kind)
 
 
-def map_whole(root: Path, name: str, bytes_: int, place: Place, engine: Kernel) -> Any:
+def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine: Kernel) -> Any:
     """Map a file that has the size that it must have.
 
     Args:
         root: The store's folder.
         name: The file's.
         bytes_: What the manifest says.
-        place: Of the file, for errors.
+        location: Of the file, for errors.
         engine: The kernel that maps.
 
     Raises:
         MissingShardError: If it is not there.
         CorruptShardError: If it has another size.
     """
-    with open_inside(root, name, replace(place, offset=0, length=bytes_)) as (descriptor, size):
+    with open_inside(root, name, replace(location, offset=0, length=bytes_)) as (descriptor, size):
         if size != bytes_:
             shorter, longer = sorted((size, bytes_))
-            have, them = ("has", "it") if place.part is None else ("have", "them")
-            raise replace(place, offset=shorter, length=longer - shorter).error(
+            have, them = ("has", "it") if location.file_kind is None else ("have", "them")
+            raise replace(location, offset=shorter, length=longer - shorter).make_error(
                 CorruptShardError,
                 f"{have} {size} bytes, must have {bytes_}; restore {them} or write the store again",
                 expected=bytes_, found=size,
@@ -206,23 +220,24 @@ def map_whole(root: Path, name: str, bytes_: int, place: Place, engine: Kernel) 
         try:
             return engine.map_file(descriptor, size) if size else b""
         except OSError as error:
-            raise place.error(
+            raise location.make_error(
                 DataError,
-                f"cannot be mapped ({error.strerror}), must be; raise {limit_of(error)}, or write "
+                f"cannot be mapped ({error.strerror}), must be; raise {describe_limit(error)}, or "
+                "write "
                 "the store again with larger shards",
             ) from error
 
 
-def check_footer(mapping: Any, place: Place, shard: Shard) -> None:
+def check_footer(mapping: Any, location: DataLocation, shard: ArrowShard) -> None:
     """Look at a shard's footer, whose digest is its own among all shards.
 
     Raises:
         CorruptShardError: If it is another.
     """
-    begin = shard.bytes - shard.footer_bytes
-    found = hashlib.sha256(memoryview(mapping)[begin:]).hexdigest()
+    start = shard.bytes - shard.footer_bytes
+    found = hashlib.sha256(memoryview(mapping)[start:]).hexdigest()
     if found != shard.footer_sha256:
-        raise replace(place, offset=begin, length=shard.footer_bytes).error(
+        raise replace(location, offset=start, length=shard.footer_bytes).make_error(
             CorruptShardError,
             f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
             "another file or damaged, restore it or write the store again",
@@ -232,14 +247,16 @@ def check_footer(mapping: Any, place: Place, shard: Shard) -> None:
 
 def map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> NDArray[Any]:
     """Map the lengths along an axis; what they are is not looked at."""
-    one = manifest.lengths[axis]
-    dtype = np.dtype(one.dtype).newbyteorder("<")
-    place = lengths_place(root, manifest, axis)
+    lengths_file = manifest.lengths[axis]
+    dtype = np.dtype(lengths_file.dtype).newbyteorder("<")
+    location = locate_lengths(root, manifest, axis)
     bytes_ = manifest.sequences * dtype.itemsize
-    return np.frombuffer(map_whole(root, one.file, bytes_, place, engine), dtype=dtype)
+    return np.frombuffer(map_file(root, lengths_file.file, bytes_, location, engine), dtype=dtype)
 
 
-def check_total(lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str) -> None:
+def check_total_timesteps(
+    lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str
+) -> None:
     """Refuse lengths that the shards do not hold: batches are made as large as they say.
 
     Raises:
@@ -248,7 +265,7 @@ def check_total(lengths: NDArray[Any], root: Path | str, manifest: Manifest, axi
     total = sum(shard.timesteps[axis] for shard in manifest.shards)
     longest, found = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.uint64))
     if longest > total or found != total:
-        raise lengths_place(root, manifest, axis).error(
+        raise locate_lengths(root, manifest, axis).make_error(
             CorruptShardError,
             f"add up to {found} timesteps, the longest has {longest}, must add up to {total} as in "
             "the shards; restore them or write the store again",
@@ -256,7 +273,7 @@ def check_total(lengths: NDArray[Any], root: Path | str, manifest: Manifest, axi
         )  # fmt: skip
 
 
-def check_lengths(
+def check_lengths_checksum(
     lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str, engine: Kernel
 ) -> None:
     """Look at the checksum of the lengths along an axis.
@@ -264,16 +281,20 @@ def check_lengths(
     Raises:
         CorruptShardError: If it is another.
     """
-    must, how = manifest.lengths[axis].checksum, manifest.checksums
-    if how is None or must is None:
+    expected, spec = manifest.lengths[axis].checksum, manifest.checksums
+    if spec is None or expected is None:
         return
-    made = np.empty(1, dtype=np.uint32)
-    engine.checksums(lengths, np.array([0, lengths.nbytes]), made, how.algorithm)
-    found = int(made[0])
-    if found != must:
-        raise replace(lengths_place(root, manifest, axis), offset=0, length=lengths.nbytes).error(
+    computed = np.empty(1, dtype=np.uint32)
+    engine.checksums(lengths, np.array([0, lengths.nbytes]), computed, spec.algorithm)
+    found = int(computed[0])
+    if found != expected:
+        raise replace(
+            locate_lengths(root, manifest, axis), offset=0, length=lengths.nbytes
+        ).make_error(
             CorruptShardError,
-            f"have {how.algorithm} {found:08x}, must have {must:08x}; restore them or write the "
+            f"have {spec.algorithm} {found:08x}, must have {expected:08x}; restore them or write "
+            "the "
             "store again",
-            expected=f"{must:08x}", found=f"{found:08x}",
-        )  # fmt: skip
+            expected=f"{expected:08x}",
+            found=f"{found:08x}",
+        )

@@ -12,29 +12,29 @@ from collections.abc import Mapping
 import numpy as np
 
 from seqdata.errors import DataError, IncompleteDatasetError, MissingShardError, RemoteReadError
-from seqdata.kernel.dispatch import kernel
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import MANIFEST, Manifest
 from seqdata.storage.arrow.mapped_files import (
-    check_lengths,
-    check_total,
+    check_lengths_checksum,
+    check_total_timesteps,
     count_checksums,
-    lengths_place,
-    shard_place,
+    locate_lengths,
+    locate_shard,
 )
-from seqdata.storage.arrow.remote_manifest import manifest_at
+from seqdata.storage.arrow.remote_manifest import read_manifest
 from seqdata.storage.arrow.remote_store import RemoteStore
-from seqdata.storage.arrow.shard_ranges import check_stat
-from seqdata.storage.data_location import Place
+from seqdata.storage.arrow.shard_ranges import check_shard_size
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign.file_discovery import SUFFIXES
 from seqdata.storage.integrity.verified_bitmap import SharedBits
-from seqdata.storage.integrity.verify import mode_of
-from seqdata.storage.remote.file_cache import Wanted, cache_of
-from seqdata.storage.remote.options import Remote, remote_of
-from seqdata.storage.remote.thread_pool import Fetchers
-from seqdata.storage.remote.transport import RemoteFiles, Stat, remote_files
+from seqdata.storage.integrity.verify import resolve_verify_mode
+from seqdata.storage.remote.file_cache import CacheRequest, make_cache
+from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import FileStat, RemoteFiles, make_remote_files
 from seqdata.storage.remote.urls import WEB, check_url
-from seqdata.storage.writing.staging_dir import OWN_FILES
+from seqdata.storage.writing.staging_dir import STORE_FILE_NAMES
 
 
 def open_remote(
@@ -58,63 +58,65 @@ def open_remote(
         IncompleteDatasetError: If its writing was never finished.
         DataError: If it is no store, or its manifest cannot be true.
     """
-    files = remote_files(os.fspath(location), remote_of(remote))
+    files = make_remote_files(os.fspath(location), resolve_remote(remote))
     try:
-        manifest = manifest_at(files)
+        manifest = read_manifest(files)
     except MissingShardError as error:
-        return _without_manifest(files, error, location, verify, remote)
-    _look_at_shards(files, manifest)
-    return with_files(files, manifest, mode_of(verify, manifest.checksums, files.location), None)
+        return _open_without_manifest(files, error, location, verify, remote)
+    _check_shard_sizes(files, manifest)
+    return open_from_manifest(
+        files, manifest, resolve_verify_mode(verify, manifest.checksums, files.location), None
+    )
 
 
-def with_files(
+def open_from_manifest(
     files: RemoteFiles, manifest: Manifest, verify: str, bits: SharedBits | None
 ) -> RemoteStore:
     """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
     lengths_of = {}
-    cache, where = cache_of(files), files.location
-    for axis, one in manifest.lengths.items():
-        dtype = np.dtype(one.dtype).newbyteorder("<")
+    cache, dataset = make_cache(files), files.location
+    for axis, lengths_file in manifest.lengths.items():
+        dtype = np.dtype(lengths_file.dtype).newbyteorder("<")
         size = manifest.sequences * dtype.itemsize
-        place = lengths_place(where, manifest, axis)
-        wanted = Wanted(one.file, size, one.sha256)
-        content = cache.bytes_of(wanted, place)
+        location = locate_lengths(dataset, manifest, axis)
+        request = CacheRequest(lengths_file.file, size, lengths_file.sha256)
+        content = cache.read_bytes(request, location)
         lengths_of[axis] = np.frombuffer(content, dtype=dtype)
         if verify == "off":
             continue
         try:
-            check_lengths(lengths_of[axis], where, manifest, axis, kernel())
+            check_lengths_checksum(lengths_of[axis], dataset, manifest, axis, get_kernel())
         except DataError:
-            if not cache.mend(wanted, content, place):
+            if not cache.repair(request, content, location):
                 raise
-            check_lengths(lengths_of[axis], where, manifest, axis, kernel())
-        check_total(lengths_of[axis], where, manifest, axis)
+            check_lengths_checksum(lengths_of[axis], dataset, manifest, axis, get_kernel())
+        check_total_timesteps(lengths_of[axis], dataset, manifest, axis)
     if verify == "first_read":
-        count, of = count_checksums(manifest), manifest.fingerprint
-        if bits is None or (bits.count, bits.of) != (count, of):
-            bits = SharedBits(count, of)
-    kept = bits if verify == "first_read" else None
-    return RemoteStore(files, manifest, lengths_of, verify, kept)
+        count, fingerprint = count_checksums(manifest), manifest.fingerprint
+        if bits is None or (bits.count, bits.fingerprint) != (count, fingerprint):
+            bits = SharedBits(count, fingerprint)
+    bits_in_use = bits if verify == "first_read" else None
+    return RemoteStore(files, manifest, lengths_of, verify, bits_in_use)
 
 
-def _look_at_shards(files: RemoteFiles, manifest: Manifest) -> None:
+def _check_shard_sizes(files: RemoteFiles, manifest: Manifest) -> None:
     """Refuse shards that are not there or of another size: by a listing, else one by one."""
     try:
         sizes: Mapping[str, int | None] = files.sizes()
     except (MissingShardError, RemoteReadError):  # web servers
         sizes = {}
 
-    def look(number: int) -> None:
+    def check(number: int) -> None:
         shard = manifest.shards[number]
-        place = shard_place(files.location, number, shard)
+        location = locate_shard(files.location, number, shard)
         size = sizes.get(shard.file)
-        stat = files.stat(shard.file, place) if size is None else Stat(size, None)
-        check_stat(stat, shard, place)
+        stat = files.stat(shard.file, location) if size is None else FileStat(size, None)
+        check_shard_size(stat, shard, location)
 
-    Fetchers(files.remote.connections).each(look, range(len(manifest.shards)))
+    ForkSafeThreadPool(files.remote.connections).map(check, range(len(manifest.shards)))
 
 
-def _without_manifest(
+def _open_without_manifest(
     files: RemoteFiles,
     missing: MissingShardError,
     location: str | os.PathLike[str],
@@ -122,22 +124,23 @@ def _without_manifest(
     remote: str | Remote | None,
 ) -> Store:
     """Open what lies at a location without a manifest, or say what that is."""
-    place = Place(dataset=files.location, file=MANIFEST, part="manifest")
+    data_location = DataLocation(dataset=files.location, file=MANIFEST, file_kind="manifest")
     try:
         names = files.names()
     except (MissingShardError, RemoteReadError):
         if check_url(os.fspath(location)) in WEB:
-            raise place.error(
+            raise data_location.make_error(
                 MissingShardError,
                 "is not there, must be; check the location. A web server lists no files: what is "
                 "no store must be named, as 'x.parquet' or 'x-{000..017}.tar'",
             ) from None
         raise missing from None
-    own = [name for name in names if OWN_FILES.fullmatch(name)]
-    if own:
-        raise place.error(
+    store_files = [name for name in names if STORE_FILE_NAMES.fullmatch(name)]
+    if store_files:
+        raise data_location.make_error(
             IncompleteDatasetError,
-            f"is not there, but {len(own)} files of a store are, must be: it is written last; "
+            f"is not there, but {len(store_files)} files of a store are, must be: it is written "
+            "last; "
             "writing was not finished or not all was copied: write it again, or copy the rest",
         )
     if any(name.endswith(SUFFIXES) for name in names):
@@ -146,7 +149,7 @@ def _without_manifest(
         return open_foreign(location, verify=verify, remote=remote)
     if not names:
         raise missing
-    raise Place(dataset=files.location).error(
+    raise DataLocation(dataset=files.location).make_error(
         DataError,
         f"holds {', '.join(names[:5])} but no {MANIFEST!r}, must be a store's folder; turn the "
         "files into one with `seqdata write`",

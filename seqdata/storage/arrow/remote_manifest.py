@@ -8,11 +8,11 @@ from __future__ import annotations
 from seqdata.errors import MissingShardError
 from seqdata.storage.arrow.manifest import MANIFEST, Manifest
 from seqdata.storage.arrow.manifest_parser import check_manifest_size, parse_manifest
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.transport import RemoteFiles
 
 
-def manifest_at(files: RemoteFiles) -> Manifest:
+def read_manifest(files: RemoteFiles) -> Manifest:
     """Give the manifest of a remote store.
 
     Raises:
@@ -20,13 +20,13 @@ def manifest_at(files: RemoteFiles) -> Manifest:
         RemoteReadError: If it cannot be read.
         DataError: If it cannot be true.
     """
-    place = Place(dataset=files.location, file=MANIFEST, part="manifest")
-    stat = files.stat(MANIFEST, place)
-    check_manifest_size(stat.size, place)
-    return parse_manifest(files.read(MANIFEST, 0, stat.size, place), place)
+    location = DataLocation(dataset=files.location, file=MANIFEST, file_kind="manifest")
+    stat = files.stat(MANIFEST, location)
+    check_manifest_size(stat.size, location)
+    return parse_manifest(files.read(MANIFEST, 0, stat.size, location), location)
 
 
-def is_there(files: RemoteFiles, name: str) -> bool:
+def file_exists(files: RemoteFiles, name: str) -> bool:
     """Tell whether a file is there.
 
     Raises:

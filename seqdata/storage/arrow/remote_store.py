@@ -16,19 +16,24 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Field
 from seqdata.storage.arrow.manifest import ChecksumFile, Manifest
-from seqdata.storage.arrow.mapped_files import shard_place, sums_place
-from seqdata.storage.arrow.shard_ranges import Asked, Ranges
-from seqdata.storage.arrow.shard_reader import Part, Parting, begins_of, read_parts
-from seqdata.storage.data_location import Place
-from seqdata.storage.fields import TEXTS, default_axis, no_such
+from seqdata.storage.arrow.mapped_files import locate_checksums, locate_shard
+from seqdata.storage.arrow.shard_ranges import ShardRangeReader, ShardRequest
+from seqdata.storage.arrow.shard_reader import (
+    OpenArrowShard,
+    ShardReaderFactory,
+    compute_bit_offsets,
+    read_shards,
+)
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
 from seqdata.storage.integrity.verified_bitmap import SharedBits
-from seqdata.storage.remote.file_cache import Wanted, cache_of
-from seqdata.storage.remote.open_shards import Shelf
-from seqdata.storage.remote.range_cache import Kept
-from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.file_cache import CacheRequest, make_cache
+from seqdata.storage.remote.open_shards import OpenShards
+from seqdata.storage.remote.range_cache import RangeCache
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import RemoteFiles
-from seqdata.storage.store_fields import Sources
-from seqdata.storage.text_bytes import Raw, decimals, in_order
+from seqdata.storage.store_fields import StoreFields
+from seqdata.storage.text_bytes import TextBytes, format_decimals, reorder_texts
 from seqdata.storage.views import SequenceStore
 
 
@@ -56,26 +61,37 @@ class RemoteStore(SequenceStore):
         self._lengths_of = lengths_of
         self._verify = verify
         self._bits = bits
-        self._cache = cache_of(files)
-        self._names = [shard.file for shard in manifest.shards]
+        self._cache = make_cache(files)
+        self._shard_names = [shard.file for shard in manifest.shards]
         self._fingerprint: str | None = None
-        self._whole: Sources | None = None  # once all shards are open
+        self._all_fields: StoreFields | None = None  # once all shards are open
         counts = [shard.sequences for shard in manifest.shards]
-        self._starts = np.append(0, np.cumsum(counts)).astype(np.int64)
+        self._shard_offsets = np.append(0, np.cumsum(counts)).astype(np.int64)
         buffer = None if bits is None else bits.buffer
-        parting = Parting(
-            files.location, manifest, lengths_of, self._starts, buffer, begins_of(manifest),
-            self._mend_sums,
-        )  # fmt: skip
-        self._parting = parting
-        self._fetchers = Fetchers(files.remote.connections)
-        kept = Kept(files.remote.memory_bytes)
-        self._ranges = Ranges(files, parting, self._fetchers, verify != "off", kept)
-        self._sums: dict[int, Any] = {}
+        shard_factory = ShardReaderFactory(
+            files.location,
+            manifest,
+            lengths_of,
+            self._shard_offsets,
+            buffer,
+            compute_bit_offsets(manifest),
+            self._repair_checksums,
+        )
+        self._shard_factory = shard_factory
+        self._thread_pool = ForkSafeThreadPool(files.remote.connections)
+        range_cache = RangeCache(files.remote.memory_bytes)
+        self._range_reader = ShardRangeReader(
+            files, shard_factory, self._thread_pool, verify != "off", range_cache
+        )
+        self._checksums: dict[int, Any] = {}
         sizes = [shard.bytes for shard in manifest.shards]
-        room = files.remote.cache_bytes
-        openers = Fetchers(min(4, files.remote.connections))  # each uses several of the others
-        self._shelf = Shelf(self._opened, self._fetch, sizes, room, openers, files.location)
+        cache_bytes = files.remote.cache_bytes
+        open_pool = ForkSafeThreadPool(
+            min(4, files.remote.connections)
+        )  # each uses several of the others
+        self._open_shards = OpenShards(
+            self._open_shard, self._download_shard, sizes, cache_bytes, open_pool, files.location
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self._files, self._manifest, self._verify, self._bits)
@@ -116,7 +132,7 @@ class RemoteStore(SequenceStore):
     @property
     def shards(self) -> Sequence[str]:
         """Names of the shards, in the order of their sequences."""
-        return self._names
+        return self._shard_names
 
     @property
     def fingerprint(self) -> str:
@@ -129,156 +145,166 @@ class RemoteStore(SequenceStore):
         """Give the same numbers: this store is no view."""
         return numbers
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> DataLocation:
         """Give the place of a sequence, for an error; of one that is not there, the data set's."""
         if not 0 <= number < len(self):
-            return Place(dataset=self.location)
-        shard = int(np.searchsorted(self._starts, number, side="right")) - 1
-        part = self._shelf.has(shard)
-        if part is not None:
-            return part.sources.place(number - int(self._starts[shard]))
-        there = shard_place(self.location, shard, self._manifest.shards[shard])
-        return Place(
-            dataset=self.location, shard=shard, file=there.file, sequence=number, verify=True
+            return DataLocation(dataset=self.location)
+        shard = int(np.searchsorted(self._shard_offsets, number, side="right")) - 1
+        open_shard = self._open_shards.peek(shard)
+        if open_shard is not None:
+            return open_shard.fields.place(number - int(self._shard_offsets[shard]))
+        location = locate_shard(self.location, shard, self._manifest.shards[shard])
+        return DataLocation(
+            dataset=self.location, shard=shard, file=location.file, sequence=number, verify=True
         )
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
-        if self._whole is not None:
-            return self._whole.read(spans, fields, axis)
+        if self._all_fields is not None:
+            return self._all_fields.read(spans, fields, axis)
         spans = np.array(spans, dtype=np.int64, order="C")
         names = list(fields)
-        self._check(spans, names, axis)
-        shards = self._shards_of(spans[:, 0])
+        self._check_request(spans, names, axis)
+        shards = self._find_shards(spans[:, 0])
         touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
-        spans[:, 0] -= self._starts[shards]
-        parts: list[Part] = []
+        spans[:, 0] -= self._shard_offsets[shards]
+        open_shards: list[OpenArrowShard] = []
         if self._files.remote.how == "cache":
-            parts = self._shelf.get(touched.tolist())
-            everything = self._shelf.everything()
+            open_shards = self._open_shards.get(touched.tolist())
+            everything = self._open_shards.get_all()
             if everything is not None:
-                self._whole = self._parting.whole(everything, self._bits)
-        if len(parts) == len(touched):
-            return read_parts(parts, shards, spans, names, axis)
-        away = np.setdiff1d(touched, [part.number for part in parts])
-        left = len(away)
+                self._all_fields = self._shard_factory.open_all(everything, self._bits)
+        if len(open_shards) == len(touched):
+            return read_shards(open_shards, shards, spans, names, axis)
+        not_open = np.setdiff1d(touched, [open_shard.number for open_shard in open_shards])
+        tries_left = len(not_open)
         while True:
-            far = self._by_ranges(away, shards, spans, names, axis)
-            both = sorted([*parts, *far], key=lambda part: part.number)
+            range_shards = self._open_by_ranges(not_open, shards, spans, names, axis)
+            all_shards = sorted(
+                [*open_shards, *range_shards], key=lambda open_shard: open_shard.number
+            )
             try:
-                return read_parts(both, shards, spans, names, axis)
+                return read_shards(all_shards, shards, spans, names, axis)
             except CorruptSampleError:  # where texts lie came wrong, so other bytes came for them
-                left -= 1
-                if left < 0:
+                tries_left -= 1
+                if tries_left < 0:
                     raise
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Begin to fetch what sequences need, in their order; see ``protocols.Expecting``."""
+        """Begin to fetch what sequences need, in order; see ``protocols.SupportsPrefetch``."""
         if self._files.remote.how == "ranges":
             return False
-        shards = self._shards_of(np.asarray(numbers, dtype=np.int64))
-        return self._shelf.expect(dict.fromkeys(shards.tolist()))
+        shards = self._find_shards(np.asarray(numbers, dtype=np.int64))
+        return self._open_shards.expect(dict.fromkeys(shards.tolist()))
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of sequences."""
-        asked = np.asarray(numbers, dtype=np.int64)
+        wanted = np.asarray(numbers, dtype=np.int64)
         if self._manifest.key is None:
-            self._shards_of(asked)
-            return [str(number) for number in asked.tolist()]
-        texts: list[str] = self._texts([self._manifest.key], asked)[self._manifest.key]
+            self._find_shards(wanted)
+            return [str(number) for number in wanted.tolist()]
+        texts: list[str] = self._read_texts([self._manifest.key], wanted)[self._manifest.key]
         return texts
 
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
-        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``."""
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
+        """Give the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
         name = self._manifest.key if name is None else name
         if name is None:
-            self._shards_of(numbers)
-            return decimals(numbers)
+            self._find_shards(numbers)
+            return format_decimals(numbers)
         field = self.fields.get(name)
-        if field is None or field.dtype not in TEXTS:
-            texts = [name for name, one in self.fields.items() if one.dtype in TEXTS]
-            raise no_such(self.location, "field of texts", name, texts)
-        spans, shards, parts = self._texts_of([name], numbers)
+        if field is None or field.dtype not in TEXT_DTYPES:
+            texts = [name for name, one in self.fields.items() if one.dtype in TEXT_DTYPES]
+            raise make_unknown_name_error(self.location, "field of texts", name, texts)
+        spans, shards, open_shards = self._open_for_texts([name], numbers)
         order = np.argsort(shards, kind="stable")
         raws = []
-        for part in parts:
-            rows = np.flatnonzero(shards == part.number)
-            raws.append(part.sources.raw_texts(name, spans[rows, 0]))
-        return in_order(raws, order)
+        for open_shard in open_shards:
+            rows = np.flatnonzero(shards == open_shard.number)
+            raws.append(open_shard.fields.raw_texts(name, spans[rows, 0]))
+        return reorder_texts(raws, order)
 
-    def _texts(self, names: list[str], numbers: NDArray[np.int64]) -> dict[str, Any]:
-        spans, shards, parts = self._texts_of(names, numbers)
-        return read_parts(parts, shards, spans, names, next(iter(self._lengths_of)))
+    def _read_texts(self, names: list[str], numbers: NDArray[np.int64]) -> dict[str, Any]:
+        spans, shards, open_shards = self._open_for_texts(names, numbers)
+        return read_shards(open_shards, shards, spans, names, next(iter(self._lengths_of)))
 
-    def _texts_of(
+    def _open_for_texts(
         self, names: list[str], numbers: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Part]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[OpenArrowShard]]:
         """Give local spans, shards and parts of texts: whole shards are not fetched for them."""
-        shards = self._shards_of(numbers)
+        shards = self._find_shards(numbers)
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
-        spans[:, 0] = numbers - self._starts[shards]
+        spans[:, 0] = numbers - self._shard_offsets[shards]
         touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
-        here = [n for n in touched.tolist() if self._has(n)]
-        parts = {part.number: part for part in self._shelf.get(here)}  # some may just have gone
-        away = np.array([n for n in touched.tolist() if n not in parts], dtype=np.int64)
+        local = [n for n in touched.tolist() if self._is_local(n)]
+        open_shards = {
+            open_shard.number: open_shard for open_shard in self._open_shards.get(local)
+        }  # some may just have gone
+        not_local = np.array([n for n in touched.tolist() if n not in open_shards], dtype=np.int64)
         axis = next(iter(self._lengths_of))
-        for part in self._by_ranges(away, shards, spans, names, axis):
-            parts[part.number] = part
-        return spans, shards, [parts[number] for number in sorted(parts)]
+        for open_shard in self._open_by_ranges(not_local, shards, spans, names, axis):
+            open_shards[open_shard.number] = open_shard
+        return spans, shards, [open_shards[number] for number in sorted(open_shards)]
 
-    def _has(self, number: int) -> bool:
+    def _is_local(self, number: int) -> bool:
         if self._files.remote.how == "ranges":
             return False
-        return self._shelf.has(number) is not None or self._cache.has(self._wanted(number))
+        return self._open_shards.peek(number) is not None or self._cache.has(
+            self._make_cache_request(number)
+        )
 
-    def _by_ranges(
+    def _open_by_ranges(
         self,
         touched: NDArray[np.int64],
         shards: NDArray[np.int64],
         spans: NDArray[np.int64],
         names: list[str],
         axis: str,
-    ) -> list[Part]:
-        asked: dict[int, Asked] = {}
+    ) -> list[OpenArrowShard]:
+        requests: dict[int, ShardRequest] = {}
         for number in touched.tolist():
-            mine = spans[shards == number]
-            asked[number] = {name: self._along(number, name, mine, axis) for name in names}
-        sums = {}
+            shard_spans = spans[shards == number]
+            requests[number] = {
+                name: self._spans_along(number, name, shard_spans, axis) for name in names
+            }
+        checksums = {}
         if self._verify != "off":
-            numbers = list(asked)
-            held = self._fetchers.each(self._sums_of, numbers)
-            sums = {n: one for n, one in zip(numbers, held, strict=True) if one is not None}
-        return self._ranges.parts(asked, sums)
+            numbers = list(requests)
+            contents = self._thread_pool.map(self._get_checksums, numbers)
+            checksums = {
+                n: one for n, one in zip(numbers, contents, strict=True) if one is not None
+            }
+        return self._range_reader.open_shards(requests, checksums)
 
-    def _along(
+    def _spans_along(
         self, number: int, name: str, spans: NDArray[np.int64], axis: str
     ) -> NDArray[np.int64]:
         """Give spans along the axis of a field: those of another one come whole."""
-        along = self.fields[name].axis
-        if along == axis and self.fields[name].dtype not in TEXTS:
+        field_axis = self.fields[name].axis
+        if field_axis == axis and self.fields[name].dtype not in TEXT_DTYPES:
             return spans
-        whole = spans.copy()
-        whole[:, 1], whole[:, 2] = 0, 1
-        if along is not None:
-            lengths = self._lengths_of[along]
-            whole[:, 2] = lengths[self._starts[number] + spans[:, 0]]
-        return whole
+        full_spans = spans.copy()
+        full_spans[:, 1], full_spans[:, 2] = 0, 1
+        if field_axis is not None:
+            lengths = self._lengths_of[field_axis]
+            full_spans[:, 2] = lengths[self._shard_offsets[number] + spans[:, 0]]
+        return full_spans
 
-    def _check(self, spans: NDArray[np.int64], names: Iterable[str], axis: str) -> None:
+    def _check_request(self, spans: NDArray[np.int64], names: Iterable[str], axis: str) -> None:
         if spans.ndim != 2 or spans.shape[1] != 3:
             raise ConfigError(
                 f"{self.location}: `spans` have shape {spans.shape}, must be (n, 3); give "
                 "sequence, start, stop"
             )
         if axis not in self._lengths_of:
-            raise no_such(self.location, "axis", axis, self._lengths_of)
+            raise make_unknown_name_error(self.location, "axis", axis, self._lengths_of)
         for name in names:
             if name not in self.fields:
-                raise no_such(self.location, "field", name, self.fields)
+                raise make_unknown_name_error(self.location, "field", name, self.fields)
         numbers = spans[:, 0]
-        self._shards_of(numbers)
+        self._find_shards(numbers)
         lengths = self._lengths_of[axis][numbers].astype(np.int64)
         bad = (spans[:, 1] < 0) | (spans[:, 1] > spans[:, 2]) | (spans[:, 2] > lengths)
         if bad.any():
@@ -289,7 +315,7 @@ class RemoteStore(SequenceStore):
                 f"0..{int(lengths[row])}; was the plan made for other data?"
             )
 
-    def _shards_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _find_shards(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the shard of each sequence, integers (n,)."""
         outside = (numbers < 0) | (numbers >= len(self))
         if outside.any():
@@ -297,52 +323,56 @@ class RemoteStore(SequenceStore):
                 f"{self.location}: no sequence {int(numbers[outside][0])}, must be in "
                 f"[0, {len(self)}); was the plan made for other data?"
             )
-        return np.searchsorted(self._starts, numbers, side="right") - 1
+        return np.searchsorted(self._shard_offsets, numbers, side="right") - 1
 
-    def _wanted(self, number: int) -> Wanted:
+    def _make_cache_request(self, number: int) -> CacheRequest:
         shard = self._manifest.shards[number]
-        return Wanted(shard.file, shard.bytes, shard.sha256)
+        return CacheRequest(shard.file, shard.bytes, shard.sha256)
 
-    def _opened(self, number: int, release: Callable[[], None]) -> Part:
+    def _open_shard(self, number: int, release: Callable[[], None]) -> OpenArrowShard:
         """Open a shard, fetched where it is not in the cache."""
         shard = self._manifest.shards[number]
-        place = shard_place(self.location, number, shard)
-        held = self._cache.hold_if_room(self._wanted(number), place, release)
-        sums = self._sums_of(number) if self._verify != "off" else None
-        look = partial(self._cache.mend, self._wanted(number), held.mapping, place)
-        return self._parting.part(number, held.mapping, sums, look)
+        location = locate_shard(self.location, number, shard)
+        cached = self._cache.acquire_if_room(self._make_cache_request(number), location, release)
+        checksums = self._get_checksums(number) if self._verify != "off" else None
+        repair = partial(
+            self._cache.repair, self._make_cache_request(number), cached.mapping, location
+        )
+        return self._shard_factory.open_shard(number, cached.mapping, checksums, repair)
 
-    def _fetch(self, number: int) -> None:
-        place = shard_place(self.location, number, self._manifest.shards[number])
-        if not self._cache.has(self._wanted(number)):
-            self._cache.hold_if_room(self._wanted(number), place)
+    def _download_shard(self, number: int) -> None:
+        location = locate_shard(self.location, number, self._manifest.shards[number])
+        if not self._cache.has(self._make_cache_request(number)):
+            self._cache.acquire_if_room(self._make_cache_request(number), location)
 
-    def _sums_of(self, number: int) -> Any | None:
+    def _get_checksums(self, number: int) -> Any | None:
         """Give the bytes of a shard's checksums; they are few and stay."""
         file = self._manifest.shards[number].checksums
         if file is None:
             return None
-        found = self._sums.get(number)
+        found = self._checksums.get(number)
         if found is None:
-            found = self._cache.bytes_of(*self._wanted_sums(number, file))
-            self._sums[number] = found
+            found = self._cache.read_bytes(*self._make_checksum_request(number, file))
+            self._checksums[number] = found
         return found
 
-    def _mend_sums(self, number: int) -> bool:
-        file, found = self._manifest.shards[number].checksums, self._sums.get(number)
+    def _repair_checksums(self, number: int) -> bool:
+        file, found = self._manifest.shards[number].checksums, self._checksums.get(number)
         if file is None or found is None:
             return False
-        wanted, place = self._wanted_sums(number, file)
-        return self._cache.mend(wanted, found, place)
+        request, place = self._make_checksum_request(number, file)
+        return self._cache.repair(request, found, place)
 
-    def _wanted_sums(self, number: int, file: ChecksumFile) -> tuple[Wanted, Place]:
-        wanted = Wanted(file.file, file.bytes, file.sha256)
-        return wanted, sums_place(self.location, number, file)
+    def _make_checksum_request(
+        self, number: int, file: ChecksumFile
+    ) -> tuple[CacheRequest, DataLocation]:
+        request = CacheRequest(file.file, file.bytes, file.sha256)
+        return request, locate_checksums(self.location, number, file)
 
 
 def _reopen(
     files: RemoteFiles, manifest: Manifest, verify: str, bits: SharedBits | None
 ) -> RemoteStore:
-    from seqdata.storage.arrow.open_remote import with_files  # it makes stores
+    from seqdata.storage.arrow.open_remote import open_from_manifest  # it makes stores
 
-    return with_files(files, manifest, verify, bits)
+    return open_from_manifest(files, manifest, verify, bits)

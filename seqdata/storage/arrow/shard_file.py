@@ -21,24 +21,28 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
 from seqdata.protocols import Field
-from seqdata.storage.arrow.manifest import VERSION, Shard
-from seqdata.storage.fields import TEXTS, field_width
-from seqdata.storage.integrity.checksums import Checksums, checksums_of, write_checksums
-from seqdata.storage.writing.packing import Packed
+from seqdata.storage.arrow.manifest import VERSION, ArrowShard
+from seqdata.storage.fields import TEXT_DTYPES, field_width
+from seqdata.storage.integrity.checksums import (
+    ComputedChecksums,
+    compute_checksums,
+    write_checksums,
+)
+from seqdata.storage.writing.packing import PackedFields
 
 _MAGIC = b"ARROW1"
-_PIECE = 16 << 20  # bytes
-_TAIL = 4 + len(_MAGIC)  # the footer's size, and the magic
+_READ_BYTES = 16 << 20  # bytes
+_TAIL_BYTES = 4 + len(_MAGIC)  # the footer's size, and the magic
 
 
 def write_shard(
     path: Path,
     fields: Mapping[str, Field],
-    packed: Packed,
+    packed: PackedFields,
     timesteps: Mapping[str, int],
-    about: Mapping[str, int],
+    note: Mapping[str, int],
     algorithm: str,
-) -> Shard:
+) -> ArrowShard:
     """Write one shard and its checksums, flushed to the disk, and give the facts.
 
     Args:
@@ -46,25 +50,25 @@ def write_shard(
         fields: Name -> field.
         packed: Name -> (values, offsets or None).
         timesteps: Axis -> timesteps of all its sequences.
-        about: What tells it from other shards, kept in its schema.
+        note: What tells it from other shards, kept in its schema.
         algorithm: That checksums are computed by.
     """
     import pyarrow as pa
 
     checksums = {
-        name: checksums_of(*packed[name], _width(field, packed[name][1]), algorithm)
+        name: compute_checksums(*packed[name], _item_bytes(field, packed[name][1]), algorithm)
         for name, field in fields.items()
     }
-    arrays = [_array(field, *packed[name]) for name, field in fields.items()]
+    arrays = [_to_arrow(field, *packed[name]) for name, field in fields.items()]
     count = len(arrays[0])
     columns = [
         pa.field(name, array.type, nullable=False)
         for name, array in zip(fields, arrays, strict=True)
     ]
-    schema = pa.schema(columns, metadata={"seqdata": _about(fields, checksums, about)})
+    schema = pa.schema(columns, metadata={"seqdata": _make_note(fields, checksums, note)})
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     with open(path, "w+b") as file, ThreadPoolExecutor(1, "seqdata-digest") as thread:
-        digesting = _Digesting(file, thread)
+        digesting = _DigestingFile(file, thread)
         long = pa.ipc.IpcWriteOptions(allow_64bit=True)  # one sequence may have 2^31 timesteps
         with (
             pa.PythonFile(digesting, "w") as sink,
@@ -76,15 +80,15 @@ def write_shard(
         size = os.fstat(file.fileno()).st_size
         footer = read_footer(file.fileno(), size, str(path))
         digest = digesting.hexdigest()
-    return Shard(
+    return ArrowShard(
         file=path.name, sequences=count, bytes=size, sha256=digest,
         footer_bytes=len(footer), footer_sha256=hashlib.sha256(footer).hexdigest(),
-        timesteps=dict(timesteps), buffers=_places(path, fields, packed),
+        timesteps=dict(timesteps), buffers=_find_buffers(path, fields, packed),
         checksums=write_checksums(path.with_suffix(".crc"), checksums),
     )  # fmt: skip
 
 
-class _Digesting:
+class _DigestingFile:
     """A file for Arrow to write to, which a thread digests meanwhile: both take about as long.
 
     Args:
@@ -112,54 +116,56 @@ class _Digesting:
         return self._thread.submit(self._digest.hexdigest).result()  # ends: hashing takes a moment
 
 
-def digest_of_file(path: Path) -> str:
+def digest_file(path: Path) -> str:
     """Give the sha256 of a file; in few large pieces, so that other threads are not held up."""
     digest = hashlib.sha256()
-    piece = memoryview(bytearray(min(_PIECE, path.stat().st_size)))
+    piece = memoryview(bytearray(min(_READ_BYTES, path.stat().st_size)))
     with open(path, "rb", buffering=0) as file:
         while count := file.readinto(piece):
             digest.update(piece[:count])
     return digest.hexdigest()
 
 
-def read_footer(descriptor: int, size: int, where: str) -> bytes:
+def read_footer(descriptor: int, size: int, file_name: str) -> bytes:
     """Give the footer of an Arrow file with its size and the magic at the end.
 
     Raises:
         CorruptShardError: If it is no Arrow file.
     """
-    tail = os.pread(descriptor, _TAIL, max(0, size - _TAIL))
-    bytes_ = int.from_bytes(tail[:4], "little", signed=True) + _TAIL
-    if len(tail) < _TAIL or not tail.endswith(_MAGIC) or not _TAIL < bytes_ <= size:
+    tail = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    bytes_ = int.from_bytes(tail[:4], "little", signed=True) + _TAIL_BYTES
+    if len(tail) < _TAIL_BYTES or not tail.endswith(_MAGIC) or not _TAIL_BYTES < bytes_ <= size:
         raise CorruptShardError.at(
-            f"{where}: does not end as an Arrow file, must end with a footer and {_MAGIC!r}; "
+            f"{file_name}: does not end as an Arrow file, must end with a footer and {_MAGIC!r}; "
             "restore it or write the store again",
-            file=where,
+            file=file_name,
         )
     return os.pread(descriptor, bytes_, size - bytes_)
 
 
-def _width(field: Field, offsets: NDArray[np.int64] | None) -> int:
+def _item_bytes(field: Field, offsets: NDArray[np.int64] | None) -> int:
     """Give the bytes of what offsets count, or of a whole value where there are none."""
-    return 1 if offsets is not None and field.dtype in TEXTS else field_width(field)
+    return 1 if offsets is not None and field.dtype in TEXT_DTYPES else field_width(field)
 
 
-def _about(
-    fields: Mapping[str, Field], checksums: Mapping[str, Checksums], about: Mapping[str, int]
+def _make_note(
+    fields: Mapping[str, Field],
+    checksums: Mapping[str, ComputedChecksums],
+    about: Mapping[str, int],
 ) -> str:
     """Give the note in a shard's schema; the checksum makes every shard's footer its own."""
-    whole = 0
+    checksum = 0
     for one in checksums.values():
-        whole = zlib.crc32(one.values.astype("<u4", copy=False).data, whole)
+        checksum = zlib.crc32(one.values.astype("<u4", copy=False).data, checksum)
     kinds = {name: [field.dtype, list(field.shape), field.axis] for name, field in fields.items()}
-    return json.dumps({"version": VERSION, **about, "crc32": whole, "fields": kinds})
+    return json.dumps({"version": VERSION, **about, "crc32": checksum, "fields": kinds})
 
 
-def _array(field: Field, values: NDArray[Any], offsets: NDArray[np.int64] | None) -> Any:
+def _to_arrow(field: Field, values: NDArray[Any], offsets: NDArray[np.int64] | None) -> Any:
     """Lay an Arrow array over a packed field; nothing is copied."""
     import pyarrow as pa
 
-    if offsets is not None and field.dtype in TEXTS:
+    if offsets is not None and field.dtype in TEXT_DTYPES:
         kind = pa.large_utf8() if field.dtype == "str" else pa.large_binary()
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
         return pa.Array.from_buffers(kind, len(offsets) - 1, buffers, null_count=0)
@@ -182,13 +188,13 @@ def _array(field: Field, values: NDArray[Any], offsets: NDArray[np.int64] | None
     )
 
 
-def _places(
-    path: Path, fields: Mapping[str, Field], packed: Packed
+def _find_buffers(
+    path: Path, fields: Mapping[str, Field], packed: PackedFields
 ) -> dict[str, tuple[tuple[int, int], ...]]:
     """Find where the buffers lie in a written file, by the addresses that a reader sees."""
     import pyarrow as pa
 
-    places = {}
+    ranges_of_fields = {}
     with pa.memory_map(str(path)) as file:
         base = file.read_buffer().address
         file.seek(0)
@@ -196,9 +202,9 @@ def _places(
         for (name, field), column in zip(fields.items(), batch.columns, strict=True):
             values, offsets = packed[name]
             buffers = [buffer for buffer in column.buffers() if buffer is not None]
-            size = values.nbytes if field.dtype in TEXTS else len(values) * field_width(field)
-            found = [(buffers[-1].address - base, size) if size else (0, 0)]
+            size = values.nbytes if field.dtype in TEXT_DTYPES else len(values) * field_width(field)
+            ranges = [(buffers[-1].address - base, size) if size else (0, 0)]
             if offsets is not None:
-                found.append((buffers[0].address - base, offsets.nbytes))
-            places[name] = tuple(found)
-    return places
+                ranges.append((buffers[0].address - base, offsets.nbytes))
+            ranges_of_fields[name] = tuple(ranges)
+    return ranges_of_fields

@@ -17,51 +17,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
-from seqdata.storage.arrow.manifest import Shard
-from seqdata.storage.arrow.mapped_files import shard_place
-from seqdata.storage.arrow.shard_reader import Part, Parting
-from seqdata.storage.data_location import Place
-from seqdata.storage.fields import TEXTS, field_width
-from seqdata.storage.remote.copy_repair import brought_again
-from seqdata.storage.remote.range_cache import Kept, SparseFile, bring
-from seqdata.storage.remote.range_requests import Filling
-from seqdata.storage.remote.thread_pool import Fetchers
-from seqdata.storage.remote.transport import RemoteFiles, Stat
+from seqdata.storage.arrow.manifest import ArrowShard
+from seqdata.storage.arrow.mapped_files import locate_shard
+from seqdata.storage.arrow.shard_reader import OpenArrowShard, ShardReaderFactory
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import TEXT_DTYPES, field_width
+from seqdata.storage.remote.copy_repair import redownload_ranges
+from seqdata.storage.remote.range_cache import RangeCache, SparseFile, download_missing
+from seqdata.storage.remote.range_requests import RangeDownload
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import FileStat, RemoteFiles
 
-_OFFSET = 8  # bytes
-_KEPT = 64  # shards whose offsets are kept
-Asked = Mapping[str, NDArray[np.int64]]
+_OFFSET_BYTES = 8  # bytes
+_MAX_CACHED_OFFSETS = 64  # shards whose offsets are kept
+ShardRequest = Mapping[str, NDArray[np.int64]]
 """Field -> int64 (n, 3): spans along its axis, sequences counted from the first of their shard."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
+class ShardRangeReader:
     """Reads ranges of the shards of a store.
 
     Attributes:
         files: Where they lie.
-        parting: Makes parts.
-        fetchers: Threads.
-        verified: Whether what is read is verified, each time.
-        kept: What came before, as long as there is room.
-        stats: Shard -> what it was when it was first read.
+        factory: Makes parts.
+        thread_pool: Threads.
+        is_verified: Whether what is read is verified, each time.
+        cache: What came before, as long as there is room.
+        known_stats: Shard -> what it was when it was first read.
         offsets: (shard, axis) -> where its sequences begin, int64 (sequences+1,).
     """
 
     files: RemoteFiles
-    parting: Parting
-    fetchers: Fetchers
-    verified: bool
-    kept: Kept
-    stats: dict[int, Stat] = field(default_factory=dict)
+    factory: ShardReaderFactory
+    thread_pool: ForkSafeThreadPool
+    is_verified: bool
+    cache: RangeCache
+    known_stats: dict[int, FileStat] = field(default_factory=dict)
     offsets: dict[tuple[int, str], NDArray[np.int64]] = field(default_factory=dict)
 
-    def parts(self, asked: Mapping[int, Asked], sums: Mapping[int, Any]) -> list[Part]:
+    def open_shards(
+        self, requests: Mapping[int, ShardRequest], checksums: Mapping[int, Any]
+    ) -> list[OpenArrowShard]:
         """Give shards of which only what is asked for is there.
 
         Args:
-            asked: Shard -> what is wanted of it.
-            sums: Shard -> the bytes of its checksums, where they are looked at.
+            requests: Shard -> what is wanted of it.
+            checksums: Shard -> the bytes of its checksums, where they are looked at.
 
         Raises:
             MissingShardError: If a shard is not there.
@@ -69,43 +71,58 @@ class Ranges:
             CorruptShardError: If one has another size or footer.
             FingerprintMismatch: If one was replaced.
         """
-        fresh = [number for number in asked if number not in self.stats]
-        for number, stat in zip(fresh, self.fetchers.each(self._first, fresh), strict=True):
-            self.stats[number] = stat
-        with self.kept.files({number: self._shard(number).bytes for number in asked}) as held:
-            self._read(held, {n: list(self._text_offsets(n, one)) for n, one in asked.items()})
-            self._read(
-                held, {n: list(self._values(n, one, held[n].content)) for n, one in asked.items()}
+        new_shards = [number for number in requests if number not in self.known_stats]
+        for number, stat in zip(
+            new_shards, self.thread_pool.map(self._check_shard, new_shards), strict=True
+        ):
+            self.known_stats[number] = stat
+        with self.cache.files({number: self._shard(number).bytes for number in requests}) as files:
+            self._download_missing(
+                files,
+                {n: list(self._text_offset_ranges(n, request)) for n, request in requests.items()},
             )
-            return [self._part(number, held[number], sums) for number in sorted(asked)]
+            self._download_missing(
+                files,
+                {
+                    n: list(self._value_ranges(n, request, files[n].content))
+                    for n, request in requests.items()
+                },
+            )
+            return [
+                self._open_shard(number, files[number], checksums) for number in sorted(requests)
+            ]
 
-    def _part(self, number: int, held: SparseFile, sums: Mapping[int, Any]) -> Part:
-        if held.made is None:
-            look = partial(self._again, number, held)
-            held.made = self.parting.part(number, held.content, sums.get(number), look, fresh=True)
-        part: Part = held.made
-        return part
+    def _open_shard(
+        self, number: int, file: SparseFile, checksums: Mapping[int, Any]
+    ) -> OpenArrowShard:
+        if file.overlay is None:
+            repair = partial(self._redownload, number, file)
+            file.overlay = self.factory.open_shard(
+                number, file.content, checksums.get(number), repair, is_unverified=True
+            )
+        open_shard: OpenArrowShard = file.overlay
+        return open_shard
 
-    def _shard(self, number: int) -> Shard:
-        return self.parting.manifest.shards[number]
+    def _shard(self, number: int) -> ArrowShard:
+        return self.factory.manifest.shards[number]
 
-    def _place(self, number: int) -> Place:
-        return shard_place(self.parting.location, number, self._shard(number))
+    def _locate(self, number: int) -> DataLocation:
+        return locate_shard(self.factory.location, number, self._shard(number))
 
-    def _first(self, number: int) -> Stat:
+    def _check_shard(self, number: int) -> FileStat:
         """Look at size and footer of a shard."""
-        shard, place = self._shard(number), self._place(number)
-        stat = self.files.stat(shard.file, place)
-        check_stat(stat, shard, place)
-        begin = shard.bytes - shard.footer_bytes
+        shard, location = self._shard(number), self._locate(number)
+        stat = self.files.stat(shard.file, location)
+        check_shard_size(stat, shard, location)
+        start = shard.bytes - shard.footer_bytes
         found = ""
         for _ in range(2):  # it may have come wrong
-            footer = self.files.read(shard.file, begin, shard.bytes, place)
+            footer = self.files.read(shard.file, start, shard.bytes, location)
             found = hashlib.sha256(footer).hexdigest()
             if found == shard.footer_sha256:
                 break
         else:
-            raise replace(place, offset=begin, length=shard.footer_bytes).error(
+            raise replace(location, offset=start, length=shard.footer_bytes).make_error(
                 CorruptShardError,
                 f"has a footer of digest {found[:16]}, must be {shard.footer_sha256[:16]}; it is "
                 "another file or damaged, restore it or write the store again",
@@ -113,72 +130,93 @@ class Ranges:
             )  # fmt: skip
         return stat
 
-    def _same(self, number: int) -> None:
-        self.files.check_same(self._shard(number).file, self.stats[number], self._place(number))
+    def _check_unchanged(self, number: int) -> None:
+        self.files.check_same(
+            self._shard(number).file, self.known_stats[number], self._locate(number)
+        )
 
-    def _text_offsets(self, number: int, asked: Asked) -> Iterator[NDArray[np.int64]]:
+    def _text_offset_ranges(
+        self, number: int, request: ShardRequest
+    ) -> Iterator[NDArray[np.int64]]:
         """Give the ranges, int64 (n, 2), of where the texts of a shard begin and end."""
         shard = self._shard(number)
-        for name, spans in asked.items():
-            if self.parting.manifest.fields[name].dtype in TEXTS:
-                begins = shard.buffers[name][1][0] + spans[:, 0] * _OFFSET
-                yield np.stack([begins, begins + 2 * _OFFSET], axis=1)
+        for name, spans in request.items():
+            if self.factory.manifest.fields[name].dtype in TEXT_DTYPES:
+                begins = shard.buffers[name][1][0] + spans[:, 0] * _OFFSET_BYTES
+                yield np.stack([begins, begins + 2 * _OFFSET_BYTES], axis=1)
 
-    def _values(self, number: int, asked: Asked, content: Any) -> Iterator[NDArray[np.int64]]:
+    def _value_ranges(
+        self, number: int, request: ShardRequest, content: Any
+    ) -> Iterator[NDArray[np.int64]]:
         """Give the ranges of values; notes in memory where ragged ones begin."""
         shard = self._shard(number)
-        for name, spans in asked.items():
-            one = self.parting.manifest.fields[name]
+        for name, spans in request.items():
+            stored_field = self.factory.manifest.fields[name]
             (at, size), *more = shard.buffers[name]
             local = spans[:, 0]
-            if one.dtype in TEXTS:
-                edges = np.frombuffer(content, "<i8", shard.sequences + 1, more[0][0])
-                first, stop = edges[local], edges[local + 1]
+            if stored_field.dtype in TEXT_DTYPES:
+                sequence_offsets = np.frombuffer(content, "<i8", shard.sequences + 1, more[0][0])
+                first, stop = sequence_offsets[local], sequence_offsets[local + 1]
                 low, high = np.zeros_like(first), stop - first
             else:
-                width = field_width(one)
+                width = field_width(stored_field)
                 low, high = spans[:, 1] * width, spans[:, 2] * width
                 first, stop = local * width, (local + 1) * width
-                if one.axis is not None:
-                    edges = self._edges(number, one.axis)
-                    noted = np.frombuffer(content, "<i8", shard.sequences + 1, more[0][0])
-                    noted[local], noted[local + 1] = edges[local], edges[local + 1]
-                    first, stop = edges[local] * width, edges[local + 1] * width
-            if self.verified and self.parting.manifest.checksums is not None:
-                block = self.parting.manifest.checksums.block
-                low, high = low // block * block, -(-high // block) * block
+                if stored_field.axis is not None:
+                    sequence_offsets = self._sequence_offsets(number, stored_field.axis)
+                    stored_offsets = np.frombuffer(content, "<i8", shard.sequences + 1, more[0][0])
+                    stored_offsets[local], stored_offsets[local + 1] = (
+                        sequence_offsets[local],
+                        sequence_offsets[local + 1],
+                    )
+                    first, stop = (
+                        sequence_offsets[local] * width,
+                        sequence_offsets[local + 1] * width,
+                    )
+            if self.is_verified and self.factory.manifest.checksums is not None:
+                checksum_bytes = self.factory.manifest.checksums.bytes_per_checksum
+                low, high = (
+                    low // checksum_bytes * checksum_bytes,
+                    -(-high // checksum_bytes) * checksum_bytes,
+                )
             begins = first + low
             ranges = np.stack([begins, np.minimum(first + high, stop)], axis=1)
             yield np.clip(ranges, 0, size) + at
 
-    def _edges(self, number: int, axis: str) -> NDArray[np.int64]:
-        found = self.offsets.get((number, axis))
-        if found is None:
-            first, stop = self.parting.starts[number : number + 2].tolist()
-            found = np.zeros(stop - first + 1, dtype=np.int64)
-            np.cumsum(self.parting.lengths_of[axis][first:stop], out=found[1:])
-            if len(self.offsets) >= _KEPT:
+    def _sequence_offsets(self, number: int, axis: str) -> NDArray[np.int64]:
+        sequence_offsets = self.offsets.get((number, axis))
+        if sequence_offsets is None:
+            first, stop = self.factory.shard_offsets[number : number + 2].tolist()
+            sequence_offsets = np.zeros(stop - first + 1, dtype=np.int64)
+            np.cumsum(self.factory.lengths_of[axis][first:stop], out=sequence_offsets[1:])
+            if len(self.offsets) >= _MAX_CACHED_OFFSETS:
                 self.offsets.clear()
-            self.offsets[number, axis] = found
-        return found
+            self.offsets[number, axis] = sequence_offsets
+        return sequence_offsets
 
-    def _read(
-        self, held: Mapping[int, SparseFile], ranges: Mapping[int, Sequence[NDArray[np.int64]]]
+    def _download_missing(
+        self, files: Mapping[int, SparseFile], ranges: Mapping[int, Sequence[NDArray[np.int64]]]
     ) -> None:
-        bring(held, ranges, self._filling, self._same, self.fetchers)
+        download_missing(
+            files, ranges, self._make_download, self._check_unchanged, self.thread_pool
+        )
 
-    def _again(self, number: int, held: SparseFile) -> bool:
+    def _redownload(self, number: int, file: SparseFile) -> bool:
         """Bring again what is there of a shard; whether it was another."""
-        changed = brought_again(held, self._filling(number, held, held.there), self.fetchers)
-        self._same(number)
-        return changed
+        was_damaged = redownload_ranges(
+            file, self._make_download(number, file, file.present), self.thread_pool
+        )
+        self._check_unchanged(number)
+        return was_damaged
 
-    def _filling(self, number: int, held: SparseFile, ranges: NDArray[np.int64]) -> Filling:
+    def _make_download(
+        self, number: int, file: SparseFile, ranges: NDArray[np.int64]
+    ) -> RangeDownload:
         name = self._shard(number).file
-        return Filling(self.files, name, held.content, ranges, self._place(number))
+        return RangeDownload(self.files, name, file.content, ranges, self._locate(number))
 
 
-def check_stat(stat: Stat, shard: Shard, place: Place) -> None:
+def check_shard_size(stat: FileStat, shard: ArrowShard, location: DataLocation) -> None:
     """Refuse a shard of another size.
 
     Raises:
@@ -186,7 +224,7 @@ def check_stat(stat: Stat, shard: Shard, place: Place) -> None:
     """
     if stat.size != shard.bytes:
         shorter, longer = sorted((stat.size, shard.bytes))
-        raise replace(place, offset=shorter, length=longer - shorter).error(
+        raise replace(location, offset=shorter, length=longer - shorter).make_error(
             CorruptShardError,
             f"has {stat.size} bytes, must have {shard.bytes}; restore it or write the store again",
             expected=shard.bytes, found=stat.size,

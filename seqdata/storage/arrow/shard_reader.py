@@ -17,142 +17,179 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DataError
 from seqdata.storage.arrow.manifest import Manifest
-from seqdata.storage.arrow.mapped_files import Mapped, checks_of, shard_place, source_over
-from seqdata.storage.columns import Layout, Source
+from seqdata.storage.arrow.mapped_files import (
+    MappedFiles,
+    load_checksums,
+    locate_shard,
+    make_source,
+)
+from seqdata.storage.columns import NumberSource, ShardLayout
 from seqdata.storage.integrity.verified_bitmap import SharedBits
-from seqdata.storage.multi_shard_column import join_columns, owners_of
-from seqdata.storage.remote.copy_repair import Look, Mending
-from seqdata.storage.store_fields import Sources, keyed
+from seqdata.storage.multi_shard_column import assign_owners, join_columns
+from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
+from seqdata.storage.store_fields import StoreFields, add_ids
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class OpenArrowShard:
     """One shard.
 
     Attributes:
         number: Of the shard.
-        sources: Its fields; sequences are counted from its first one.
+        fields: Its fields; sequences are counted from its first one.
         content: Its bytes.
-        sums: Those of its checksums; None: they are not looked at.
-        mend: What is done about an error of it; see ``Layout``.
+        checksums: Those of its checksums; None: they are not looked at.
+        repair: What is done about an error of it; see ``ShardLayout``.
     """
 
     number: int
-    sources: Sources
+    fields: StoreFields
     content: Any
-    sums: Any | None
-    mend: Callable[[DataError], bool]
+    checksums: Any | None
+    repair: Callable[[DataError], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parting:
+class ShardReaderFactory:
     """Makes parts of a store.
 
     Attributes:
         location: Of the store.
         manifest: What was written.
         lengths_of: Axis -> timesteps of each sequence of the store.
-        starts: int64 (shards+1,): shard -> its first sequence.
+        shard_offsets: int64 (shards+1,): shard -> its first sequence.
         bits: Memory with one bit per checksum that is set for what was found right; None: there
             are none.
-        begins: Field -> per shard, the bit of its first checksum.
-        mend_sums: Looks whether the checksums of a shard are as at their source, and mends them.
+        bit_offsets: Field -> per shard, the bit of its first checksum.
+        repair_checksums: Looks whether the checksums of a shard are as at their source, and mends
+            them.
     """
 
     location: str
     manifest: Manifest
     lengths_of: Mapping[str, NDArray[Any]]
-    starts: NDArray[np.int64]
+    shard_offsets: NDArray[np.int64]
     bits: Any | None
-    begins: Mapping[str, Sequence[int]]
-    mend_sums: Callable[[int], bool]
+    bit_offsets: Mapping[str, Sequence[int]]
+    repair_checksums: Callable[[int], bool]
 
-    def part(
-        self, number: int, content: Any, sums: Any | None, look: Look, *, fresh: bool = False
-    ) -> Part:
+    def open_shard(
+        self,
+        number: int,
+        content: Any,
+        checksum_bytes: Any | None,
+        repair_content: RepairFn,
+        *,
+        is_unverified: bool = False,
+    ) -> OpenArrowShard:
         """Lay the fields of a shard over its bytes.
 
         Args:
             number: The shard.
             content: Its bytes.
-            sums: Those of its checksums; None: they are not looked at.
-            look: Looks whether its bytes are as at their source, and mends them.
-            fresh: Whether the bytes were found right by nobody yet, whatever the bits say.
+            checksum_bytes: Those of its checksums; None: they are not looked at.
+            repair_content: Looks whether its bytes are as at their source, and mends them.
+            is_unverified: Whether the bytes were found right by nobody yet, whatever the bits say.
         """
         shard = self.manifest.shards[number]
-        first, stop = self.starts[number : number + 2].tolist()
-        alone = replace(self.manifest, shards=(shard,), sequences=shard.sequences)
+        first, stop = self.shard_offsets[number : number + 2].tolist()
+        shard_manifest = replace(self.manifest, shards=(shard,), sequences=shard.sequences)
         lengths_of = {axis: lengths[first:stop] for axis, lengths in self.lengths_of.items()}
-        place = shard_place(self.location, number, shard)
-        mend = Mending([look, partial(self.mend_sums, number)])
-        layout = Layout(
-            self.location, (shard.file,), [0, shard.sequences], lengths_of, lambda _: place,
-            first=first, mend=mend,
+        location = locate_shard(self.location, number, shard)
+        repair = CopyRepair([repair_content, partial(self.repair_checksums, number)])
+        layout = ShardLayout(
+            self.location, (shard.file,), [0, shard.sequences], lengths_of, lambda _: location,
+            first_sequence=first, repair=repair,
         )  # fmt: skip
-        checks = {}
-        if sums is not None:
-            checks = checks_of(alone, Mapped([content], lengths_of, [sums]), None) or {}
-        if self.bits is not None and not fresh:
-            checks = {
-                name: replace(one, bits=self.bits, begins=(self.begins[name][number],))
-                for name, one in checks.items()
+        checksums = {}
+        if checksum_bytes is not None:
+            checksums = (
+                load_checksums(
+                    shard_manifest, MappedFiles([content], lengths_of, [checksum_bytes]), None
+                )
+                or {}
+            )
+        if self.bits is not None and not is_unverified:
+            checksums = {
+                name: replace(one, bits=self.bits, bit_offsets=(self.bit_offsets[name][number],))
+                for name, one in checksums.items()
             }
         key = self.manifest.key
         if key is not None:
-            ids = source_over(key, alone, replace(layout, mend=None), [content], checks)
-            layout = layout if isinstance(ids, Source) else keyed(layout, ids)
+            ids = make_source(
+                key, shard_manifest, replace(layout, repair=None), [content], checksums
+            )
+            layout = layout if isinstance(ids, NumberSource) else add_ids(layout, ids)
         sources = {
-            name: source_over(name, alone, layout, [content], checks) for name in alone.fields
+            name: make_source(name, shard_manifest, layout, [content], checksums)
+            for name in shard_manifest.fields
         }
-        return Part(number, Sources(layout, sources, key), content, sums, mend)
+        return OpenArrowShard(
+            number, StoreFields(layout, sources, key), content, checksum_bytes, repair
+        )
 
-    def whole(self, parts: Sequence[Part], bits: SharedBits | None) -> Sources:
+    def open_all(
+        self, open_shards: Sequence[OpenArrowShard], bits: SharedBits | None
+    ) -> StoreFields:
         """Lay the fields over all shards at once: what is read then is not put together.
 
         Args:
-            parts: All of them, in their order.
+            open_shards: All of them, in their order.
             bits: Those of the store.
         """
         manifest, names = self.manifest, [shard.file for shard in self.manifest.shards]
-        places = [shard_place(self.location, i, one) for i, one in enumerate(manifest.shards)]
-        contents = [part.content for part in parts]
-        sums = [part.sums for part in parts if part.sums is not None]
-        mapped = Mapped(contents, self.lengths_of, sums if len(sums) == len(parts) else None)
-        checks = checks_of(manifest, mapped, bits) or {}
-        starts = self.starts.tolist()
+        locations = [locate_shard(self.location, i, one) for i, one in enumerate(manifest.shards)]
+        contents = [open_shard.content for open_shard in open_shards]
+        checksum_bytes = [
+            open_shard.checksums for open_shard in open_shards if open_shard.checksums is not None
+        ]
+        mapped = MappedFiles(
+            contents,
+            self.lengths_of,
+            checksum_bytes if len(checksum_bytes) == len(open_shards) else None,
+        )
+        checksums = load_checksums(manifest, mapped, bits) or {}
+        shard_offsets = self.shard_offsets.tolist()
 
-        def mend(error: DataError) -> bool:
-            return parts[int(error.facts["shard"] or 0)].mend(error)
+        def repair(error: DataError) -> bool:
+            return open_shards[int(error.facts["shard"] or 0)].repair(error)
 
-        layout = Layout(
-            self.location, names, starts, self.lengths_of, places.__getitem__, mend=mend
+        layout = ShardLayout(
+            self.location,
+            names,
+            shard_offsets,
+            self.lengths_of,
+            locations.__getitem__,
+            repair=repair,
         )
         if manifest.key is not None:
-            bare = replace(layout, mend=None)  # ids for messages: an error is being made already
-            ids = source_over(manifest.key, manifest, bare, contents, checks)
-            layout = layout if isinstance(ids, Source) else keyed(layout, ids)
+            layout_without_repair = replace(
+                layout, repair=None
+            )  # ids for messages: an error is being made already
+            ids = make_source(manifest.key, manifest, layout_without_repair, contents, checksums)
+            layout = layout if isinstance(ids, NumberSource) else add_ids(layout, ids)
         sources = {
-            name: source_over(name, manifest, layout, contents, checks)
+            name: make_source(name, manifest, layout, contents, checksums)
             for name in self.manifest.fields
         }
-        return Sources(layout, sources, manifest.key)
+        return StoreFields(layout, sources, manifest.key)
 
 
-def begins_of(manifest: Manifest) -> dict[str, list[int]]:
+def compute_bit_offsets(manifest: Manifest) -> dict[str, list[int]]:
     """Give, field by field, the bit of each shard's first checksum."""
-    found: dict[str, list[int]] = {}
-    begin = 0
+    bit_offsets: dict[str, list[int]] = {}
+    bit_offset = 0
     for name in manifest.fields:
-        found[name] = []
+        bit_offsets[name] = []
         for shard in manifest.shards:
-            found[name].append(begin)
+            bit_offsets[name].append(bit_offset)
             if shard.checksums is not None:
-                begin += shard.checksums.places[name][0][1] // 4
-    return found
+                bit_offset += shard.checksums.places[name][0][1] // 4
+    return bit_offsets
 
 
-def read_parts(
-    parts: Sequence[Part],
+def read_shards(
+    open_shards: Sequence[OpenArrowShard],
     shards: NDArray[np.int64],
     spans: NDArray[np.int64],
     fields: Iterable[str],
@@ -161,7 +198,7 @@ def read_parts(
     """Give the columns of spans.
 
     Args:
-        parts: All that they touch, by number.
+        open_shards: All that they touch, by number.
         shards: The shard of each span, integers (n,).
         spans: int64 (n, 3), sequences counted from the first one of their shard.
         fields: Names.
@@ -171,10 +208,11 @@ def read_parts(
         ConfigError: If a field or the axis is not there.
     """
     names = list(fields)
-    if len(parts) == 1:
-        return parts[0].sources.read(spans, names, axis)
-    owner, index, rows = owners_of(shards)
+    if len(open_shards) == 1:
+        return open_shards[0].fields.read(spans, names, axis)
+    owner, index, rows = assign_owners(shards)
     found = [
-        part.sources.read(spans[mine], names, axis) for part, mine in zip(parts, rows, strict=True)
+        open_shard.fields.read(spans[owned], names, axis)
+        for open_shard, owned in zip(open_shards, rows, strict=True)
     ]
     return join_columns(found, names, owner, index)

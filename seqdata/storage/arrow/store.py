@@ -17,33 +17,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, IncompleteDatasetError
-from seqdata.kernel.dispatch import kernel
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Field, Store
 from seqdata.storage.arrow.manifest import MANIFEST, Manifest
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.mapped_files import (
-    Mapped,
-    checks_of,
+    MappedFiles,
     count_checksums,
+    load_checksums,
+    make_source,
     map_files,
-    source_over,
 )
-from seqdata.storage.columns import Layout, Source
-from seqdata.storage.data_location import Place
-from seqdata.storage.fields import default_axis, field_width, no_such
+from seqdata.storage.columns import NumberSource, ShardLayout
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import default_axis, field_width, make_unknown_name_error
 from seqdata.storage.integrity.verified_bitmap import SharedBits
-from seqdata.storage.integrity.verify import mode_of
-from seqdata.storage.local_files import check_same, local_path
+from seqdata.storage.integrity.verify import resolve_verify_mode
+from seqdata.storage.local_files import check_fingerprint, local_path
 from seqdata.storage.remote.options import Remote, refuse_remote
 from seqdata.storage.remote.urls import is_remote
-from seqdata.storage.store_fields import Sources, keyed
-from seqdata.storage.text_bytes import Raw
+from seqdata.storage.store_fields import StoreFields, add_ids
+from seqdata.storage.text_bytes import TextBytes
 from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
-from seqdata.storage.writing.staged_shards import left_behind
-from seqdata.storage.writing.staging_dir import OWN_FILES, unfinished
+from seqdata.storage.writing.staged_shards import count_unfinished
+from seqdata.storage.writing.staging_dir import STORE_FILE_NAMES, find_staging_dirs
 
-_MAGIC = b"ARROW1"
+_ARROW_MAGIC = b"ARROW1"
 
 
 def open_arrow(
@@ -81,9 +81,9 @@ def open_local(location: str | os.PathLike[str], *, verify: str | None = None) -
     """Open a store on this machine; see ``open_arrow``."""
     root = local_path(location)
     if not os.path.lexists(root / MANIFEST):  # a link that leads nowhere is told as such
-        raise _no_store(root)
+        raise _make_no_store_error(root)
     manifest = load_manifest(root)
-    mode = mode_of(verify, manifest.checksums, str(root))
+    mode = resolve_verify_mode(verify, manifest.checksums, str(root))
     return _open(root, manifest, mode, None, manifest.fingerprint)
 
 
@@ -91,19 +91,19 @@ def _open(
     root: Path, manifest: Manifest, verify: str, bits: SharedBits | None, fingerprint: str
 ) -> ArrowStore:
     """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
-    mapped = map_files(root, manifest, kernel(), verified=verify != "off")
+    mapped = map_files(root, manifest, get_kernel(), verify=verify != "off")
     if verify == "first_read":
         count = count_checksums(manifest)
-        if bits is None or (bits.count, bits.of) != (count, fingerprint):
+        if bits is None or (bits.count, bits.fingerprint) != (count, fingerprint):
             bits = SharedBits(count, fingerprint)
-    kept = bits if verify == "first_read" else None
-    return ArrowStore(root, manifest, mapped, verify, kept, fingerprint)
+    bits_in_use = bits if verify == "first_read" else None
+    return ArrowStore(root, manifest, mapped, verify, bits_in_use, fingerprint)
 
 
 def _reopen(location: str, verify: str, bits: SharedBits | None, fingerprint: str) -> ArrowStore:
     root = Path(location)
     manifest = load_manifest(root)
-    check_same(Place(dataset=location), manifest.fingerprint, fingerprint)
+    check_fingerprint(DataLocation(dataset=location), manifest.fingerprint, fingerprint)
     return _open(root, manifest, verify, bits, fingerprint)
 
 
@@ -123,7 +123,7 @@ class ArrowStore(SequenceStore):
         self,
         root: Path,
         manifest: Manifest,
-        mapped: Mapped,
+        mapped: MappedFiles,
         verify: str,
         bits: SharedBits | None,
         fingerprint: str,
@@ -134,19 +134,19 @@ class ArrowStore(SequenceStore):
         self._lengths_of = lengths_of = mapped.lengths_of
         self._verify = verify
         self._bits = bits
-        checks = checks_of(manifest, mapped, bits) or {}
+        checks = load_checksums(manifest, mapped, bits) or {}
         self._fingerprint = fingerprint
         counts = [shard.sequences for shard in manifest.shards]
-        starts = [0, *itertools.accumulate(counts)]
-        self._names = [shard.file for shard in manifest.shards]
-        file_of = functools.partial(_file, str(root), self._names)
-        layout = Layout(str(root), self._names, starts, lengths_of, file_of)
+        shard_offsets = [0, *itertools.accumulate(counts)]
+        self._shard_names = [shard.file for shard in manifest.shards]
+        locate_shard = functools.partial(_locate_shard, str(root), self._shard_names)
+        layout = ShardLayout(str(root), self._shard_names, shard_offsets, lengths_of, locate_shard)
         if manifest.key is not None:
-            ids = source_over(manifest.key, manifest, layout, mappings, checks)
-            layout = layout if isinstance(ids, Source) else keyed(layout, ids)
+            ids = make_source(manifest.key, manifest, layout, mappings, checks)
+            layout = layout if isinstance(ids, NumberSource) else add_ids(layout, ids)
         fields = manifest.fields
-        sources = {name: source_over(name, manifest, layout, mappings, checks) for name in fields}
-        self._sources = Sources(layout, sources, manifest.key)
+        sources = {name: make_source(name, manifest, layout, mappings, checks) for name in fields}
+        self._store_fields = StoreFields(layout, sources, manifest.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (str(self._root), self._verify, self._bits, self.fingerprint)
@@ -187,7 +187,7 @@ class ArrowStore(SequenceStore):
     @property
     def shards(self) -> Sequence[str]:
         """Names of the shards, in the order of their sequences."""
-        return self._names
+        return self._shard_names
 
     @property
     def fingerprint(self) -> str:
@@ -196,25 +196,25 @@ class ArrowStore(SequenceStore):
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of sequences."""
-        return self._sources.keys(numbers)
+        return self._store_fields.keys(numbers)
 
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
-        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``."""
-        return self._sources.raw_texts(name, numbers)
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
+        """Give the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
+        return self._store_fields.raw_texts(name, numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
         return numbers
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> DataLocation:
         """Give the place of a sequence, for an error; of one that is not there, the data set's."""
-        return self._sources.place(number)
+        return self._store_fields.place(number)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
-        return self._sources.read(spans, fields, axis)
+        return self._store_fields.read(spans, fields, axis)
 
     def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:
         """Read sequences ``first:stop`` ahead into memory, with large reads; only a hint.
@@ -227,17 +227,20 @@ class ArrowStore(SequenceStore):
         Raises:
             ConfigError: If a field is not there.
         """
-        starts = self._sources.layout.starts
-        engine = kernel()
+        shard_offsets = self._store_fields.layout.shard_offsets
+        engine = get_kernel()
         for name in self.fields if fields is None else fields:
-            source = self._sources.by_name.get(name)
-            if not isinstance(source, Source | TextSource):
-                raise no_such(self.location, "field", name, self.fields)
+            source = self._store_fields.sources.get(name)
+            if not isinstance(source, NumberSource | TextSource):
+                raise make_unknown_name_error(self.location, "field", name, self.fields)
             for i, shard in enumerate(self._manifest.shards):
-                low, high = max(first, starts[i]) - starts[i], min(stop, starts[i + 1]) - starts[i]
+                low, high = (
+                    max(first, shard_offsets[i]) - shard_offsets[i],
+                    min(stop, shard_offsets[i + 1]) - shard_offsets[i],
+                )
                 if low >= high:
                     continue
-                place, size = shard.buffers[name][0]
+                position, size = shard.buffers[name][0]
                 if source.extents is not None:
                     at = shard.buffers[name][1][0]
                     engine.populate(self._mappings[i], at + 8 * low, at + 8 * high + 8)
@@ -245,39 +248,39 @@ class ArrowStore(SequenceStore):
                     low, high = int(begins[low]), int(ends[high - 1])
                 text = isinstance(source, TextSource)
                 width = 1 if text else field_width(self.fields[name])
-                until = min(place + high * width, place + size)
-                engine.populate(self._mappings[i], place + max(0, low) * width, until)
+                until = min(position + high * width, position + size)
+                engine.populate(self._mappings[i], position + max(0, low) * width, until)
 
 
-def _file(location: str, names: Sequence[str], shard: int) -> Place:
-    return Place(dataset=location, shard=shard, file=names[shard], verify=True)
+def _locate_shard(location: str, names: Sequence[str], shard: int) -> DataLocation:
+    return DataLocation(dataset=location, shard=shard, file=names[shard], verify=True)
 
 
-def _no_folder(root: Path) -> DataError:
+def _make_no_folder_error(root: Path) -> DataError:
     """Return what lies at a location that is no folder."""
-    place = Place(dataset=str(root))
+    location = DataLocation(dataset=str(root))
     if not root.is_file():
-        return place.error(
+        return location.make_error(
             DataError,
             f"is a pipe, a device or a socket, must be a store's folder with {MANIFEST!r}; "
             "check the path",
         )
     try:
         with open(root, "rb") as file:
-            arrow = file.read(len(_MAGIC)) == _MAGIC
+            arrow = file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
     except OSError as error:
-        return place.error(
+        return location.make_error(
             DataError, f"cannot be read ({error.strerror}), must be; check its rights"
         )
-    what = "a single Arrow file" if arrow else "a file, and no Arrow file"
-    return place.error(
+    found = "a single Arrow file" if arrow else "a file, and no Arrow file"
+    return location.make_error(
         DataError,
-        f"is {what}, must be a store's folder with {MANIFEST!r}; turn it into one with "
+        f"is {found}, must be a store's folder with {MANIFEST!r}; turn it into one with "
         "`seqdata write`",
     )
 
 
-def _no_store(root: Path) -> ConfigError | DataError:
+def _make_no_store_error(root: Path) -> ConfigError | DataError:
     """Say what lies at a location where there is no manifest."""
     if root.is_symlink() and not root.exists():
         return ConfigError(
@@ -285,36 +288,41 @@ def _no_store(root: Path) -> ConfigError | DataError:
             "store's folder; check the path"
         )
     if not root.exists():
-        near = root.parent if root.parent.is_dir() else None
-        have = sorted(path.name for path in near.iterdir())[:5] if near else []
-        found = f"{near} holds {', '.join(have) or 'nothing'}" if near else "nor is its parent"
+        parent = root.parent if root.parent.is_dir() else None
+        have = sorted(path.name for path in parent.iterdir())[:5] if parent else []
+        found = f"{parent} holds {', '.join(have) or 'nothing'}" if parent else "nor is its parent"
         return ConfigError(
             f"{root}: is not there ({found}), must be a store's folder; check the path"
         )
     if not root.is_dir():
-        return _no_folder(root)
-    place = Place(dataset=str(root), file=MANIFEST, part="manifest")
+        return _make_no_folder_error(root)
+    location = DataLocation(dataset=str(root), file=MANIFEST, file_kind="manifest")
     names = sorted(path.name for path in root.iterdir())
-    own = [name for name in names if OWN_FILES.fullmatch(name)]
-    if unfinished(root):
-        shards, sequences = left_behind(root)
-        kept = f"{shards} whole shards ({sequences} sequences) are there, and " if shards else ""
-        return place.error(
+    own = [name for name in names if STORE_FILE_NAMES.fullmatch(name)]
+    if find_staging_dirs(root):
+        shards, sequences = count_unfinished(root)
+        finished = (
+            f"{shards} whole shards ({sequences} sequences) are there, and " if shards else ""
+        )
+        return location.make_error(
             IncompleteDatasetError,
-            f"is not there, must be: it is written last; writing was not finished: {kept}the same "
+            f"is not there, must be: it is written last; writing was not finished: {finished}the "
+            "same "
             f"call or command goes on {'after them' if shards else 'where it stopped'}",
             shards=shards, sequences=sequences,
         )  # fmt: skip
     if own:
-        return place.error(
+        return location.make_error(
             IncompleteDatasetError,
             f"is not there, but {len(own)} files of a store are, must be: it is written last; "
             "writing was not finished or not all was copied: write it again, or copy the rest",
         )
-    place = Place(dataset=str(root))
+    location = DataLocation(dataset=str(root))
     if not names:
-        return place.error(DataError, "is empty, must hold a store; write one with `seqdata write`")
-    return place.error(
+        return location.make_error(
+            DataError, "is empty, must hold a store; write one with `seqdata write`"
+        )
+    return location.make_error(
         DataError,
         f"holds {', '.join(names[:5])} but no {MANIFEST!r}, must be a store's folder; turn the "
         "files into one with `seqdata write`",

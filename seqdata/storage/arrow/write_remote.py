@@ -15,11 +15,11 @@ from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.open_remote import open_remote
-from seqdata.storage.arrow.remote_manifest import is_there
-from seqdata.storage.remote.options import Remote, remote_of
+from seqdata.storage.arrow.remote_manifest import file_exists
+from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import WritableFiles
-from seqdata.storage.remote.upload import send_store
-from seqdata.storage.writing.staging_dir import OWN_FILES
+from seqdata.storage.remote.upload import upload_store
+from seqdata.storage.writing.staging_dir import STORE_FILE_NAMES
 
 
 def write_remote(
@@ -30,7 +30,7 @@ def write_remote(
     resume: bool,
     overwrite: bool,
 ) -> Store:
-    """Write a store to a URL and open it; raises as ``send_store`` does.
+    """Write a store to a URL and open it; raises as ``upload_store`` does.
 
     Args:
         location: The URL of its folder.
@@ -39,14 +39,16 @@ def write_remote(
         resume: Whether to go on with what an earlier call made or sent.
         overwrite: Whether a store that is there is replaced.
     """
-    how = remote_of(remote)
-    send_store(os.fspath(location), how, _Arrow(write), resume=resume, overwrite=overwrite)
-    return open_remote(location, remote=how)
+    options = resolve_remote(remote)
+    upload_store(
+        os.fspath(location), options, _ArrowUpload(write), resume=resume, overwrite=overwrite
+    )
+    return open_remote(location, remote=options)
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrow:
-    """Arrow shards, lengths and a manifest: a ``sending.Form``."""
+class _ArrowUpload:
+    """Arrow shards, lengths and a manifest: a ``sending.UploadPlan``."""
 
     make: Callable[[Path, bool], object]
 
@@ -56,7 +58,7 @@ class _Arrow:
 
     def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
         del sent
-        if not overwrite and is_there(files, MANIFEST):
+        if not overwrite and file_exists(files, MANIFEST):
             raise ConfigError(
                 f"{files.location}: holds a store, must be another location; choose one, or pass "
                 "`overwrite`=True"
@@ -75,4 +77,4 @@ class _Arrow:
         return [found]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
-        return [name for name in files.names() if OWN_FILES.fullmatch(name)]
+        return [name for name in files.names() if STORE_FILE_NAMES.fullmatch(name)]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DecodeError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.limits import check_size
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoded:
+class DecodedColumn:
     """One column of one record batch or row group.
 
     Attributes:
@@ -67,16 +67,20 @@ class Decoded:
         return self.values.nbytes + (0 if self.offsets is None else self.offsets.nbytes)
 
 
-def kind_of(type_: pa.DataType) -> Kind | None:
+def infer_kind(type_: pa.DataType) -> Kind | None:
     """Give what a column of a type holds; None where it cannot be a field."""
     from pyarrow import BaseExtensionType, types
 
     if isinstance(type_, BaseExtensionType):
-        stored = kind_of(type_.storage_type)
-        return None if stored is None else replace(stored, plain=False)
+        storage_kind = infer_kind(type_.storage_type)
+        return None if storage_kind is None else replace(storage_kind, plain=False)
     if types.is_dictionary(type_):
-        stored = kind_of(type_.value_type)
-        return None if stored is None or stored.ragged else replace(stored, plain=False)
+        storage_kind = infer_kind(type_.value_type)
+        return (
+            None
+            if storage_kind is None or storage_kind.ragged
+            else replace(storage_kind, plain=False)
+        )
     if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
         return Kind("str", plain=not types.is_string_view(type_))
     if types.is_binary(type_) or types.is_large_binary(type_):
@@ -86,16 +90,16 @@ def kind_of(type_: pa.DataType) -> Kind | None:
     if types.is_list(type_) or types.is_large_list(type_):
         inner = type_.value_type
         nested = types.is_list(inner) or types.is_large_list(inner)
-        cell = _numbers_of(inner.value_type if nested else inner)
+        cell = _infer_number_kind(inner.value_type if nested else inner)
         return None if cell is None else replace(cell, ragged=True, nested=nested)
-    return _numbers_of(type_)
+    return _infer_number_kind(type_)
 
 
-def _numbers_of(type_: pa.DataType) -> Kind | None:
+def _infer_number_kind(type_: pa.DataType) -> Kind | None:
     from pyarrow import types
 
     if types.is_fixed_size_list(type_):
-        inner = _numbers_of(type_.value_type)
+        inner = _infer_number_kind(type_.value_type)
         if inner is None or type_.list_size < 1:
             return None
         return replace(inner, shape=(type_.list_size, *inner.shape))
@@ -106,21 +110,23 @@ def _numbers_of(type_: pa.DataType) -> Kind | None:
     return None
 
 
-def depth_of(type_: pa.DataType) -> int:
+def measure_nesting(type_: pa.DataType) -> int:
     """Give how many types lie inside of one another."""
     from pyarrow import BaseExtensionType, types
 
     if isinstance(type_, BaseExtensionType):
-        return 1 + depth_of(type_.storage_type)
+        return 1 + measure_nesting(type_.storage_type)
     lists = types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    return 1 + depth_of(type_.value_type) if lists or types.is_dictionary(type_) else 1
+    return 1 + measure_nesting(type_.value_type) if lists or types.is_dictionary(type_) else 1
 
 
-def decode(where: Place, array: pa.Array, kind: Kind, width: int | None = None) -> Decoded:
+def decode_column(
+    location: DataLocation, array: pa.Array, kind: Kind, width: int | None = None
+) -> DecodedColumn:
     """Give a column's values and offsets.
 
     Args:
-        where: Unit and column, for messages.
+        location: Unit and column, for messages.
         array: One record batch's or row group's.
         kind: What it holds.
         width: Of the timesteps of a nested column.
@@ -129,28 +135,36 @@ def decode(where: Place, array: pa.Array, kind: Kind, width: int | None = None) 
         DecodeError: If a value is missing; naming column and row.
         CorruptShardError: If the offsets cannot be true.
     """
-    array = _unwrapped(where, array)
-    _refuse_nulls(where, array, None)
+    array = _unwrap(location, array)
+    _refuse_nulls(location, array, None)
     if kind.is_text:
-        return _text(where, array)
+        return _decode_text(location, array)
     if not kind.ragged:
-        return Decoded(_numbers(where, array, None), None)
-    offsets = list_offsets(where, array)
+        return DecodedColumn(_decode_numbers(location, array, None), None)
+    offsets = read_list_offsets(location, array)
     first, stop = int(offsets[0]), int(offsets[-1])
     inner = array.values.slice(first, stop - first)
     offsets = offsets - first if first else offsets
     if kind.nested:
-        _refuse_nulls(where, inner, offsets)
-        edges = list_offsets(where, inner)
-        flat = _numbers(where, inner.values.slice(int(edges[0]), int(edges[-1] - edges[0])), None)
-        size = int(edges[-1] - edges[0]) // max(1, len(inner)) if width is None else width
-        if (np.diff(edges) != size).any():
-            raise _corrupt(where, f"timesteps of other than {size} numbers")
-        return Decoded(flat.reshape(-1, size, *flat.shape[1:]), offsets)
-    return Decoded(_numbers(where, inner, offsets), offsets)
+        _refuse_nulls(location, inner, offsets)
+        inner_offsets = read_list_offsets(location, inner)
+        flat = _decode_numbers(
+            location,
+            inner.values.slice(int(inner_offsets[0]), int(inner_offsets[-1] - inner_offsets[0])),
+            None,
+        )
+        size = (
+            int(inner_offsets[-1] - inner_offsets[0]) // max(1, len(inner))
+            if width is None
+            else width
+        )
+        if (np.diff(inner_offsets) != size).any():
+            raise _make_corrupt_error(location, f"timesteps of other than {size} numbers")
+        return DecodedColumn(flat.reshape(-1, size, *flat.shape[1:]), offsets)
+    return DecodedColumn(_decode_numbers(location, inner, offsets), offsets)
 
 
-def list_offsets(where: Place, array: pa.Array) -> NDArray[np.int64]:
+def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int64]:
     """Give where each list or text begins and ends, int64 (rows+1,), within the column's values.
 
     Raises:
@@ -169,12 +183,12 @@ def list_offsets(where: Place, array: pa.Array) -> NDArray[np.int64]:
     raw = np.frombuffer(buffer, dtype, buffer.size // dtype.itemsize)
     found = raw[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
     if len(found) <= len(array) or found[0] < 0 or (found[1:] < found[:-1]).any():
-        raise _corrupt(where, "offsets that do not rise")
+        raise _make_corrupt_error(location, "offsets that do not rise")
     return found
 
 
-def row_lengths(
-    where: Place, array: pa.Array, kind: Kind
+def measure_row_lengths(
+    location: DataLocation, array: pa.Array, kind: Kind
 ) -> tuple[NDArray[np.int64], tuple[int, int] | None]:
     """Give the timesteps of each row, int64 (rows,), and the narrowest and widest timestep.
 
@@ -184,15 +198,15 @@ def row_lengths(
         DecodeError: If a row is missing.
         CorruptShardError: If the offsets cannot be true.
     """
-    array = _unwrapped(where, array)
-    _refuse_nulls(where, array, None)
-    offsets = list_offsets(where, array)
+    array = _unwrap(location, array)
+    _refuse_nulls(location, array, None)
+    offsets = read_list_offsets(location, array)
     if not kind.nested:
         return np.diff(offsets), None
     inner = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-    widths = np.diff(list_offsets(where, inner))
-    seen = (int(widths.min()), int(widths.max())) if len(widths) else None
-    return np.diff(offsets), seen
+    widths = np.diff(read_list_offsets(location, inner))
+    width_range = (int(widths.min()), int(widths.max())) if len(widths) else None
+    return np.diff(offsets), width_range
 
 
 def has_nulls(array: pa.Array) -> bool:
@@ -206,7 +220,7 @@ def has_nulls(array: pa.Array) -> bool:
     return lists and has_nulls(array.values)
 
 
-def _unwrapped(where: Place, array: pa.Array) -> pa.Array:
+def _unwrap(location: DataLocation, array: pa.Array) -> pa.Array:
     """Give a column as plain numbers, lists or text.
 
     pyarrow follows indices and views of bytes without a look, so all of them are checked before.
@@ -216,32 +230,32 @@ def _unwrapped(where: Place, array: pa.Array) -> pa.Array:
     while isinstance(array.type, BaseExtensionType):
         array = array.storage
     if types.is_dictionary(array.type):
-        return _looked_up(where, array)
+        return _decode_dictionary(location, array)
     if types.is_string_view(array.type) or types.is_binary_view(array.type):
         array.validate(full=True)
         stored = sum(buffer.size for buffer in array.buffers() if buffer is not None)
-        check_size(where, stored, int(_view_sizes(array).sum()))
+        check_size(location, stored, int(_view_sizes(array).sum()))
         return array.cast(
             large_string() if types.is_string_view(array.type) else large_binary(), safe=True
         )
     return array.cast(large_binary()) if types.is_fixed_size_binary(array.type) else array
 
 
-def _looked_up(where: Place, array: pa.DictionaryArray) -> pa.Array:
+def _decode_dictionary(location: DataLocation, array: pa.DictionaryArray) -> pa.Array:
     """Give the values that the codes of a dictionary stand for."""
     from pyarrow import DictionaryArray
 
     array.validate(full=True)
-    _refuse_nulls(where, array, None)
-    values, used = _unwrapped(where, array.dictionary), array.indices
-    if kind_of(values.type) in (Kind("str"), Kind("bytes")):
-        sizes = np.diff(list_offsets(where, values))
-        needed = int(sizes[used.to_numpy(zero_copy_only=False)].sum())
+    _refuse_nulls(location, array, None)
+    values, codes = _unwrap(location, array.dictionary), array.indices
+    if infer_kind(values.type) in (Kind("str"), Kind("bytes")):
+        sizes = np.diff(read_list_offsets(location, values))
+        needed = int(sizes[codes.to_numpy(zero_copy_only=False)].sum())
     else:
-        needed = len(used) * -(-int(values.nbytes) // max(1, len(values)))  # all are of one size
-    check_size(where, used.nbytes + values.nbytes, needed)
+        needed = len(codes) * -(-int(values.nbytes) // max(1, len(values)))  # all are of one size
+    check_size(location, codes.nbytes + values.nbytes, needed)
     if values.type != array.dictionary.type:  # what was views, say, cannot be looked up as it is
-        array = DictionaryArray.from_arrays(used, values)
+        array = DictionaryArray.from_arrays(codes, values)
     return array.dictionary_decode()
 
 
@@ -254,36 +268,40 @@ def _view_sizes(array: pa.Array) -> NDArray[np.int64]:
     return words[4 * array.offset :: 4].astype(np.int64)
 
 
-def _text(where: Place, array: pa.Array) -> Decoded:
-    offsets = list_offsets(where, array)
+def _decode_text(location: DataLocation, array: pa.Array) -> DecodedColumn:
+    offsets = read_list_offsets(location, array)
     raw = array.buffers()[2]
     values = np.empty(0, np.uint8) if raw is None else np.frombuffer(raw, dtype=np.uint8)
-    return Decoded(values, offsets)
+    return DecodedColumn(values, offsets)
 
 
-def _numbers(where: Place, array: pa.Array, offsets: NDArray[np.int64] | None) -> NDArray[Any]:
+def _decode_numbers(
+    location: DataLocation, array: pa.Array, offsets: NDArray[np.int64] | None
+) -> NDArray[Any]:
     from pyarrow import types
 
-    _refuse_nulls(where, array, offsets)
+    _refuse_nulls(location, array, offsets)
     if types.is_fixed_size_list(array.type):
         size = array.type.list_size
         inner = array.values.slice(array.offset * size, len(array) * size)
-        flat = _numbers(where, inner, None if offsets is None else offsets * size)
+        flat = _decode_numbers(location, inner, None if offsets is None else offsets * size)
         return flat.reshape(len(array), size, *flat.shape[1:])
     found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return found
 
 
-def _refuse_nulls(where: Place, array: pa.Array, offsets: NDArray[np.int64] | None) -> None:
+def _refuse_nulls(
+    location: DataLocation, array: pa.Array, offsets: NDArray[np.int64] | None
+) -> None:
     if not array.null_count:
         return
     missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
     if not len(missing):
-        raise _corrupt(where, "a count of nulls that are not there")
-    place = int(missing[0])
-    row = place if offsets is None else int(np.searchsorted(offsets, place, side="right")) - 1
+        raise _make_corrupt_error(location, "a count of nulls that are not there")
+    position = int(missing[0])
+    row = position if offsets is None else int(np.searchsorted(offsets, position, side="right")) - 1
     inside = "" if offsets is None else " inside its list"
-    raise where.error(
+    raise location.make_error(
         DecodeError,
         f"holds a null in row {row}{inside}, must hold none; fill it or drop the row, and write "
         "the file again",
@@ -291,6 +309,6 @@ def _refuse_nulls(where: Place, array: pa.Array, offsets: NDArray[np.int64] | No
     )
 
 
-def _corrupt(where: Place, what: str) -> CorruptShardError:
-    text = f"has {what}, must be as it was written; restore the file"
-    return where.error(CorruptShardError, text)
+def _make_corrupt_error(location: DataLocation, found: str) -> CorruptShardError:
+    text = f"has {found}, must be as it was written; restore the file"
+    return location.make_error(CorruptShardError, text)

@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.digest_trailer import keep_sealed, read_sealed
-from seqdata.storage.foreign.arrow_columns import Kind, row_lengths
+from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
+from seqdata.storage.foreign.arrow_columns import Kind, measure_row_lengths
 from seqdata.storage.foreign.table_file import TableFile
-from seqdata.storage.lengths import narrow
+from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.limits import check_size
 
-CACHE = ".seqdata-lengths-"
-_LENGTH = 8  # bytes of one row's, while they are counted
+CACHE_PREFIX = ".seqdata-lengths-"
+_LENGTH_BYTES = 8  # bytes of one row's, while they are counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Survey:
+class LengthScan:
     """What had to be read to plan.
 
     Attributes:
@@ -42,9 +42,9 @@ class Survey:
     widths: Mapping[str, tuple[int, int]]
 
 
-def survey(
+def scan_lengths(
     folder: Path, files: Sequence[TableFile], kinds: Mapping[str, Kind], digest: str
-) -> Survey:
+) -> LengthScan:
     """Count the rows and lengths of files.
 
     Args:
@@ -58,99 +58,104 @@ def survey(
         CorruptShardError: If a file is damaged.
         LimitError: If there are very many rows for the bytes of a file.
     """
-    cache = folder / f"{CACHE}{digest}.npz"
-    decodes = not all(file.mapped for file in files)
+    cache = folder / f"{CACHE_PREFIX}{digest}.npz"
+    must_decode = not all(file.is_mapped for file in files)
     units = sum(file.units for file in files)
-    if decodes and (known := _load(cache, kinds, units)) is not None:
+    if must_decode and (known := _load(cache, kinds, units)) is not None:
         return known
-    found = _count(files, kinds)
-    if decodes:
+    found = _count_lengths(files, kinds)
+    if must_decode:
         _save(cache, found)
     return found
 
 
 @dataclass(slots=True)
-class _Counting:
+class _ColumnLengths:
     lengths: list[NDArray[np.int64]] = field(default_factory=list)
     widths: list[tuple[int, int]] = field(default_factory=list)
 
 
-def _count(files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> Survey:
+def _count_lengths(files: Sequence[TableFile], kinds: Mapping[str, Kind]) -> LengthScan:
     rows: list[int] = []
-    counting = {name: _Counting() for name in kinds}
+    counting = {name: _ColumnLengths() for name in kinds}
     for file in files:
-        of_file = 0
+        file_rows = 0
         for unit in range(file.units):
             count = 0
             for name, kind in kinds.items():
-                where = file.place_of(unit, name)
-                lengths, widths = row_lengths(where, file.column(unit, name), kind)
+                location = file.locate_unit(unit, name)
+                lengths, widths = measure_row_lengths(location, file.read_column(unit, name), kind)
                 counting[name].lengths.append(lengths)
                 if widths is not None:
                     counting[name].widths.append(widths)
                 count = len(lengths)
             rows.append(count)
-            of_file += count
-            check_size(file.place, file.size, _LENGTH * len(kinds) * of_file)
+            file_rows += count
+            check_size(file.location, file.size, _LENGTH_BYTES * len(kinds) * file_rows)
     none = np.empty(0, dtype=np.int64)
-    return Survey(
+    return LengthScan(
         np.array(rows, dtype=np.int64),
-        {name: narrow(np.concatenate([none, *one.lengths])) for name, one in counting.items()},
-        {name: _range(one.widths) for name, one in counting.items() if kinds[name].nested},
+        {
+            name: narrow_lengths(np.concatenate([none, *one.lengths]))
+            for name, one in counting.items()
+        },
+        {name: _width_range(one.widths) for name, one in counting.items() if kinds[name].nested},
     )
 
 
-def _range(widths: list[tuple[int, int]]) -> tuple[int, int]:
+def _width_range(widths: list[tuple[int, int]]) -> tuple[int, int]:
     if not widths:
         return 0, 0
     return min(low for low, _ in widths), max(high for _, high in widths)
 
 
-def _save(cache: Path, found: Survey) -> None:
+def _save(cache: Path, found: LengthScan) -> None:
     content: dict[str, Any] = {"rows": found.rows}
     content |= {f"lengths/{name}": lengths for name, lengths in found.lengths.items()}
     content |= {f"widths/{name}": np.array(widths) for name, widths in found.widths.items()}
     file = io.BytesIO()
     np.savez(file, **content)
-    keep_sealed(cache, file.getvalue())  # counted again next time where it cannot be kept
+    write_with_digest(cache, file.getvalue())  # counted again next time where it cannot be kept
 
 
-def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> Survey | None:
+def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> LengthScan | None:
     """Return the count that was kept; None if there is none, or it cannot be true."""
-    content = read_sealed(cache)
+    content = read_with_digest(cache)
     if content is None:
         return None
     size = len(content)
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as kept:
-            rows = _array(kept, "rows", size)
-            lengths = {name: _array(kept, f"lengths/{name}", size) for name in kinds}
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            rows = _read_array(archive, "rows", size)
+            lengths = {name: _read_array(archive, f"lengths/{name}", size) for name in kinds}
             nested = [name for name, kind in kinds.items() if kind.nested]
-            widths = {name: _array(kept, f"widths/{name}", size) for name in nested}
+            widths = {name: _read_array(archive, f"widths/{name}", size) for name in nested}
     except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None
     if rows.shape != (units,) or rows.dtype != np.int64 or (rows < 0).any():
         return None
     count = int(rows.sum())
-    whole = all(one.shape == (count,) and one.dtype.kind == "u" for one in lengths.values())
-    whole = whole and all(one.shape == (2,) and one.dtype.kind == "i" for one in widths.values())
-    pairs = {name: (int(one[0]), int(one[1])) for name, one in widths.items()} if whole else {}
-    return Survey(rows, lengths, pairs) if whole else None
+    is_valid = all(one.shape == (count,) and one.dtype.kind == "u" for one in lengths.values())
+    is_valid = is_valid and all(
+        one.shape == (2,) and one.dtype.kind == "i" for one in widths.values()
+    )
+    pairs = {name: (int(one[0]), int(one[1])) for name, one in widths.items()} if is_valid else {}
+    return LengthScan(rows, lengths, pairs) if is_valid else None
 
 
-def _array(kept: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
+def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
     """Give one array of the archive, which must be as ``numpy.savez`` writes it.
 
     Raises:
         ValueError: If it is not.
         KeyError: If it is not there.
     """
-    about = kept.getinfo(f"{name}.npy")
-    if about.compress_type != zipfile.ZIP_STORED or about.flag_bits & 1:
+    entry = archive.getinfo(f"{name}.npy")
+    if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
         raise ValueError(f"{name} is compressed or encrypted")  # sizes would be a matter of trust
-    if about.file_size != about.compress_size or about.file_size > size:
+    if entry.file_size != entry.compress_size or entry.file_size > size:
         raise ValueError(f"{name} leads out of the file")
-    file = io.BytesIO(kept.read(about))
+    file = io.BytesIO(archive.read(entry))
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError(f"{name} is of another version")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)

@@ -10,38 +10,38 @@ import os
 from pathlib import Path
 
 from seqdata.errors import CacheError, DataError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.foreign.file_discovery import (
-    MOST_STATE,
-    STATE,
+    MAX_STATE_BYTES,
+    STATE_FILE,
     SUFFIXES,
-    chosen_of,
-    named_by_datasets,
+    choose_files,
+    parse_dataset_state,
 )
 from seqdata.storage.local_files import is_plain_name
-from seqdata.storage.remote.cache_folder import opened
-from seqdata.storage.remote.file_cache import Cache, Held, Wanted, cache_of
+from seqdata.storage.remote.cache_folder import open_cache_file
+from seqdata.storage.remote.file_cache import CachedFile, CacheRequest, FileCache, make_cache
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.thread_pool import Fetchers
-from seqdata.storage.remote.transport import remote_file, remote_files
-from seqdata.storage.remote.urls import shown
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import make_remote_file, make_remote_files
+from seqdata.storage.remote.urls import redact_url
 
-_TRIES = 100  # times that the folder of the cache may be removed just then
+_MAX_TRIES = 100  # times that the folder of the cache may be removed just then
 
 
-class OpenFile:
+class OpenCachedFile:
     """A file of the cache that stays open: it is read by its path, which others may remove.
 
     Args:
         descriptor: Of the file; closed when this goes.
-        held: What keeps it in the cache.
+        cached_file: What keeps it in the cache.
     """
 
-    __slots__ = ("_descriptor", "_held")
+    __slots__ = ("_cached_file", "_descriptor")
 
-    def __init__(self, descriptor: int, held: Held) -> None:
+    def __init__(self, descriptor: int, cached_file: CachedFile) -> None:
         self._descriptor = descriptor
-        self._held = held
+        self._cached_file = cached_file
 
     @property
     def path(self) -> Path:
@@ -51,13 +51,15 @@ class OpenFile:
     @property
     def version(self) -> str:
         """Name in the cache: another version of the remote file has another one."""
-        return self._held.path.name
+        return self._cached_file.path.name
 
     def __del__(self) -> None:
         os.close(self._descriptor)
 
 
-def held_files(location: str, remote: Remote) -> tuple[str, dict[str, Path], tuple[OpenFile, ...]]:
+def download_files(
+    location: str, remote: Remote
+) -> tuple[str, dict[str, Path], tuple[OpenCachedFile, ...]]:
     """Fetch the file, or the files of the folder, at a URL.
 
     Returns:
@@ -71,35 +73,37 @@ def held_files(location: str, remote: Remote) -> tuple[str, dict[str, Path], tup
         RemoteReadError: If they cannot be read.
         CacheError: If the cache has no room for all of them.
     """
-    where = shown(location)
-    if where.endswith(SUFFIXES):
-        files, name = remote_file(location, remote)
+    dataset = redact_url(location)
+    if dataset.endswith(SUFFIXES):
+        files, name = make_remote_file(location, remote)
         names = [name]
     else:
-        files = remote_files(location, remote)
-        there = list(files.names())
-        named = []
-        if STATE in there and (size := files.stat(STATE).size) <= MOST_STATE:
-            named = named_by_datasets(where, files.read(STATE, 0, size), there)
-        names = chosen_of(where, there, named)
+        files = make_remote_files(location, remote)
+        existing = list(files.names())
+        listed = []
+        if STATE_FILE in existing and (size := files.stat(STATE_FILE).size) <= MAX_STATE_BYTES:
+            listed = parse_dataset_state(dataset, files.read(STATE_FILE, 0, size), existing)
+        names = choose_files(dataset, existing, listed)
     for name in names:
         if not is_plain_name(name):
-            raise Place(dataset=where, file=name).error(
+            raise DataLocation(dataset=dataset, file=name).make_error(
                 DataError,
                 "has a name that is no plain file name, must have one; rename it",
             )
-    cache = cache_of(files)
-    held = Fetchers(remote.connections).each(lambda name: _kept_open(cache, name), names)
-    paths = {name: one.path for name, one in zip(names, held, strict=True)}
-    return where, paths, tuple(held)
+    cache = make_cache(files)
+    opened_files = ForkSafeThreadPool(remote.connections).map(
+        lambda name: _open_cached(cache, name), names
+    )
+    paths = {name: one.path for name, one in zip(names, opened_files, strict=True)}
+    return dataset, paths, tuple(opened_files)
 
 
-def _kept_open(cache: Cache, name: str) -> OpenFile:
-    for _ in range(_TRIES):
-        held = cache.hold(Wanted(name))
-        descriptor = opened(held.path)
+def _open_cached(cache: FileCache, name: str) -> OpenCachedFile:
+    for _ in range(_MAX_TRIES):
+        cached = cache.acquire(CacheRequest(name))
+        descriptor = open_cache_file(cached.path)
         if descriptor is not None:
-            return OpenFile(descriptor, held)
+            return OpenCachedFile(descriptor, cached)
     raise CacheError.at(
         f"{cache.remote.folder}: is removed again and again, must stay for a moment; let it be",
         file=str(cache.remote.folder),

@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 
 from seqdata.errors import SeqDataWarning
 from seqdata.protocols import Field
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import default_axis
-from seqdata.storage.foreign.file_discovery import gaps_in
-from seqdata.storage.foreign.table_dataset import Tables, open_tables, sources_of, tables_of
-from seqdata.storage.foreign.table_file import digest_of, mark_of
-from seqdata.storage.integrity.verify import check_mode, unverified
-from seqdata.storage.local_files import check_same, local_path
-from seqdata.storage.remote.options import Remote, refuse_remote, remote_of
-from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.store_fields import Sources
-from seqdata.storage.text_bytes import Raw
+from seqdata.storage.foreign.file_discovery import describe_gaps
+from seqdata.storage.foreign.table_dataset import TableSet, make_sources, open_paths, open_tables
+from seqdata.storage.foreign.table_file import digest_files, digest_versions
+from seqdata.storage.integrity.verify import accept_unverified, check_verify_mode
+from seqdata.storage.local_files import check_fingerprint, local_path
+from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
+from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.store_fields import StoreFields
+from seqdata.storage.text_bytes import TextBytes
 from seqdata.storage.views import SequenceStore
 
-KEY = "id"
+ID_FIELD = "id"
 
 
 def open_foreign(
@@ -58,54 +58,55 @@ def open_foreign(
         DecodeError: If a sequence is missing; naming column and row.
         CorruptShardError: If a file is damaged.
     """
-    name = shown(os.fspath(location)) if is_remote(location) else os.fspath(location)
-    check_mode(verify, name)
+    name = redact_url(os.fspath(location)) if is_remote(location) else os.fspath(location)
+    check_verify_mode(verify, name)
     if verify != "off":
-        why = "files that others wrote have no checksums of sequences"
-        unverified(verify, name, why, "write a store from them with `seqdata write`")
+        reason = "files that others wrote have no checksums of sequences"
+        accept_unverified(verify, name, reason, "write a store from them with `seqdata write`")
     if is_remote(location):
-        return _open(os.fspath(location), remote_of(remote), warn=True)
+        return _open(os.fspath(location), resolve_remote(remote), warn=True)
     refuse_remote(location, remote)
     return _open(os.fspath(location), None, warn=True)
 
 
 def _open(location: str, remote: Remote | None, *, warn: bool) -> ForeignStore:
-    held: tuple[object, ...] = ()
+    cached_files: tuple[object, ...] = ()
     if remote is None:
         root = location = str(local_path(location))
         tables, left_out = open_tables(Path(root))
     else:
-        from seqdata.storage.foreign.remote_files import held_files  # local files do without
+        from seqdata.storage.foreign.remote_files import download_files  # local files do without
 
-        root, paths, held = held_files(location, remote)
-        versions = {one.path: one.version for one in held}
-        tables, left_out = tables_of(root, remote.folder, paths, versions.__getitem__)
+        root, paths, cached_files = download_files(location, remote)
+        versions = {one.path: one.version for one in cached_files}
+        tables, left_out = open_paths(root, remote.folder, paths, versions.__getitem__)
     if left_out and warn:
-        what = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
+        columns = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
         warnings.warn(
-            f"{root}: columns left out: {what}; must be numbers, text, bytes, or lists of numbers",
+            f"{root}: columns left out: {columns}; must be numbers, text, bytes, or lists of "
+            "numbers",
             SeqDataWarning,
             stacklevel=3,
         )
-    gaps = gaps_in([file.name for file in tables.files]) if warn else ""
+    gaps = describe_gaps([file.name for file in tables.files]) if warn else ""
     if gaps:
         warnings.warn(f"{root}: {gaps}. Only what is there is read", SeqDataWarning, stacklevel=3)
-    return ForeignStore(root, tables, Origin(location, remote, held))
+    return ForeignStore(root, tables, ForeignOrigin(location, remote, cached_files))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Origin:
+class ForeignOrigin:
     """Where foreign files come from.
 
     Attributes:
         location: A URL as it was given, or an absolute path.
         remote: How it is read; None: it is local.
-        held: What is held in the cache for as long as the store lives.
+        cached_files: What is held in the cache for as long as the store lives.
     """
 
     location: str
     remote: Remote | None
-    held: Sequence[object] = ()
+    cached_files: Sequence[object] = ()
 
 
 class ForeignStore(SequenceStore):
@@ -117,25 +118,25 @@ class ForeignStore(SequenceStore):
         origin: How it is opened again.
     """
 
-    def __init__(self, root: str, tables: Tables, origin: Origin) -> None:
+    def __init__(self, root: str, tables: TableSet, origin: ForeignOrigin) -> None:
         self._root = root
         self._origin = origin
         self._fields = dict(tables.fields)
         self._lengths_of = dict(tables.lengths_of)
-        self._files = [file.name for file in tables.files]
-        self._digest = digest_of(tables.files, self._fields)
-        self._mark = mark_of(tables.files, self._digest)
+        self._file_names = [file.name for file in tables.files]
+        self._digest = digest_files(tables.files, self._fields)
+        self._version_digest = digest_versions(tables.files, self._digest)
         self._fingerprint: str | None = None
-        has_key = KEY in self._fields and self._fields[KEY].dtype == "str"
-        key = KEY if has_key else None
-        layout, sources = sources_of(root, tables, key)
-        self._sources = Sources(layout, sources, key)
+        has_key = ID_FIELD in self._fields and self._fields[ID_FIELD].dtype == "str"
+        key = ID_FIELD if has_key else None
+        layout, sources = make_sources(root, tables, key)
+        self._store_fields = StoreFields(layout, sources, key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._origin.location, self._origin.remote, self._mark)
+        return _reopen, (self._origin.location, self._origin.remote, self._version_digest)
 
     def __len__(self) -> int:
-        return len(self._sources.layout)
+        return len(self._store_fields.layout)
 
     @property
     def location(self) -> str:
@@ -143,9 +144,9 @@ class ForeignStore(SequenceStore):
         return self._root
 
     @property
-    def mark(self) -> str:
+    def version_digest(self) -> str:
         """Digest by which the same files are known when they are opened again (32 hex digits)."""
-        return self._mark
+        return self._version_digest
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -165,43 +166,43 @@ class ForeignStore(SequenceStore):
     @property
     def shards(self) -> Sequence[str]:
         """Names of the files, in the order of their sequences."""
-        return self._files
+        return self._file_names
 
     @property
     def fingerprint(self) -> str:
         """Digest of schema, lengths, and each file's name, size and footer (32 hex digits)."""
         if self._fingerprint is None:
-            made = hashlib.sha256(self._digest.encode())
+            digest = hashlib.sha256(self._digest.encode())
             for axis, lengths in self._lengths_of.items():
-                made.update(axis.encode())
-                made.update(lengths.data)
-            self._fingerprint = made.hexdigest()[:32]
+                digest.update(axis.encode())
+                digest.update(lengths.data)
+            self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Give the ids of sequences."""
-        return self._sources.keys(numbers)
+        return self._store_fields.keys(numbers)
 
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
-        """Give the bytes of ids or of a field of texts; see ``raw.RawTexts``."""
-        return self._sources.raw_texts(name, numbers)
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
+        """Give the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
+        return self._store_fields.raw_texts(name, numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the same numbers: this store is no view."""
         return numbers
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> DataLocation:
         """Give the place of a sequence, for an error; of one that is not there, the data set's."""
-        return self._sources.place(number)
+        return self._store_fields.place(number)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``."""
-        return self._sources.read(spans, fields, axis)
+        return self._store_fields.read(spans, fields, axis)
 
 
-def _reopen(location: str, remote: Remote | None, mark: str) -> ForeignStore:
+def _reopen(location: str, remote: Remote | None, version_digest: str) -> ForeignStore:
     store = _open(location, remote, warn=False)  # said once, where it was opened first
-    check_same(store.place(-1), store.mark, mark)
+    check_fingerprint(store.place(-1), store.version_digest, version_digest)
     return store

@@ -19,38 +19,38 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.columns import Layout, Source
-from seqdata.storage.data_location import Place
+from seqdata.storage.columns import NumberSource, ShardLayout
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.decoded_source import DecodedSource, UnitCache
-from seqdata.storage.fields import MAX_WIDTH, TEXTS, field_width
+from seqdata.storage.fields import MAX_WIDTH, TEXT_DTYPES, field_width
 from seqdata.storage.foreign.arrow_columns import (
-    Decoded,
+    DecodedColumn,
     Kind,
-    decode,
-    depth_of,
+    decode_column,
     has_nulls,
-    kind_of,
+    infer_kind,
+    measure_nesting,
 )
-from seqdata.storage.foreign.file_discovery import files_of
-from seqdata.storage.foreign.length_scan import survey
+from seqdata.storage.foreign.file_discovery import find_files
+from seqdata.storage.foreign.length_scan import scan_lengths
 from seqdata.storage.foreign.table_file import (
     TableFile,
-    digest_of,
-    guarded,
-    mark_of,
-    open_file,
-    stamp_of_local,
+    digest_files,
+    digest_versions,
+    open_table_file,
+    read_local_version,
+    translate_errors,
 )
 from seqdata.storage.inputs import is_pandas_index
-from seqdata.storage.limits import check_depth, refuse
-from seqdata.storage.store_fields import keyed
+from seqdata.storage.limits import check_depth, raise_limit_error
+from seqdata.storage.store_fields import add_ids
 from seqdata.storage.text_source import TextSource
 
 Units = list[tuple[TableFile, int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
+class TableSet:
     """Opened files, what their columns hold, and how long their rows are.
 
     Attributes:
@@ -73,35 +73,35 @@ class Tables:
         """Give all units of all files in order."""
         return [(file, unit) for file in self.files for unit in range(file.units)]
 
-    def decode(self, name: str, units: Units, number: int) -> Decoded:
+    def decode(self, name: str, units: Units, number: int) -> DecodedColumn:
         """Give one column of one unit."""
         file, unit = units[number]
         kind = self.kinds[name]
         width = kind.shape[0] if kind.nested else None
-        where = file.place_of(unit, name)
-        with guarded(where):
-            array = file.column(unit, name)
+        location = file.locate_unit(unit, name)
+        with translate_errors(location):
+            array = file.read_column(unit, name)
             if len(array) != self.rows[number]:
-                raise where.error(
+                raise location.make_error(
                     CorruptShardError,
                     f"has {len(array)} rows, must have {self.rows[number]} as were counted; "
                     "restore the file",
                     found=len(array), expected=int(self.rows[number]),
                 )  # fmt: skip
-            return decode(where, array, kind, width)
+            return decode_column(location, array, kind, width)
 
-    def in_place(self, name: str) -> bool:
+    def is_in_place(self, name: str) -> bool:
         """Tell whether a column's bytes can be used as they lie, in all files."""
         for file in self.files:
-            kind = kind_of(file.schema.field(name).type)
-            if not file.mapped or kind is None or not kind.plain:
+            kind = infer_kind(file.schema.field(name).type)
+            if not file.is_mapped or kind is None or not kind.plain:
                 return False
-            if any(has_nulls(file.column(unit, name)) for unit in range(file.units)):
+            if any(has_nulls(file.read_column(unit, name)) for unit in range(file.units)):
                 return False
         return True
 
 
-def open_tables(root: Path) -> tuple[Tables, dict[str, str]]:
+def open_tables(root: Path) -> tuple[TableSet, dict[str, str]]:
     """Open a file, or the files of a folder; also gives the columns left out, with the reason.
 
     Raises:
@@ -110,54 +110,54 @@ def open_tables(root: Path) -> tuple[Tables, dict[str, str]]:
         DecodeError: If a sequence is missing; naming column and row.
         CorruptShardError: If a file is damaged.
     """
-    folder, names = files_of(root)
-    return tables_of(str(root), folder, {name: folder / name for name in names})
+    folder, names = find_files(root)
+    return open_paths(str(root), folder, {name: folder / name for name in names})
 
 
-def tables_of(
+def open_paths(
     location: str,
     folder: Path,
     paths: Mapping[str, Path],
-    stamp_of: Callable[[Path], str] = stamp_of_local,
-) -> tuple[Tables, dict[str, str]]:
+    read_version: Callable[[Path], str] = read_local_version,
+) -> tuple[TableSet, dict[str, str]]:
     """Open files, wherever they lie; as ``open_tables``.
 
     Args:
         location: Of the data set, for messages.
         folder: Where a count of lengths is kept.
         paths: Name of a file -> where it lies here, in the order of their sequences.
-        stamp_of: Gives what a version of a file has for its own.
+        read_version: Gives what a version of a file has for its own.
     """
     files = [
-        open_file(path, Place(dataset=location, shard=i, file=name), stamp_of)
+        open_table_file(path, DataLocation(dataset=location, shard=i, file=name), read_version)
         for i, (name, path) in enumerate(paths.items())
     ]
-    kinds, left_out = _kinds(files)
+    kinds, left_out = _infer_kinds(files)
     ragged = {name: kind for name, kind in kinds.items() if kind.ragged}
     if not ragged:
-        raise _nothing_ragged(location, left_out)
-    found = survey(folder, files, ragged, mark_of(files, digest_of(files, ragged)))
-    for name, (low, high) in found.widths.items():
+        raise _make_no_ragged_error(location, left_out)
+    scan = scan_lengths(folder, files, ragged, digest_versions(files, digest_files(files, ragged)))
+    for name, (low, high) in scan.widths.items():
         if low == high:
             kinds[name] = replace(kinds[name], shape=(max(1, low), *kinds[name].shape))
-            check_width(replace(files[0].place, field=name), kinds[name])
+            check_width(replace(files[0].location, field=name), kinds[name])
         else:
             left_out[name] = f"{low} to {high} numbers per timestep"
             del kinds[name]
     if not any(kind.ragged for kind in kinds.values()):
-        raise _nothing_ragged(location, left_out)
-    if not found.rows.sum():
-        raise Place(dataset=location).error(
+        raise _make_no_ragged_error(location, left_out)
+    if not scan.rows.sum():
+        raise DataLocation(dataset=location).make_error(
             DataError, "has no rows, must have at least one; check where it comes from"
         )
-    axes, lengths_of = _axes(kinds, found.lengths)
+    axes, lengths_of = _assign_axes(kinds, scan.lengths)
     fields = {name: Field(one.dtype, one.shape, axes.get(name)) for name, one in kinds.items()}
-    return Tables(folder, files, kinds, fields, found.rows, lengths_of), left_out
+    return TableSet(folder, files, kinds, fields, scan.rows, lengths_of), left_out
 
 
-def sources_of(
-    location: str, tables: Tables, key: str | None
-) -> tuple[Layout, dict[str, Source | TextSource | DecodedSource]]:
+def make_sources(
+    location: str, tables: TableSet, key: str | None
+) -> tuple[ShardLayout, dict[str, NumberSource | TextSource | DecodedSource]]:
     """Give where sequences lie, and the source of every field.
 
     Args:
@@ -166,30 +166,32 @@ def sources_of(
         key: The text column of ids, where there is one.
     """
     units = tables.units()
-    named = [f"{file.name}#{unit}" if file.units > 1 else file.name for file, unit in units]
-    starts = [0, *itertools.accumulate(tables.rows.tolist())]
-    places = [file.place_of(unit) for file, unit in units]
-    layout = Layout(location, named, starts, tables.lengths_of, places.__getitem__)
+    unit_names = [f"{file.name}#{unit}" if file.units > 1 else file.name for file, unit in units]
+    unit_offsets = [0, *itertools.accumulate(tables.rows.tolist())]
+    locations = [file.locate_unit(unit) for file, unit in units]
+    layout = ShardLayout(
+        location, unit_names, unit_offsets, tables.lengths_of, locations.__getitem__
+    )
     cache = UnitCache()
 
-    def source_of(name: str, layout: Layout) -> Source | TextSource | DecodedSource:
-        decoded, field = functools.partial(tables.decode, name, units), tables.fields[name]
-        if tables.in_place(name):
-            return _source(name, field, layout, [decoded(i) for i in range(len(units))])
-        return DecodedSource(name, field, layout, decoded, cache)
+    def make_source(name: str, layout: ShardLayout) -> NumberSource | TextSource | DecodedSource:
+        decode_unit, field = functools.partial(tables.decode, name, units), tables.fields[name]
+        if tables.is_in_place(name):
+            return _make_source(name, field, layout, [decode_unit(i) for i in range(len(units))])
+        return DecodedSource(name, field, layout, decode_unit, cache)
 
-    ids = None if key is None else source_of(key, layout)
+    ids = None if key is None else make_source(key, layout)
     if isinstance(ids, TextSource | DecodedSource):
-        layout = keyed(layout, ids)
-    return layout, {name: source_of(name, layout) for name in tables.fields}
+        layout = add_ids(layout, ids)
+    return layout, {name: make_source(name, layout) for name in tables.fields}
 
 
-def _kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]:
+def _infer_kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]:
     """Give what the columns hold, and those that cannot be fields, with the reason."""
     kinds: dict[str, Kind] = {}
     left_out: dict[str, str] = {}
     for column in files[0].schema:
-        kind = kind_of(column.type)
+        kind = infer_kind(column.type)
         if is_pandas_index(column.name):
             left_out[column.name] = "an index of pandas without a name"
             continue
@@ -197,12 +199,12 @@ def _kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]
             left_out[column.name] = str(column.type)
             continue
         kinds[column.name] = kind
-        place = replace(files[0].place, field=column.name)
-        check_depth(place, depth_of(column.type))
-        check_width(place, kind)
+        location = replace(files[0].location, field=column.name)
+        check_depth(location, measure_nesting(column.type))
+        check_width(location, kind)
     for file in files:
         if len(set(file.schema.names)) < len(file.schema.names):
-            raise file.place.error(
+            raise file.location.make_error(
                 DataError, "has two columns of one name, must have different ones; rename one"
             )
         for name, kind in kinds.items():
@@ -210,7 +212,7 @@ def _kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]
     return kinds, left_out
 
 
-def check_width(place: Place, kind: Kind) -> None:
+def check_width(location: DataLocation, kind: Kind) -> None:
     """Refuse timesteps that no memory holds.
 
     Raises:
@@ -218,23 +220,23 @@ def check_width(place: Place, kind: Kind) -> None:
     """
     width = 1 if kind.is_text else field_width(Field(kind.dtype, kind.shape))
     if width >= MAX_WIDTH:
-        what = f"declares timesteps of {width} bytes"
-        refuse(place, what, f"have less than {MAX_WIDTH}", width, MAX_WIDTH)
+        problem = f"declares timesteps of {width} bytes"
+        raise_limit_error(location, problem, f"have less than {MAX_WIDTH}", width, MAX_WIDTH)
 
 
 def _check_alike(first: TableFile, file: TableFile, name: str, kind: Kind) -> None:
-    there = name in file.schema.names
-    if there and kind.alike(kind_of(file.schema.field(name).type)):
+    is_present = name in file.schema.names
+    if is_present and kind.alike(infer_kind(file.schema.field(name).type)):
         return
-    found = file.schema.field(name).type if there else "missing"
-    raise replace(file.place, field=name).error(
+    found = file.schema.field(name).type if is_present else "missing"
+    raise replace(file.location, field=name).make_error(
         DataError,
         f"is {found}, must be {first.schema.field(name).type} as in {first.name!r}; write the "
         "files alike, or open them one by one",
     )
 
 
-def _axes(
+def _assign_axes(
     kinds: Mapping[str, Kind], lengths: Mapping[str, NDArray[Any]]
 ) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
     """Give column -> axis and axis -> lengths: columns of equal lengths share an axis."""
@@ -255,19 +257,19 @@ def _axes(
     return axes, lengths_of
 
 
-def _source(
-    name: str, field: Field, layout: Layout, decoded: Sequence[Decoded]
-) -> Source | TextSource:
+def _make_source(
+    name: str, field: Field, layout: ShardLayout, decoded: Sequence[DecodedColumn]
+) -> NumberSource | TextSource:
     values = tuple(one.values for one in decoded)
     offsets = tuple(one.offsets for one in decoded if one.offsets is not None)
-    if field.dtype in TEXTS:
+    if field.dtype in TEXT_DTYPES:
         return TextSource.of(name, field, layout, values, offsets)
-    return Source.of(name, field, layout, values, offsets or None)
+    return NumberSource.of(name, field, layout, values, offsets or None)
 
 
-def _nothing_ragged(location: str, left_out: Mapping[str, str]) -> DataError:
+def _make_no_ragged_error(location: str, left_out: Mapping[str, str]) -> DataError:
     refused = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
-    return Place(dataset=location).error(
+    return DataLocation(dataset=location).make_error(
         DataError,
         "no column holds lists of numbers, one at least must, for a row is a sequence"
         f"{f'; left out: {refused}' if refused else ''}; make sequences of the rows of one value "

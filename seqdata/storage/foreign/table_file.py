@@ -15,17 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch, LimitError
-from seqdata.storage.data_location import Place
-from seqdata.storage.foreign.untrusted_ipc import Blocks, batches_of, check_message, check_stream
-from seqdata.storage.foreign.untrusted_parquet import Group, check_column, groups_of
-from seqdata.storage.limits import MAX_FOOTER, check_size, refuse
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.foreign.untrusted_ipc import (
+    MessageExtents,
+    check_message,
+    check_stream,
+    find_batches,
+)
+from seqdata.storage.foreign.untrusted_parquet import RowGroupInfo, check_column, read_row_groups
+from seqdata.storage.limits import MAX_FOOTER, check_size, raise_limit_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ARROW, _PARQUET, _FEATHER_1 = b"ARROW1", b"PAR1", b"FEA1"
-_STREAM = (b"\xff\xff\xff\xff",)
-_TAIL = 4096  # bytes that stand for a stream, which has no footer
+_ARROW_MAGIC, _PARQUET_MAGIC, _FEATHER_1_MAGIC = b"ARROW1", b"PAR1", b"FEA1"
+_STREAM_MAGICS = (b"\xff\xff\xff\xff",)
+_STREAM_TAIL_BYTES = 4096  # bytes that stand for a stream, which has no footer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,79 +38,79 @@ class TableFile:
     """One opened file.
 
     Attributes:
-        place: The file among those of the data set.
+        location: The file among those of the data set.
         format: ``arrow``, ``stream`` or ``parquet``.
         schema: Its columns.
-        mapped: Whether units lie decompressed in memory or in the mapped file.
+        is_mapped: Whether units lie decompressed in memory or in the mapped file.
         units: Number of record batches or row groups.
-        column: Gives one column of a unit.
+        read_column: Gives one column of a unit.
         digest: Of name, size and footer.
         size: Its bytes.
-        stamp: What it has in common with no later version of the file.
+        version: What it has in common with no later version of the file.
     """
 
-    place: Place
+    location: DataLocation
     format: str
     schema: pa.Schema
-    mapped: bool
+    is_mapped: bool
     units: int
-    column: Callable[[int, str], pa.Array]
+    read_column: Callable[[int, str], pa.Array]
     digest: bytes
     size: int
-    stamp: str
+    version: str
 
     @property
     def name(self) -> str:
         """Of the file."""
-        return str(self.place.file)
+        return str(self.location.file)
 
-    def place_of(self, unit: int, field: str | None = None) -> Place:
+    def locate_unit(self, unit: int, field: str | None = None) -> DataLocation:
         """Give the place of a unit, or of one column of it."""
-        return replace(self.place, unit=unit if self.units > 1 else None, field=field)
+        return replace(self.location, unit=unit if self.units > 1 else None, field=field)
 
 
-def format_of(path: Path, place: Place) -> str | None:
+def detect_format(path: Path, location: DataLocation) -> str | None:
     """Give the format of a file by its first bytes; None where it is none that we read.
 
     Args:
         path: The file.
-        place: The same, for messages.
+        location: The same, for messages.
 
     Raises:
         DataError: If it is of Feather's first version.
     """
     with open(path, "rb") as file:
-        head = file.read(8)
-    if head.startswith(_ARROW):
+        first_bytes = file.read(8)
+    if first_bytes.startswith(_ARROW_MAGIC):
         return "arrow"
-    if head.startswith(_PARQUET):
+    if first_bytes.startswith(_PARQUET_MAGIC):
         return "parquet"
-    if head.startswith(_FEATHER_1):
-        raise place.error(
+    if first_bytes.startswith(_FEATHER_1_MAGIC):
+        raise location.make_error(
             DataError,
             "is a Feather file of version 1, must be of version 2; write it again with "
             "`pyarrow.feather.write_feather`",
         )
-    return "stream" if head.startswith(_STREAM) else None
+    return "stream" if first_bytes.startswith(_STREAM_MAGICS) else None
 
 
 @dataclass(frozen=True, slots=True)
-class SameFile:
+class VersionedFile:
     """A file that is opened, and opened again for each unit that is decoded.
 
     Attributes:
         path: Where it lies.
-        place: The same, for messages.
-        stamp_of: Gives the stamp of the file that lies at a path now.
-        stamp: The one that it had when it was opened.
+        location: The same, for messages.
+        read_version: Gives the stamp of the file that lies at a path now.
+        version: The one that it had when it was opened.
     """
 
     path: Path
-    place: Place
-    stamp_of: Callable[[Path], str]
-    stamp: str
+    location: DataLocation
+    read_version: Callable[[Path], str]
+    version: str
 
-    def mapped(self) -> pa.Buffer:
+    def map(self) -> pa.Buffer:
         """Return its bytes, mapped.
 
         Raises:
@@ -114,55 +119,55 @@ class SameFile:
         import pyarrow as pa
 
         source = pa.memory_map(str(self.path))
-        found = self.stamp_of(self.path)
-        if found != self.stamp:
-            raise self.place.error(
+        found = self.read_version(self.path)
+        if found != self.version:
+            raise self.location.make_error(
                 FingerprintMismatch,
-                f"must be the file that was opened ({self.stamp}), but is another or was changed "
+                f"must be the file that was opened ({self.version}), but is another or was changed "
                 f"({found}). Open the data again, or restore the file",
-                expected=self.stamp, found=found,
+                expected=self.version, found=found,
             )  # fmt: skip
         return source.read_buffer(source.size())
 
 
-def stamp_of_local(path: Path) -> str:
+def read_local_version(path: Path) -> str:
     """Return the size of a file and the time of its last change."""
     status = path.stat()
     return f"{status.st_size} bytes, mtime_ns {status.st_mtime_ns}"
 
 
-def open_file(
-    path: Path, place: Place, stamp_of: Callable[[Path], str] = stamp_of_local
+def open_table_file(
+    path: Path, location: DataLocation, read_version: Callable[[Path], str] = read_local_version
 ) -> TableFile:
     """Open a file, decoding nothing that is compressed beyond the first unit.
 
     Args:
         path: The file.
-        place: The same, for messages.
-        stamp_of: Gives what a version of the file has for its own.
+        location: The same, for messages.
+        read_version: Gives what a version of the file has for its own.
 
     Raises:
         DataError: If it is of no format that we read.
         CorruptShardError: If it is damaged.
     """
-    source = SameFile(path, place, stamp_of, stamp_of(path))
-    format = format_of(path, place)
+    source = VersionedFile(path, location, read_version, read_version(path))
+    format = detect_format(path, location)
     if format is None:
-        raise place.error(
+        raise location.make_error(
             DataError,
             "is no Arrow, Feather or Parquet file, must be one; turn other files into a store with "
             "`seqdata write`",
         )
-    with guarded(place):
-        digest = _digest(path, format, place)
+    with translate_errors(location):
+        digest = _digest_file(path, format, location)
         opener = {"parquet": _open_parquet, "stream": _open_stream, "arrow": _open_ipc}[format]
-        made = opener(source, digest)
-        made.schema.names  # noqa: B018 - decoded now, while damage still has a path
-        return made
+        table_file = opener(source, digest)
+        table_file.schema.names  # noqa: B018 - decoded now, while damage still has a path
+        return table_file
 
 
 @contextmanager
-def guarded(place: Place) -> Iterator[None]:
+def translate_errors(location: DataLocation) -> Iterator[None]:
     """Turn what pyarrow says of a damaged file into our error.
 
     Raises:
@@ -174,52 +179,52 @@ def guarded(place: Place) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise place.error(
+        raise location.make_error(
             LimitError,
             f"asks for more memory than there is ({error}), must fit; write the file again in "
             "smaller units",
         ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise place.error(
+        raise location.make_error(
             CorruptShardError,
             f"cannot be read ({reason}), must be as it was written; restore the file",
         ) from error
 
 
-def _open_ipc(source: SameFile, digest: bytes) -> TableFile:
+def _open_ipc(source: VersionedFile, digest: bytes) -> TableFile:
     import pyarrow as pa
 
-    whole, place = source.mapped(), source.place
-    blocks = batches_of(place, memoryview(whole))
-    reader = pa.ipc.open_file(whole, options=pa.ipc.IpcReadOptions(use_threads=False))
+    buffer, location = source.map(), source.location
+    blocks = find_batches(location, memoryview(buffer))
+    reader = pa.ipc.open_file(buffer, options=pa.ipc.IpcReadOptions(use_threads=False))
     count, schema = len(blocks), reader.schema
     batches: list[pa.RecordBatch] = []
     while len(batches) < count:  # ends at the first batch that is compressed
         unit = len(batches)
-        check_message(replace(place, unit=unit), memoryview(whole), *blocks[unit])
+        check_message(replace(location, unit=unit), memoryview(buffer), *blocks[unit])
         batch = reader.get_batch(unit)
-        if not _lies_in(batch, whole.address, whole.address + whole.size):
-            column = _Ipc(source, schema, blocks)
+        if not _is_inside(batch, buffer.address, buffer.address + buffer.size):
+            column = _IpcColumnReader(source, schema, blocks)
             return TableFile(
-                place, "arrow", schema, False, count, column, digest, whole.size, source.stamp
+                location, "arrow", schema, False, count, column, digest, buffer.size, source.version
             )
         batches.append(batch)
-    return _kept(source, "arrow", schema, batches, digest, whole.size)
+    return _make_mapped_file(source, "arrow", schema, batches, digest, buffer.size)
 
 
-def _open_stream(source: SameFile, digest: bytes) -> TableFile:
+def _open_stream(source: VersionedFile, digest: bytes) -> TableFile:
     import pyarrow as pa
 
     options = pa.ipc.IpcReadOptions(use_threads=False)
-    whole = source.mapped()
-    check_stream(source.place, memoryview(whole))
-    reader = pa.ipc.open_stream(whole, options=options)
-    return _kept(source, "stream", reader.schema, list(reader), digest, whole.size)
+    buffer = source.map()
+    check_stream(source.location, memoryview(buffer))
+    reader = pa.ipc.open_stream(buffer, options=options)
+    return _make_mapped_file(source, "stream", reader.schema, list(reader), digest, buffer.size)
 
 
-def _kept(
-    source: SameFile,
+def _make_mapped_file(
+    source: VersionedFile,
     format: str,
     schema: pa.Schema,
     batches: list[pa.RecordBatch],
@@ -233,11 +238,11 @@ def _kept(
         return batches[unit].column(schema.get_field_index(name))
 
     return TableFile(
-        source.place, format, schema, True, len(batches), column, digest, size, source.stamp
+        source.location, format, schema, True, len(batches), column, digest, size, source.version
     )
 
 
-def _lies_in(batch: pa.RecordBatch, begin: int, end: int) -> bool:
+def _is_inside(batch: pa.RecordBatch, begin: int, end: int) -> bool:
     return all(
         begin <= buffer.address and buffer.address + buffer.size <= end
         for column in batch.columns
@@ -247,79 +252,79 @@ def _lies_in(batch: pa.RecordBatch, begin: int, end: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ipc:
+class _IpcColumnReader:
     """Reads one column of a compressed record batch, decompressing no other."""
 
-    source: SameFile
+    source: VersionedFile
     schema: pa.Schema
-    blocks: Blocks
+    blocks: MessageExtents
 
     def __call__(self, unit: int, name: str) -> pa.Array:
         import pyarrow as pa
 
-        place = replace(self.source.place, unit=unit)
-        with guarded(replace(place, field=name)):
-            whole = self.source.mapped()
-            check_message(place, memoryview(whole), *self.blocks[unit])
+        location = replace(self.source.location, unit=unit)
+        with translate_errors(replace(location, field=name)):
+            buffer = self.source.map()
+            check_message(location, memoryview(buffer), *self.blocks[unit])
             options = pa.ipc.IpcReadOptions(
                 use_threads=False, included_fields=[self.schema.get_field_index(name)]
             )
-            reader = pa.ipc.open_file(whole, options=options)
+            reader = pa.ipc.open_file(buffer, options=options)
             batch = reader.get_batch(unit)
             batch.validate()
             return batch.column(0)
 
 
-def _open_parquet(source: SameFile, digest: bytes) -> TableFile:
+def _open_parquet(source: VersionedFile, digest: bytes) -> TableFile:
     import pyarrow as pa
     from pyarrow import parquet
 
-    whole = source.mapped()
-    groups = groups_of(source.place, memoryview(whole).cast("B"))
-    opened = parquet.ParquetFile(pa.BufferReader(whole))
-    column = _Parquet(source, opened.metadata, groups)
+    buffer = source.map()
+    groups = read_row_groups(source.location, memoryview(buffer).cast("B"))
+    opened = parquet.ParquetFile(pa.BufferReader(buffer))
+    column = _ParquetColumnReader(source, opened.metadata, groups)
     return TableFile(
-        source.place, "parquet", opened.schema_arrow, False, len(groups), column, digest,
-        whole.size, source.stamp,
+        source.location, "parquet", opened.schema_arrow, False, len(groups), column, digest,
+        buffer.size, source.version,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Parquet:
+class _ParquetColumnReader:
     """Reads one column of a row group; opened anew each time, so that threads and forks may."""
 
-    source: SameFile
-    about: Any
-    groups: Sequence[Group]
+    source: VersionedFile
+    metadata: Any
+    groups: Sequence[RowGroupInfo]
 
     def __call__(self, unit: int, name: str) -> pa.Array:
         import pyarrow as pa
         from pyarrow import parquet
 
-        place = replace(self.source.place, unit=unit, field=name)
-        with guarded(place):
-            whole, group = self.source.mapped(), self.groups[unit]
-            rows = check_column(place, memoryview(whole).cast("B"), group, name)
-            file = parquet.ParquetFile(pa.BufferReader(whole), metadata=self.about)
+        location = replace(self.source.location, unit=unit, field=name)
+        with translate_errors(location):
+            buffer, group = self.source.map(), self.groups[unit]
+            rows = check_column(location, memoryview(buffer).cast("B"), group, name)
+            file = parquet.ParquetFile(pa.BufferReader(buffer), metadata=self.metadata)
             if rows >= group.rows:
                 table = file.read_row_group(unit, columns=[name], use_threads=False)
                 return table.column(name).combine_chunks()
-            return self._by_pieces(place, file, rows, whole.size)
+            return self._read_in_batches(location, file, rows, buffer.size)
 
-    def _by_pieces(self, place: Place, file: Any, rows: int, size: int) -> pa.Array:
+    def _read_in_batches(self, location: DataLocation, file: Any, rows: int, size: int) -> pa.Array:
         """Read texts that may be very much longer than the file, and count their bytes."""
         import pyarrow as pa
 
-        pieces, needed = [], 0
-        chosen = {"row_groups": [place.unit or 0], "columns": [place.field]}
+        arrays, needed = [], 0
+        chosen = {"row_groups": [location.unit or 0], "columns": [location.field]}
         for batch in file.iter_batches(rows, **chosen, use_threads=False):
-            pieces.append(batch.column(0))
+            arrays.append(batch.column(0))
             needed += batch.nbytes
-            check_size(place, size, needed)
-        return pa.chunked_array(pieces).combine_chunks()
+            check_size(location, size, needed)
+        return pa.chunked_array(arrays).combine_chunks()
 
 
-def _digest(path: Path, format: str, place: Place) -> bytes:
+def _digest_file(path: Path, format: str, location: DataLocation) -> bytes:
     """Digest a file's name, size and footer; of a stream, which has none, its end.
 
     Raises:
@@ -327,38 +332,38 @@ def _digest(path: Path, format: str, place: Place) -> bytes:
     """
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
-        ends = {"arrow": 10, "parquet": 8}
-        tail = _TAIL
-        if format in ends:
-            file.seek(-min(size, ends[format]), os.SEEK_END)
-            tail = ends[format] + int.from_bytes(file.read(4), "little")
+        tail_bytes = {"arrow": 10, "parquet": 8}
+        tail = _STREAM_TAIL_BYTES
+        if format in tail_bytes:
+            file.seek(-min(size, tail_bytes[format]), os.SEEK_END)
+            tail = tail_bytes[format] + int.from_bytes(file.read(4), "little")
         tail = min(size, tail)
         if tail > MAX_FOOTER:
             must = f"have at most {MAX_FOOTER}"
-            refuse(place, f"has a footer of {tail} bytes", must, tail, MAX_FOOTER)
+            raise_limit_error(location, f"has a footer of {tail} bytes", must, tail, MAX_FOOTER)
         file.seek(-tail, os.SEEK_END)
         footer = file.read()
-    made = hashlib.sha256(f"{place.file}\0{size}\0{format}\0".encode())
-    made.update(footer)
-    return made.digest()
+    digest = hashlib.sha256(f"{location.file}\0{size}\0{format}\0".encode())
+    digest.update(footer)
+    return digest.digest()
 
 
-def digest_of(files: Sequence[TableFile], about: Mapping[str, Any]) -> str:
+def digest_files(files: Sequence[TableFile], contents: Mapping[str, Any]) -> str:
     """Digest files and what is taken of them, 32 hex digits."""
-    made = hashlib.sha256(repr(sorted(about.items())).encode())
+    digest = hashlib.sha256(repr(sorted(contents.items())).encode())
     for file in files:
-        made.update(file.digest)
-    return made.hexdigest()[:32]
+        digest.update(file.digest)
+    return digest.hexdigest()[:32]
 
 
-def mark_of(files: Sequence[TableFile], digest: str) -> str:
+def digest_versions(files: Sequence[TableFile], digest: str) -> str:
     """Digest what files have in common with no later version of them, 32 hex digits.
 
     Files that others wrote have no digest of their content, and two of equal size may have equal
     footers. So the time of the last change counts where the same files must be found again; a copy
     of them elsewhere has another mark, and the same digest.
     """
-    made = hashlib.sha256(digest.encode())
+    hasher = hashlib.sha256(digest.encode())
     for file in files:
-        made.update(f"{file.stamp}\n".encode())
-    return made.hexdigest()[:32]
+        hasher.update(f"{file.version}\n".encode())
+    return hasher.hexdigest()[:32]

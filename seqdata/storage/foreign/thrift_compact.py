@@ -14,113 +14,117 @@ MAX_NESTING = 12  # structs and lists inside of one another
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 _NUMBERS = (4, 5, 6)  # of 16, 32 and 64 bits
 
-Wanted = Mapping[int, Any]
+StructFields = Mapping[int, Any]
 """Field -> None for a number, bytes for ``bytes``, a mapping for a struct, [what] for a list."""
 Struct = dict[int, Any]
 
 
-class NoStructError(Exception):
+class ThriftError(Exception):
     """The bytes are no struct, or not the one that was asked for."""
 
 
-def read_struct(data: memoryview, at: int, wanted: Wanted, depth: int = 0) -> tuple[Struct, int]:
+def read_struct(
+    data: memoryview, at: int, wanted_fields: StructFields, depth: int = 0
+) -> tuple[Struct, int]:
     """Give the wanted fields of a struct, as far as it has them, and where it ends.
 
     Args:
         data: The bytes, uint8.
         at: Where the struct begins.
-        wanted: Its fields.
+        wanted_fields: Its fields.
         depth: How many structs it lies inside of.
 
     Raises:
-        NoStructError: If there is none.
+        ThriftError: If there is none.
     """
     found: Struct = {}
     field = 0
     while True:
-        head, at = _byte(data, at), at + 1
+        head, at = _read_byte(data, at), at + 1
         if not head:
             return found, at
         field += head >> 4
         if not head >> 4:
-            field, at = _signed(data, at)
-        if field in wanted:
-            found[field], at = _value(data, at, head & 15, wanted[field], depth + 1)
+            field, at = _read_zigzag(data, at)
+        if field in wanted_fields:
+            found[field], at = _read_value(data, at, head & 15, wanted_fields[field], depth + 1)
         else:
-            at = _after(data, at, head & 15, depth + 1)
+            at = _skip_value(data, at, head & 15, depth + 1)
 
 
-def _value(data: memoryview, at: int, type_: int, wanted: Any, depth: int) -> tuple[Any, int]:
-    if wanted is None and type_ in _NUMBERS:
-        return _signed(data, at)
-    if wanted is bytes and type_ == _BINARY:
-        size, at = _unsigned(data, at)
+def _read_value(
+    data: memoryview, at: int, type_: int, wanted_type: Any, depth: int
+) -> tuple[Any, int]:
+    if wanted_type is None and type_ in _NUMBERS:
+        return _read_zigzag(data, at)
+    if wanted_type is bytes and type_ == _BINARY:
+        size, at = _read_varint(data, at)
         if size > len(data) - at:
-            raise NoStructError
+            raise ThriftError
         return bytes(data[at : at + size]), at + size
-    if isinstance(wanted, list) and type_ == _LIST and depth <= MAX_NESTING:
-        type_, count, at = _list(data, at)
+    if isinstance(wanted_type, list) and type_ == _LIST and depth <= MAX_NESTING:
+        type_, count, at = _read_list_header(data, at)
         values = []
         for _ in range(count):
-            value, at = _value(data, at, type_, wanted[0], depth + 1)
+            value, at = _read_value(data, at, type_, wanted_type[0], depth + 1)
             values.append(value)
         return values, at
-    if isinstance(wanted, Mapping) and type_ == _STRUCT and depth <= MAX_NESTING:
-        return read_struct(data, at, wanted, depth)
-    raise NoStructError
+    if isinstance(wanted_type, Mapping) and type_ == _STRUCT and depth <= MAX_NESTING:
+        return read_struct(data, at, wanted_type, depth)
+    raise ThriftError
 
 
-def _after(data: memoryview, at: int, type_: int, depth: int) -> int:
+def _skip_value(data: memoryview, at: int, type_: int, depth: int) -> int:
     """Give where a value ends that nobody wants."""
     if type_ in (_TRUE, _FALSE):  # in a struct a bool is its type
         return at
     if type_ in (_BYTE, _DOUBLE):
         return at + (1 if type_ == _BYTE else 8)
     if type_ in _NUMBERS:
-        return _unsigned(data, at)[1]
+        return _read_varint(data, at)[1]
     if type_ == _BINARY:
-        size, at = _unsigned(data, at)
+        size, at = _read_varint(data, at)
         return at + size
     if depth > MAX_NESTING:
-        raise NoStructError
+        raise ThriftError
     if type_ in (_LIST, _SET):
-        type_, count, at = _list(data, at)
+        type_, count, at = _read_list_header(data, at)
         for _ in range(count):
-            at = _after(data, at, _BYTE if type_ in (_TRUE, _FALSE) else type_, depth + 1)
+            at = _skip_value(data, at, _BYTE if type_ in (_TRUE, _FALSE) else type_, depth + 1)
         return at
     if type_ == _STRUCT:
         return read_struct(data, at, {}, depth)[1]
-    raise NoStructError  # Parquet has no maps
+    raise ThriftError  # Parquet has no maps
 
 
-def _list(data: memoryview, at: int) -> tuple[int, int, int]:
+def _read_list_header(data: memoryview, at: int) -> tuple[int, int, int]:
     """Give type and number of a list's values, and where they begin."""
-    head, at = _byte(data, at), at + 1
+    head, at = _read_byte(data, at), at + 1
     count = head >> 4
     if count == 15:
-        count, at = _unsigned(data, at)
+        count, at = _read_varint(data, at)
     if count > len(data) - at:  # each takes a byte at least
-        raise NoStructError
+        raise ThriftError
     return head & 15, count, at
 
 
-def _byte(data: memoryview, at: int) -> int:
+def _read_byte(data: memoryview, at: int) -> int:
     if at >= len(data):
-        raise NoStructError
+        raise ThriftError
     return data[at]
 
 
-def _unsigned(data: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 70:
-        byte, at = _byte(data, at), at + 1
+        byte, at = _read_byte(data, at), at + 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at
         shift += 7
-    raise NoStructError
+    raise ThriftError
 
 
-def _signed(data: memoryview, at: int) -> tuple[int, int]:
-    value, at = _unsigned(data, at)
+def _read_zigzag(data: memoryview, at: int) -> tuple[int, int]:
+    value, at = _read_varint(data, at)
     return (value >> 1) ^ -(value & 1), at

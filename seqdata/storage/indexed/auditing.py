@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DataError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.finding import find_shards
 from seqdata.storage.indexed.indexing import digest_of, sums_of
 from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.shard_index import Members, ShardIndex, ends_of
 from seqdata.storage.indexed.shards import Shard
-from seqdata.storage.integrity.audit import KEPT, Finding, Report
+from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import shown
+from seqdata.storage.remote.urls import redact_url
 
 Told = Callable[[int], None]
 
@@ -33,7 +33,7 @@ def audit(
     repair: bool,
     told: Told,
     remote: Remote | None = None,
-) -> tuple[int, Iterator[Report]]:
+) -> tuple[int, Iterator[AuditReport]]:
     """Give the bytes of shards, and a report of each as it is made.
 
     Args:
@@ -48,7 +48,7 @@ def audit(
         ConfigError: If there is no such shard.
     """
     shards = find_shards(location, kind, remote)
-    location = shown(location)
+    location = redact_url(location)
     if shard is not None and not 0 <= shard < len(shards):
         raise ConfigError(
             f"verify: no shard {shard}, must be in [0, {len(shards)}); choose one of these"
@@ -78,16 +78,18 @@ def _reports(
     first: int,
     repair: bool,
     told: Told,
-) -> Iterator[Report]:
+) -> Iterator[AuditReport]:
     for number, shard in chosen:
-        place = Place(dataset=location, shard=number, file=shard.name)
+        place = DataLocation(dataset=location, shard=number, file=shard.name)
         report = _report(shard, place, kind, first, repair)
         first += report.sequences
         told(report.bytes)
         yield report
 
 
-def _report(shard: Shard, place: Place, kind: FileKind, first: int, repair: bool) -> Report:
+def _report(
+    shard: Shard, place: DataLocation, kind: FileKind, first: int, repair: bool
+) -> AuditReport:
     number = place.shard or 0
     try:
         content = shard.content(place, ahead=True)
@@ -107,7 +109,7 @@ def _report(shard: Shard, place: Place, kind: FileKind, first: int, repair: bool
 
 
 def _index(
-    shard: Shard, place: Place, kind: FileKind, content: NDArray[np.uint8]
+    shard: Shard, place: DataLocation, kind: FileKind, content: NDArray[np.uint8]
 ) -> tuple[ShardIndex | None, DataError | None]:
     """Give the index of a shard, if it is this one's; else what is wrong, if anything is."""
     try:
@@ -117,7 +119,7 @@ def _index(
     if index is None:
         return None, None
     if index.bytes != len(content) or ends_of(content, index.last) != index.ends:
-        return None, place.error(
+        return None, place.make_error(
             CorruptShardError,
             f"has {len(content)} bytes and headers that are not those that were indexed "
             f"({index.bytes} bytes), must be the same shard; restore it, or make its index anew "
@@ -129,11 +131,11 @@ def _index(
 
 def _without(
     shard: Shard,
-    place: Place,
+    place: DataLocation,
     kind: FileKind,
     content: NDArray[np.uint8],
     error: DataError | None,
-) -> Report:
+) -> AuditReport:
     """Report on a shard without an index that counts: its structure is all there is to look at."""
     errors = [] if error is None else [error]
     count = 0
@@ -145,7 +147,7 @@ def _without(
 
 
 def _damages(
-    content: NDArray[np.uint8], index: ShardIndex, place: Place, kind: FileKind, first: int
+    content: NDArray[np.uint8], index: ShardIndex, place: DataLocation, kind: FileKind, first: int
 ) -> list[DataError]:
     """Give what is not as it was indexed; nothing where the digest is the same."""
     found = digest_of(content)
@@ -165,7 +167,7 @@ def _damages(
     except DataError as error:
         return [error]
     return [
-        replace(place, offset=0, length=len(content)).error(
+        replace(place, offset=0, length=len(content)).make_error(
             CorruptShardError,
             f"sha256 is {found[:16]}, must be {index.sha256[:16]}; no sequence is damaged, but "
             "other readers may need the rest: restore it",
@@ -176,7 +178,13 @@ def _damages(
 
 
 def _mismatch(
-    index: ShardIndex, members: Members, name: str, bad: int, found: int, place: Place, first: int
+    index: ShardIndex,
+    members: Members,
+    name: str,
+    bad: int,
+    found: int,
+    place: DataLocation,
+    first: int,
 ) -> DataError:
     """Make the error about a block whose checksum is another."""
     at, block = bad, 0
@@ -190,7 +198,7 @@ def _mismatch(
     must = int(members.sums[bad])
     return replace(
         place, sequence=first + at, key=key, field=name, offset=low, length=high - low
-    ).error(
+    ).make_error(
         CorruptSampleError,
         f"has {index.algorithm} {found:08x}, must have {must:08x}; the shard is damaged, "
         "restore it",
@@ -200,9 +208,9 @@ def _mismatch(
 
 def _told(
     name: str, number: int, count: int, size: int, errors: Sequence[DataError], by: str
-) -> Report:
-    findings = [Finding(str(error), dict(error.facts)) for error in errors[:KEPT]]
-    return Report(
+) -> AuditReport:
+    findings = [AuditFinding(str(error), dict(error.facts)) for error in errors[:MAX_FINDINGS]]
+    return AuditReport(
         file=name, shard=number, sequences=count, bytes=size, damages=len(errors),
         findings=findings, by=by,
     )  # fmt: skip

@@ -20,10 +20,10 @@ from seqdata.storage.indexed.indexing import build, index_facts
 from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.store import IndexedStore
-from seqdata.storage.integrity.audit import Report
-from seqdata.storage.remote.options import Remote, remote_of
-from seqdata.storage.remote.urls import shown
-from seqdata.storage.writing.progress import Progress
+from seqdata.storage.integrity.audit import AuditReport
+from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.urls import redact_url
+from seqdata.storage.writing.progress import ProgressFn
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,15 @@ class FormatBackend:
         executor: Executor | None = None,
         progress: bool | None = None,
     ) -> Mapping[str, Any]:
-        """Make the index of files that have none, or of all; see ``protocols.Indexing``."""
+        """Make the index of files that have none, or of all; see ``protocols.SupportsIndexing``."""
         return index_files(
             location, FormatKind(self.format), anew=anew, executor=executor, progress=progress
         )
 
     def audit(
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
-    ) -> tuple[int, Iterator[Report]]:
-        """Compare every byte; see ``protocols.Auditing``."""
+    ) -> tuple[int, Iterator[AuditReport]]:
+        """Compare every byte; see ``protocols.SupportsAudit``."""
         kind = FormatKind(self.format)
         return audit(text_of(location, kind), kind, shard=shard, repair=repair, told=told)
 
@@ -116,7 +116,7 @@ def index_files(
     *,
     anew: bool = False,
     executor: Executor | None = None,
-    progress: bool | Progress | None = None,
+    progress: bool | ProgressFn | None = None,
     remote: str | Remote | None = None,
 ) -> dict[str, Any]:
     """Make the index of files: what is where, with checksums.
@@ -138,7 +138,7 @@ def index_files(
         DataError: If a file is not there, damaged, or not of the kind.
     """
     text = text_of(location, kind)
-    shards = find_shards(text, kind, remote_of(remote))
-    where = shown(text)
+    shards = find_shards(text, kind, resolve_remote(remote))
+    where = redact_url(text)
     folders = build(where, shards, kind, anew=anew, executor=executor, progress=progress)
     return index_facts(where, shards, folders, kind)

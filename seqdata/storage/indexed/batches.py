@@ -31,7 +31,7 @@ class ShardsOnDemand:
     def __init__(self, made: StoreFields, bringing: ShardProvider) -> None:
         self._made = made
         self._bringing = bringing
-        self._starts = np.array(made.layout.starts, dtype=np.int64)
+        self._starts = np.array(made.layout.shard_offsets, dtype=np.int64)
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
         """Give the columns of spans, int64 (n, 3), of sequences that are there."""
@@ -75,5 +75,5 @@ class ShardsOnDemand:
     def _shards_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         outside = (numbers < 0) | (numbers >= self._starts[-1])
         if outside.any():
-            self._made.layout.shard_of(int(numbers[outside][0]))  # says that it is not there
+            self._made.layout.find_shard(int(numbers[outside][0]))  # says that it is not there
         return np.searchsorted(self._starts, numbers, side="right") - 1

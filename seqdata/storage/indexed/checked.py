@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import Shard
@@ -26,7 +26,7 @@ ENDS = 512
 def checked(
     shard: Shard,
     index: ShardIndex,
-    place: Place,
+    place: DataLocation,
     kind: FileKind,
     release: Callable[[], None] | None,
 ) -> NDArray[np.uint8]:
@@ -55,12 +55,14 @@ def checked(
     return content
 
 
-def _check(content: NDArray[np.uint8], index: ShardIndex, place: Place, kind: FileKind) -> None:
+def _check(
+    content: NDArray[np.uint8], index: ShardIndex, place: DataLocation, kind: FileKind
+) -> None:
     first, last = (bytes(content[at : at + ENDS]) for at in (0, index.last))
     check_ends(first, last, index, place, kind)
 
 
-def check_size(size: int, index: ShardIndex, place: Place) -> None:
+def check_size(size: int, index: ShardIndex, place: DataLocation) -> None:
     """Refuse a file of another size.
 
     Raises:
@@ -68,7 +70,7 @@ def check_size(size: int, index: ShardIndex, place: Place) -> None:
     """
     if size != index.bytes:
         shorter, longer = sorted((size, index.bytes))
-        raise replace(place, offset=shorter, length=longer - shorter).error(
+        raise replace(place, offset=shorter, length=longer - shorter).make_error(
             CorruptShardError,
             f"has {size} bytes, must have {index.bytes} as when it was indexed; restore it, or, if "
             "it was written anew, make its index anew with --repair-index",
@@ -76,7 +78,9 @@ def check_size(size: int, index: ShardIndex, place: Place) -> None:
         )  # fmt: skip
 
 
-def check_ends(first: bytes, last: bytes, index: ShardIndex, place: Place, kind: FileKind) -> None:
+def check_ends(
+    first: bytes, last: bytes, index: ShardIndex, place: DataLocation, kind: FileKind
+) -> None:
     """Refuse a file whose first or last bytes are others.
 
     Raises:
@@ -88,14 +92,14 @@ def check_ends(first: bytes, last: bytes, index: ShardIndex, place: Place, kind:
         return
     for at, block in ((0, first), (index.last, last)):
         if not kind.is_header(block):
-            raise replace(place, offset=at, length=ENDS).error(
+            raise replace(place, offset=at, length=ENDS).make_error(
                 CorruptShardError,
                 "is no header of a tar file or a damaged one, must be the one that was "
                 "indexed; restore the shard, or, if it was written anew, make its index anew "
                 "with --repair-index",
                 expected=index.ends, found=found,
             )  # fmt: skip
-    raise replace(place, offset=index.last, length=ENDS).error(
+    raise replace(place, offset=index.last, length=ENDS).make_error(
         FingerprintMismatch,
         f"has first and last bytes of digest {found[:16]}, must be {index.ends[:16]} as when "
         "it was indexed; it is another shard: restore it, or make its index anew with "

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptSampleError, DecodeError
-from seqdata.storage.array_column import PieceColumn, check_spans
+from seqdata.storage.array_column import ArrayColumn, check_spans
 from seqdata.storage.indexed.kinds import IndexedField
 from seqdata.storage.text_source import TextSource
 
@@ -38,7 +38,7 @@ class DecodedValues:
     first: int
     _cache: dict[int, NDArray[Any]] = field(default_factory=dict, init=False)
 
-    def take(self, spans: NDArray[np.int64]) -> PieceColumn:
+    def take(self, spans: NDArray[np.int64]) -> ArrayColumn:
         """Return the column of spans, int64 (n, 3).
 
         Raises:
@@ -56,7 +56,7 @@ class DecodedValues:
             length = 1 if lengths is None else int(lengths[number])
             if len(whole) != length:
                 _, begin, end = self.source.find(number)
-                raise layout.place(number, self.wanted.name, begin, end - begin).error(
+                raise layout.locate(number, self.wanted.name, begin, end - begin).make_error(
                     CorruptSampleError,
                     f"must have {length} timesteps as were counted, but has {len(whole)}: the "
                     "shard is not the one that was counted. Restore it, or rebuild its index with "
@@ -64,7 +64,7 @@ class DecodedValues:
                     expected=length, found=len(whole),
                 )  # fmt: skip
             pieces.append(whole[start:stop])
-        return PieceColumn(np.dtype(about.dtype), about.shape, pieces)
+        return ArrayColumn(np.dtype(about.dtype), about.shape, pieces)
 
     def length(self, number: int) -> int:
         """Return the timesteps of a sequence, by decoding it."""
@@ -85,9 +85,9 @@ class DecodedValues:
     def _decoded(self, number: int) -> NDArray[Any]:
         source, wanted = self.source, self.wanted
         shard, begin, _ = source.find(number)
-        raw, _ = source.raw(np.array([number], dtype=np.int64))
-        place = source.layout.place(number, wanted.name, begin, len(raw))
+        raw, _ = source.read_bytes(np.array([number], dtype=np.int64))
+        place = source.layout.locate(number, wanted.name, begin, len(raw))
         if wanted.decode is None:
-            raise place.error(DecodeError, "has no decoder, must have one; tell its author")
-        at = number - source.layout.starts[shard]
+            raise place.make_error(DecodeError, "has no decoder, must have one; tell its author")
+        at = number - source.layout.shard_offsets[shard]
         return wanted.decode(raw, self.first + shard, at, place)

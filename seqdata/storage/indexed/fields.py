@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DataError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.columns import Layout, Source
-from seqdata.storage.data_location import quoted
+from seqdata.storage.columns import NumberSource, ShardLayout
+from seqdata.storage.data_location import quote
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.indexed.decoded import DecodedValues
 from seqdata.storage.indexed.kept_values import KeptValues
@@ -26,14 +26,14 @@ from seqdata.storage.indexed.kinds import IndexedField
 from seqdata.storage.indexed.lengths import OpenedFiles, axes_of_fields
 from seqdata.storage.indexed.shard_index import Members, ShardIndex
 from seqdata.storage.integrity.verified_bitmap import SharedBits
-from seqdata.storage.integrity.verify import Checks
-from seqdata.storage.lengths import narrow
-from seqdata.storage.remote.copy_repair import Look, Mending
+from seqdata.storage.integrity.verify import FieldChecksums
+from seqdata.storage.lengths import narrow_lengths
+from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
 from seqdata.storage.text_source import TextSource
 
 Survey = Callable[[IndexedField, Callable[[int], DecodedValues], list[int]], NDArray[np.int64]]
 """Returns the timesteps of a field that must be decoded for it, of files with so many sequences."""
-FieldSource = KeptValues | Source | TextSource | DecodedValues
+FieldSource = KeptValues | NumberSource | TextSource | DecodedValues
 _NONE = np.empty(0, dtype=np.int64)
 _RAW = Field("bytes", (), None)
 
@@ -56,10 +56,10 @@ class StoreFields:
     """
 
     fields: Mapping[str, Field]
-    layout: Layout
+    layout: ShardLayout
     sources: Mapping[str, FieldSource]
     part: Callable[
-        [int, NDArray[np.uint8], Iterable[str] | None, Look | None], Mapping[str, FieldSource]
+        [int, NDArray[np.uint8], Iterable[str] | None, RepairFn | None], Mapping[str, FieldSource]
     ]
     ids: TextSource
     indexes: Sequence[ShardIndex]
@@ -88,7 +88,9 @@ def store_fields(
     """
     extents = {one.member: _extents(opened, one.member) for one in wanted}
     checks, bits = _checks(opened, list(extents), bits, digest)
-    bare = Layout(opened.location, opened.names, opened.starts, {}, opened.file_of, _keys(opened))
+    bare = ShardLayout(
+        opened.location, opened.names, opened.starts, {}, opened.file_of, _keys(opened)
+    )
     counts = [len(index) for index in opened.indexes]
 
     def counted(one: IndexedField) -> NDArray[np.int64]:
@@ -101,7 +103,9 @@ def store_fields(
 
     lengths = {one.name: counted(one) for one in wanted if one.field.axis is not None}
     fields, lengths_of = axes_of_fields(opened, wanted, lengths, bare)
-    layout = replace(bare, lengths_of={axis: narrow(one) for axis, one in lengths_of.items()})
+    layout = replace(
+        bare, lengths_of={axis: narrow_lengths(one) for axis, one in lengths_of.items()}
+    )
     by_name = {one.name: replace(one, field=fields[one.name]) for one in wanted}
     sources: dict[str, FieldSource] = {}
     if opened.content is not None:
@@ -111,7 +115,7 @@ def store_fields(
         }
 
     def part(
-        shard: int, content: NDArray[np.uint8], names: Iterable[str] | None, again: Look | None
+        shard: int, content: NDArray[np.uint8], names: Iterable[str] | None, again: RepairFn | None
     ) -> Mapping[str, FieldSource]:
         few, where = _alone(opened, layout, shard, content, again)
         mine = _checks_of(checks, shard)
@@ -129,33 +133,38 @@ def store_fields(
 
 def _alone(
     opened: OpenedFiles,
-    layout: Layout,
+    layout: ShardLayout,
     shard: int,
     content: NDArray[np.uint8],
-    look: Look | None = None,
-) -> tuple[OpenedFiles, Layout]:
+    look: RepairFn | None = None,
+) -> tuple[OpenedFiles, ShardLayout]:
     """Return one file as if it were all; errors count as before."""
     look = look or partial(opened.mend, shard, content)
     first, stop = opened.starts[shard : shard + 2]
-    place, key_of = opened.file_of(shard), layout.key_of
+    place, key_of = opened.file_of(shard), layout.find_id
     few = replace(
         opened, names=opened.names[shard : shard + 1], indexes=opened.indexes[shard : shard + 1],
         content=(content,), starts=[0, stop - first], file_of=lambda _: place,
     )  # fmt: skip
     lengths_of = {axis: one[first:stop] for axis, one in layout.lengths_of.items()}
     where = replace(
-        layout, shards=few.names, starts=few.starts, lengths_of=lengths_of, first=first,
-        file_of=few.file_of, mend=Mending([look]),
-        key_of=None if key_of is None else lambda number: key_of(first + number),
-    )  # fmt: skip
+        layout,
+        shards=few.names,
+        shard_offsets=few.starts,
+        lengths_of=lengths_of,
+        first_sequence=first,
+        locate_shard=few.file_of,
+        repair=CopyRepair([look]),
+        find_id=None if key_of is None else lambda number: key_of(first + number),
+    )
     return few, where
 
 
-def _checks_of(checks: Mapping[str, Checks], shard: int) -> dict[str, Checks]:
+def _checks_of(checks: Mapping[str, FieldChecksums], shard: int) -> dict[str, FieldChecksums]:
     return {
         name: replace(
-            one, sums=(one.sums[shard],), firsts=(one.firsts[shard],),
-            files=(one.files[shard],), begins=(one.begins[shard],),
+            one, values=(one.values[shard],), offsets=(one.offsets[shard],),
+            files=(one.files[shard],), bit_offsets=(one.bit_offsets[shard],),
         )
         for name, one in checks.items()
     }  # fmt: skip
@@ -164,7 +173,7 @@ def _checks_of(checks: Mapping[str, Checks], shard: int) -> dict[str, Checks]:
 def _keys(opened: OpenedFiles) -> Callable[[int], str | None]:
     def key_of(number: int) -> str | None:
         try:
-            return str(opened.ids.take([number])[0]) if opened.ids.is_there(number) else None
+            return str(opened.ids.take([number])[0]) if opened.ids.is_readable(number) else None
         except DataError:  # an error is being made already, about more than its name
             return None
 
@@ -184,9 +193,9 @@ def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
         if missing.any() and (one is None or one.values is None):
             number = opened.starts[i] + int(np.argmax(missing))
             key = opened.ids.take([number])[0]
-            raise replace(opened.file_of(i), sequence=number, key=key).error(
+            raise replace(opened.file_of(i), sequence=number, key=key).make_error(
                 DecodeError,
-                f"has no member of extension {quoted(member)} ({int(missing.sum())} samples of "
+                f"has no member of extension {quote(member)} ({int(missing.sum())} samples of "
                 "the shard have none), must have one as the others; leave the extension out with "
                 f"`schema`={{{member!r}: None}}, or write the shard again",
             )
@@ -196,40 +205,40 @@ def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
 
 def _checks(
     opened: OpenedFiles, members: Sequence[str], bits: SharedBits | None, digest: str
-) -> tuple[dict[str, Checks], SharedBits | None]:
+) -> tuple[dict[str, FieldChecksums], SharedBits | None]:
     """Return what each field's values are verified by, and the bits of all."""
     if opened.verify == "off":
         return {}, None
-    checks: dict[str, Checks] = {}
+    checks: dict[str, FieldChecksums] = {}
     count, first = 0, opened.indexes[0]
     for member in members:
         having = [index.members.get(member) for index in opened.indexes]
         sums = [np.empty(0, np.uint32) if one is None else one.sums for one in having]
         firsts = [None if one is None else one.firsts for one in having]
         edges = [count, *itertools.accumulate(map(len, sums), initial=count)][1:]
-        checks[member] = Checks(
+        checks[member] = FieldChecksums(
             first.algorithm, first.block, tuple(sums), tuple(firsts),
             tuple(f"index of {name}" for name in opened.names), None, tuple(edges[:-1]), None,
         )  # fmt: skip
         count = edges[-1]
     if opened.verify == "always":
         return checks, None
-    if bits is None or (bits.count, bits.of) != (count, digest):
+    if bits is None or (bits.count, bits.fingerprint) != (count, digest):
         bits = SharedBits(count, digest)
     return {name: replace(one, bits=bits.buffer) for name, one in checks.items()}, bits
 
 
 def _source(
     opened: OpenedFiles,
-    layout: Layout,
+    layout: ShardLayout,
     one: IndexedField,
     extents: Sequence[ShardExtents],
-    checks: Mapping[str, Checks],
+    checks: Mapping[str, FieldChecksums],
     first: int,
 ) -> FieldSource:
     found, files = checks.get(one.member), opened.content or ()
     if one.how == "place":
-        return Source.over(one.name, one.field, layout, files, extents, found)
+        return NumberSource.over(one.name, one.field, layout, files, extents, found)
     if one.how == "decode":
         return _decoded(opened, layout, one, extents, checks, first)
     about = one.field if one.how == "text" else _RAW
@@ -249,10 +258,10 @@ def _kept(members: Members) -> NDArray[Any]:
 
 def _decoded(
     opened: OpenedFiles,
-    layout: Layout,
+    layout: ShardLayout,
     one: IndexedField,
     extents: Sequence[ShardExtents],
-    checks: Mapping[str, Checks],
+    checks: Mapping[str, FieldChecksums],
     first: int,
 ) -> DecodedValues:
     """Return the source of a field that is decoded; ``first`` is the first file's number."""
@@ -270,7 +279,7 @@ def starts_of(indexes: Sequence[ShardIndex]) -> list[int]:
 
 def ids_of(location: str, indexes: Sequence[ShardIndex], names: Sequence[str]) -> TextSource:
     """Return the ids of all sequences, from the indexes."""
-    layout = Layout(location, names, starts_of(indexes), {})
+    layout = ShardLayout(location, names, starts_of(indexes), {})
     return TextSource.of(
         "__key__", Field("str", (), None), layout, [one.keys for one in indexes],
         [one.key_ends for one in indexes],

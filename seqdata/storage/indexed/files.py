@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DataError, MissingShardError
-from seqdata.kernel.dispatch import kernel
-from seqdata.storage.data_location import Place
-from seqdata.storage.limits import refuse
-from seqdata.storage.local_files import limit_of
+from seqdata.kernel.dispatch import get_kernel
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.limits import raise_limit_error
+from seqdata.storage.local_files import describe_limit
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
 MAX_SMALL = 1 << 30
 """Bytes of an index, or of the list of a folder's shards: these are read as a whole."""
 
 
-def map_shard(path: Path, place: Place, *, ahead: bool = False) -> NDArray[np.uint8]:
+def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArray[np.uint8]:
     """Give the bytes of a shard, uint8, mapped for reading.
 
     Args:
@@ -41,18 +41,18 @@ def map_shard(path: Path, place: Place, *, ahead: bool = False) -> NDArray[np.ui
     """
     with _opened(path, place) as (descriptor, size):
         try:
-            mapping = kernel().map_file(descriptor, size) if size else b""
+            mapping = get_kernel().map_file(descriptor, size) if size else b""
         except OSError as error:
-            raise place.error(
+            raise place.make_error(
                 DataError,
-                f"cannot be mapped ({error.strerror}), must be; raise {limit_of(error)}",
+                f"cannot be mapped ({error.strerror}), must be; raise {describe_limit(error)}",
             ) from error
     if ahead and size:
-        kernel().populate(mapping, 0, size)
+        get_kernel().populate(mapping, 0, size)
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
-def content_of(path: Path, place: Place) -> bytes:
+def content_of(path: Path, place: DataLocation) -> bytes:
     """Give the bytes of a small file.
 
     Args:
@@ -70,14 +70,14 @@ def content_of(path: Path, place: Place) -> bytes:
         raise _unreadable(place, error) from error
 
 
-def check_small(size: int, place: Place) -> None:
+def check_small(size: int, place: DataLocation) -> None:
     """Refuse a file that is read as a whole and is too large for that.
 
     Raises:
         LimitError: If it has more than ``MAX_SMALL`` bytes.
     """
     if size > MAX_SMALL:
-        refuse(place, f"has {size} bytes", f"have at most {MAX_SMALL}", size, MAX_SMALL)
+        raise_limit_error(place, f"has {size} bytes", f"have at most {MAX_SMALL}", size, MAX_SMALL)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -89,10 +89,10 @@ def names_in(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise _unreadable(Place(dataset=str(folder)), error) from error
+        raise _unreadable(DataLocation(dataset=str(folder)), error) from error
 
 
-def check_there(path: Path, place: Place) -> None:
+def check_there(path: Path, place: DataLocation) -> None:
     """Refuse a file that is not there.
 
     Raises:
@@ -110,20 +110,22 @@ def listed(names: tuple[str, ...]) -> str:
     return " or ".join(map(repr, names))
 
 
-def _missing(place: Place) -> MissingShardError:
-    return place.error(MissingShardError, "is not there, must be; restore it or check the location")
+def _missing(place: DataLocation) -> MissingShardError:
+    return place.make_error(
+        MissingShardError, "is not there, must be; restore it or check the location"
+    )
 
 
-def _unreadable(place: Place, error: OSError) -> DataError:
+def _unreadable(place: DataLocation, error: OSError) -> DataError:
     few = error.errno in (errno.EMFILE, errno.ENFILE)
-    remedy = f"raise {limit_of(error)}" if few else "check its rights"
-    return place.error(
+    remedy = f"raise {describe_limit(error)}" if few else "check its rights"
+    return place.make_error(
         DataError, f"cannot be opened ({error.strerror}), must be readable; {remedy}"
     )
 
 
 @contextmanager
-def _opened(path: Path, place: Place) -> Iterator[tuple[int, int]]:
+def _opened(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
     try:
         descriptor = os.open(path, _OPEN)
     except FileNotFoundError as error:
@@ -133,7 +135,9 @@ def _opened(path: Path, place: Place) -> Iterator[tuple[int, int]]:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise place.error(DataError, "is no ordinary file, must be one; check the location")
+            raise place.make_error(
+                DataError, "is no ordinary file, must be one; check the location"
+            )
         yield descriptor, status.st_size
     finally:
         os.close(descriptor)

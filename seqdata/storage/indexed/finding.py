@@ -17,7 +17,7 @@ from seqdata.errors import (
     MissingShardError,
     UnsafeContentError,
 )
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.braces import count_most, expand
 from seqdata.storage.indexed.files import listed, names_in
 from seqdata.storage.indexed.keeping import FOLDER
@@ -28,8 +28,8 @@ from seqdata.storage.indexed.remote_shards import find_remote
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import is_remote, shown
-from seqdata.storage.writing.writer_lock import ASIDE
+from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.writing.writer_lock import STAGING_PREFIX
 
 Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 JOINED = "::"
@@ -100,28 +100,32 @@ def find_shards(
             if is_remote(one):
                 shards: Sequence[Shard] = find_remote(one, remote or Remote(), kind.suffixes)
                 if not probed:
-                    shards[0].look(Place(dataset=shown(location), shard=0, file=shards[0].name))
+                    shards[0].look(
+                        DataLocation(dataset=redact_url(location), shard=0, file=shards[0].name)
+                    )
                     probed = True
                 found.extend(shards)
                 continue
             for each in _local(local_path(one), kind):
                 found.append(each)
                 if there and not local_path(one).is_dir():
-                    file = Place(dataset=shown(location), shard=len(found) - 1, file=each.name)
+                    file = DataLocation(
+                        dataset=redact_url(location), shard=len(found) - 1, file=each.name
+                    )
                     each.look(file)
     found = _with_lists(found)
     seen = set[tuple[str, str]]()
     for shard in found:
         if (shard.folder, shard.name) in seen:
             raise ConfigError(
-                f"{kind.name}: {shown(location)!r} names {shard.name} twice, must name it once"
+                f"{kind.name}: {redact_url(location)!r} names {shard.name} twice, must name it once"
             )
         seen.add((shard.folder, shard.name))
     return found
 
 
 def _refuse_packed(one: str, kind: FileKind) -> None:
-    name = shown(one)
+    name = redact_url(one)
     if name.endswith(kind.packed):
         raise ConfigError(
             f"{name.rpartition('/')[2]}: is compressed, must be a plain {kind.suffixes[0][1:]} "
@@ -152,14 +156,14 @@ def _expanded(part: str, location: str, kind: str) -> Iterator[str]:
         return
     if count_most(part) > MAX_SHARDS:
         raise ConfigError(
-            f"{kind}: {shown(location)!r} means more than {MAX_SHARDS} shards, must mean at "
+            f"{kind}: {redact_url(location)!r} means more than {MAX_SHARDS} shards, must mean at "
             "most so many; check the braces"
         )
     try:
         yield from expand(part)
     except ValueError as error:  # unbalanced
         raise ConfigError(
-            f"{kind}: {shown(location)!r} has braces without their ends, must have both; e.g. "
+            f"{kind}: {redact_url(location)!r} has braces without their ends, must have both; e.g. "
             "'x-{000..017}.tar'"
         ) from error
 
@@ -179,9 +183,9 @@ def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
 
 def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
     names = names_in(folder)
-    begun = any(name.startswith(ASIDE) for name in names)
+    begun = any(name.startswith(STAGING_PREFIX) for name in names)
     if begun and not (folder / FOLDER / LIST).is_file():
-        raise Place(dataset=str(folder), file=LIST).error(
+        raise DataLocation(dataset=str(folder), file=LIST).make_error(
             IncompleteDatasetError,
             "was never finished writing, must be; the same call goes on with it, or remove the "
             "folder '.seqdata-tmp-…' in it",
@@ -199,7 +203,7 @@ def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
     if raw is not None:
         due = list(load_list(raw, str(folder)))
         for name in shards.keys() - set(due):
-            raise Place(dataset=str(folder), file=name).error(
+            raise DataLocation(dataset=str(folder), file=name).make_error(
                 FingerprintMismatch,
                 "is in the folder but not in the list of its shards, must be in both; move it to "
                 "a folder of its own",
@@ -224,7 +228,7 @@ def _refuse_gone(folder: Path, shards: Mapping[str, LocalShard], kind: FileKind)
     indexes = _below(folder / FOLDER)
     for name in (one.removesuffix(INDEX) for one in indexes if one.endswith(INDEX)):
         if name not in shards and name.lower().endswith(kind.suffixes):
-            raise Place(dataset=str(folder), file=name).error(
+            raise DataLocation(dataset=str(folder), file=name).make_error(
                 MissingShardError,
                 f"is not there but its index is ({FOLDER}/{name}{INDEX}), must be; restore it, or "
                 "remove its index",

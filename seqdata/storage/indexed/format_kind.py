@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DataError, DecodeError, PluginError, SeqDataError
 from seqdata.protocols import Field
-from seqdata.storage.data_location import Place
-from seqdata.storage.fields import MAX_WIDTH, NUMBERS, TEXTS
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import MAX_WIDTH, NUMBER_DTYPES, TEXT_DTYPES
 from seqdata.storage.indexed.checked import ENDS
 from seqdata.storage.indexed.formats import Extents, FileFormat, FileIndex
 from seqdata.storage.indexed.indexing import digest_of, sums_of
@@ -25,7 +25,7 @@ from seqdata.storage.indexed.kinds import Decode, IndexedField, Neighbour
 from seqdata.storage.indexed.lengths import OpenedFiles
 from seqdata.storage.indexed.reading_files import FileReader
 from seqdata.storage.indexed.shard_index import Members, ShardIndex, check, ends_of
-from seqdata.storage.integrity.checksums import BLOCK, algorithm
+from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 
 _DECODER = "decode"
 
@@ -87,7 +87,7 @@ class FormatKind:
         self,
         content: NDArray[np.uint8],
         name: str,
-        place: Place,
+        place: DataLocation,
         neighbour: Neighbour | None = None,
     ) -> ShardIndex:
         """Return the index of a file, with checksums of all values.
@@ -102,7 +102,7 @@ class FormatKind:
         for field, one in fields:
             _check(one, count, len(content), f"{self._where(name)}, field {field!r}")
         extents = [(_begins(one), _sizes(one)) for _, one in fields]
-        using = algorithm()
+        using = choose_algorithm()
         sums = _sums(content, extents, using)
         members = {
             field: Members(
@@ -117,7 +117,7 @@ class FormatKind:
         last = max(0, len(content) - ENDS)
         return ShardIndex(
             shard=name, bytes=len(content), sha256=digest_of(content),
-            ends=ends_of(content, last), last=last, algorithm=using, block=BLOCK,
+            ends=ends_of(content, last), last=last, algorithm=using, block=CHECKSUM_BYTES,
             members=members, told={}, keys=keys, key_ends=key_ends, kind=self.identity,
         )  # fmt: skip
 
@@ -130,7 +130,7 @@ class FormatKind:
         for members in index.members.values():
             check(len(members.heads) == 1 and members.codes is None, "fields")
             field, decoder = _field_of(members.heads[0]), members.heads[0]["decoder"]
-            check(field.dtype in (*NUMBERS, *TEXTS), "fields")
+            check(field.dtype in (*NUMBER_DTYPES, *TEXT_DTYPES), "fields")
             check(decoder is None or str(decoder).startswith(_DECODER), "decoders")
             lengths = members.numbers
             check(lengths is None or bool((lengths >= 0).all()), "lengths")
@@ -140,7 +140,7 @@ class FormatKind:
         del block
         return True
 
-    def scan(self, content: NDArray[np.uint8], place: Place) -> None:
+    def scan(self, content: NDArray[np.uint8], place: DataLocation) -> None:
         """Nothing more is known of its structure than its index says."""
         del content, place
 
@@ -158,13 +158,13 @@ class FormatKind:
     def _where(self, name: str) -> str:
         return f"{type(self.format).__name__}.index({name!r})"
 
-    def _asked(self, file: FileReader, place: Place) -> FileIndex:
+    def _asked(self, file: FileReader, place: DataLocation) -> FileIndex:
         try:
             found = self.format.index(file)
         except SeqDataError:
             raise
         except Exception as error:  # a format is the user's code, and so is what it raises
-            raise place.error(
+            raise place.make_error(
                 DataError,
                 f"cannot be read by {type(self.format).__name__} ({type(error).__name__}: {error})"
                 ", must be a whole file of its format; restore it",
@@ -196,7 +196,7 @@ class FormatKind:
         head = members.heads[0]
         stored, field = str(head["dtype"]), _field_of(head)
         how, decode = "place", None
-        if field.dtype in TEXTS:
+        if field.dtype in TEXT_DTYPES:
             how = "text"
         elif head["decoder"] is not None or not _is_native(stored):
             how, decode = "decode", self._decode(head, field)
@@ -214,7 +214,9 @@ class FormatKind:
         def swapped(raw: NDArray[np.uint8]) -> NDArray[Any]:
             return np.frombuffer(raw.tobytes(), stored).astype(field.dtype).reshape(shape)
 
-        def decode(raw: NDArray[np.uint8], shard: int, at: int, place: Place) -> NDArray[Any]:
+        def decode(
+            raw: NDArray[np.uint8], shard: int, at: int, place: DataLocation
+        ) -> NDArray[Any]:
             del shard, at
             if name is None:
                 return swapped(raw)
@@ -223,7 +225,7 @@ class FormatKind:
             except SeqDataError:
                 raise
             except Exception as error:  # a decoder is the user's code, and so is what it raises
-                raise place.error(
+                raise place.make_error(
                     DecodeError,
                     f"cannot be decoded by {type(self.format).__name__}.{name} "
                     f"({type(error).__name__}: {error}), must be; restore the file",
@@ -231,7 +233,7 @@ class FormatKind:
             if field.axis is None:
                 found = found[None]
             if found.dtype != np.dtype(field.dtype) or found.shape[1:] != field.shape:
-                raise place.error(
+                raise place.make_error(
                     DecodeError,
                     f"is decoded by {type(self.format).__name__}.{name} to {found.dtype} "
                     f"{list(found.shape[1:])}, must be {field.dtype} {list(field.shape)} per "
@@ -244,7 +246,7 @@ class FormatKind:
 
 def _native(dtype: str) -> str:
     """Return the name of a stored dtype when it is read."""
-    return dtype if dtype in TEXTS else np.dtype(dtype).name
+    return dtype if dtype in TEXT_DTYPES else np.dtype(dtype).name
 
 
 def _is_native(dtype: str) -> bool:
@@ -312,8 +314,10 @@ def _check(one: Extents, count: int, size: int, where: str) -> None:
         dtype = _native(one.dtype)
     except TypeError:
         dtype = ""
-    if dtype not in (*NUMBERS, *TEXTS):
-        raise _wrong(where, f"`dtype` must be one of {', '.join((*NUMBERS, *TEXTS))}", one.dtype)
+    if dtype not in (*NUMBER_DTYPES, *TEXT_DTYPES):
+        raise _wrong(
+            where, f"`dtype` must be one of {', '.join((*NUMBER_DTYPES, *TEXT_DTYPES))}", one.dtype
+        )
     if begins.dtype.kind not in "iu" or begins.shape != (count,) or ends.shape != (count,):
         said = f"{begins.dtype} {list(begins.shape)} and {list(ends.shape)}"
         raise _wrong(where, f"`begins` and `ends` must be integers ({count},)", said)
@@ -324,7 +328,7 @@ def _check(one: Extents, count: int, size: int, where: str) -> None:
             where, f"extents must lie in the {size} bytes of the file",
             f"{begins[at]}..{ends[at]} of sequence {at}",
         )  # fmt: skip
-    if dtype in TEXTS:
+    if dtype in TEXT_DTYPES:
         if one.axis is not None or one.shape or one.decoder is not None:
             raise _wrong(where, "texts must have `axis`=None, no shape and no decoder", one.axis)
         return
@@ -357,7 +361,7 @@ def _wrong(where: str, must: str, found: object) -> PluginError:
 
 
 def _keys(
-    found: FileIndex, count: int, name: str, place: Place
+    found: FileIndex, count: int, name: str, place: DataLocation
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     ids = found.ids
     if ids is None:
@@ -367,7 +371,7 @@ def _keys(
     np.cumsum([len(one) for one in raw], out=ends[1:])
     empty = [number for number, one in enumerate(raw) if not one]
     if empty:
-        raise replace(place, sequence=empty[0]).error(
+        raise replace(place, sequence=empty[0]).make_error(
             DecodeError, "has an empty id, must have one of its own; correct the file"
         )
     return np.frombuffer(b"".join(raw), dtype=np.uint8), ends
@@ -382,14 +386,14 @@ def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardInd
     mine = {name: one.heads[0] for name, one in index.members.items()}
     must = {name: one.heads[0] for name, one in first.members.items()}
     if mine.keys() != must.keys():
-        raise opened.file_of(i).error(
+        raise opened.file_of(i).make_error(
             DecodeError,
             f"has the fields {', '.join(mine)}, must have {', '.join(must)} as "
             f"{opened.names[0]!r}; open them as two stores",
         )
     for name, head in mine.items():
         if head != must[name]:
-            raise replace(opened.file_of(i), field=name).error(
+            raise replace(opened.file_of(i), field=name).make_error(
                 DecodeError,
                 f"holds {head['dtype']} {head['shape']} on axis {head['axis']}, must hold "
                 f"{must[name]['dtype']} {must[name]['shape']} on axis {must[name]['axis']} as "

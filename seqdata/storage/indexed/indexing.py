@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.dispatch import kernel
-from seqdata.storage.data_location import Place
+from seqdata.kernel.dispatch import get_kernel
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.shards import Shard
-from seqdata.storage.integrity.checksums import BLOCK
-from seqdata.storage.remote.thread_pool import Fetchers
-from seqdata.storage.writing.progress import Progress, told
+from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.writing.progress import ProgressFn, progress_bar
 
 _AT_ONCE = 8  # index files that are asked for side by side
 Given = TypeVar("Given")
@@ -37,7 +37,7 @@ def build(
     *,
     anew: bool = False,
     executor: Executor | None = None,
-    progress: bool | Progress | None = None,
+    progress: bool | ProgressFn | None = None,
 ) -> list[str]:
     """Make the indexes of shards that have none; gives the folder of each that was made.
 
@@ -59,7 +59,7 @@ def build(
     made: list[str] = []
     count = size = done = 0
     with (
-        told(progress, f"indexing {len(due)} shards", len(due)) as bar,
+        progress_bar(progress, f"indexing {len(due)} shards", len(due)) as bar,
         ExitStack() as stack,
     ):
         if executor is None:
@@ -72,7 +72,7 @@ def build(
             made.append(folder)
             count, size, done = count + samples, size + bytes_, done + 1
             if bar is not None:
-                bar.tell(count, size, done)
+                bar.update(count, size, done)
             if callable(progress):
                 progress(count, size)
     return made
@@ -91,7 +91,7 @@ def of_each(
     numbers = range(len(shards)) if numbers is None else numbers
     if all(one.here for one in shards):  # threads need memory, and local files do not wait
         return [function(number) for number in numbers]
-    return Fetchers(_AT_ONCE).each(function, numbers)
+    return ForkSafeThreadPool(_AT_ONCE).map(function, numbers)
 
 
 def _cancel(futures: Sequence[Any]) -> None:
@@ -101,7 +101,7 @@ def _cancel(futures: Sequence[Any]) -> None:
 
 def index_one(dataset: str, number: int, shard: Shard, kind: FileKind) -> tuple[str, int, int]:
     """Make and keep the index of one shard; gives its folder, its samples and the shard's bytes."""
-    place = Place(dataset=dataset, shard=number, file=shard.name)
+    place = DataLocation(dataset=dataset, shard=number, file=shard.name)
     content = shard.content(place, ahead=True)
     index = kind.make_index(content, shard.name, place, shard.neighbour)
     return shard.keep_index(index), len(index), index.bytes
@@ -133,12 +133,12 @@ def sums_of(
         return
     begins = np.concatenate([one for one, _ in fields])
     sizes = np.concatenate([one for _, one in fields])
-    counts = np.maximum(1, -(-sizes // BLOCK))
+    counts = np.maximum(1, -(-sizes // CHECKSUM_BYTES))
     there = np.flatnonzero(begins >= 0)
     order = there[np.argsort(begins[there], kind="stable")]
     bounds, at = _bounds(begins[order], sizes[order], counts[order])
     computed = np.empty(len(bounds) - 1, dtype=np.uint32)
-    kernel().checksums(view, bounds, computed, using)
+    get_kernel().checksums(view, bounds, computed, using)
     places = np.zeros(len(begins), dtype=np.int64)
     places[order] = at
     missing = begins < 0
@@ -164,7 +164,7 @@ def _bounds(
         int64 (pieces+1,), rising; and per value the number of its first piece.
     """
     at = np.concatenate([[0], np.cumsum(counts + 1)]).astype(np.int64)
-    bounds = np.repeat(begins, counts + 1) + BLOCK * _within(counts + 1)
+    bounds = np.repeat(begins, counts + 1) + CHECKSUM_BYTES * _within(counts + 1)
     bounds[at[1:] - 1] = begins + sizes
     last = bounds[-1:] if len(bounds) else np.zeros(1, dtype=np.int64)
     return np.concatenate([bounds, last]), at[:-1]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from seqdata.errors import ConfigError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.files import content_of
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
 from seqdata.storage.writing.staging_dir import sync_file
@@ -47,9 +47,11 @@ def find_index(file: Path, root: Path | None = None) -> Path | None:
     return next((path for path in index_files(file, root) if path.is_file()), None)
 
 
-def index_place(dataset: str, number: int, path: Path) -> Place:
+def index_place(dataset: str, number: int, path: Path) -> DataLocation:
     """Give the place of an index file, for an error."""
-    return Place(dataset=dataset, shard=number, file=path.name, part=f"index of shard {number}")
+    return DataLocation(
+        dataset=dataset, shard=number, file=path.name, file_kind=f"index of shard {number}"
+    )
 
 
 def read_index(dataset: str, number: int, path: Path, kind: Kind | None = None) -> ShardIndex:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.columns import Layout, Source, SpanColumn
+from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
 from seqdata.storage.text_source import TextSource
 
 
@@ -29,7 +29,7 @@ class KeptValues:
             compared.
     """
 
-    values: Source
+    values: NumberSource
     source: TextSource | None
 
     @classmethod
@@ -37,7 +37,7 @@ class KeptValues:
         cls,
         name: str,
         field: Field,
-        layout: Layout,
+        layout: ShardLayout,
         values: Sequence[NDArray[Any]],
         source: TextSource,
     ) -> KeptValues:
@@ -51,8 +51,8 @@ class KeptValues:
             source: The bytes that they were read from.
         """
         there = [one.astype(np.dtype(field.dtype)) for one in values]
-        checked = None if source.checks is None else source
-        return cls(Source.of(name, field, layout, there), checked)
+        checked = None if source.checksums is None else source
+        return cls(NumberSource.of(name, field, layout, there), checked)
 
     def take(self, spans: NDArray[np.int64]) -> SpanColumn:
         """Return the column of spans, int64 (n, 3), of values whose bytes are as they were indexed.

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.lengths import OpenedFiles
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex
 
-Decode = Callable[[NDArray[np.uint8], int, int, Place], NDArray[Any]]
+Decode = Callable[[NDArray[np.uint8], int, int, DataLocation], NDArray[Any]]
 """``decode(raw, shard, number, place)``: the bytes of a value -> (timesteps, *shape)."""
-Neighbour = Callable[[str, Place], NDArray[np.uint8]]
+Neighbour = Callable[[str, DataLocation], NDArray[np.uint8]]
 """Returns the bytes of a file, by its path below the folder of a data set."""
 
 
@@ -83,7 +83,7 @@ class FileKind(Kind, Protocol):
         self,
         content: NDArray[np.uint8],
         name: str,
-        place: Place,
+        place: DataLocation,
         neighbour: Neighbour | None = None,
     ) -> ShardIndex:
         """Return the index of a file.
@@ -103,7 +103,7 @@ class FileKind(Kind, Protocol):
         """Return whether bytes at a place that was noted may be of such a file at all."""
         ...
 
-    def scan(self, content: NDArray[np.uint8], place: Place) -> None:
+    def scan(self, content: NDArray[np.uint8], place: DataLocation) -> None:
         """Look at the structure of a file of which the digest is another.
 
         Raises:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from seqdata.errors import DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.columns import Layout
-from seqdata.storage.data_location import Place
+from seqdata.storage.columns import ShardLayout
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.fields import field_width
 from seqdata.storage.indexed.shard_index import Members, ShardIndex
@@ -54,10 +54,10 @@ class OpenedFiles:
     verify: str
     ids: TextSource
     starts: list[int]
-    file_of: Callable[[int], Place]
+    file_of: Callable[[int], DataLocation]
     mend: Callable[[int, NDArray[np.uint8]], bool]
 
-    def place(self, shard: int, members: Members, name: str, at: int | None) -> Place:
+    def place(self, shard: int, members: Members, name: str, at: int | None) -> DataLocation:
         """Return the place of a value, for an error; of the first that is there if ``at`` is None.
 
         Args:
@@ -73,7 +73,7 @@ class OpenedFiles:
         offset = int(members.begins[at]) if len(members.begins) else 0
         return replace(self.file_of(shard), sequence=number, key=key, field=name, offset=offset)
 
-    def place_of(self, number: int, member: str, name: str) -> Place:
+    def place_of(self, number: int, member: str, name: str) -> DataLocation:
         """Return the place of a sequence's value, for an error."""
         shard = int(np.searchsorted(np.array(self.starts), number, side="right")) - 1
         members = self.indexes[shard].members[member]
@@ -84,7 +84,7 @@ def axes_of_fields(
     opened: OpenedFiles,
     wanted: Sequence[IndexedField],
     counted: Mapping[str, NDArray[np.int64]],
-    layout: Layout,
+    layout: ShardLayout,
 ) -> tuple[dict[str, Field], dict[str, NDArray[np.int64]]]:
     """Return fields with their axes, and the lengths along each.
 
@@ -108,7 +108,7 @@ def axes_of_fields(
         other = np.flatnonzero(lengths_of[axis] != lengths)
         if len(other) and one.is_named:
             number = int(other[0])
-            raise layout.place(number, one.name).error(
+            raise layout.locate(number, one.name).make_error(
                 DecodeError,
                 f"has {lengths[number]} timesteps, must have {lengths_of[axis][number]} as another "
                 f"field along axis {axis!r}; give it an axis of its own in `schema`",
@@ -140,7 +140,7 @@ def _check_one_each(opened: OpenedFiles, one: IndexedField) -> None:
         bad = np.flatnonzero(members.sizes != width)
         if len(bad):
             at = int(bad[0])
-            raise opened.place(i, members, one.name, at).error(
+            raise opened.place(i, members, one.name, at).make_error(
                 DecodeError,
                 f"has {members.sizes[at]} bytes, must have {width} for {one.field.dtype} "
                 f"{list(one.field.shape)} per sequence; correct `schema`",

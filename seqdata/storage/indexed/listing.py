@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqdata.errors import CorruptShardError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 
 LIST = "shards.json"
 """Its name in the folder of indexes."""
@@ -67,7 +67,7 @@ def load_list(content: bytes, dataset: str) -> dict[str, Listed]:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         whole, said = False, "damaged"
     if not whole:
-        raise Place(dataset=dataset, file=LIST).error(
+        raise DataLocation(dataset=dataset, file=LIST).make_error(
             CorruptShardError,
             f"is {said}, must be as it was written; restore it, or, if shards were replaced, "
             "remove it and make their indexes anew with `seqdata index --anew`",

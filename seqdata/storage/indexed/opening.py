@@ -24,9 +24,9 @@ from seqdata.errors import (
     IncompleteDatasetError,
     MissingShardError,
 )
-from seqdata.storage.arrow.manifest import Checking
-from seqdata.storage.data_location import Place
-from seqdata.storage.digest_trailer import read_sealed
+from seqdata.storage.arrow.manifest import ChecksumSpec
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.hashing import hash_texts
 from seqdata.storage.indexed.batches import ShardsOnDemand
@@ -47,17 +47,17 @@ from seqdata.storage.indexed.shards import Shard, keep
 from seqdata.storage.indexed.store import IndexedStore, Options
 from seqdata.storage.indexed.whole_shards import WholeShards
 from seqdata.storage.integrity.verified_bitmap import SharedBits
-from seqdata.storage.integrity.verify import check_mode, mode_of
-from seqdata.storage.local_files import check_same
-from seqdata.storage.remote.file_cache import NoRoomError
-from seqdata.storage.remote.options import Remote, remote_of
-from seqdata.storage.remote.range_cache import Kept
-from seqdata.storage.remote.thread_pool import Fetchers
-from seqdata.storage.remote.transport import remote_files
-from seqdata.storage.remote.urls import shown
+from seqdata.storage.integrity.verify import check_verify_mode, resolve_verify_mode
+from seqdata.storage.local_files import check_fingerprint
+from seqdata.storage.remote.file_cache import CacheFullError
+from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.range_cache import RangeCache
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.text_source import TextSource
-from seqdata.storage.unique_ids import check_ids
-from seqdata.storage.writing.progress import told
+from seqdata.storage.unique_ids import check_unique_ids
+from seqdata.storage.writing.progress import progress_bar
 
 INDEX_MODES = (None, "build")
 KEY_MODES = ("unique", "by_shard")
@@ -86,11 +86,11 @@ def open_files(
         IncompleteDatasetError: If writing was never finished.
         DataError: If files are not of the kind.
     """
-    text, how = text_of(location, kind), remote_of(remote)
-    check_arguments(shown(text), verify, index, keys)
+    text, how = text_of(location, kind), resolve_remote(remote)
+    check_arguments(redact_url(text), verify, index, keys)
     shards = find_shards(text, kind, how, there=True)
     if index == "build" or not kind.needs_command:
-        build(shown(text), shards, kind, progress=progress)
+        build(redact_url(text), shards, kind, progress=progress)
     options = Options(location=text, kind=kind, verify=verify, keys=keys, remote=how)
     return open_shards(options, None, shards, progress)
 
@@ -101,7 +101,7 @@ def check_arguments(where: str, verify: str | None, index: str | None, keys: str
     Raises:
         ConfigError: If one is.
     """
-    check_mode(verify, where)
+    check_verify_mode(verify, where)
     if index not in INDEX_MODES:
         raise ConfigError(f"{where}: `index` is {index!r}, must be 'build' or None; leave it out")
     if keys not in KEY_MODES:
@@ -113,7 +113,7 @@ def check_arguments(where: str, verify: str | None, index: str | None, keys: str
 def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> IndexedStore:
     shards = find_shards(options.location, options.kind, options.remote)
     store = open_shards(options, bits, shards, False)
-    check_same(Place(dataset=store.location), store.fingerprint, fingerprint)
+    check_fingerprint(DataLocation(dataset=store.location), store.fingerprint, fingerprint)
     return store
 
 
@@ -128,12 +128,12 @@ def open_shards(
         shards: The files.
         progress: Whether to show bars.
     """
-    location, kind = shown(options.location), options.kind
+    location, kind = redact_url(options.location), options.kind
     indexes = _indexes(location, shards, kind)
     names = [shard.name for shard in shards]
 
-    def file_of(shard: int) -> Place:
-        return Place(dataset=location, shard=shard, file=names[shard], verify=True)
+    def file_of(shard: int) -> DataLocation:
+        return DataLocation(dataset=location, shard=shard, file=names[shard], verify=True)
 
     def hold(shard: int, release: Callable[[], None] | None = None) -> NDArray[np.uint8]:
         return checked(shards[shard], indexes[shard], file_of(shard), kind, release)
@@ -142,7 +142,7 @@ def open_shards(
         if shard not in away.files:
             return hold(shard)
         if remote.how == "cache":
-            with suppress(NoRoomError):
+            with suppress(CacheFullError):
                 return hold(shard, lambda: None)
         return away.some(shard, extents)
 
@@ -153,10 +153,10 @@ def open_shards(
     content = tuple(hold(shard) for shard in range(len(shards))) if local else None
     remote = options.remote or Remote()
     away = _away(shards, indexes, file_of, options)
-    how = Checking(algorithm=indexes[0].algorithm, block=indexes[0].block)
+    how = ChecksumSpec(algorithm=indexes[0].algorithm, bytes_per_checksum=indexes[0].block)
     opened = OpenedFiles(
         location=location, names=names, indexes=indexes, hold=hold_some, content=content,
-        verify=mode_of(options.verify, how, location),
+        verify=resolve_verify_mode(options.verify, how, location),
         ids=_ids(location, names, indexes, options.keys), starts=starts_of(indexes),
         file_of=file_of, mend=mend,
     )  # fmt: skip
@@ -171,7 +171,7 @@ def open_shards(
     fields = store_fields(opened, wanted, bits, survey, digest)
     if local:
         return IndexedStore(location, options, shards, fields, None, _reopen)
-    ways: ShardProvider = RangedShards(fields, away, hold, Kept(remote.memory_bytes))
+    ways: ShardProvider = RangedShards(fields, away, hold, RangeCache(remote.memory_bytes))
     if remote.how == "cache":
         ways = WholeShards(fields, remote.cache_bytes, hold, ways)
     return IndexedStore(location, options, shards, fields, ShardsOnDemand(fields, ways), _reopen)
@@ -180,15 +180,17 @@ def open_shards(
 def _away(
     shards: Sequence[Shard],
     indexes: Sequence[ShardIndex],
-    place_of: Callable[[int], Place],
+    place_of: Callable[[int], DataLocation],
     options: Options,
 ) -> RemoteShards:
     """Return the files that are not on this machine."""
     remote = options.remote or Remote()
     urls = {i: one.url for i, one in enumerate(shards) if isinstance(one, RemoteShard)}
-    folders = {url: remote_files(url, remote) for url in urls.values()}
+    folders = {url: make_remote_files(url, remote) for url in urls.values()}
     files = {number: folders[url] for number, url in urls.items()}
-    return RemoteShards(files, indexes, options.kind, place_of, Fetchers(remote.connections))
+    return RemoteShards(
+        files, indexes, options.kind, place_of, ForkSafeThreadPool(remote.connections)
+    )
 
 
 def _indexes(location: str, shards: Sequence[Shard], kind: FileKind) -> list[ShardIndex]:
@@ -201,7 +203,7 @@ def _indexes(location: str, shards: Sequence[Shard], kind: FileKind) -> list[Sha
         indexes += of_each(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
         _check_there(location, shards, indexes, first)
     for i, (shard, one) in enumerate(zip(shards, indexes, strict=True)):
-        _check_listed(Place(dataset=location, shard=i, file=shard.name), shard, one)
+        _check_listed(DataLocation(dataset=location, shard=i, file=shard.name), shard, one)
     without = [shard for shard, index in zip(shards, indexes, strict=True) if index is None]
     if without:
         raise ConfigError(
@@ -212,13 +214,13 @@ def _indexes(location: str, shards: Sequence[Shard], kind: FileKind) -> list[Sha
     found = [index for index in indexes if index is not None]
     if not any(map(len, found)):
         only = shards[0].name if len(shards) == 1 else None
-        raise Place(dataset=location, file=only).error(
+        raise DataLocation(dataset=location, file=only).make_error(
             DataError,
             f"holds no {kind.item}; check the location, or write it again",
         )
     for i, one in enumerate(found):
         if (one.algorithm, one.block) != (found[0].algorithm, found[0].block):
-            raise Place(dataset=location, shard=i, file=one.shard).error(
+            raise DataLocation(dataset=location, shard=i, file=one.shard).make_error(
                 CorruptShardError,
                 f"has an index with {one.algorithm} by {one.block} bytes, must have "
                 f"{found[0].algorithm} by {found[0].block} as the first shard; make it anew with "
@@ -244,14 +246,14 @@ def _check_there(
     without = [i for i in range(first, len(indexes)) if indexes[i] is None]
     local = all(one.here for one in shards)
     for i in without if local else without[:1]:
-        place = Place(dataset=location, shard=i, file=shards[i].name)
+        place = DataLocation(dataset=location, shard=i, file=shards[i].name)
         if local:
             shards[i].content(place)
         else:
             shards[i].look(place)
 
 
-def _check_listed(place: Place, shard: Shard, index: ShardIndex | None) -> None:
+def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -> None:
     """Compare an index with the list of its writer's files.
 
     Raises:
@@ -259,21 +261,21 @@ def _check_listed(place: Place, shard: Shard, index: ShardIndex | None) -> None:
         IncompleteDatasetError: If the list is not there.
         FingerprintMismatch: If it is of another file.
     """
-    place = replace(place, part=f"index of shard {place.shard}")
+    place = replace(place, file_kind=f"index of shard {place.shard}")
     if shard.listed is None and index is not None and index.told:
-        raise place.error(
+        raise place.make_error(
             IncompleteDatasetError,
             f"is of a writer that lists all of its shards ({FOLDER}/{LIST}), and there is no such "
             "list, must be; writing was never finished, or not all was copied: copy it, or make "
             "the index anew with `seqdata index --anew`",
         )
     if shard.listed is not None and index is None:
-        raise place.error(
+        raise place.make_error(
             MissingShardError,
             "is not there, must be; make it anew with `--repair-index`, or restore it",
         )
     if shard.listed is not None and index is not None and index.sha256 != shard.listed.sha256:
-        raise place.error(
+        raise place.make_error(
             FingerprintMismatch,
             f"is of a shard of sha256 {index.sha256[:16]}, must be of "
             f"{shard.listed.sha256[:16]} as when it was written; restore it and its shard; or, "
@@ -291,7 +293,7 @@ def _ids(
     ids = ids_of(location, indexes, names)
     hashes = [hash_texts(one.keys, one.key_ends) for one in indexes if len(one)]
     try:
-        check_ids(np.concatenate(hashes), lambda number: str(ids.take([number])[0]))
+        check_unique_ids(np.concatenate(hashes), lambda number: str(ids.take([number])[0]))
     except DecodeError as error:
         raise DecodeError.at(
             f"{location}: {error}. Where shards number their samples anew, open them with "
@@ -334,19 +336,19 @@ def _count(
     """Return the timesteps of values that must be decoded for it, counted once and kept."""
     name = hashlib.sha256(f"{digest}\n{one.name}".encode()).hexdigest()[:32]
     places, count = shard.kept(f"lengths-{name}.npy"), sum(counts)
-    for content in filter(None, map(read_sealed, places)):
+    for content in filter(None, map(read_with_digest, places)):
         with suppress(ValueError, EOFError):
             kept: NDArray[np.int64] = np.load(io.BytesIO(content), allow_pickle=False)
             if kept.shape == (count,) and kept.dtype == np.int64 and int(kept.min(initial=0)) >= 0:
                 return kept
     found: list[int] = []
-    with told(progress, f"measuring {one.name}", count) as bar:
+    with progress_bar(progress, f"measuring {one.name}", count) as bar:
         for number, many in enumerate(counts):
             source = source_of(number)
             for at in range(many):
                 found.append(source.length(at))
                 if bar is not None and at % 256 == 0:
-                    bar.tell(len(found), 0)
+                    bar.update(len(found), 0)
     lengths = np.array(found, dtype=np.int64)
     file = io.BytesIO()
     np.save(file, lengths, allow_pickle=False)

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.columns import Source
-from seqdata.storage.data_location import Place
+from seqdata.storage.columns import NumberSource
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.fields import field_width
 from seqdata.storage.indexed.checked import ENDS, check_ends, check_size
@@ -24,11 +24,11 @@ from seqdata.storage.indexed.fields import FieldSource, StoreFields
 from seqdata.storage.indexed.kept_values import KeptValues
 from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.shard_index import ShardIndex
-from seqdata.storage.remote.copy_repair import Look, brought_again
-from seqdata.storage.remote.range_cache import Kept, SparseFile, bring
-from seqdata.storage.remote.range_requests import Filling, empty
-from seqdata.storage.remote.thread_pool import Fetchers
-from seqdata.storage.remote.transport import RemoteFiles, Stat
+from seqdata.storage.remote.copy_repair import RepairFn, redownload_ranges
+from seqdata.storage.remote.range_cache import RangeCache, SparseFile, download_missing
+from seqdata.storage.remote.range_requests import RangeDownload, allocate_sparse
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import FileStat, RemoteFiles
 from seqdata.storage.text_source import TextSource
 
 Ranges = list[NDArray[np.int64]]
@@ -50,9 +50,9 @@ class RemoteShards:
     files: Mapping[int, RemoteFiles]
     indexes: Sequence[ShardIndex]
     kind: FileKind
-    place_of: Callable[[int], Place]
-    fetchers: Fetchers
-    stats: dict[int, Stat] = field(default_factory=dict)
+    place_of: Callable[[int], DataLocation]
+    fetchers: ForkSafeThreadPool
+    stats: dict[int, FileStat] = field(default_factory=dict)
 
     def look(self, numbers: Iterable[int]) -> None:
         """Compare the size and both ends of shards that were not read yet.
@@ -64,7 +64,7 @@ class RemoteShards:
             FingerprintMismatch: If one is another file.
         """
         fresh = [number for number in numbers if number not in self.stats]
-        for number, stat in zip(fresh, self.fetchers.each(self._first, fresh), strict=True):
+        for number, stat in zip(fresh, self.fetchers.map(self._first, fresh), strict=True):
             self.stats[number] = stat
 
     def bring(self, held: Mapping[int, SparseFile], ranges: Mapping[int, Ranges]) -> None:
@@ -75,18 +75,18 @@ class RemoteShards:
             RemoteReadError: If one cannot be read.
             FingerprintMismatch: If one was replaced.
         """
-        bring(held, ranges, self._filling, self._same, self.fetchers)
+        download_missing(held, ranges, self._filling, self._same, self.fetchers)
 
     def again(self, number: int, held: SparseFile) -> bool:
         """Bring again what is there of a shard; whether it was another."""
-        changed = brought_again(held, self._filling(number, held, held.there), self.fetchers)
+        changed = redownload_ranges(held, self._filling(number, held, held.present), self.fetchers)
         self._same(number)
         return changed
 
     def some(self, number: int, extents: ShardExtents) -> NDArray[np.uint8]:
         """Give a shard of which the values of one field are there."""
         self.look([number])
-        one = SparseFile(empty(self.indexes[number].bytes))
+        one = SparseFile(allocate_sparse(self.indexes[number].bytes))
         self.bring({number: one}, {number: [np.stack(extents, axis=1)]})
         return self.settled(number, one)
 
@@ -96,11 +96,11 @@ class RemoteShards:
         view.flags.writeable = False
         return view
 
-    def _filling(self, number: int, held: SparseFile, ranges: NDArray[np.int64]) -> Filling:
+    def _filling(self, number: int, held: SparseFile, ranges: NDArray[np.int64]) -> RangeDownload:
         name = self.indexes[number].shard
-        return Filling(self.files[number], name, held.content, ranges, self.place_of(number))
+        return RangeDownload(self.files[number], name, held.content, ranges, self.place_of(number))
 
-    def _first(self, number: int) -> Stat:
+    def _first(self, number: int) -> FileStat:
         index, files, place = self.indexes[number], self.files[number], self.place_of(number)
         stat = files.stat(index.shard, place)
         check_size(stat.size, index, place)
@@ -130,7 +130,7 @@ class RangedShards:
     made: StoreFields
     distant: RemoteShards
     hold: Callable[[int], NDArray[np.uint8]]
-    kept: Kept
+    kept: RangeCache
 
     def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
         """Give shards by number; see ``ShardProvider``."""
@@ -154,17 +154,17 @@ class RangedShards:
 
     def _laid(self, number: int, held: SparseFile, one: Asked) -> Mapping[str, FieldSource]:
         """Lay fields over what is held of a shard, once for the same fields."""
-        held.made = held.made or {}
+        held.overlay = held.overlay or {}
         names = tuple(one.names)
-        if names not in held.made:
+        if names not in held.overlay:
             content = self.distant.settled(number, held)
             again = partial(self.distant.again, number, held)
-            held.made[names] = self._sources(number, content, one, again)
-        made: Mapping[str, FieldSource] = held.made[names]
+            held.overlay[names] = self._sources(number, content, one, again)
+        made: Mapping[str, FieldSource] = held.overlay[names]
         return made
 
     def _sources(
-        self, number: int, content: NDArray[np.uint8], one: Asked, again: Look
+        self, number: int, content: NDArray[np.uint8], one: Asked, again: RepairFn
     ) -> Mapping[str, FieldSource]:
         return self.made.part(number, content, one.names, again)
 
@@ -175,7 +175,7 @@ def ranges_of(sources: Mapping[str, FieldSource], asked: Asked) -> Iterable[NDAr
         source = sources[name]
         if isinstance(source, KeptValues) and source.source is None:
             continue  # its values are in the index, and nothing is verified
-        if isinstance(source, Source):
+        if isinstance(source, NumberSource):
             yield _ranges(source, asked.spans, cut=source.field.axis == asked.axis)
         elif isinstance(source, TextSource):
             yield _ranges(source, asked.spans, cut=False)
@@ -184,7 +184,7 @@ def ranges_of(sources: Mapping[str, FieldSource], asked: Asked) -> Iterable[NDAr
 
 
 def _ranges(
-    source: Source | TextSource, spans: NDArray[np.int64], *, cut: bool
+    source: NumberSource | TextSource, spans: NDArray[np.int64], *, cut: bool
 ) -> NDArray[np.int64]:
     if source.extents is None:
         raise ValueError("ranges: fields of a shard must have extents")
@@ -193,8 +193,8 @@ def _ranges(
         return np.stack([begins, ends], axis=1)
     width = field_width(source.field)
     low, high = spans[:, 1] * width, spans[:, 2] * width
-    if source.checks is not None:  # of whole blocks only can it be told that they are right
-        block = source.checks.block
+    if source.checksums is not None:  # of whole blocks only can it be told that they are right
+        block = source.checksums.bytes_per_checksum
         low, high = low // block * block, -(-high // block) * block
     inside = np.clip(np.stack([low, high], axis=1), 0, (ends - begins)[:, None])
     made: NDArray[np.int64] = inside + begins[:, None]

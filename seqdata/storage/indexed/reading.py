@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Field
-from seqdata.storage.columns import Source, SpanColumn
-from seqdata.storage.fields import no_such
+from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.indexed.fields import FieldSource
 from seqdata.storage.text_source import TextSource
 
@@ -39,10 +39,10 @@ def check_read(
         )
     axes = list(axes)
     if axis not in axes:
-        raise no_such(location, "axis", axis, axes)
+        raise make_unknown_name_error(location, "axis", axis, axes)
     for name in names:
         if name not in fields:
-            raise no_such(location, "field", name, fields)
+            raise make_unknown_name_error(location, "field", name, fields)
 
 
 def read_sources(
@@ -82,7 +82,7 @@ def read_sources(
             whole[along] = _whole(spans[:, 0], along, lengths_of)
         mine = whole[along]
         columns[name] = (
-            SpanColumn(source, mine) if isinstance(source, Source) else source.take(mine)
+            SpanColumn(source, mine) if isinstance(source, NumberSource) else source.take(mine)
         )
     return columns
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import MissingShardError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +28,8 @@ class FileReader:
 
     name: str
     content: NDArray[np.uint8]
-    place: Place
-    neighbour: Callable[[str, Place], NDArray[np.uint8]] | None = None
+    place: DataLocation
+    neighbour: Callable[[str, DataLocation], NDArray[np.uint8]] | None = None
 
     @property
     def size(self) -> int:
@@ -54,7 +54,9 @@ class FileReader:
         """
         folder, _, _ = self.name.rpartition("/")
         path = f"{folder}/{name}" if folder else name
-        place = replace(self.place, file=path, part=f"sibling of {self.name}", shard=None)
+        place = replace(self.place, file=path, file_kind=f"sibling of {self.name}", shard=None)
         if self.neighbour is None or "/" in name or name.startswith("."):
-            raise place.error(MissingShardError, "is not there, must be next to it; restore it")
+            raise place.make_error(
+                MissingShardError, "is not there, must be next to it; restore it"
+            )
         return FileReader(path, self.neighbour(path, place), place, self.neighbour)

@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, MissingShardError, RemoteReadError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.files import check_small, content_of, listed
 from seqdata.storage.indexed.keeping import FOLDER, SUFFIX, cache_folder, index_place, put_file
 from seqdata.storage.indexed.listing import LIST, Listed, load_list
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
 from seqdata.storage.indexed.shards import with_told
-from seqdata.storage.remote.file_cache import Wanted, cache_of
+from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.transport import RemoteFiles, remote_files, writable_files
-from seqdata.storage.remote.urls import identity, joined, parted, shown
+from seqdata.storage.remote.transport import RemoteFiles, make_remote_files, make_writable_files
+from seqdata.storage.remote.urls import identify_url, join_url, redact_url, split_url
 
 Given = TypeVar("Given")
 
@@ -52,7 +52,7 @@ class RemoteShard:
     @property
     def folder(self) -> str:
         """Where it lies, without credentials."""
-        return shown(self.url)
+        return redact_url(self.url)
 
     @property
     def here(self) -> bool:
@@ -61,7 +61,7 @@ class RemoteShard:
 
     def content(
         self,
-        place: Place,
+        place: DataLocation,
         index: ShardIndex | None = None,
         *,
         ahead: bool = False,
@@ -69,32 +69,32 @@ class RemoteShard:
     ) -> NDArray[np.uint8]:
         """Fetch it where it is not in the cache, and map it; see ``shards.Shard``."""
         del ahead
-        wanted = Wanted(self.name)
+        wanted = CacheRequest(self.name)
         if index is not None:
-            wanted = Wanted(self.name, index.bytes, index.sha256)
-        cache = cache_of(remote_files(self.url, self.remote))
-        hold = cache.hold if release is None else cache.hold_if_room
+            wanted = CacheRequest(self.name, index.bytes, index.sha256)
+        cache = make_cache(make_remote_files(self.url, self.remote))
+        hold = cache.acquire if release is None else cache.acquire_if_room
         held = hold(wanted, place, release)
         return np.frombuffer(held.mapping, dtype=np.uint8)
 
-    def neighbour(self, name: str, place: Place) -> NDArray[np.uint8]:
+    def neighbour(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
         """Fetch another file of the same folder; see ``shards.Shard``."""
         return replace(self, name=name).content(place)
 
-    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
+    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation) -> bool:
         """Look whether its copy in the cache is what was indexed, and mend it; see ``Shard``."""
-        cache = cache_of(remote_files(self.url, self.remote))
-        return cache.mend(Wanted(self.name, index.bytes, index.sha256), content, place)
+        cache = make_cache(make_remote_files(self.url, self.remote))
+        return cache.repair(CacheRequest(self.name, index.bytes, index.sha256), content, place)
 
     def size(self) -> int:
         """Give its bytes; 0 where it cannot be asked for."""
         with suppress(DataError, RemoteReadError):
-            return remote_files(self.url, self.remote).stat(self.name).size
+            return make_remote_files(self.url, self.remote).stat(self.name).size
         return 0
 
-    def look(self, place: Place) -> None:
+    def look(self, place: DataLocation) -> None:
         """Look whether it is there; see ``shards.Shard``."""
-        remote_files(self.url, self.remote).stat(self.name, place)
+        make_remote_files(self.url, self.remote).stat(self.name, place)
 
     def has_index(self, kind: Kind) -> bool:
         """Return whether there is an index."""
@@ -104,7 +104,7 @@ class RemoteShard:
             return False
         if self.kept(self.name + SUFFIX)[0].is_file():
             return True
-        files = remote_files(joined(self.url, FOLDER), self.remote)
+        files = make_remote_files(join_url(self.url, FOLDER), self.remote)
         return _if_there(lambda: files.stat(self.name + SUFFIX)) is not None
 
     def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
@@ -118,13 +118,13 @@ class RemoteShard:
         """Keep its index beside it, or on this machine; gives the folder."""
         content = dump_index(with_told(index, self.listed))
         (cached,) = self.kept(self.name + SUFFIX)
-        url = joined(self.url, FOLDER)
+        url = join_url(self.url, FOLDER)
         with suppress(ConfigError, RemoteReadError), tempfile.TemporaryDirectory() as spot:
             path = Path(spot, "index")
             path.write_bytes(content)
-            writable_files(url, self.remote).send(self.name + SUFFIX, path)
+            make_writable_files(url, self.remote).upload(self.name + SUFFIX, path)
             cached.unlink(missing_ok=True)  # of a time when nothing could be written there
-            return shown(url)
+            return redact_url(url)
         try:
             return str(put_file(cached, content).parent)
         except OSError as error:
@@ -136,7 +136,7 @@ class RemoteShard:
 
     def kept(self, name: str) -> list[Path]:
         """Give the file of this machine in which more may be kept."""
-        folder = hashlib.sha256(identity(self.url).encode()).hexdigest()[:16]
+        folder = hashlib.sha256(identify_url(self.url).encode()).hexdigest()[:16]
         return [cache_folder() / "index" / folder / name]
 
     def list_of_folder(self) -> bytes | None:
@@ -147,11 +147,11 @@ class RemoteShard:
         """Give the same shard, with what the list says of it."""
         return replace(self, listed=listed)
 
-    def _raw_index(self, place: Place) -> bytes | None:
+    def _raw_index(self, place: DataLocation) -> bytes | None:
         (cached,) = self.kept(self.name + SUFFIX)
         if cached.is_file():
             return content_of(cached, place)
-        files = remote_files(joined(self.url, FOLDER), self.remote)
+        files = make_remote_files(join_url(self.url, FOLDER), self.remote)
         return _if_there(lambda: _whole(files, self.name + SUFFIX, place))
 
 
@@ -170,7 +170,7 @@ def _if_there(call: Callable[[], Given]) -> Given | None:
         raise
 
 
-def _whole(files: RemoteFiles, name: str, place: Place) -> bytes:
+def _whole(files: RemoteFiles, name: str, place: DataLocation) -> bytes:
     """Return the bytes of a small file.
 
     Raises:
@@ -189,8 +189,8 @@ def _list_of(url: str, remote: Remote) -> bytes | None:
     Raises:
         RemoteReadError: If it cannot be asked for.
     """
-    files = remote_files(joined(url, FOLDER), remote)
-    return _if_there(lambda: _whole(files, LIST, Place(dataset=files.location, file=LIST)))
+    files = make_remote_files(join_url(url, FOLDER), remote)
+    return _if_there(lambda: _whole(files, LIST, DataLocation(dataset=files.location, file=LIST)))
 
 
 def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[RemoteShard]:
@@ -203,18 +203,20 @@ def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[Rem
         CorruptShardError: If the list of the folder's shards is damaged.
     """
     where, pattern = url, "*"
-    if shown(url).lower().endswith(suffixes):
-        where, pattern = parted(url)
+    if redact_url(url).lower().endswith(suffixes):
+        where, pattern = split_url(url)
         if not any(sign in pattern for sign in "*?["):
             return [RemoteShard(where, pattern, remote)]
     raw = _list_of(where, remote)
     names = (
-        sorted(remote_files(where, remote).names()) if raw is None else load_list(raw, shown(where))
+        sorted(make_remote_files(where, remote).names())
+        if raw is None
+        else load_list(raw, redact_url(where))
     )
     names = [name for name in names if name.lower().endswith(suffixes) and fnmatch(name, pattern)]
     if not names:
         raise ConfigError(
-            f"{shown(url)}: holds no file that ends with {listed(suffixes)}, must hold one at "
+            f"{redact_url(url)}: holds no file that ends with {listed(suffixes)}, must hold one at "
             "least; check the location"
         )
     url = where

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
-from seqdata.storage.data_location import Place
-from seqdata.storage.fields import NUMBERS
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import NUMBER_DTYPES
 
 VERSION = 1
 _MAGIC = b"seqdata index\n"
@@ -168,7 +168,7 @@ def _dumped_values(one: Members, put: Any) -> dict[str, Any]:
     return {"values": [put(raw.reshape(-1).view(np.uint8)), raw.dtype.name, shape]}
 
 
-def load_index(content: bytes, place: Place, kind: Kind | None = None) -> ShardIndex:
+def load_index(content: bytes, place: DataLocation, kind: Kind | None = None) -> ShardIndex:
     """Read an index file.
 
     Args:
@@ -197,8 +197,8 @@ def load_index(content: bytes, place: Place, kind: Kind | None = None) -> ShardI
     return found
 
 
-def _damaged(place: Place, what: str) -> CorruptShardError:
-    return place.error(
+def _damaged(place: DataLocation, what: str) -> CorruptShardError:
+    return place.make_error(
         CorruptShardError, f"{what}, must be as it was made; make it anew with `--repair-index`"
     )
 
@@ -260,7 +260,7 @@ def _values(facts: Any, arrays: list[NDArray[Any]], count: int) -> NDArray[Any] 
     if facts is None:
         return None
     number, dtype, shape = facts
-    check(dtype in NUMBERS and all(type(one) is int and one > 0 for one in shape), "values")
+    check(dtype in NUMBER_DTYPES and all(type(one) is int and one > 0 for one in shape), "values")
     values: NDArray[Any] = _array(arrays, number, "|u1").view(dtype).reshape(count, *shape)
     return values
 

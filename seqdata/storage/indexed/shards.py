@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DataError
-from seqdata.storage.data_location import Place
-from seqdata.storage.digest_trailer import keep_sealed
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.digest_trailer import write_with_digest
 from seqdata.storage.indexed.files import check_there, content_of, map_shard
 from seqdata.storage.indexed.keeping import FOLDER, find_index, index_files, read_index, write_index
 from seqdata.storage.indexed.listing import LIST, Listed
@@ -49,7 +49,7 @@ class Shard(Protocol):
 
     def content(
         self,
-        place: Place,
+        place: DataLocation,
         index: ShardIndex | None = None,
         *,
         ahead: bool = False,
@@ -64,13 +64,13 @@ class Shard(Protocol):
             release: Lets go of other shards, where there is no room; None: room is waited for.
 
         Raises:
-            NoRoomError: If it is to be fetched, and there is no room.
+            CacheFullError: If it is to be fetched, and there is no room.
             MissingShardError: If it is not there.
             DataError: If it cannot be read.
         """
         ...
 
-    def neighbour(self, name: str, place: Place) -> NDArray[np.uint8]:
+    def neighbour(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
         """Return the bytes of another file below the same folder.
 
         Raises:
@@ -78,8 +78,8 @@ class Shard(Protocol):
         """
         ...
 
-    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
-        """Look whether a copy of it is what was indexed, and mend it; see ``Cache.mend``.
+    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation) -> bool:
+        """Look whether a copy of it is what was indexed, and mend it; see ``FileCache.repair``.
 
         Args:
             content: Its bytes, as ``content`` gave them.
@@ -92,7 +92,7 @@ class Shard(Protocol):
         """Give its bytes; 0 where it cannot be asked for."""
         ...
 
-    def look(self, place: Place) -> None:
+    def look(self, place: DataLocation) -> None:
         """Look whether it is there.
 
         Args:
@@ -177,7 +177,7 @@ class LocalShard:
 
     def content(
         self,
-        place: Place,
+        place: DataLocation,
         index: ShardIndex | None = None,
         *,
         ahead: bool = False,
@@ -187,11 +187,11 @@ class LocalShard:
         del index, release
         return map_shard(self.path, place, ahead=ahead)
 
-    def neighbour(self, name: str, place: Place) -> NDArray[np.uint8]:
+    def neighbour(self, name: str, place: DataLocation) -> NDArray[np.uint8]:
         """Map another file below the same folder; see ``Shard``."""
         return map_shard(self.root / name, place)
 
-    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: Place) -> bool:
+    def mend(self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation) -> bool:
         """Return False: it is no copy; see ``Shard``."""
         del content, index, place
         return False
@@ -202,7 +202,7 @@ class LocalShard:
             return self.path.stat().st_size
         return 0
 
-    def look(self, place: Place) -> None:
+    def look(self, place: DataLocation) -> None:
         """Look whether it is there; what else it is, is told when it is opened."""
         with suppress(OSError):
             check_there(self.path, place)
@@ -232,7 +232,7 @@ class LocalShard:
     def list_of_folder(self) -> bytes | None:
         """Return the file of the list of its folder's shards; None: there is none."""
         path = self.root / FOLDER / LIST
-        place = Place(dataset=self.folder, file=LIST)
+        place = DataLocation(dataset=self.folder, file=LIST)
         return content_of(path, place) if path.is_file() else None
 
     def with_listed(self, listed: Listed | None) -> LocalShard:
@@ -258,5 +258,5 @@ def keep(places: list[Path], content: bytes) -> None:
     for path in places:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            if keep_sealed(path, content):
+            if write_with_digest(path, content):
                 return

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.data_location import Place
-from seqdata.storage.fields import TEXTS, default_axis, no_such
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
 from seqdata.storage.indexed.batches import ShardsOnDemand
 from seqdata.storage.indexed.fields import StoreFields
 from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.reading import check_read, read_sources
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.text_bytes import Raw, join_texts
+from seqdata.storage.text_bytes import TextBytes, concat_texts
 from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
 
@@ -127,17 +127,17 @@ class IndexedStore(SequenceStore):
         """Give the keys of sequences."""
         return self._parts.ids.take(np.asarray(numbers, dtype=np.int64))
 
-    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> Raw:
-        """Give the bytes of keys or of a field of texts; see ``raw.RawTexts``."""
+    def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
+        """Give the bytes of keys or of a field of texts; see ``read_bytes.SupportsRawTexts``."""
         if name is None:
-            return self._parts.ids.raw(numbers)
+            return self._parts.ids.read_bytes(numbers)
         source = self._parts.sources.get(name)
         if isinstance(source, TextSource):
-            return source.raw(numbers)
-        texts = [name for name, field in self.fields.items() if field.dtype in TEXTS]
+            return source.read_bytes(numbers)
+        texts = [name for name, field in self.fields.items() if field.dtype in TEXT_DTYPES]
         if self._on_demand is None or name not in texts:
-            raise no_such(self._location, "field of texts", name, texts)
-        return join_texts(self._on_demand.texts(name, numbers))
+            raise make_unknown_name_error(self._location, "field of texts", name, texts)
+        return concat_texts(self._on_demand.texts(name, numbers))
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need, in their order; whether more may be told already."""
@@ -147,11 +147,11 @@ class IndexedStore(SequenceStore):
         """Give the same numbers: this store is no view."""
         return numbers
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> DataLocation:
         """Give the place of a sequence, for an error; of one that is not there, the data set's."""
         if 0 <= number < len(self):
-            return self._parts.layout.place(number)
-        return Place(dataset=self._location)
+            return self._parts.layout.locate(number)
+        return DataLocation(dataset=self._location)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"

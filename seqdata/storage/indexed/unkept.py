@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.opening import open_shards
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex
@@ -36,7 +36,7 @@ class _Unkept(LocalShard):
 
     def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
         del kind
-        place = Place(dataset=dataset, shard=number, file=self.name)
+        place = DataLocation(dataset=dataset, shard=number, file=self.name)
         content = self.content(place, ahead=True)
         return self.file_kind.make_index(content, self.name, place, self.neighbour)
 

@@ -11,11 +11,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.arrow.shard_reader import Part
+from seqdata.storage.arrow.shard_reader import OpenArrowShard
 from seqdata.storage.indexed.demand import Asked, OpenShard, ShardProvider
 from seqdata.storage.indexed.fields import StoreFields
-from seqdata.storage.remote.open_shards import Shelf
-from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.open_shards import OpenShards
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
 _OPENERS = 4  # shards that are fetched at once
 Hold = Callable[[int, Callable[[], None] | None], NDArray[np.uint8]]
@@ -37,15 +37,15 @@ class WholeShards:
     def __init__(self, made: StoreFields, room: int, hold: Hold, others: ShardProvider) -> None:
         sizes = [index.bytes for index in made.indexes]
 
-        def opened(number: int, release: Callable[[], None]) -> Part:
+        def opened(number: int, release: Callable[[], None]) -> OpenArrowShard:
             sources = made.part(number, hold(number, release), None, None)
-            return cast(Part, OpenShard(number, sources))
+            return cast(OpenArrowShard, OpenShard(number, sources))
 
         def fetch(number: int) -> None:
             hold(number, _nothing)
 
         where = made.layout.location
-        self._shelf = Shelf(opened, fetch, sizes, room, Fetchers(_OPENERS), where)
+        self._shelf = OpenShards(opened, fetch, sizes, room, ForkSafeThreadPool(_OPENERS), where)
         self._others = others
 
     def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:

@@ -21,35 +21,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptShardError, DataError, Fact
-from seqdata.kernel.dispatch import kernel
-from seqdata.storage.arrow.manifest import Manifest, Shard
+from seqdata.kernel.dispatch import get_kernel
+from seqdata.storage.arrow.manifest import ArrowShard, Manifest
 from seqdata.storage.arrow.mapped_files import (
-    Mapped,
+    MappedFiles,
     check_footer,
-    checks_of,
-    lengths_place,
+    load_checksums,
+    locate_checksums,
+    locate_lengths,
+    locate_shard,
+    make_source,
+    map_file,
     map_lengths,
-    map_whole,
-    shard_place,
-    source_over,
-    sums_place,
 )
-from seqdata.storage.columns import Layout, Source
-from seqdata.storage.data_location import Place
-from seqdata.storage.store_fields import keyed
+from seqdata.storage.columns import NumberSource, ShardLayout
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.store_fields import add_ids
 from seqdata.storage.text_source import TextSource
 
-KEPT = 1000
+MAX_FINDINGS = 1000
 """Findings that a report lists; it counts all."""
 
-_MOST_KEPT = 1 << 20  # bytes
-_RUN = 1 << 12  # sequences that the kernel looks at once; again for each that is wrong
-_PIECE = 8 << 20  # bytes
-Told = Callable[[int], None]
+_MAX_COPIED_BYTES = 1 << 20  # bytes
+_SEQUENCES_PER_PASS = (
+    1 << 12
+)  # sequences that the kernel looks at once; again for each that is wrong
+_DIGEST_BYTES = 8 << 20  # bytes
+BytesProgressFn = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One thing that is wrong.
 
     Attributes:
@@ -62,7 +64,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class AuditReport:
     """What was found of one shard with its checksums, or of one file of lengths.
 
     Attributes:
@@ -81,28 +83,30 @@ class Report:
     sequences: int
     bytes: int
     damages: int
-    findings: Sequence[Finding]
+    findings: Sequence[AuditFinding]
     by: str
 
 
-def bytes_of(manifest: Manifest, only: int | None) -> int:
-    """Give the bytes of the shards that ``audit`` tells of as it goes."""
-    return sum(shard.bytes for _, shard in _chosen(manifest, only))
+def count_bytes(manifest: Manifest, shard_number: int | None) -> int:
+    """Give the bytes of the shards that ``audit_store`` tells of as it goes."""
+    return sum(shard.bytes for _, shard in _select_shards(manifest, shard_number))
 
 
-def audit(root: Path, manifest: Manifest, only: int | None, told: Told) -> Iterator[Report]:
+def audit_store(
+    root: Path, manifest: Manifest, shard_number: int | None, on_progress: BytesProgressFn
+) -> Iterator[AuditReport]:
     """Look at everything, shards in several threads; give a report of each file, in order.
 
     Args:
         root: The store's folder.
         manifest: What was written.
-        only: The number of one shard; None: all.
-        told: Called with the number of bytes that were looked at, from any thread.
+        shard_number: The number of one shard; None: all.
+        on_progress: Called with the number of bytes that were looked at, from any thread.
 
     Raises:
         ConfigError: If there is no such shard.
     """
-    chosen = _chosen(manifest, only)
+    chosen = _select_shards(manifest, shard_number)
     lengths_of: dict[str, NDArray[Any]] = {}
     for axis in manifest.lengths:
         report, lengths = _audit_lengths(root, manifest, axis)
@@ -111,16 +115,16 @@ def audit(root: Path, manifest: Manifest, only: int | None, told: Told) -> Itera
         yield report
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         reports = [
-            pool.submit(_audit_shard, root, manifest, i, lengths_of, told) for i, _ in chosen
+            pool.submit(_audit_shard, root, manifest, i, lengths_of, on_progress) for i, _ in chosen
         ]
         try:
-            for one in reports:
-                yield one.result()  # ends: its thread only reads files
+            for future in reports:
+                yield future.result()  # ends: its thread only reads files
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def keep_bad(root: Path, finding: Finding, folder: Path) -> Path | None:
+def copy_damaged_bytes(root: Path, finding: AuditFinding, folder: Path) -> Path | None:
     """Copy the damaged bytes of a finding aside, at most 1 MiB; give the file, or None."""
     name, offset, length = (finding.facts.get(fact) for fact in ("file", "offset", "length"))
     if not (isinstance(name, str) and isinstance(offset, int) and isinstance(length, int)):
@@ -130,7 +134,7 @@ def keep_bad(root: Path, finding: Finding, folder: Path) -> Path | None:
         return None
     with open(path, "rb") as file:
         file.seek(offset)
-        content = file.read(min(length, _MOST_KEPT))
+        content = file.read(min(length, _MAX_COPIED_BYTES))
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{name}.{offset}-{offset + len(content)}.bad"
     target.write_bytes(content)
@@ -138,193 +142,223 @@ def keep_bad(root: Path, finding: Finding, folder: Path) -> Path | None:
 
 
 @dataclass(slots=True)
-class _Findings:
+class _FindingCollector:
     """What is being found of one file."""
 
-    kept: list[Finding]
+    findings: list[AuditFinding]
     damages: int = 0
 
-    def add(self, make: Callable[[], None]) -> bool:
+    def run_check(self, check: Callable[[], None]) -> bool:
         """Call what raises an error, if something is wrong; whether nothing was."""
         try:
-            make()
+            check()
         except DataError as error:
             self.damages += 1
-            self.kept.append(Finding(str(error), dict(error.facts)))
+            self.findings.append(AuditFinding(str(error), dict(error.facts)))
             return False
         return True
 
-    def report(self, **facts: Any) -> Report:
-        return Report(damages=self.damages, findings=tuple(self.kept), **facts)
+    def report(self, **facts: Any) -> AuditReport:
+        return AuditReport(damages=self.damages, findings=tuple(self.findings), **facts)
 
 
-def _chosen(manifest: Manifest, only: int | None) -> list[tuple[int, Shard]]:
+def _select_shards(manifest: Manifest, shard_number: int | None) -> list[tuple[int, ArrowShard]]:
     numbered = list(enumerate(manifest.shards))
-    if only is None:
+    if shard_number is None:
         return numbered
-    if not 0 <= only < len(numbered):
+    if not 0 <= shard_number < len(numbered):
         raise ConfigError(
-            f"verify: no shard {only}, must be in [0, {len(numbered)}); choose one of these"
+            f"verify: no shard {shard_number}, must be in [0, {len(numbered)}); choose one of these"
         )
-    return [numbered[only]]
+    return [numbered[shard_number]]
 
 
-def _check_digest(content: Any, must: str, place: Place, told: Told, advice: str) -> None:
+def _check_digest(
+    content: Any, must: str, location: DataLocation, on_progress: BytesProgressFn, advice: str
+) -> None:
     """Compare the digest of all bytes of a file.
 
     Raises:
         CorruptShardError: If it is another.
     """
-    view, made = memoryview(content), hashlib.sha256()
-    for at in range(0, len(view), _PIECE):
-        if len(view) > _PIECE:
-            kernel().populate(content, at, at + _PIECE)
-        made.update(view[at : at + _PIECE])
-        told(len(view[at : at + _PIECE]))
-    if made.hexdigest() != must:
-        raise replace(place, offset=0, length=len(view)).error(
+    view, digest = memoryview(content), hashlib.sha256()
+    for at in range(0, len(view), _DIGEST_BYTES):
+        if len(view) > _DIGEST_BYTES:
+            get_kernel().populate(content, at, at + _DIGEST_BYTES)
+        digest.update(view[at : at + _DIGEST_BYTES])
+        on_progress(len(view[at : at + _DIGEST_BYTES]))
+    if digest.hexdigest() != must:
+        raise replace(location, offset=0, length=len(view)).make_error(
             CorruptShardError,
-            f"sha256 is {made.hexdigest()[:16]}, must be {must[:16]}; {advice}",
-            expected=must, found=made.hexdigest(),
+            f"sha256 is {digest.hexdigest()[:16]}, must be {must[:16]}; {advice}",
+            expected=must, found=digest.hexdigest(),
         )  # fmt: skip
 
 
-def _audit_lengths(root: Path, manifest: Manifest, axis: str) -> tuple[Report, NDArray[Any] | None]:
-    one = manifest.lengths[axis]
-    place = lengths_place(root, manifest, axis)
-    found, mapped = _Findings([]), []
+def _audit_lengths(
+    root: Path, manifest: Manifest, axis: str
+) -> tuple[AuditReport, NDArray[Any] | None]:
+    lengths_file = manifest.lengths[axis]
+    location = locate_lengths(root, manifest, axis)
+    findings, mapped = _FindingCollector([]), []
     advice = "restore the file or write the store again"
 
     def check() -> None:
-        mapped.append(map_lengths(root, manifest, axis, kernel()))
-        _check_digest(mapped[0].view(np.uint8), one.sha256, place, lambda _bytes: None, advice)
+        mapped.append(map_lengths(root, manifest, axis, get_kernel()))
+        _check_digest(
+            mapped[0].view(np.uint8), lengths_file.sha256, location, lambda _bytes: None, advice
+        )
 
-    good = found.add(check)
-    size = manifest.sequences * np.dtype(one.dtype).itemsize
-    report = found.report(
-        file=one.file, shard=None, sequences=manifest.sequences, bytes=size, by="digest"
+    is_intact = findings.run_check(check)
+    size = manifest.sequences * np.dtype(lengths_file.dtype).itemsize
+    report = findings.report(
+        file=lengths_file.file, shard=None, sequences=manifest.sequences, bytes=size, by="digest"
     )
-    return report, mapped[0] if good else None
+    return report, mapped[0] if is_intact else None
 
 
 def _audit_shard(
-    root: Path, manifest: Manifest, i: int, lengths_of: Mapping[str, NDArray[Any]], told: Told
-) -> Report:
-    shard, found = manifest.shards[i], _Findings([])
-    place = replace(shard_place(root, i, shard), verify=False)
-    sums = _sums(root, i, manifest, found)
+    root: Path,
+    manifest: Manifest,
+    i: int,
+    lengths_of: Mapping[str, NDArray[Any]],
+    on_progress: BytesProgressFn,
+) -> AuditReport:
+    shard, findings = manifest.shards[i], _FindingCollector([])
+    location = replace(locate_shard(root, i, shard), verify=False)
+    checksums = _map_checksums(root, i, manifest, findings)
     mapped: list[Any] = []
-    there = found.add(
-        lambda: mapped.append(map_whole(root, shard.file, shard.bytes, place, kernel()))
+    is_mapped = findings.run_check(
+        lambda: mapped.append(map_file(root, shard.file, shard.bytes, location, get_kernel()))
     )
-    if not there:
-        told(shard.bytes)
+    if not is_mapped:
+        on_progress(shard.bytes)
     else:
-        outside = _Findings([])  # of sequences, unless some are found
-        whole = outside.add(
-            lambda: _check_digest(mapped[0], shard.sha256, place, told, _advice(sums is not None))
+        digest_findings = _FindingCollector([])  # of sequences, unless some are found
+        digest_matches = digest_findings.run_check(
+            lambda: _check_digest(
+                mapped[0],
+                shard.sha256,
+                location,
+                on_progress,
+                _describe_remedy(checksums is not None),
+            )
         )
-        footer = found.add(lambda: check_footer(mapped[0], place, shard))
-        if sums is not None and not (whole and found.damages):
-            _audit_sequences(_Part(root, manifest, i, mapped[0], sums, lengths_of), found)
-        if not whole and footer and not found.damages:
-            found.damages, found.kept = outside.damages, outside.kept
-    return found.report(
+        footer_matches = findings.run_check(lambda: check_footer(mapped[0], location, shard))
+        if checksums is not None and not (digest_matches and findings.damages):
+            _audit_sequences(
+                _AuditedShard(root, manifest, i, mapped[0], checksums, lengths_of), findings
+            )
+        if not digest_matches and footer_matches and not findings.damages:
+            findings.damages, findings.findings = digest_findings.damages, digest_findings.findings
+    return findings.report(
         file=shard.file, shard=i, sequences=shard.sequences, bytes=shard.bytes,
-        by="digest" if sums is None else "checksums",
+        by="digest" if checksums is None else "checksums",
     )  # fmt: skip
 
 
-def _advice(verified: bool) -> str:
-    if verified:
+def _describe_remedy(has_checksums: bool) -> str:
+    if has_checksums:
         return "no sequence is damaged, but other readers may need the rest: restore it"
     return "restore it or write the store again"
 
 
-def _sums(root: Path, i: int, manifest: Manifest, found: _Findings) -> Any | None:
+def _map_checksums(
+    root: Path, i: int, manifest: Manifest, findings: _FindingCollector
+) -> Any | None:
     """Map the checksums of a shard; None where there are none that can be used."""
-    file, how = manifest.shards[i].checksums, manifest.checksums
-    if file is None or how is None or how.algorithm not in kernel().algorithms():
+    file, spec = manifest.shards[i].checksums, manifest.checksums
+    if file is None or spec is None or spec.algorithm not in get_kernel().algorithms():
         return None
-    place = replace(sums_place(root, i, file), verify=False)
+    location = replace(locate_checksums(root, i, file), verify=False)
     mapped: list[Any] = []
 
     def check() -> None:
-        mapped.append(map_whole(root, file.file, file.bytes, place, kernel()))
+        mapped.append(map_file(root, file.file, file.bytes, location, get_kernel()))
         advice = "restore it or write the store again"
-        _check_digest(mapped[0], file.sha256, place, lambda _bytes: None, advice)
+        _check_digest(mapped[0], file.sha256, location, lambda _bytes: None, advice)
 
-    found.add(check)
+    findings.run_check(check)
     return mapped[0] if mapped else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _AuditedShard:
     """One shard and what its sequences are compared with."""
 
     root: Path
     manifest: Manifest
     number: int
     content: Any
-    sums: Any
+    checksums: Any
     lengths_of: Mapping[str, NDArray[Any]]
 
-    def sources(self) -> Iterator[Source | TextSource]:
+    def sources(self) -> Iterator[NumberSource | TextSource]:
         """Give each field over this shard alone; errors name the sequence's number in the store."""
         shard = self.manifest.shards[self.number]
-        starts = [0, *itertools.accumulate(one.sequences for one in self.manifest.shards)]
-        first, last = starts[self.number : self.number + 2]
-        alone = replace(self.manifest, shards=(shard,), sequences=shard.sequences)
+        shard_offsets = [
+            0,
+            *itertools.accumulate(
+                field_checksums.sequences for field_checksums in self.manifest.shards
+            ),
+        ]
+        first, last = shard_offsets[self.number : self.number + 2]
+        shard_manifest = replace(self.manifest, shards=(shard,), sequences=shard.sequences)
         recorded = {
             axis: self.lengths_of[axis][first:last]
             if axis in self.lengths_of
-            else _lengths_in(self.content, alone, axis)
-            for axis in alone.lengths
+            else _lengths_from_offsets(self.content, shard_manifest, axis)
+            for axis in shard_manifest.lengths
         }
-        place = replace(shard_place(self.root, self.number, shard), verify=False)
-        layout = Layout(
-            str(self.root), (shard.file,), [0, shard.sequences], recorded, lambda _: place,
-            first=first,
+        location = replace(locate_shard(self.root, self.number, shard), verify=False)
+        layout = ShardLayout(
+            str(self.root), (shard.file,), [0, shard.sequences], recorded, lambda _: location,
+            first_sequence=first,
         )  # fmt: skip
-        checks = checks_of(alone, Mapped([self.content], recorded, [self.sums]), None) or {}
-        for name, one in checks.items():
-            if alone.fields[name].axis not in self.lengths_of:
-                checks[name] = replace(one, lengths=None)
-        if alone.key is not None:
-            ids = source_over(alone.key, alone, layout, [self.content], checks)
-            layout = layout if isinstance(ids, Source) else keyed(layout, ids)
-        for name in alone.fields:
-            yield source_over(name, alone, layout, [self.content], checks)
+        checksums = (
+            load_checksums(
+                shard_manifest, MappedFiles([self.content], recorded, [self.checksums]), None
+            )
+            or {}
+        )
+        for name, field_checksums in checksums.items():
+            if shard_manifest.fields[name].axis not in self.lengths_of:
+                checksums[name] = replace(field_checksums, lengths=None)
+        if shard_manifest.key is not None:
+            ids = make_source(shard_manifest.key, shard_manifest, layout, [self.content], checksums)
+            layout = layout if isinstance(ids, NumberSource) else add_ids(layout, ids)
+        for name in shard_manifest.fields:
+            yield make_source(name, shard_manifest, layout, [self.content], checksums)
 
 
-def _lengths_in(content: Any, alone: Manifest, axis: str) -> NDArray[np.int64]:
+def _lengths_from_offsets(content: Any, shard_manifest: Manifest, axis: str) -> NDArray[np.int64]:
     """Give the lengths that a shard's own offsets tell, where the file of lengths is damaged."""
-    name = next(name for name, field in alone.fields.items() if field.axis == axis)
-    place = alone.shards[0].buffers[name][1][0]
-    offsets = np.frombuffer(content, np.int64, alone.sequences + 1, place)
+    name = next(name for name, field in shard_manifest.fields.items() if field.axis == axis)
+    position = shard_manifest.shards[0].buffers[name][1][0]
+    offsets = np.frombuffer(content, np.int64, shard_manifest.sequences + 1, position)
     return np.maximum(np.diff(offsets), 0)
 
 
-def _audit_sequences(part: _Part, found: _Findings) -> None:
-    for source in part.sources():
+def _audit_sequences(audited: _AuditedShard, findings: _FindingCollector) -> None:
+    for source in audited.sources():
         lengths = np.ones(len(source.layout), dtype=np.int64)
         if isinstance(source, TextSource):
             lengths = np.subtract(source.extents[0][1], source.extents[0][0])
         elif source.field.axis is not None:
             lengths = source.layout.lengths_of[source.field.axis].astype(np.int64)
-        for first in range(0, len(lengths), _RUN):
-            run = lengths[first : first + _RUN]
+        for first in range(0, len(lengths), _SEQUENCES_PER_PASS):
+            run = lengths[first : first + _SEQUENCES_PER_PASS]
             numbers = np.arange(first, first + len(run))
             spans = np.stack([numbers, np.zeros_like(run), run], axis=1)
-            for result, span in _wrong(source, spans):
-                if found.damages < KEPT:
-                    found.add(functools.partial(source.settle, result, span))
+            for result, span in _find_bad_spans(source, spans):
+                if findings.damages < MAX_FINDINGS:
+                    findings.run_check(functools.partial(source.raise_for_result, result, span))
                 else:
-                    found.damages += 1
+                    findings.damages += 1
 
 
-def _wrong(
-    source: Source | TextSource, spans: NDArray[np.int64]
+def _find_bad_spans(
+    source: NumberSource | TextSource, spans: NDArray[np.int64]
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Give every span that is not right: what the kernel says of it, and it alone."""
     while len(spans):
@@ -333,6 +367,6 @@ def _wrong(
             return
         at = result if result >= 0 else -2 - result
         if result >= 0:  # places come first: what lies before was not compared yet
-            yield from _wrong(source, spans[:at])
+            yield from _find_bad_spans(source, spans[:at])
         yield (0 if result >= 0 else -2), spans[at : at + 1]
         spans = spans[at + 1 :]

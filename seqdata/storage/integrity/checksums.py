@@ -17,83 +17,98 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.kernel.dispatch import kernel
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.arrow.manifest import ChecksumFile
 
-BLOCK = 1 << 16  # bytes
+CHECKSUM_BYTES = 1 << 16  # bytes
 ALGORITHMS = ("crc32c", "crc32")
 """Known algorithms, the better one first."""
 
-_ALIGNED = 8  # bytes
+_ALIGNMENT = 8  # bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Checksums:
+class ComputedChecksums:
     """The checksums of one field of one shard.
 
     Attributes:
         values: uint32 (k,).
-        firsts: int64 (sequences+1,): sequence -> its first checksum; None: one per sequence.
+        offsets: int64 (sequences+1,): sequence -> its first checksum; None: one per sequence.
     """
 
     values: NDArray[np.uint32]
-    firsts: NDArray[np.int64] | None
+    offsets: NDArray[np.int64] | None
 
 
-def algorithm() -> str:
+def choose_algorithm() -> str:
     """Give the name of the best algorithm that this process can compute."""
-    have = kernel().algorithms()
-    return next(name for name in ALGORITHMS if name in have)
+    available = get_kernel().algorithms()
+    return next(name for name in ALGORITHMS if name in available)
 
 
-def checksums_of(
-    values: NDArray[Any], offsets: NDArray[np.int64] | None, width: int, name: str | None = None
-) -> Checksums:
+def compute_checksums(
+    values: NDArray[Any],
+    offsets: NDArray[np.int64] | None,
+    width: int,
+    algorithm_name: str | None = None,
+) -> ComputedChecksums:
     """Give the checksums of all sequences of a packed field, in their order.
 
-    A sequence of more than ``BLOCK`` bytes has one for each block, counted from its start; an empty
-    one has that of no bytes, which is 0.
+    A sequence of more than ``CHECKSUM_BYTES`` bytes has one for each block, counted from its
+    start; an empty one has that of no bytes, which is 0.
 
     Args:
         values: (timesteps, *shape), contiguous.
         offsets: int64 (sequences+1,): sequence -> timesteps; None: one timestep each.
         width: Bytes per timestep.
-        name: The algorithm; None: the best there is.
+        algorithm_name: The algorithm; None: the best there is.
     """
     data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     if offsets is None:
         offsets = np.arange(len(values) + 1, dtype=np.int64)
-    edges = offsets * width
-    firsts = firsts_of(np.diff(edges))
-    made = np.empty(len(edges) - 1 if firsts is None else int(firsts[-1]), dtype=np.uint32)
-    kernel().checksums(data, piece_bounds(edges, firsts), made, name or algorithm())
-    return Checksums(made, firsts)
+    byte_offsets = offsets * width
+    checksum_offsets = compute_checksum_offsets(np.diff(byte_offsets))
+    checksums = np.empty(
+        len(byte_offsets) - 1 if checksum_offsets is None else int(checksum_offsets[-1]),
+        dtype=np.uint32,
+    )
+    get_kernel().checksums(
+        data,
+        checksum_byte_offsets(byte_offsets, checksum_offsets),
+        checksums,
+        algorithm_name or choose_algorithm(),
+    )
+    return ComputedChecksums(checksums, checksum_offsets)
 
 
-def firsts_of(sizes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def compute_checksum_offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """Give each sequence's first checksum, int64 (n+1,), for its bytes; None: one per sequence."""
-    if int(sizes.max(initial=0)) <= BLOCK:
+    if int(sizes.max(initial=0)) <= CHECKSUM_BYTES:
         return None
-    firsts = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(np.maximum(1, -(-sizes // BLOCK)), out=firsts[1:])
-    return firsts
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(np.maximum(1, -(-sizes // CHECKSUM_BYTES)), out=offsets[1:])
+    return offsets
 
 
-def piece_bounds(edges: NDArray[np.int64], firsts: NDArray[np.int64] | None) -> NDArray[np.int64]:
+def checksum_byte_offsets(
+    byte_offsets: NDArray[np.int64], checksum_offsets: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
     """Give where the bytes of each checksum begin, and the last ends: int64 (k+1,).
 
     Args:
-        edges: int64 (n+1,): sequence -> its first byte.
-        firsts: int64 (n+1,): sequence -> its first checksum; None: one per sequence.
+        byte_offsets: int64 (n+1,): sequence -> its first byte.
+        checksum_offsets: int64 (n+1,): sequence -> its first checksum; None: one per sequence.
     """
-    if firsts is None:
-        return edges
-    counts = np.diff(firsts)
-    blocks = np.arange(int(firsts[-1])) - np.repeat(firsts[:-1], counts)
-    return np.append(np.repeat(edges[:-1], counts) + BLOCK * blocks, edges[-1])
+    if checksum_offsets is None:
+        return byte_offsets
+    counts = np.diff(checksum_offsets)
+    positions = np.arange(int(checksum_offsets[-1])) - np.repeat(checksum_offsets[:-1], counts)
+    return np.append(
+        np.repeat(byte_offsets[:-1], counts) + CHECKSUM_BYTES * positions, byte_offsets[-1]
+    )
 
 
-def write_checksums(path: Path, by_field: Mapping[str, Checksums]) -> ChecksumFile:
+def write_checksums(path: Path, by_field: Mapping[str, ComputedChecksums]) -> ChecksumFile:
     """Write the checksums of one shard, flushed to the disk, and give the file's facts.
 
     Raw arrays, little-endian, each at a multiple of 8 bytes.
@@ -103,20 +118,22 @@ def write_checksums(path: Path, by_field: Mapping[str, Checksums]) -> ChecksumFi
         by_field: Field -> its checksums.
     """
     digest = hashlib.sha256()
-    places: dict[str, tuple[tuple[int, int], ...]] = {}
+    ranges_of_fields: dict[str, tuple[tuple[int, int], ...]] = {}
     with open(path, "wb") as file:
-        for name, one in by_field.items():
-            found = []
-            arrays: list[NDArray[Any]] = [one.values.astype("<u4", copy=False)]
-            if one.firsts is not None:
-                arrays.append(one.firsts.astype("<i8", copy=False))
+        for name, checksums in by_field.items():
+            ranges = []
+            arrays: list[NDArray[Any]] = [checksums.values.astype("<u4", copy=False)]
+            if checksums.offsets is not None:
+                arrays.append(checksums.offsets.astype("<i8", copy=False))
             for array in arrays:
-                found.append((file.tell(), array.nbytes))
-                for content in (array.tobytes(), bytes(-array.nbytes % _ALIGNED)):
+                ranges.append((file.tell(), array.nbytes))
+                for content in (array.tobytes(), bytes(-array.nbytes % _ALIGNMENT)):
                     file.write(content)
                     digest.update(content)
-            places[name] = tuple(found)
+            ranges_of_fields[name] = tuple(ranges)
         size = file.tell()
         file.flush()
         os.fsync(file.fileno())
-    return ChecksumFile(file=path.name, bytes=size, sha256=digest.hexdigest(), places=places)
+    return ChecksumFile(
+        file=path.name, bytes=size, sha256=digest.hexdigest(), places=ranges_of_fields
+    )

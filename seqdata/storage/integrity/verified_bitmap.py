@@ -9,7 +9,7 @@ import mmap
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-from seqdata.storage.shared_memory import Anonymous
+from seqdata.storage.shared_memory import AnonymousMemory
 
 
 class SharedBits:
@@ -20,16 +20,16 @@ class SharedBits:
 
     Args:
         count: How many.
-        of: What they are about: the store's fingerprint.
+        fingerprint: What they are about: the store's fingerprint.
         memory: Where they lie; None: makes it.
     """
 
-    __slots__ = ("_memory", "count", "of")
+    __slots__ = ("_memory", "count", "fingerprint")
 
-    def __init__(self, count: int, of: str, memory: Anonymous | None = None) -> None:
+    def __init__(self, count: int, fingerprint: str, memory: AnonymousMemory | None = None) -> None:
         self.count = count
-        self.of = of
-        self._memory = Anonymous(max(1, -(-count // 8))) if memory is None else memory
+        self.fingerprint = fingerprint
+        self._memory = AnonymousMemory(max(1, -(-count // 8))) if memory is None else memory
 
     @property
     def buffer(self) -> mmap.mmap:
@@ -38,4 +38,4 @@ class SharedBits:
 
     def __reduce__(self) -> tuple[Any, ...]:
         starting = get_spawning_popen() is not None
-        return SharedBits, (self.count, self.of, self._memory if starting else None)
+        return SharedBits, (self.count, self.fingerprint, self._memory if starting else None)

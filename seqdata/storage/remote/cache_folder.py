@@ -21,84 +21,88 @@ from pathlib import Path
 
 from seqdata.errors import CacheError
 from seqdata.storage import file_lock
-from seqdata.storage.local_files import limit_of
+from seqdata.storage.local_files import describe_limit
 
-ASIDE = ".part"
-NAP = 0.02  # seconds
+PARTIAL_SUFFIX = ".part"
+POLL_SECONDS = 0.02  # seconds
 MARKER = "CACHEDIR.TAG"  # by the convention of bford.info/cachedir: backups leave such folders out
-_TOLD = (
+_MARKER_TEXT = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
     b"# Remote files that seqdata keeps on this machine. The folder may be removed at any time.\n"
 )
-_LOCK = ".lock"
-_FILES = re.compile(r"(u?[0-9a-f]{64}(\.[0-9]+-[0-9]+)?(\.part)?|\.seqdata-.+)")
-_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PIECE = 1 << 16  # bytes
-_TRIES = 100  # times that the folder may be removed while it is made
+_LOCK_FILE = ".lock"
+_CACHE_FILE_NAMES = re.compile(r"(u?[0-9a-f]{64}(\.[0-9]+-[0-9]+)?(\.part)?|\.seqdata-.+)")
+_OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_COMPARE_BYTES = 1 << 16  # bytes
+_MAX_TRIES = 100  # times that the folder may be removed while it is made
 _LOG = logging.getLogger("seqdata.remote")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """A file of the cache.
 
     Attributes:
         path: Where it lies.
         size: Its bytes.
-        used: When it was last asked for, in nanoseconds.
+        last_used: When it was last asked for, in nanoseconds.
     """
 
     path: Path
     size: int
-    used: int
+    last_used: int
 
 
-def own_folder(folder: Path) -> Path:
+def prepare_folder(folder: Path) -> Path:
     """Return the folder of the cache; it is made, and marked, where it is not there.
 
     Raises:
         CacheError: If it cannot be made, or holds files that are not the cache's.
     """
-    for last in (*[False] * _TRIES, True):
+    for last in (*[False] * _MAX_TRIES, True):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _mark(folder)
+            _write_marker(folder)
         except (FileNotFoundError, FileExistsError) as error:  # removed meanwhile
             if last:
-                raise _unmade(folder, error) from error
+                raise _make_folder_error(folder, error) from error
         except OSError as error:
-            raise _unmade(folder, error) from error
+            raise _make_folder_error(folder, error) from error
         else:
             break
     return folder
 
 
-def entries(folder: Path, but: Path | None = None) -> list[Entry]:
+def list_entries(folder: Path, exclude: Path | None = None) -> list[CacheEntry]:
     """Return the files of the cache, the longest unused first; nothing else that lies there."""
     found = []
-    with suppress(FileNotFoundError), os.scandir(folder) as listed:
-        for one in listed:
-            if not _FILES.fullmatch(one.name) or (but is not None and one.name == but.name):
+    with suppress(FileNotFoundError), os.scandir(folder) as scanned:
+        for entry in scanned:
+            if not _CACHE_FILE_NAMES.fullmatch(entry.name) or (
+                exclude is not None and entry.name == exclude.name
+            ):
                 continue
             with suppress(FileNotFoundError):  # renamed or removed meanwhile
-                status = one.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    found.append(Entry(Path(one.path), status.st_size, status.st_mtime_ns))
-    return sorted(found, key=lambda one: one.used)
+                    found.append(CacheEntry(Path(entry.path), status.st_size, status.st_mtime_ns))
+    return sorted(found, key=lambda entry: entry.last_used)
 
 
-def evict(folder: Path, needed: int, but: Path) -> int:
+def evict(folder: Path, needed: int, exclude: Path) -> int:
     """Remove what nobody holds until there is room; returns the bytes that are free now."""
     freed = 0
-    for entry in sorted(entries(folder, but), key=lambda one: not one.path.name.endswith(ASIDE)):
+    for entry in sorted(
+        list_entries(folder, exclude), key=lambda one: not one.path.name.endswith(PARTIAL_SUFFIX)
+    ):
         if freed >= needed:
             break
-        descriptor = opened(entry.path)
+        descriptor = open_cache_file(entry.path)
         if descriptor is None:
             continue
         try:
-            if locked(descriptor, entry.path):
+            if try_lock(descriptor, entry.path):
                 entry.path.unlink(missing_ok=True)
                 freed += entry.size
                 _LOG.info("%s: removed from the cache, %d bytes", entry.path, entry.size)
@@ -107,26 +111,28 @@ def evict(folder: Path, needed: int, but: Path) -> int:
     return freed
 
 
-def opened(path: Path, *, make: bool = False) -> int | None:
+def open_cache_file(path: Path, *, create: bool = False) -> int | None:
     """Open a file of the cache to read and write; returns None where it, or the folder, is gone.
 
     Raises:
         CacheError: If it cannot be opened.
     """
     try:
-        return os.open(path, _OPEN | (os.O_CREAT if make else 0), 0o600)
+        return os.open(path, _OPEN_FLAGS | (os.O_CREAT if create else 0), 0o600)
     except FileNotFoundError:
         return None
     except OSError as error:
-        limit = f"raise {limit_of(error)}" if error.errno in (errno.EMFILE, errno.ENFILE) else (
-            "check its rights, or pass Remote(cache_dir=...)"
-        )  # fmt: skip
+        limit = (
+            f"raise {describe_limit(error)}"
+            if error.errno in (errno.EMFILE, errno.ENFILE)
+            else ("check its rights, or pass Remote(cache_dir=...)")
+        )
         raise CacheError.at(
             f"{path}: cannot be opened ({error.strerror}), must be; {limit}", file=str(path)
         ) from error
 
 
-def locked(descriptor: int, path: Path, *, shared: bool = False) -> bool:
+def try_lock(descriptor: int, path: Path, *, shared: bool = False) -> bool:
     """Lock a file of the cache; whether nobody else holds it.
 
     Raises:
@@ -135,10 +141,10 @@ def locked(descriptor: int, path: Path, *, shared: bool = False) -> bool:
     try:
         return file_lock.lock(descriptor, shared=shared)
     except file_lock.NoLocksError as error:
-        raise no_locks(path.parent, error) from error
+        raise make_no_locks_error(path.parent, error) from error
 
 
-def no_locks(folder: Path, error: file_lock.NoLocksError) -> CacheError:
+def make_no_locks_error(folder: Path, error: file_lock.NoLocksError) -> CacheError:
     """Return the error about a folder on a file system without locks."""
     return CacheError.at(
         f"{folder}: lies on a file system without locks ({error}), must be on one that has flock, "
@@ -148,27 +154,27 @@ def no_locks(folder: Path, error: file_lock.NoLocksError) -> CacheError:
     )
 
 
-def is_at(descriptor: int, path: Path) -> bool:
+def is_still_at(descriptor: int, path: Path) -> bool:
     """Return whether an open file still has its name."""
     try:
-        there = os.stat(path, follow_symlinks=False)
+        at_path = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    mine = os.fstat(descriptor)
-    return (mine.st_ino, mine.st_dev) == (there.st_ino, there.st_dev)
+    opened_file = os.fstat(descriptor)
+    return (opened_file.st_ino, opened_file.st_dev) == (at_path.st_ino, at_path.st_dev)
 
 
 @contextmanager
-def one_at_a_time(folder: Path, patience: float) -> Iterator[None]:
+def cache_lock(folder: Path, timeout: float) -> Iterator[None]:
     """Let one process at a time count and remove; who waits too long goes on without."""
-    path = folder / _LOCK
-    descriptor = opened(path, make=True)
-    deadline = time.monotonic() + patience
+    path = folder / _LOCK_FILE
+    descriptor = open_cache_file(path, create=True)
+    deadline = time.monotonic() + timeout
     try:
-        while descriptor is not None and not locked(descriptor, path):
+        while descriptor is not None and not try_lock(descriptor, path):
             if time.monotonic() > deadline:
                 break
-            time.sleep(NAP)
+            time.sleep(POLL_SECONDS)
         yield
     finally:
         if descriptor is not None:
@@ -176,12 +182,12 @@ def one_at_a_time(folder: Path, patience: float) -> Iterator[None]:
 
 
 @contextmanager
-def room_on_disk(folder: Path, descriptor: int) -> Iterator[None]:
+def explain_full_disk(folder: Path, descriptor: int) -> Iterator[None]:
     """Turn the error of a full disk into one that says what is needed."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _DISK_FULL_ERRORS:
             raise
         facts = os.fstatvfs(descriptor)  # the folder may be gone
         free = facts.f_bavail * facts.f_frsize
@@ -201,19 +207,19 @@ def allocate(descriptor: int, size: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in _DISK_FULL_ERRORS:
             raise
 
 
-def write_over(descriptor: int, right: int, size: int) -> None:
+def overwrite(descriptor: int, intact: int, size: int) -> None:
     """Make a file the same as another one of its size; what is the same is not written."""
-    for at in range(0, size, _PIECE):
-        piece = os.pread(right, min(_PIECE, size - at), at)
+    for at in range(0, size, _COMPARE_BYTES):
+        piece = os.pread(intact, min(_COMPARE_BYTES, size - at), at)
         if os.pread(descriptor, len(piece), at) != piece:
             os.pwrite(descriptor, piece, at)
 
 
-def _mark(folder: Path) -> None:
+def _write_marker(folder: Path) -> None:
     """Put the marker into a folder of the cache that has none yet.
 
     Raises:
@@ -221,12 +227,16 @@ def _mark(folder: Path) -> None:
         FileNotFoundError: If it was removed meanwhile.
     """
     marker = folder / MARKER
-    told = marker.read_bytes() if marker.is_file() else b""
-    if told == _TOLD:
+    marker_text = marker.read_bytes() if marker.is_file() else b""
+    if marker_text == _MARKER_TEXT:
         return
     names = sorted(os.listdir(folder))
-    others = [one for one in names if one not in (MARKER, _LOCK) and not _FILES.fullmatch(one)]
-    if told:
+    others = [
+        one
+        for one in names
+        if one not in (MARKER, _LOCK_FILE) and not _CACHE_FILE_NAMES.fullmatch(one)
+    ]
+    if marker_text:
         others.append(MARKER)
     if others:
         raise CacheError.at(
@@ -235,11 +245,11 @@ def _mark(folder: Path) -> None:
             file=str(folder),
         )
     aside = folder / f".seqdata-tag-{os.getpid()}-{time.monotonic_ns()}"
-    aside.write_bytes(_TOLD)
+    aside.write_bytes(_MARKER_TEXT)
     os.replace(aside, marker)
 
 
-def _unmade(folder: Path, error: OSError) -> CacheError:
+def _make_folder_error(folder: Path, error: OSError) -> CacheError:
     return CacheError.at(
         f"{folder}: cannot be made ({error.strerror}), must be a folder to write to; pass "
         "Remote(cache_dir=...)",

@@ -16,28 +16,28 @@ from dataclasses import replace
 
 from seqdata.errors import DataError
 from seqdata.storage.remote.range_cache import SparseFile
-from seqdata.storage.remote.range_requests import Filling, empty, fill
-from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.range_requests import RangeDownload, allocate_sparse, download_ranges
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
 _LOG = logging.getLogger("seqdata.remote")
-_MOST = 8  # times that one copy is mended
-Look = Callable[[], bool]
+_MAX_REPAIRS = 8  # times that one copy is mended
+RepairFn = Callable[[], bool]
 """Compares a copy with its source; whether it was another and is mended."""
 
 
-class Mending:
+class CopyRepair:
     """What a layout does about an error: looks at the copies that it may come from.
 
     Args:
-        looks: One for each of them.
+        repairs: One for each of them.
     """
 
-    __slots__ = ("_left", "_looks", "_sound")
+    __slots__ = ("_is_intact", "_repairs", "_tries_left")
 
-    def __init__(self, looks: Sequence[Look]) -> None:
-        self._looks = looks
-        self._sound = False
-        self._left = _MOST
+    def __init__(self, repairs: Sequence[RepairFn]) -> None:
+        self._repairs = repairs
+        self._is_intact = False
+        self._tries_left = _MAX_REPAIRS
 
     def __call__(self, error: DataError) -> bool:
         """Return whether it is worth another try: something was mended, maybe by somebody else.
@@ -46,28 +46,34 @@ class Mending:
             SeqDataError: If the source cannot be read, or is another.
         """
         del error
-        if self._sound or not self._left:  # it is as the source, or that is another each time
+        if (
+            self._is_intact or not self._tries_left
+        ):  # it is as the source, or that is another each time
             return False
-        self._left -= 1
-        mended = [look() for look in self._looks]
-        self._sound = not any(mended)
+        self._tries_left -= 1
+        repaired = [look() for look in self._repairs]
+        self._is_intact = not any(repaired)
         return True
 
 
-def brought_again(held: SparseFile, filling: Filling, fetchers: Fetchers) -> bool:
+def redownload_ranges(
+    file: SparseFile, range_download: RangeDownload, thread_pool: ForkSafeThreadPool
+) -> bool:
     """Bring again what came of a file by ranges; whether it was another.
 
     Args:
-        held: What is there.
-        filling: Says how bytes of the file come.
-        fetchers: Threads.
+        file: What is there.
+        range_download: Says how bytes of the file come.
+        thread_pool: Threads.
     """
-    fresh = empty(len(held.content))
-    fill([replace(filling, content=fresh, ranges=held.there)], fetchers)
-    old, new = memoryview(held.content), memoryview(fresh)
-    wrong = [(a, b) for a, b in held.there.tolist() if old[a:b] != new[a:b]]
+    content = allocate_sparse(len(file.content))
+    download_ranges([replace(range_download, content=content, ranges=file.present)], thread_pool)
+    old, new = memoryview(file.content), memoryview(content)
+    wrong = [(a, b) for a, b in file.present.tolist() if old[a:b] != new[a:b]]
     for first, stop in wrong:
         old[first:stop] = new[first:stop]
     if wrong:
-        _LOG.warning("%s: what came of it was wrong (%d pieces)", filling.place, len(wrong))
+        _LOG.warning(
+            "%s: what came of it was wrong (%d pieces)", range_download.location, len(wrong)
+        )
     return bool(wrong)

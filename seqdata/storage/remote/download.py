@@ -12,17 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from seqdata.errors import CorruptShardError, DataError
-from seqdata.storage.data_location import Place
-from seqdata.storage.remote.retry import changed
-from seqdata.storage.remote.transport import RemoteFiles, Stat
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.remote.retry import make_changed_error
+from seqdata.storage.remote.transport import FileStat, RemoteFiles
 
-PIECE = 8 << 20
+REQUEST_BYTES = 8 << 20
 """Bytes of one request."""
-_DIGESTED = 1 << 20  # bytes at a time
+_DIGEST_BYTES = 1 << 20  # bytes at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fetch:
+class DownloadSpec:
     """A file that is to be fetched.
 
     Attributes:
@@ -31,7 +31,7 @@ class Fetch:
         size: The bytes that it must have.
         sha256: Its digest; None: not known.
         stat: What is known of it; None: it is asked for.
-        place: The file, for errors.
+        location: The file, for errors.
         error: The class of error where it is another; None: ``CorruptShardError``.
     """
 
@@ -39,16 +39,16 @@ class Fetch:
     name: str
     size: int
     sha256: str | None
-    stat: Stat | None
-    place: Place
+    stat: FileStat | None
+    location: DataLocation
     error: type[DataError] | None = None
 
 
-def fetched(fetch: Fetch, descriptor: int) -> None:
+def download(spec: DownloadSpec, descriptor: int) -> None:
     """Fetch a file.
 
     Args:
-        fetch: Which one.
+        spec: Which one.
         descriptor: Of the local file, whose size is that of the other one.
 
     Raises:
@@ -57,55 +57,55 @@ def fetched(fetch: Fetch, descriptor: int) -> None:
         MissingShardError: If it is not there.
         RemoteReadError: If it cannot be read.
     """
-    stat = fetch.stat or fetch.files.stat(fetch.name, fetch.place)
-    if stat.size != fetch.size:
-        shorter, longer = sorted((stat.size, fetch.size))
-        raise replace(fetch.place, offset=shorter, length=longer - shorter).error(
-            fetch.error or CorruptShardError,
-            f"has {stat.size} bytes, must have {fetch.size}; restore it or write the store again",
-            expected=fetch.size, found=stat.size,
+    stat = spec.stat or spec.files.stat(spec.name, spec.location)
+    if stat.size != spec.size:
+        shorter, longer = sorted((stat.size, spec.size))
+        raise replace(spec.location, offset=shorter, length=longer - shorter).make_error(
+            spec.error or CorruptShardError,
+            f"has {stat.size} bytes, must have {spec.size}; restore it or write the store again",
+            expected=spec.size, found=stat.size,
         )  # fmt: skip
-    for last in (False, True):  # what came first may be of two versions
-        _fill(fetch, descriptor)
-        if fetch.files.stat(fetch.name, fetch.place) != stat:
-            raise changed(fetch.place)
-        found = _digest(descriptor, fetch.size) if fetch.sha256 is not None else None
-        if found == fetch.sha256:
+    for is_last_try in (False, True):  # what came first may be of two versions
+        _download_ranges(spec, descriptor)
+        if spec.files.stat(spec.name, spec.location) != stat:
+            raise make_changed_error(spec.location)
+        found = _digest_file(descriptor, spec.size) if spec.sha256 is not None else None
+        if found == spec.sha256:
             return
-        if last:
-            raise replace(fetch.place, offset=0, length=fetch.size).error(
-                fetch.error or CorruptShardError,
-                f"has sha256 {str(found)[:16]}, must have {str(fetch.sha256)[:16]}; it is another "
+        if is_last_try:
+            raise replace(spec.location, offset=0, length=spec.size).make_error(
+                spec.error or CorruptShardError,
+                f"has sha256 {str(found)[:16]}, must have {str(spec.sha256)[:16]}; it is another "
                 "file or damaged, restore it or write the store again",
-                expected=fetch.sha256, found=found,
+                expected=spec.sha256, found=found,
             )  # fmt: skip
 
 
-def _fill(fetch: Fetch, descriptor: int) -> None:
-    def piece(at: int) -> None:
-        stop = min(at + PIECE, fetch.size)
-        body = memoryview(fetch.files.read(fetch.name, at, stop, fetch.place))
+def _download_ranges(spec: DownloadSpec, descriptor: int) -> None:
+    def fetch_range(at: int) -> None:
+        stop = min(at + REQUEST_BYTES, spec.size)
+        body = memoryview(spec.files.read(spec.name, at, stop, spec.location))
         while body:
             count = os.pwrite(descriptor, body, at)
             at, body = at + count, body[count:]
 
-    starts = range(0, fetch.size, PIECE)
+    starts = range(0, spec.size, REQUEST_BYTES)
     if len(starts) < 2:
         for at in starts:
-            piece(at)
+            fetch_range(at)
         return
-    threads = min(fetch.files.remote.connections, len(starts))
+    threads = min(spec.files.remote.connections, len(starts))
     with ThreadPoolExecutor(threads, "seqdata-fetch") as pool:
-        pieces = [pool.submit(piece, at) for at in starts]
+        futures = [pool.submit(fetch_range, at) for at in starts]
         try:
-            for one in pieces:
-                one.result()  # ends: every request has its time
+            for future in futures:
+                future.result()  # ends: every request has its time
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _digest(descriptor: int, size: int) -> str:
-    made = hashlib.sha256()
-    for at in range(0, size, _DIGESTED):
-        made.update(os.pread(descriptor, _DIGESTED, at))
-    return made.hexdigest()
+def _digest_file(descriptor: int, size: int) -> str:
+    digest = hashlib.sha256()
+    for at in range(0, size, _DIGEST_BYTES):
+        digest.update(os.pread(descriptor, _DIGEST_BYTES, at))
+    return digest.hexdigest()

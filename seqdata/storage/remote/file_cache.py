@@ -25,35 +25,35 @@ from pathlib import Path
 from typing import Any
 
 from seqdata.errors import CacheError, DataError
-from seqdata.kernel.dispatch import kernel
-from seqdata.storage.data_location import Place
-from seqdata.storage.local_files import limit_of
+from seqdata.kernel.dispatch import get_kernel
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.local_files import describe_limit
 from seqdata.storage.remote.cache_folder import (
-    ASIDE,
-    NAP,
+    PARTIAL_SUFFIX,
+    POLL_SECONDS,
     allocate,
-    entries,
+    cache_lock,
     evict,
-    is_at,
-    locked,
-    one_at_a_time,
-    opened,
-    own_folder,
-    room_on_disk,
-    write_over,
+    explain_full_disk,
+    is_still_at,
+    list_entries,
+    open_cache_file,
+    overwrite,
+    prepare_folder,
+    try_lock,
 )
-from seqdata.storage.remote.download import Fetch, fetched
+from seqdata.storage.remote.download import DownloadSpec, download
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.transport import RemoteFiles, Stat
-from seqdata.storage.remote.urls import identity
-from seqdata.storage.shared_memory import Anonymous
+from seqdata.storage.remote.transport import FileStat, RemoteFiles
+from seqdata.storage.remote.urls import identify_url
+from seqdata.storage.shared_memory import AnonymousMemory
 
 _LOG = logging.getLogger("seqdata.remote")
-Release = Callable[[], None] | None
+ReleaseFn = Callable[[], None] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CacheRequest:
     """A remote file that is to be held.
 
     Attributes:
@@ -70,7 +70,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class CachedFile:
     """A file in the cache, which stays there until the last array over its bytes is gone.
 
     Attributes:
@@ -84,8 +84,8 @@ class Held:
     size: int
 
 
-class Cache:
-    """Remote files on this machine. Made by ``cache_of``.
+class FileCache:
+    """Remote files on this machine. Made by ``make_cache``.
 
     Args:
         files: Where they come from.
@@ -101,17 +101,17 @@ class Cache:
         """How files are read."""
         return self._files.remote
 
-    def hold(
+    def acquire(
         self,
-        wanted: Wanted,
-        place: Place | None = None,
-        release: Release = None,
-    ) -> Held:
+        request: CacheRequest,
+        location: DataLocation | None = None,
+        release: ReleaseFn = None,
+    ) -> CachedFile:
         """Give a file, fetched where it is not there.
 
         Args:
-            wanted: Which one, and what it must be.
-            place: The same, for errors; None: its name.
+            request: Which one, and what it must be.
+            location: The same, for errors; None: its name.
             release: Called where there is no room: lets go what the caller holds and does not need.
 
         Raises:
@@ -122,8 +122,8 @@ class Cache:
             CacheError: If there is no room.
         """
         try:
-            return self._hold(wanted, place, release, self.remote.stall_seconds)
-        except NoRoomError as error:
+            return self._acquire(request, location, release, self.remote.stall_seconds)
+        except CacheFullError as error:
             folder = self.remote.folder
             raise CacheError.at(
                 f"{folder}: {error.needed} bytes are needed and {error.free} of "
@@ -133,157 +133,182 @@ class Cache:
                 file=str(folder), needed=error.needed, free=error.free,
             ) from None  # fmt: skip
 
-    def hold_if_room(
-        self, wanted: Wanted, place: Place | None = None, release: Release = None
-    ) -> Held:
-        """Return a file as ``hold`` does, without waiting for room.
+    def acquire_if_room(
+        self, request: CacheRequest, location: DataLocation | None = None, release: ReleaseFn = None
+    ) -> CachedFile:
+        """Return a file as ``acquire`` does, without waiting for room.
 
         Raises:
-            NoRoomError: If there is none.
+            CacheFullError: If there is none.
         """
-        return self._hold(wanted, place, release, 0.0)
+        return self._acquire(request, location, release, 0.0)
 
-    def bytes_of(self, wanted: Wanted, place: Place) -> Any:
+    def read_bytes(self, request: CacheRequest, location: DataLocation) -> Any:
         """Return the bytes of a small file that is held; in memory, where there is no room for it.
 
         Args:
-            wanted: Which one; its size is known.
-            place: The same, for errors.
+            request: Which one; its size is known.
+            location: The same, for errors.
 
         Raises:
-            SeqDataError: As ``hold``, but for want of room.
+            SeqDataError: As ``acquire``, but for want of room.
         """
         try:
-            return self.hold_if_room(wanted, place).mapping
-        except NoRoomError as error:
-            memory = Anonymous(max(1, error.needed))
-            fetch = Fetch(
-                self._files, wanted.name, error.needed, wanted.sha256, None, place, wanted.error
+            return self.acquire_if_room(request, location).mapping
+        except CacheFullError as error:
+            memory = AnonymousMemory(max(1, error.needed))
+            download_spec = DownloadSpec(
+                self._files,
+                request.name,
+                error.needed,
+                request.sha256,
+                None,
+                location,
+                request.error,
             )
-            fetched(fetch, memory.fileno())
+            download(download_spec, memory.fileno())
             return memory.mapping[: error.needed]
 
-    def _hold(self, wanted: Wanted, place: Place | None, release: Release, patience: float) -> Held:
-        where = place or Place(dataset=self._files.location, file=wanted.name)
+    def _acquire(
+        self,
+        request: CacheRequest,
+        location: DataLocation | None,
+        release: ReleaseFn,
+        timeout: float,
+    ) -> CachedFile:
+        file_location = location or DataLocation(dataset=self._files.location, file=request.name)
         stat = None
-        if wanted.sha256 is None or wanted.size is None:
-            stat = self._files.stat(wanted.name, where)
-        size = wanted.size if wanted.size is not None else stat.size if stat else 0
-        fetch = Fetch(self._files, wanted.name, size, wanted.sha256, stat, where, wanted.error)
+        if request.sha256 is None or request.size is None:
+            stat = self._files.stat(request.name, file_location)
+        size = request.size if request.size is not None else stat.size if stat else 0
+        download_spec = DownloadSpec(
+            self._files, request.name, size, request.sha256, stat, file_location, request.error
+        )
         while True:  # ends: somebody fetches it, and who does so has it
-            folder = own_folder(self.remote.folder)
-            path = folder / self._name(wanted, size, stat)
-            held = _held(path, size) or self._fill(folder, path, fetch, release, patience)
-            if held is not None:
-                return held
+            folder = prepare_folder(self.remote.folder)
+            path = folder / self._make_file_name(request, size, stat)
+            cached = _open_cached(path, size) or self._download(
+                folder, path, download_spec, release, timeout
+            )
+            if cached is not None:
+                return cached
 
-    def mend(self, wanted: Wanted, content: Any, place: Place) -> bool:
+    def repair(self, request: CacheRequest, content: Any, location: DataLocation) -> bool:
         """Look whether a file that is held is what it must be, and mend it where it is not.
 
         It is fetched again, and what is wrong is written over where it lies: whoever has it mapped,
         in this process or another, sees the right bytes from then on.
 
         Args:
-            wanted: What it must be.
+            request: What it must be.
             content: Its bytes as they are held.
-            place: The same, for errors and the log.
+            location: The same, for errors and the log.
 
         Returns:
             Whether it was damaged, and is right now.
 
         Raises:
-            SeqDataError: As ``hold``: of a source that is another, too.
+            SeqDataError: As ``acquire``: of a source that is another, too.
         """
-        if wanted.sha256 is None or wanted.size is None or _is(content, wanted.sha256):
+        if request.sha256 is None or request.size is None or _has_digest(content, request.sha256):
             return False
-        folder = own_folder(self.remote.folder)
-        path, size = folder / wanted.sha256, wanted.size
-        fetch = Fetch(self._files, wanted.name, size, wanted.sha256, None, place, wanted.error)
-        descriptor = opened(path)
+        folder = prepare_folder(self.remote.folder)
+        path, size = folder / request.sha256, request.size
+        download_spec = DownloadSpec(
+            self._files, request.name, size, request.sha256, None, location, request.error
+        )
+        descriptor = open_cache_file(path)
         if descriptor is None:  # the folder was removed: there is nothing left to mend
             return False
-        _LOG.warning("%s: its copy (%s) is damaged, and is fetched again", place, path)
+        _LOG.warning("%s: its copy (%s) is damaged, and is fetched again", location, path)
         try:
-            with tempfile.TemporaryFile(dir=folder, prefix=".seqdata-") as right:
-                with room_on_disk(folder, descriptor):
-                    allocate(right.fileno(), size)
-                    fetched(fetch, right.fileno())
-                write_over(descriptor, right.fileno(), size)
+            with tempfile.TemporaryFile(dir=folder, prefix=".seqdata-") as intact:
+                with explain_full_disk(folder, descriptor):
+                    allocate(intact.fileno(), size)
+                    download(download_spec, intact.fileno())
+                overwrite(descriptor, intact.fileno(), size)
         finally:
             os.close(descriptor)
-        return _is(content, wanted.sha256)
+        return _has_digest(content, request.sha256)
 
-    def has(self, wanted: Wanted) -> bool:
+    def has(self, request: CacheRequest) -> bool:
         """Tell whether a file of a known digest is there."""
-        if wanted.sha256 is None or wanted.size is None:
+        if request.sha256 is None or request.size is None:
             return False
-        return (self.remote.folder / self._name(wanted, wanted.size, None)).exists()
+        return (self.remote.folder / self._make_file_name(request, request.size, None)).exists()
 
-    def _name(self, wanted: Wanted, size: int, stat: Stat | None) -> str:
-        if wanted.sha256 is not None:
-            return wanted.sha256
+    def _make_file_name(self, request: CacheRequest, size: int, stat: FileStat | None) -> str:
+        if request.sha256 is not None:
+            return request.sha256
         tag = None if stat is None else stat.tag
-        where = identity(self._files.url(wanted.name), tagged=tag is not None)
-        facts = f"{where}\0{size}\0{tag}"
+        address = identify_url(self._files.url(request.name), has_tag=tag is not None)
+        facts = f"{address}\0{size}\0{tag}"
         return f"u{hashlib.sha256(facts.encode()).hexdigest()}"
 
-    def _fill(
-        self, folder: Path, path: Path, fetch: Fetch, release: Release, patience: float
-    ) -> Held | None:
+    def _download(
+        self,
+        folder: Path,
+        path: Path,
+        download_spec: DownloadSpec,
+        release: ReleaseFn,
+        timeout: float,
+    ) -> CachedFile | None:
         """Fetch a file and hold it; None where somebody else has, or the folder is gone."""
-        aside = path.with_name(f"{path.name}{ASIDE}")
-        stuck = max(2 * self.remote.stall_seconds, 1.0)
-        descriptor = _locked_aside(aside, path, stuck)
+        partial = path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
+        stall_seconds = max(2 * self.remote.stall_seconds, 1.0)
+        descriptor = _lock_partial(partial, path, stall_seconds)
         if descriptor is None:
             if path.exists():
                 return None
-            aside = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}{ASIDE}")
-            descriptor = _locked_aside(aside, path, stuck)
+            partial = path.with_name(
+                f"{path.name}.{os.getpid()}-{time.monotonic_ns()}{PARTIAL_SUFFIX}"
+            )
+            descriptor = _lock_partial(partial, path, stall_seconds)
             if descriptor is None:
                 return None
         try:
             if path.exists():
                 return None
-            with room_on_disk(folder, descriptor):
-                self._make_room(aside, descriptor, fetch.size, release, patience)
-                fetched(fetch, descriptor)
-            held = _mapped(path, descriptor, fetch.size)
-            _put(aside, path, descriptor)
-            return held
+            with explain_full_disk(folder, descriptor):
+                self._make_room(partial, descriptor, download_spec.size, release, timeout)
+                download(download_spec, descriptor)
+            cached = _map_cached(path, descriptor, download_spec.size)
+            _move_into_place(partial, path, descriptor)
+            return cached
         finally:
-            if is_at(descriptor, aside):
-                aside.unlink(missing_ok=True)
+            if is_still_at(descriptor, partial):
+                partial.unlink(missing_ok=True)
             os.close(descriptor)
 
     def _make_room(
-        self, aside: Path, descriptor: int, size: int, release: Release, patience: float
+        self, partial: Path, descriptor: int, size: int, release: ReleaseFn, timeout: float
     ) -> None:
         """Reserve room for a file that is written, at the expense of those that nobody holds."""
-        folder, most = aside.parent, self.remote.cache_bytes
-        deadline, released = time.monotonic() + patience, release is None
+        folder, max_bytes = partial.parent, self.remote.cache_bytes
+        deadline, has_released = time.monotonic() + timeout, release is None
         while True:
-            with one_at_a_time(folder, self.remote.stall_seconds):
-                free = most - sum(one.size for one in entries(folder, aside))
-                if free < size <= most:
-                    free += evict(folder, size - free, aside)
+            with cache_lock(folder, self.remote.stall_seconds):
+                free = max_bytes - sum(one.size for one in list_entries(folder, partial))
+                if free < size <= max_bytes:
+                    free += evict(folder, size - free, partial)
                 if free >= size:
                     allocate(descriptor, size)
                     return
-            if size > most or (released and time.monotonic() >= deadline):
-                raise NoRoomError(size, max(0, free))
+            if size > max_bytes or (has_released and time.monotonic() >= deadline):
+                raise CacheFullError(size, max(0, free))
             if release is not None:
                 release()
-            if released:
-                time.sleep(NAP)
-            released = True
+            if has_released:
+                time.sleep(POLL_SECONDS)
+            has_released = True
 
 
-def cache_of(files: RemoteFiles) -> Cache:
+def make_cache(files: RemoteFiles) -> FileCache:
     """Give the cache that remote files are held in."""
-    return Cache(files)
+    return FileCache(files)
 
 
-class NoRoomError(Exception):
+class CacheFullError(Exception):
     """All that is in the cache is being read: what is wanted must be read in another way.
 
     Args:
@@ -297,27 +322,27 @@ class NoRoomError(Exception):
         self.free = free
 
 
-def _is(content: Any, sha256: str) -> bool:
+def _has_digest(content: Any, sha256: str) -> bool:
     return hashlib.sha256(content).hexdigest() == sha256
 
 
-def _held(path: Path, size: int) -> Held | None:
+def _open_cached(path: Path, size: int) -> CachedFile | None:
     """Hold a file that is there; None where it is not."""
-    descriptor = opened(path)
+    descriptor = open_cache_file(path)
     if descriptor is None:
         return None
     try:
-        if not (locked(descriptor, path, shared=True) and is_at(descriptor, path)):
+        if not (try_lock(descriptor, path, shared=True) and is_still_at(descriptor, path)):
             return None  # it is being removed
         if os.fstat(descriptor).st_size != size:  # somebody has written to it
             path.unlink(missing_ok=True)
             return None
-        return _mapped(path, descriptor, size)
+        return _map_cached(path, descriptor, size)
     finally:
         os.close(descriptor)
 
 
-def _mapped(path: Path, descriptor: int, size: int) -> Held:
+def _map_cached(path: Path, descriptor: int, size: int) -> CachedFile:
     """Hold an open file, and note that it was used.
 
     The lock outlives the descriptor: it is the open file's, which the mapping keeps open.
@@ -325,46 +350,46 @@ def _mapped(path: Path, descriptor: int, size: int) -> Held:
     now = time.time_ns()
     try:
         os.utime(descriptor, ns=(now, now))
-        return Held(path, kernel().map_file(descriptor, size) if size else b"", size)
+        return CachedFile(path, get_kernel().map_file(descriptor, size) if size else b"", size)
     except OSError as error:
         raise CacheError.at(
-            f"{path}: cannot be mapped ({error.strerror}), must be; raise {limit_of(error)}",
+            f"{path}: cannot be mapped ({error.strerror}), must be; raise {describe_limit(error)}",
             file=str(path),
         ) from error
 
 
-def _put(aside: Path, path: Path, descriptor: int) -> None:
+def _move_into_place(partial: Path, path: Path, descriptor: int) -> None:
     """Rename a file that was fetched into place; not where its name, or the folder, is gone."""
-    locked(descriptor, path, shared=True)  # others may hold it from here on
-    if not is_at(descriptor, aside):
+    try_lock(descriptor, path, shared=True)  # others may hold it from here on
+    if not is_still_at(descriptor, partial):
         return
     with suppress(FileNotFoundError):
-        os.replace(aside, path)
-    if not is_at(descriptor, path):  # the folder was removed between the two, and made again
+        os.replace(partial, path)
+    if not is_still_at(descriptor, path):  # the folder was removed between the two, and made again
         path.unlink(missing_ok=True)
 
 
-def _locked_aside(aside: Path, path: Path, patience: float) -> int | None:
+def _lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
     """Give the file aside, locked; None where the file is there by then, or nothing moves.
 
     Args:
-        aside: Its name.
+        partial: Its name.
         path: The file's own name.
-        patience: Seconds without progress after which its writer is taken for stuck.
+        stall_seconds: Seconds without progress after which its writer is taken for stuck.
     """
-    size, since = -1, time.monotonic()
+    last_written, since = -1, time.monotonic()
     while True:
-        descriptor = opened(aside, make=True)
+        descriptor = open_cache_file(partial, create=True)
         if descriptor is None:  # the folder is gone
             return None
         try:
-            mine = locked(descriptor, aside)
+            is_locked = try_lock(descriptor, partial)
         except CacheError:
-            aside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             os.close(descriptor)
             raise
-        if mine:
-            if is_at(descriptor, aside):
+        if is_locked:
+            if is_still_at(descriptor, partial):
                 return descriptor
             os.close(descriptor)  # it was renamed into place, or removed
             if path.exists():
@@ -374,8 +399,8 @@ def _locked_aside(aside: Path, path: Path, patience: float) -> int | None:
         os.close(descriptor)
         if path.exists():
             return None
-        if written != size:
-            size, since = written, time.monotonic()
-        if time.monotonic() - since > patience:
+        if written != last_written:
+            last_written, since = written, time.monotonic()
+        if time.monotonic() - since > stall_seconds:
             return None
-        time.sleep(NAP)
+        time.sleep(POLL_SECONDS)

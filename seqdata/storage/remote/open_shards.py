@@ -15,145 +15,167 @@ from concurrent.futures import Future
 from typing import Any
 
 from seqdata.errors import SeqDataError
-from seqdata.storage.arrow.shard_reader import Part
-from seqdata.storage.remote.file_cache import NoRoomError
-from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.arrow.shard_reader import OpenArrowShard
+from seqdata.storage.remote.file_cache import CacheFullError
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
 _LOG = logging.getLogger("seqdata.remote")
-_AHEAD = 4  # shards that are fetched before they are asked for
-_STAYS = 8  # an eighth of a cache that is smaller than the data may stay open in one process
-Open = Callable[[int, Callable[[], None]], Part]
+_MAX_PREFETCHED = 4  # shards that are fetched before they are asked for
+_OPEN_FRACTION = (
+    8  # an eighth of a cache that is smaller than the data may stay open in one process
+)
+OpenFn = Callable[[int, Callable[[], None]], OpenArrowShard]
 
 
-class Shelf:
+class OpenShards:
     """Parts by number.
 
     Args:
-        opened: Opens a shard, or raises ``NoRoomError``; is given what lets go of all that can be
-            missed.
-        fetch: Brings a shard into the cache, and is done at once where it is there.
+        open_shard: Opens a shard, or raises ``CacheFullError``; is given what lets go of all that
+            can be missed.
+        download: Brings a shard into the cache, and is done at once where it is there.
         sizes: Bytes of each shard.
-        room: Bytes that the cache holds.
-        fetchers: Threads.
-        where: The data set, for the log.
+        cache_bytes: Bytes that the cache holds.
+        thread_pool: Threads.
+        dataset: The data set, for the log.
     """
 
     __slots__ = (
-        "_fetch", "_fetchers", "_lock", "_most", "_opened", "_parts", "_pid", "_room", "_sizes",
-        "_told", "_under_way", "_where",
+        "_cache_bytes",
+        "_dataset",
+        "_download",
+        "_has_warned",
+        "_lock",
+        "_max_bytes",
+        "_open",
+        "_open_shards",
+        "_pending",
+        "_pid",
+        "_sizes",
+        "_thread_pool",
     )  # fmt: skip
 
     def __init__(
         self,
-        opened: Open,
-        fetch: Callable[[int], None],
+        open_shard: OpenFn,
+        download: Callable[[int], None],
         sizes: Sequence[int],
-        room: int,
-        fetchers: Fetchers,
-        where: str,
+        cache_bytes: int,
+        thread_pool: ForkSafeThreadPool,
+        dataset: str,
     ) -> None:
-        self._opened = opened
-        self._fetch = fetch
+        self._open = open_shard
+        self._download = download
         self._sizes = sizes
-        self._room = room
-        self._most = room if sum(sizes) <= room else room // _STAYS
-        self._fetchers = fetchers
-        self._where = where
-        self._told = False  # that there was no room
-        self._parts: OrderedDict[int, Part] = OrderedDict()  # last used last
-        self._under_way: dict[int, Future[Any]] = {}
+        self._cache_bytes = cache_bytes
+        self._max_bytes = (
+            cache_bytes if sum(sizes) <= cache_bytes else cache_bytes // _OPEN_FRACTION
+        )
+        self._thread_pool = thread_pool
+        self._dataset = dataset
+        self._has_warned = False  # that there was no room
+        self._open_shards: OrderedDict[int, OpenArrowShard] = OrderedDict()  # last used last
+        self._pending: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
-    def get(self, numbers: Sequence[int]) -> list[Part]:
+    def get(self, numbers: Sequence[int]) -> list[OpenArrowShard]:
         """Return parts, by number; those that are not there are fetched side by side.
 
         Those that the cache has no room for are left out, which the log says once.
         """
-        self._after_fork()
+        self._reset_after_fork()
         wanted = set(numbers)
 
         def release() -> None:
-            self._drop(wanted, 0)
+            self._close_unused(wanted, 0)
 
         with self._lock:
-            missing = [number for number in numbers if number not in self._parts]
-            there = {number: self._parts[number] for number in numbers if number in self._parts}
-            for number in there:
-                self._parts.move_to_end(number)
+            missing = [number for number in numbers if number not in self._open_shards]
+            found = {
+                number: self._open_shards[number]
+                for number in numbers
+                if number in self._open_shards
+            }
+            for number in found:
+                self._open_shards.move_to_end(number)
         if missing:
-            self._drop(wanted, max(0, self._most - sum(self._sizes[one] for one in missing)))
-            made = self._fetchers.each(lambda number: self._tried(number, release), missing)
+            self._close_unused(
+                wanted, max(0, self._max_bytes - sum(self._sizes[one] for one in missing))
+            )
+            opened = self._thread_pool.map(
+                lambda number: self._open_if_room(number, release), missing
+            )
             with self._lock:
-                for part in made:
-                    if part is not None:
-                        self._parts[part.number] = part
-                        there[part.number] = part
-        if len(there) < len(wanted):
-            self._tell(len(there), len(wanted))
-        return [there[number] for number in sorted(there)]
+                for open_shard in opened:
+                    if open_shard is not None:
+                        self._open_shards[open_shard.number] = open_shard
+                        found[open_shard.number] = open_shard
+        if len(found) < len(wanted):
+            self._warn_no_room(len(found), len(wanted))
+        return [found[number] for number in sorted(found)]
 
-    def everything(self) -> list[Part] | None:
+    def get_all(self) -> list[OpenArrowShard] | None:
         """Give all parts, where all of them are open."""
-        if len(self._parts) < len(self._sizes):
+        if len(self._open_shards) < len(self._sizes):
             return None
         with self._lock:
-            parts = [self._parts[number] for number in sorted(self._parts)]
-        return parts if len(parts) == len(self._sizes) else None
+            open_shards = [self._open_shards[number] for number in sorted(self._open_shards)]
+        return open_shards if len(open_shards) == len(self._sizes) else None
 
-    def has(self, number: int) -> Part | None:
+    def peek(self, number: int) -> OpenArrowShard | None:
         """Give a part that is open; None where it is not."""
-        return self._parts.get(number)
+        return self._open_shards.get(number)
 
     def expect(self, numbers: Iterable[int]) -> bool:
         """Begin to fetch what will be asked for; whether more may be told already."""
-        self._after_fork()
+        self._reset_after_fork()
         with self._lock:
-            self._under_way = {n: one for n, one in self._under_way.items() if not one.done()}
+            self._pending = {n: one for n, one in self._pending.items() if not one.done()}
             for number in numbers:
-                if number in self._parts or number in self._under_way:
+                if number in self._open_shards or number in self._pending:
                     continue
-                if len(self._under_way) >= _AHEAD:
+                if len(self._pending) >= _MAX_PREFETCHED:
                     return False
-                self._under_way[number] = self._fetchers.begin(self._quietly, number)
-            return len(self._under_way) < _AHEAD
+                self._pending[number] = self._thread_pool.submit(self._prefetch, number)
+            return len(self._pending) < _MAX_PREFETCHED
 
-    def _tried(self, number: int, release: Callable[[], None]) -> Part | None:
+    def _open_if_room(self, number: int, release: Callable[[], None]) -> OpenArrowShard | None:
         try:
-            return self._opened(number, release)
-        except NoRoomError:
+            return self._open(number, release)
+        except CacheFullError:
             return None
 
-    def _tell(self, there: int, wanted: int) -> None:
-        if not self._told:
-            self._told = True
+    def _warn_no_room(self, found: int, requested: int) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             _LOG.warning(
                 "%s: a batch needs %d shards, and the cache of %d bytes has room for %d of them "
                 "now; the others are read by ranges, each time; raise Remote(cache_bytes=...), or "
                 "write smaller shards",
-                self._where, wanted, self._room, there,
+                self._dataset, requested, self._cache_bytes, found,
             )  # fmt: skip
 
-    def _quietly(self, number: int) -> None:
+    def _prefetch(self, number: int) -> None:
         try:
-            self._fetch(number)
-        except NoRoomError:
+            self._download(number)
+        except CacheFullError:
             _LOG.debug("shard %d: no room to fetch it ahead", number)
         except SeqDataError as error:  # whoever reads it meets the same, and raises it
             _LOG.info("shard %d could not be fetched ahead: %s", number, error)
 
-    def _drop(self, but: set[int], most: int) -> None:
+    def _close_unused(self, keep: set[int], max_bytes: int) -> None:
         """Close the longest unused parts until those that stay have so many bytes at most."""
         with self._lock:
-            held = sum(self._sizes[number] for number in self._parts)
-            for number in [one for one in self._parts if one not in but]:
-                if held <= most:
+            open_bytes = sum(self._sizes[number] for number in self._open_shards)
+            for number in [one for one in self._open_shards if one not in keep]:
+                if open_bytes <= max_bytes:
                     return
-                held -= self._sizes[number]
-                del self._parts[number]
+                open_bytes -= self._sizes[number]
+                del self._open_shards[number]
 
-    def _after_fork(self) -> None:
+    def _reset_after_fork(self) -> None:
         if self._pid != os.getpid():  # the lock may be held by a thread that is not here
             self._lock = threading.Lock()
-            self._under_way = {}
+            self._pending = {}
             self._pid = os.getpid()

@@ -14,10 +14,10 @@ from typing import Any
 
 from seqdata.errors import ConfigError
 
-HOW = ("cache", "ranges")
+MODES = ("cache", "ranges")
 CACHE_BYTES = 64 << 30
 MEMORY_BYTES = 64 << 20
-_LEAST = {"cache_bytes": 1, "memory_bytes": 0, "gap": 0, "connections": 1}
+_MINIMUM = {"cache_bytes": 1, "memory_bytes": 0, "gap": 0, "connections": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,13 @@ class Remote:
         Raises:
             ConfigError: If an attribute is such.
         """
-        if self.how not in HOW:
+        if self.how not in MODES:
             raise ConfigError(
-                f"Remote: `how` is {self.how!r}, must be one of {', '.join(HOW)}; leave it out for "
+                f"Remote: `how` is {self.how!r}, must be one of {', '.join(MODES)}; leave it out "
+                "for "
                 "the cache"
             )
-        for name, least in _LEAST.items():
+        for name, least in _MINIMUM.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(
@@ -86,11 +87,11 @@ class Remote:
 
     @property
     def _base(self) -> Path:
-        given = "~/.cache/seqdata" if self.cache_dir is None else self.cache_dir
-        return Path(given).expanduser()
+        cache_dir = "~/.cache/seqdata" if self.cache_dir is None else self.cache_dir
+        return Path(cache_dir).expanduser()
 
 
-def remote_of(remote: str | Remote | None) -> Remote:
+def resolve_remote(remote: str | Remote | None) -> Remote:
     """Give the options that are meant by ``"cache"``, ``"ranges"``, None or themselves.
 
     Raises:

@@ -18,11 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.remote.range_requests import Filling, empty, fill, joined
-from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.remote.range_requests import (
+    RangeDownload,
+    allocate_sparse,
+    download_ranges,
+    union_ranges,
+)
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
 
-def _none() -> NDArray[np.int64]:
+def _no_ranges() -> NDArray[np.int64]:
     return np.empty((0, 2), dtype=np.int64)
 
 
@@ -32,68 +37,74 @@ class SparseFile:
 
     Attributes:
         content: Memory of the file's size.
-        there: int64 (n, 2), first byte and one past the last, rising: what is there.
-        made: What its reader has laid over it.
+        present: int64 (n, 2), first byte and one past the last, rising: what is there.
+        overlay: What its reader has laid over it.
     """
 
     content: Any
-    there: NDArray[np.int64] = field(default_factory=_none)
-    made: Any = None
+    present: NDArray[np.int64] = field(default_factory=_no_ranges)
+    overlay: Any = None
 
     def missing(self, ranges: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
         """Give what is not there of some ranges, int64 (n, 2)."""
-        wanted = joined(ranges)
-        edges = np.unique(np.concatenate([wanted.reshape(-1), self.there.reshape(-1)]))
-        low = edges[:-1]
-        fresh = _covers(wanted, low) & ~_covers(self.there, low)
-        return joined([np.stack([low[fresh], edges[1:][fresh]], axis=1)])
+        wanted = union_ranges(ranges)
+        breaks = np.unique(np.concatenate([wanted.reshape(-1), self.present.reshape(-1)]))
+        low = breaks[:-1]
+        fresh = _is_covered(wanted, low) & ~_is_covered(self.present, low)
+        return union_ranges([np.stack([low[fresh], breaks[1:][fresh]], axis=1)])
 
-    def add(self, ranges: NDArray[np.int64]) -> None:
+    def mark_present(self, ranges: NDArray[np.int64]) -> None:
         """Take note that bytes have come."""
-        self.there = joined([self.there, ranges])
+        self.present = union_ranges([self.present, ranges])
 
 
-def bring(
-    held: Mapping[int, SparseFile],
+def download_missing(
+    files: Mapping[int, SparseFile],
     ranges: Mapping[int, Sequence[NDArray[np.int64]]],
-    filling_of: Callable[[int, SparseFile, NDArray[np.int64]], Filling],
-    same: Callable[[int], None],
-    fetchers: Fetchers,
+    make_download: Callable[[int, SparseFile, NDArray[np.int64]], RangeDownload],
+    check_unchanged: Callable[[int], None],
+    thread_pool: ForkSafeThreadPool,
 ) -> None:
     """Bring what is not there of files; it counts as there once all is known to be of one version.
 
     Args:
-        held: Files by number.
+        files: Files by number.
         ranges: Number -> what is wanted of it, int64 (n, 2) each: first byte, one past the last.
-        filling_of: Says how bytes of a file come.
-        same: Looks whether a file is still what it was.
-        fetchers: Threads.
+        make_download: Says how bytes of a file come.
+        check_unchanged: Looks whether a file is still what it was.
+        thread_pool: Threads.
 
     Raises:
         MissingShardError: If a file is not there.
         RemoteReadError: If one cannot be read.
         FingerprintMismatch: If one was replaced.
     """
-    wanted = {number: held[number].missing(several) for number, several in ranges.items()}
-    missing = {number: several for number, several in wanted.items() if len(several)}
-    fill([filling_of(number, held[number], one) for number, one in missing.items()], fetchers)
-    fetchers.each(same, list(missing))
-    for number, several in missing.items():
-        held[number].add(several)
+    wanted = {number: files[number].missing(file_ranges) for number, file_ranges in ranges.items()}
+    missing = {number: file_ranges for number, file_ranges in wanted.items() if len(file_ranges)}
+    download_ranges(
+        [
+            make_download(number, files[number], missing_ranges)
+            for number, missing_ranges in missing.items()
+        ],
+        thread_pool,
+    )
+    thread_pool.map(check_unchanged, list(missing))
+    for number, file_ranges in missing.items():
+        files[number].mark_present(file_ranges)
 
 
-class Kept:
+class RangeCache:
     """Files by number, those that were used last; for one reader at a time.
 
     Args:
-        most: Bytes that are there of all of them, beside what a batch needs.
+        max_bytes: Bytes that are there of all of them, beside what a batch needs.
     """
 
-    __slots__ = ("_held", "_lock", "_most", "_pid")
+    __slots__ = ("_files", "_lock", "_max_bytes", "_pid")
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held: OrderedDict[int, SparseFile] = OrderedDict()  # last used last
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._files: OrderedDict[int, SparseFile] = OrderedDict()  # last used last
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -107,31 +118,33 @@ class Kept:
         if self._pid != os.getpid():  # the lock may be held by a thread that is not here
             self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
-            yield {number: self._file(number, size, len(sizes)) for number, size in sizes.items()}
-            self._drop(len(sizes))
+            yield {
+                number: self._get_file(number, size, len(sizes)) for number, size in sizes.items()
+            }
+            self._evict(len(sizes))
 
-    def _file(self, number: int, size: int, among: int) -> SparseFile:
-        one = self._held.get(number)
-        if one is None or _count(one.there) * among >= self._most:
-            one = self._held[number] = SparseFile(empty(size))
-        self._held.move_to_end(number)
-        return one
+    def _get_file(self, number: int, size: int, count: int) -> SparseFile:
+        file = self._files.get(number)
+        if file is None or _count_bytes(file.present) * count >= self._max_bytes:
+            file = self._files[number] = SparseFile(allocate_sparse(size))
+        self._files.move_to_end(number)
+        return file
 
-    def _drop(self, used: int) -> None:
-        held = {number: _count(one.there) for number, one in self._held.items()}
-        total = sum(held.values())
-        for number in list(held)[: len(held) - used]:
-            if total <= self._most:
+    def _evict(self, used: int) -> None:
+        bytes_of_files = {number: _count_bytes(one.present) for number, one in self._files.items()}
+        total = sum(bytes_of_files.values())
+        for number in list(bytes_of_files)[: len(bytes_of_files) - used]:
+            if total <= self._max_bytes:
                 return
-            total -= held[number]
-            del self._held[number]
+            total -= bytes_of_files[number]
+            del self._files[number]
 
 
-def _count(ranges: NDArray[np.int64]) -> int:
+def _count_bytes(ranges: NDArray[np.int64]) -> int:
     return int((ranges[:, 1] - ranges[:, 0]).sum())
 
 
-def _covers(ranges: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_covered(ranges: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Tell which bytes lie in ranges that rise."""
     if not len(ranges):
         return np.zeros(len(at), dtype=np.bool_)

@@ -16,66 +16,68 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.data_location import Place
-from seqdata.storage.remote.download import PIECE
-from seqdata.storage.remote.thread_pool import Fetchers
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.remote.download import REQUEST_BYTES
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import RemoteFiles
 
-_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # memory is taken when it is written to
+_MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0  # memory is taken when it is written to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Filling:
+class RangeDownload:
     """A file of which some bytes are wanted.
 
     Attributes:
         files: Where it lies.
         name: Its name there.
-        content: Memory as ``empty`` gives it, of its size.
-        ranges: int64 (n, 2), first byte and one past the last, as ``joined`` gives them.
-        place: The file, for errors.
+        content: Memory as ``allocate_sparse`` gives it, of its size.
+        ranges: int64 (n, 2), first byte and one past the last, as ``union_ranges`` gives them.
+        location: The file, for errors.
     """
 
     files: RemoteFiles
     name: str
     content: Any
     ranges: NDArray[np.int64]
-    place: Place
+    location: DataLocation
 
 
-def empty(size: int) -> Any:
+def allocate_sparse(size: int) -> Any:
     """Give memory of a size, in bytes, that takes no room before it is written to."""
-    return mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+    return mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
 
 
-def fill(fillings: Sequence[Filling], fetchers: Fetchers) -> None:
+def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThreadPool) -> None:
     """Bring the bytes that are wanted.
 
     Args:
-        fillings: Files, maybe of several folders.
-        fetchers: Threads.
+        downloads: Files, maybe of several folders.
+        thread_pool: Threads.
 
     Raises:
         MissingShardError: If a file is not there.
         RemoteReadError: If one cannot be read.
     """
-    requests = [
+    byte_ranges = [
         (one, low, high)
-        for one in fillings
-        for low, high in merged(one.ranges, one.files.remote.gap)
+        for one in downloads
+        for low, high in coalesce_ranges(one.ranges, one.files.remote.gap)
     ]
 
-    def request(asked: tuple[Filling, int, int]) -> None:
-        one, low, high = asked
-        came = memoryview(one.files.read(one.name, low, high, one.place))
-        memory = memoryview(one.content)
-        for first, stop in _within(one.ranges, low, high):  # what lies between is not wanted
-            memory[first:stop] = came[first - low : stop - low]
+    def fetch(byte_range: tuple[RangeDownload, int, int]) -> None:
+        download, low, high = byte_range
+        body = memoryview(download.files.read(download.name, low, high, download.location))
+        memory = memoryview(download.content)
+        for first, stop in _clip_ranges(
+            download.ranges, low, high
+        ):  # what lies between is not wanted
+            memory[first:stop] = body[first - low : stop - low]
 
-    fetchers.each(request, requests)
+    thread_pool.map(fetch, byte_ranges)
 
 
-def _within(ranges: NDArray[np.int64], low: int, high: int) -> list[tuple[int, int]]:
+def _clip_ranges(ranges: NDArray[np.int64], low: int, high: int) -> list[tuple[int, int]]:
     """Give what lies in ``low:high`` of ranges that rise."""
     first = np.searchsorted(ranges[:, 1], low, side="right")
     stop = np.searchsorted(ranges[:, 0], high, side="left")
@@ -83,7 +85,7 @@ def _within(ranges: NDArray[np.int64], low: int, high: int) -> list[tuple[int, i
     return inside
 
 
-def joined(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int64]:
+def union_ranges(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int64]:
     """Give ranges in order, those that meet as one, int64 (n, 2); empty ones are left out.
 
     Args:
@@ -100,12 +102,12 @@ def joined(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int6
         return pairs
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     reach = np.maximum.accumulate(pairs[:, 1])
-    heads = np.flatnonzero(np.append(True, pairs[1:, 0] - reach[:-1] > gap))
-    ends = reach[np.append(heads[1:] - 1, len(pairs) - 1)]
-    return np.stack([pairs[heads, 0], ends], axis=1)
+    firsts = np.flatnonzero(np.append(True, pairs[1:, 0] - reach[:-1] > gap))
+    ends = reach[np.append(firsts[1:] - 1, len(pairs) - 1)]
+    return np.stack([pairs[firsts, 0], ends], axis=1)
 
 
-def merged(ranges: NDArray[np.int64], gap: int) -> list[tuple[int, int]]:
+def coalesce_ranges(ranges: NDArray[np.int64], gap: int) -> list[tuple[int, int]]:
     """Give the requests that bring ranges: neighbours as one, long ones in pieces.
 
     Args:
@@ -117,7 +119,7 @@ def merged(ranges: NDArray[np.int64], gap: int) -> list[tuple[int, int]]:
         [(0, 20), (50, 60)]
     """
     return [
-        (low, min(low + PIECE, high))
-        for begin, high in joined([ranges], gap).tolist()
-        for low in range(begin, high, PIECE)
+        (low, min(low + REQUEST_BYTES, high))
+        for begin, high in union_ranges([ranges], gap).tolist()
+        for low in range(begin, high, REQUEST_BYTES)
     ]

@@ -14,18 +14,18 @@ from http.cookies import SimpleCookie
 from typing import Any
 
 from seqdata.errors import ConfigError
-from seqdata.storage.remote.response_body import PLAIN, bounded_response
-from seqdata.storage.remote.urls import shown
+from seqdata.storage.remote.response_body import PLAIN_ENCODING, bounded_response
+from seqdata.storage.remote.urls import redact_url
 
-_ALLOWED = {("http", "http"), ("https", "https"), ("http", "https")}
-_TAKEN = ("accept", "accept-encoding", "range", "user-agent")  # headers of any request
+_ALLOWED_SCHEMES = {("http", "http"), ("https", "https"), ("http", "https")}
+_FORWARDED_HEADERS = ("accept", "accept-encoding", "range", "user-agent")  # headers of any request
 
 
 class RefusedRedirectError(Exception):
     """A server sent a request where it may not go; its text says where."""
 
 
-async def guarded_client(
+async def make_guarded_client(
     *, cookies: Any = None, auth: Any = None, cookie_jar: Any = None, **options: Any
 ) -> Any:
     """Return an ``aiohttp.ClientSession`` with guards; fsspec asks for it.
@@ -44,17 +44,17 @@ async def guarded_client(
     """
     import aiohttp
 
-    _check_jar(cookie_jar)
+    _check_cookie_jar(cookie_jar)
     tracing = aiohttp.TraceConfig()
-    tracing.on_request_start.append(partial(_give, cookies=cookies, auth=auth))
-    tracing.on_request_redirect.append(_look)
+    tracing.on_request_start.append(partial(_add_credentials, cookies=cookies, auth=auth))
+    tracing.on_request_redirect.append(_check_redirect)
     traced = [*options.pop("trace_configs", ()), tracing]
     options.setdefault("response_class", bounded_response())
     options.setdefault("auto_decompress", False)
     return aiohttp.ClientSession(trace_configs=traced, cookie_jar=cookie_jar, **options)
 
 
-def _check_jar(jar: Any) -> None:
+def _check_cookie_jar(jar: Any) -> None:
     """Refuse a jar with cookies of no server.
 
     Raises:
@@ -69,40 +69,44 @@ def _check_jar(jar: Any) -> None:
         )
 
 
-async def _give(session: Any, context: Any, about: Any, *, cookies: Any, auth: Any) -> None:
+async def _add_credentials(
+    session: Any, context: Any, request: Any, *, cookies: Any, auth: Any
+) -> None:
     """Put the user's cookies and credentials into the headers of a request, before it is sent."""
     del session, context
-    about.headers.setdefault("Accept-Encoding", PLAIN)
+    request.headers.setdefault("Accept-Encoding", PLAIN_ENCODING)
     if cookies:
         pairs = cookies.items() if isinstance(cookies, Mapping) else cookies
-        found = SimpleCookie(about.headers.get("Cookie", ""))
+        found = SimpleCookie(request.headers.get("Cookie", ""))
         for name, value in pairs:
             if name not in found:
                 found[name] = str(getattr(value, "value", value))
-        about.headers["Cookie"] = found.output(attrs=(), header="", sep=";").strip()
-    if auth is not None and about.url.user is None and "Authorization" not in about.headers:
-        about.headers["Authorization"] = auth.encode()
+        request.headers["Cookie"] = found.output(attrs=(), header="", sep=";").strip()
+    if auth is not None and request.url.user is None and "Authorization" not in request.headers:
+        request.headers["Authorization"] = auth.encode()
 
 
-async def _look(session: Any, context: Any, about: Any) -> None:
+async def _check_redirect(session: Any, context: Any, request: Any) -> None:
     """Look at a redirect before it is followed.
 
     Raises:
         RefusedRedirectError: If it must not be.
     """
     del session, context
-    told = about.response.headers
+    headers = request.response.headers
     try:
-        target = about.url.join(type(about.url)(told.get("Location") or told.get("URI") or ""))
-    except ValueError:
-        about.response.close()
-        raise RefusedRedirectError("is sent on to what is no URL") from None
-    if (about.url.scheme, target.scheme) not in _ALLOWED:
-        about.response.close()
-        raise RefusedRedirectError(
-            f"is sent on from {about.url.scheme}:// to {shown(str(target))!r}"
+        target = request.url.join(
+            type(request.url)(headers.get("Location") or headers.get("URI") or "")
         )
-    upgraded = about.url.scheme != target.scheme
-    if target.host != about.url.host or (target.port != about.url.port and not upgraded):
-        for name in [name for name in about.headers if name.lower() not in _TAKEN]:
-            del about.headers[name]
+    except ValueError:
+        request.response.close()
+        raise RefusedRedirectError("is sent on to what is no URL") from None
+    if (request.url.scheme, target.scheme) not in _ALLOWED_SCHEMES:
+        request.response.close()
+        raise RefusedRedirectError(
+            f"is sent on from {request.url.scheme}:// to {redact_url(str(target))!r}"
+        )
+    upgraded = request.url.scheme != target.scheme
+    if target.host != request.url.host or (target.port != request.url.port and not upgraded):
+        for name in [name for name in request.headers if name.lower() not in _FORWARDED_HEADERS]:
+            del request.headers[name]

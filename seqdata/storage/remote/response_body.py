@@ -11,13 +11,13 @@ import functools
 import re
 from typing import Any
 
-LISTING_BYTES = 16 << 20
+MAX_LISTING_BYTES = 16 << 20
 """Bytes that an answer may have at most where no range was asked for: that is a listing."""
-PLAIN = "identity"
+PLAIN_ENCODING = "identity"
 """What is accepted as encoding: compressed bytes of a file are not the bytes of the file."""
-_RANGE = re.compile(r"bytes=(\d+)-(\d+)$")
-_PART = re.compile(r"bytes (\d+)-")
-_WHOLE, _PARTIAL, _ERRORS = 200, 206, 400  # status
+_RANGE_HEADER = re.compile(r"bytes=(\d+)-(\d+)$")
+_CONTENT_RANGE_HEADER = re.compile(r"bytes (\d+)-")
+_OK, _PARTIAL, _ERRORS = 200, 206, 400  # status
 
 
 class WrongBodyError(Exception):
@@ -34,13 +34,13 @@ def bounded_response() -> type[Any]:
 
         async def read(self) -> bytes:
             if self._body is None:
-                self._body = await _body_of(self)
+                self._body = await _read_body(self)
             return self._body
 
     return BoundedResponse
 
 
-async def _body_of(answer: Any) -> bytes:
+async def _read_body(answer: Any) -> bytes:
     """Return the body of an answer.
 
     Raises:
@@ -50,26 +50,30 @@ async def _body_of(answer: Any) -> bytes:
     if answer.status >= _ERRORS:
         answer.close()
         return b""
-    packed = answer.headers.get("Content-Encoding", PLAIN)
-    if packed != PLAIN:
+    encoding = answer.headers.get("Content-Encoding", PLAIN_ENCODING)
+    if encoding != PLAIN_ENCODING:
         answer.close()
-        raise WrongBodyError(f"the bytes of the file were asked for, they came as {packed!r}")
-    most = LISTING_BYTES
-    asked = _RANGE.match(answer.request_info.headers.get("Range", ""))
-    if asked is not None:
-        start, most = int(asked[1]), int(asked[2]) + 1 - int(asked[1])
-        told = _PART.match(answer.headers.get("Content-Range", ""))
-        begins = int(told[1]) if told is not None and answer.status == _PARTIAL else start
-        if answer.status == _WHOLE:
-            begins = 0
-        if begins != start:
+        raise WrongBodyError(f"the bytes of the file were asked for, they came as {encoding!r}")
+    max_bytes = MAX_LISTING_BYTES
+    requested = _RANGE_HEADER.match(answer.request_info.headers.get("Range", ""))
+    if requested is not None:
+        start, max_bytes = int(requested[1]), int(requested[2]) + 1 - int(requested[1])
+        answered = _CONTENT_RANGE_HEADER.match(answer.headers.get("Content-Range", ""))
+        first_byte = (
+            int(answered[1]) if answered is not None and answer.status == _PARTIAL else start
+        )
+        if answer.status == _OK:
+            first_byte = 0
+        if first_byte != start:
             answer.close()
-            raise WrongBodyError(f"bytes from {start} on were asked for, bytes from {begins} came")
+            raise WrongBodyError(
+                f"bytes from {start} on were asked for, bytes from {first_byte} came"
+            )
     pieces, size = [], 0
     while piece := await answer.content.readany():  # ends: the transport bounds each try
         pieces.append(piece)
         size += len(piece)
-        if size > most:
+        if size > max_bytes:
             answer.close()  # what else comes is not waited for
-            raise WrongBodyError(f"{most} bytes were asked for, more came")
+            raise WrongBodyError(f"{max_bytes} bytes were asked for, more came")
     return b"".join(pieces)

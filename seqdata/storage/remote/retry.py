@@ -18,37 +18,37 @@ from seqdata.errors import (
     SeqDataError,
     UnsafeContentError,
 )
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.redirects import RefusedRedirectError
 from seqdata.storage.remote.response_body import WrongBodyError
-from seqdata.storage.remote.urls import without_secrets
+from seqdata.storage.remote.urls import redact_secrets
 
-Given = TypeVar("Given")
+T = TypeVar("T")
 _LOG = logging.getLogger("seqdata.remote")
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 8.0  # seconds
-_LEAST = 0.05  # seconds that the last try gets
-_GONE = (404, 410)
-_REFUSED = (401, 403)
-_PASSING = (408, 425, 429)  # of 4xx, those that another try may not meet
-_HOPELESS = (PermissionError, NotImplementedError, ImportError, TypeError, ValueError)
-_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
+_MIN_TIMEOUT = 0.05  # seconds that the last try gets
+_GONE_STATUSES = (404, 410)
+_REFUSED_STATUSES = (401, 403)
+_TRANSIENT_STATUSES = (408, 425, 429)  # of 4xx, those that another try may not meet
+_PERMANENT_ERRORS = (PermissionError, NotImplementedError, ImportError, TypeError, ValueError)
+_CREDENTIAL_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
 
 
 class ShortBodyError(OSError):
     """Fewer bytes came than were asked for; another try may bring all."""
 
 
-def tried(
-    call: Callable[[float], Given], place: Place, remote: Remote, *, doing: str = "read"
-) -> Given:
+def retry(
+    call: Callable[[float], T], location: DataLocation, remote: Remote, *, action: str = "read"
+) -> T:
     """Give what a function gives, tried again while that may help.
 
     Args:
         call: Is told how many seconds it may take.
-        place: What is read: file, and bytes where only some are.
+        location: What is read: file, and bytes where only some are.
         remote: How long it is tried.
-        doing: What is done: ``read``, ``written``, ``removed``.
+        action: What is done: ``read``, ``written``, ``removed``.
 
     Raises:
         MissingShardError: If it is not there.
@@ -58,98 +58,114 @@ def tried(
     attempt = 0
     while True:
         attempt += 1
-        left = deadline - time.monotonic()
+        seconds_left = deadline - time.monotonic()
         try:
-            return call(max(_LEAST, min(remote.stall_seconds, left)))
+            return call(max(_MIN_TIMEOUT, min(remote.stall_seconds, seconds_left)))
         except SeqDataError:
             raise
         except Exception as error:  # each transport has its own: what helps is another try
-            found = _is_final(error, place, attempt, doing)
-            what = describe(error)
-        if found is not None:
-            raise found from None  # the cause may hold a URL with its secrets
+            final_error = _make_final_error(error, location, attempt, action)
+            reason = describe_error(error)
+        if final_error is not None:
+            raise final_error from None  # the cause may hold a URL with its secrets
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
         wait *= 0.5 + (time.monotonic_ns() % 1000) / 1000  # many processes must not come at once
         if time.monotonic() + wait >= deadline:
-            raise _failed(place, what, attempt, doing, "look at the network, or wait longer with "
+            raise _make_failed_error(location, reason, attempt, action, "look at the network, or "
+                                                                        "wait longer with "
                               "Remote(retry_seconds=...)") from None  # fmt: skip
-        _LOG.warning("%s: %s; attempt %d failed, again in %.1f s", place, what, attempt, wait)
+        _LOG.warning("%s: %s; attempt %d failed, again in %.1f s", location, reason, attempt, wait)
         time.sleep(wait)
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Give what an exception says, in one line without secrets."""
     if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # which may be another reason than that
     text = str(error).strip().splitlines()
-    return without_secrets(f"{type(error).__name__}: {text[0]}" if text else type(error).__name__)
+    return redact_secrets(f"{type(error).__name__}: {text[0]}" if text else type(error).__name__)
 
 
-def status_of(error: BaseException) -> int | None:
+def find_status(error: BaseException) -> int | None:
     """Give the status of the answer that an exception is about; None: it is about none."""
     answer = getattr(error, "response", None)
-    told = (
+    statuses = (
         getattr(error, "status", None), getattr(error, "status_code", None),
         getattr(answer, "status_code", None), vars(error).get("code"),
     )  # fmt: skip
-    return next((one for one in told if isinstance(one, int) and 100 <= one < 600), None)
+    return next((one for one in statuses if isinstance(one, int) and 100 <= one < 600), None)
 
 
-def _is_final(error: Exception, place: Place, attempt: int, doing: str) -> SeqDataError | None:
+def _make_final_error(
+    error: Exception, location: DataLocation, attempt: int, action: str
+) -> SeqDataError | None:
     """Give the error that no other try would help against; None: one may."""
-    cause, status = error.__cause__, status_of(error)
-    for one in (error, cause):
-        if isinstance(one, RefusedRedirectError):
-            return place.error(
+    cause, status = error.__cause__, find_status(error)
+    for candidate in (error, cause):
+        if isinstance(candidate, RefusedRedirectError):
+            return location.make_error(
                 UnsafeContentError,
-                f"{one}, must stay with http or https; give the address that it leads to, if you "
+                f"{candidate}, must stay with http or https; give the address that it leads to, "
+                "if you "
                 "trust it",
             )
-        if isinstance(one, WrongBodyError):
-            return _failed(
-                place, str(one), attempt, doing, "serve the files by a server that answers a "
+        if isinstance(candidate, WrongBodyError):
+            return _make_failed_error(
+                location, str(candidate), attempt, action, "serve the files by a server that "
+                                                           "answers a "
                 "request for a range of bytes with just these bytes",
             )  # fmt: skip
     if isinstance(error, FileNotFoundError):  # over the web it may stand for anything
-        status = None if cause is None else status_of(cause)
-        passing = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
-        if not passing and (status is None or status in _GONE):
-            return _missing(place)
+        status = None if cause is None else find_status(cause)
+        is_transient = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+        if not is_transient and (status is None or status in _GONE_STATUSES):
+            return _make_missing_error(location)
         error = error if status is None or not isinstance(cause, Exception) else cause
-    elif status in _GONE:
-        return _missing(place)
-    refused = status is not None and 400 <= status < 500 and status not in _PASSING
-    if refused or isinstance(error, _HOPELESS) or type(error).__name__ in _NO_CREDENTIALS:
-        return _failed(
-            place, describe(error), attempt, doing, "check address, rights and credentials: the "
+    elif status in _GONE_STATUSES:
+        return _make_missing_error(location)
+    is_refused = status is not None and 400 <= status < 500 and status not in _TRANSIENT_STATUSES
+    if (
+        is_refused
+        or isinstance(error, _PERMANENT_ERRORS)
+        or type(error).__name__ in _CREDENTIAL_ERRORS
+    ):
+        return _make_failed_error(
+            location, describe_error(error), attempt, action, "check address, rights and "
+                                                              "credentials: the "
             "transport's own (environment, profile), or Remote(storage_options=...)",
-            refused=status in _REFUSED or isinstance(error, PermissionError),
+            refused=status in _REFUSED_STATUSES or isinstance(error, PermissionError),
         )  # fmt: skip
     return None
 
 
-def _missing(place: Place) -> SeqDataError:
-    return place.error(
+def _make_missing_error(location: DataLocation) -> SeqDataError:
+    return location.make_error(
         MissingShardError, "is not there, must be; restore it or write the store again"
     )
 
 
-def _failed(
-    place: Place, what: str, attempts: int, doing: str, advice: str, *, refused: bool = False
+def _make_failed_error(
+    location: DataLocation,
+    reason: str,
+    attempts: int,
+    action: str,
+    advice: str,
+    *,
+    refused: bool = False,
 ) -> RemoteReadError:
     times = "once" if attempts == 1 else f"{attempts} times"
-    return place.error(
+    return location.make_error(
         RemoteReadError,
-        f"cannot be {doing} ({what}; tried {times}), must be; {advice}",
+        f"cannot be {action} ({reason}; tried {times}), must be; {advice}",
         attempts=attempts, **({"refused": True} if refused else {}),
     )  # fmt: skip
 
 
-def changed(place: Place) -> DataError:
+def make_changed_error(location: DataLocation) -> DataError:
     """Give the error about a file that is another one than when it was first looked at."""
     from seqdata.errors import FingerprintMismatch
 
-    return place.error(
+    return location.make_error(
         FingerprintMismatch,
         "was replaced while it was read, must stay as it is; open the data set again",
     )

@@ -11,53 +11,53 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
-class Fetchers:
+class ForkSafeThreadPool:
     """A thread pool of this process, started when it is first needed.
 
     Args:
-        most: Threads.
+        max_workers: Threads.
     """
 
-    __slots__ = ("_lock", "_most", "_pid", "_pool")
+    __slots__ = ("_lock", "_max_workers", "_pid", "_pool")
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_workers: int) -> None:
+        self._max_workers = max_workers
         self._pool: ThreadPoolExecutor | None = None
         self._pid = -1
         self._lock = threading.Lock()
 
-    def each(self, function: Callable[[Given], Made], given: Iterable[Given]) -> list[Made]:
+    def map(self, function: Callable[[T], ResultT], items: Iterable[T]) -> list[ResultT]:
         """Give a function's results, in order; the first error is raised when all have ended."""
-        listed = list(given)
-        if len(listed) < 2:
-            return [function(one) for one in listed]
-        pool = self._of_this_process()
-        begun = [pool.submit(function, one) for one in listed]
-        results, failed = [], None
-        for future in begun:
+        all_items = list(items)
+        if len(all_items) < 2:
+            return [function(one) for one in all_items]
+        pool = self._get_pool()
+        futures = [pool.submit(function, one) for one in all_items]
+        results, first_error = [], None
+        for future in futures:
             try:
                 results.append(future.result())  # ends: every request has its time
             except Exception as error:
-                failed = failed or error
-                for other in begun:
-                    other.cancel()
-        if failed is not None:
-            raise failed
+                first_error = first_error or error
+                for pending in futures:
+                    pending.cancel()
+        if first_error is not None:
+            raise first_error
         return results
 
-    def begin(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Let a function run."""
-        return self._of_this_process().submit(function, *arguments)
+        return self._get_pool().submit(function, *arguments)
 
-    def _of_this_process(self) -> ThreadPoolExecutor:
+    def _get_pool(self) -> ThreadPoolExecutor:
         if self._pid != os.getpid():  # a fork has none of the threads, and maybe a locked lock
             self._lock = threading.Lock()
             self._pool, self._pid = None, os.getpid()
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._most, "seqdata-remote")
+                self._pool = ThreadPoolExecutor(self._max_workers, "seqdata-remote")
             return self._pool

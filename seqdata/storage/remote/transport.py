@@ -1,12 +1,12 @@
 """Remote files: their sizes, their bytes, and whether they are still the same ones.
 
-This is the interface that backends use, in the core and in plugins. ``remote_files`` gives the
+This is the interface that backends use, in the core and in plugins. ``make_remote_files`` gives the
 files of a folder, over fsspec; it may be pickled, used in threads, and after a fork::
 
-    files = remote_files("s3://bucket/data", Remote())
+    files = make_remote_files("s3://bucket/data", Remote())
     stat = files.stat("part-00000.tar")              # size, and a tag that changes with the content
     head = files.read("part-00000.tar", 0, 512)      # just these bytes, all of them or an error
-    held = cache_of(files).hold(Wanted("part-00000.tar"))    # the whole file, through the cache
+    held = make_cache(files).hold(Wanted("part-00000.tar"))    # the whole file, through the cache
     held.mapping                                     # its bytes, mapped; held for as long as `held`
 
 Every request is tried again where that may help (``trying``), within ``Remote.retry_seconds``;
@@ -25,21 +25,21 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from seqdata.errors import ConfigError, MissingShardError
-from seqdata.storage.data_location import Place
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.redirects import guarded_client
-from seqdata.storage.remote.retry import ShortBodyError, changed, tried
-from seqdata.storage.remote.urls import PACKAGES, WEB, check_url, joined, parted, shown
+from seqdata.storage.remote.redirects import make_guarded_client
+from seqdata.storage.remote.retry import ShortBodyError, make_changed_error, retry
+from seqdata.storage.remote.urls import PACKAGES, WEB, check_url, join_url, redact_url, split_url
 
 _TAGS = (
     "ETag", "etag", "md5Hash", "Content-MD5", "content_md5", "generation", "blob_id", "sha256",
     "LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created",
 )  # fmt: skip
-_PARTED = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
+_TIME_TAGS = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
 
 
 @dataclass(frozen=True, slots=True)
-class Stat:
+class FileStat:
     """What is known of a remote file.
 
     Attributes:
@@ -78,12 +78,12 @@ class RemoteFiles(Protocol):
         """Give the names of the files in the folder, in order; see ``sizes``."""
         ...
 
-    def stat(self, name: str, place: Place | None = None) -> Stat:
+    def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
         """Give size and tag of a file.
 
         Args:
             name: Of the file.
-            place: The same, for errors; None: its name.
+            location: The same, for errors; None: its name.
 
         Raises:
             MissingShardError: If it is not there.
@@ -91,7 +91,7 @@ class RemoteFiles(Protocol):
         """
         ...
 
-    def read(self, name: str, start: int, stop: int, place: Place | None = None) -> bytes:
+    def read(self, name: str, start: int, stop: int, location: DataLocation | None = None) -> bytes:
         """Give bytes ``start:stop`` of a file: all of them.
 
         Raises:
@@ -100,7 +100,7 @@ class RemoteFiles(Protocol):
         """
         ...
 
-    def check_same(self, name: str, stat: Stat, place: Place | None = None) -> None:
+    def check_same(self, name: str, stat: FileStat, location: DataLocation | None = None) -> None:
         """Look whether a file is still the one that it was.
 
         Raises:
@@ -116,7 +116,7 @@ class RemoteFiles(Protocol):
 class WritableFiles(RemoteFiles, Protocol):
     """The files of a remote folder that can be written to."""
 
-    def send(self, name: str, path: Path) -> Stat:
+    def upload(self, name: str, path: Path) -> FileStat:
         """Send a local file; it is there as a whole or not at all.
 
         Raises:
@@ -138,7 +138,7 @@ class WritableFiles(RemoteFiles, Protocol):
         ...
 
 
-def remote_files(folder: str, remote: Remote) -> RemoteFiles:
+def make_remote_files(folder: str, remote: Remote) -> RemoteFiles:
     """Give the files of a remote folder.
 
     Args:
@@ -151,28 +151,29 @@ def remote_files(folder: str, remote: Remote) -> RemoteFiles:
     return FsspecFiles(folder, remote)
 
 
-def writable_files(folder: str, remote: Remote) -> WritableFiles:
+def make_writable_files(folder: str, remote: Remote) -> WritableFiles:
     """Give the files of a remote folder, to write to.
 
     Raises:
-        ConfigError: As ``remote_files``; or if it is a web address.
+        ConfigError: As ``make_remote_files``; or if it is a web address.
     """
     if check_url(folder) in WEB:
         raise ConfigError(
-            f"{shown(folder)}: is a web address, must be a location that can be written to; write "
+            f"{redact_url(folder)}: is a web address, must be a location that can be written to; "
+            "write "
             "to a bucket, or to a folder and upload it"
         )
     return FsspecFiles(folder, remote)
 
 
-def remote_file(url: str, remote: Remote) -> tuple[RemoteFiles, str]:
+def make_remote_file(url: str, remote: Remote) -> tuple[RemoteFiles, str]:
     """Give the files of the folder that a remote file lies in, and its name."""
-    folder, name = parted(url)
-    return remote_files(folder, remote), name
+    folder, name = split_url(url)
+    return make_remote_files(folder, remote), name
 
 
 class FsspecFiles:
-    """The files of a folder, over fsspec. Made by ``remote_files``.
+    """The files of a folder, over fsspec. Made by ``make_remote_files``.
 
     Args:
         folder: Its URL.
@@ -184,10 +185,10 @@ class FsspecFiles:
     def __init__(self, folder: str, remote: Remote) -> None:
         self._scheme = check_url(folder)
         self._folder = folder
-        self._location = shown(folder)
+        self._location = redact_url(folder)
         self._remote = remote
         self._system: Any = None
-        self._filesystem(folder)  # what is not installed is said now
+        self._get_filesystem(folder)  # what is not installed is said now
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecFiles, (self._folder, self._remote)
@@ -207,87 +208,92 @@ class FsspecFiles:
 
     def url(self, name: str) -> str:
         """Give the whole URL of a file, with what may be secret."""
-        return joined(self._folder, name)
+        return join_url(self._folder, name)
 
     def sizes(self) -> dict[str, int | None]:
         """Give the files in the folder with their bytes; see ``RemoteFiles``."""
 
         def call(seconds: float) -> dict[str, int | None]:
-            system, path = self._filesystem(self._folder)
+            system, path = self._get_filesystem(self._folder)
             system.invalidate_cache()
-            found = _called(system, "ls", (path,), seconds, detail=True)
+            found = _call_filesystem(system, "ls", (path,), seconds, detail=True)
             system.invalidate_cache()  # or it would be asked instead of the server
             files = [one for one in found if one.get("type") == "file"]
-            return {shown(one["name"]).rpartition("/")[2]: one.get("size") for one in files}
+            return {redact_url(one["name"]).rpartition("/")[2]: one.get("size") for one in files}
 
-        found = tried(call, Place(dataset=self._location), self._remote)
+        found = retry(call, DataLocation(dataset=self._location), self._remote)
         return {name: found[name] for name in sorted(found)}
 
     def names(self) -> list[str]:
         """Give the names of the files in the folder; see ``RemoteFiles``."""
         return list(self.sizes())
 
-    def stat(self, name: str, place: Place | None = None) -> Stat:
+    def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
         """Give size and tag of a file; see ``RemoteFiles``."""
-        url, where = self.url(name), self._place(name, place)
+        url, file_location = self.url(name), self._locate(name, location)
 
-        def call(seconds: float) -> Stat:
-            system, path = self._filesystem(url)
-            return _stat_of(_called(system, "info", (path,), seconds), where)
+        def call(seconds: float) -> FileStat:
+            system, path = self._get_filesystem(url)
+            return _parse_info(_call_filesystem(system, "info", (path,), seconds), file_location)
 
-        return tried(call, where, self._remote)
+        return retry(call, file_location, self._remote)
 
-    def read(self, name: str, start: int, stop: int, place: Place | None = None) -> bytes:
+    def read(self, name: str, start: int, stop: int, location: DataLocation | None = None) -> bytes:
         """Give bytes ``start:stop`` of a file; see ``RemoteFiles``."""
         if start >= stop:
             return b""
         url = self.url(name)
-        where = replace(self._place(name, place), offset=start, length=stop - start)
+        file_location = replace(self._locate(name, location), offset=start, length=stop - start)
 
         def call(seconds: float) -> bytes:
-            system, path = self._filesystem(url)
-            body: bytes = _called(system, "cat_file", (path,), seconds, start=start, end=stop)
+            system, path = self._get_filesystem(url)
+            body: bytes = _call_filesystem(
+                system, "cat_file", (path,), seconds, start=start, end=stop
+            )
             if len(body) != stop - start:
                 raise ShortBodyError(f"{len(body)} of {stop - start} bytes came")
             return body
 
-        return tried(call, where, self._remote)
+        return retry(call, file_location, self._remote)
 
-    def check_same(self, name: str, stat: Stat, place: Place | None = None) -> None:
+    def check_same(self, name: str, stat: FileStat, location: DataLocation | None = None) -> None:
         """Look whether a file is still the one that it was; see ``RemoteFiles``."""
-        if self.stat(name, place) != stat:
-            raise changed(self._place(name, place))
+        if self.stat(name, location) != stat:
+            raise make_changed_error(self._locate(name, location))
 
-    def send(self, name: str, path: Path) -> Stat:
+    def upload(self, name: str, path: Path) -> FileStat:
         """Send a local file; see ``WritableFiles``."""
-        url, place, size = self.url(name), self._place(name, None), path.stat().st_size
+        url, location, size = self.url(name), self._locate(name, None), path.stat().st_size
 
-        def call(seconds: float) -> Stat:
+        def call(seconds: float) -> FileStat:
             del seconds  # a shard may take long: each of its requests has the transport's bound
-            system, there = self._filesystem(url)
-            _called(system, "put_file", (str(path), there), None)
-            stat = _stat_of(_called(system, "info", (there,), self._remote.stall_seconds), place)
+            system, there = self._get_filesystem(url)
+            _call_filesystem(system, "put_file", (str(path), there), None)
+            stat = _parse_info(
+                _call_filesystem(system, "info", (there,), self._remote.stall_seconds), location
+            )
             if stat.size != size:
                 raise ShortBodyError(f"{stat.size} of {size} bytes were taken")
             return stat
 
-        return tried(call, place, self._remote, doing="written")
+        return retry(call, location, self._remote, action="written")
 
     def create(self, name: str, content: bytes) -> None:
         """Make a file that is not there yet; see ``WritableFiles``."""
-        url, place = self.url(name), self._place(name, None)
+        url, location = self.url(name), self._locate(name, None)
 
         def call(seconds: float) -> bool:
-            system, path = self._filesystem(url)
+            system, path = self._get_filesystem(url)
             try:
-                _called(system, "pipe_file", (path, content), seconds, mode="create")
+                _call_filesystem(system, "pipe_file", (path, content), seconds, mode="create")
             except FileExistsError:  # it may be what an earlier try has made
-                return bool(_called(system, "cat_file", (path,), seconds) == content)
+                return bool(_call_filesystem(system, "cat_file", (path,), seconds) == content)
             return True
 
-        if not tried(call, place, self._remote, doing="written"):
+        if not retry(call, location, self._remote, action="written"):
             raise ConfigError(
-                f"{place}: was made by another writer meanwhile, must not be there; choose another "
+                f"{location}: was made by another writer meanwhile, must not be there; choose "
+                "another "
                 "location, or pass `overwrite`=True"
             )
 
@@ -296,27 +302,27 @@ class FsspecFiles:
         url = self.url(name)
 
         def call(seconds: float) -> None:
-            system, path = self._filesystem(url)
+            system, path = self._get_filesystem(url)
             try:
-                _called(system, "rm_file", (path,), seconds)
+                _call_filesystem(system, "rm_file", (path,), seconds)
             except FileNotFoundError:
                 return
 
-        tried(call, self._place(name, None), self._remote, doing="removed")
+        retry(call, self._locate(name, None), self._remote, action="removed")
 
-    def _filesystem(self, url: str) -> tuple[Any, str]:
+    def _get_filesystem(self, url: str) -> tuple[Any, str]:
         """Give the file system of this process, and a path in it."""
-        system, path = _filesystem(self._scheme, url, self._remote)
+        system, path = _make_filesystem(self._scheme, url, self._remote)
         if system is not self._system:
             self._system = system
-            _spare(system)
+            _keep_alive(system)
         return system, path
 
-    def _place(self, name: str, place: Place | None) -> Place:
-        return Place(dataset=self._location, file=name) if place is None else place
+    def _locate(self, name: str, location: DataLocation | None) -> DataLocation:
+        return DataLocation(dataset=self._location, file=name) if location is None else location
 
 
-def _filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
+def _make_filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
     """Give fsspec's file system of this process, and a path in it; fsspec keeps them by pid.
 
     Raises:
@@ -326,29 +332,30 @@ def _filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     package = PACKAGES[scheme]
-    _forget_a_loop_that_stands()
+    _reset_dead_event_loop()
     try:
         importlib.import_module(package)
         fsspec.get_filesystem_class(scheme)
         options = dict(remote.storage_options)
         if scheme in WEB:
-            options.setdefault("get_client", guarded_client)
+            options.setdefault("get_client", make_guarded_client)
         system, path = url_to_fs(url, **options)
     except ImportError as error:
         raise ConfigError(
-            f"{shown(url)}: {scheme}:// needs the package {package!r}, which is not installed; "
+            f"{redact_url(url)}: {scheme}:// needs the package {package!r}, which is not "
+            "installed; "
             f"pip install {package}"
         ) from error
     except (TypeError, ValueError, KeyError) as error:
         names = ", ".join(remote.storage_options) or "none"
         raise ConfigError(
-            f"{shown(url)}: `storage_options` ({names}) cannot be meant for {scheme}:// "
+            f"{redact_url(url)}: `storage_options` ({names}) cannot be meant for {scheme}:// "
             f"({type(error).__name__}), must be what {package} takes; see its documentation"
         ) from None  # their text may hold credentials
     return system, path
 
 
-def _forget_a_loop_that_stands() -> None:
+def _reset_dead_event_loop() -> None:
     """Let fsspec begin a new event loop in a forked process; only newer releases do by themselves.
 
     The one that was copied has no thread, and would be waited for without end.
@@ -360,7 +367,7 @@ def _forget_a_loop_that_stands() -> None:
         reset_lock()
 
 
-def _spare(system: Any) -> None:
+def _keep_alive(system: Any) -> None:
     """Let a file system live for ever, as fsspec's own cache does but for a fork.
 
     In a forked process fsspec drops what was copied; at its end it would take its connections out
@@ -370,7 +377,7 @@ def _spare(system: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(system))
 
 
-def _called(
+def _call_filesystem(
     system: Any, name: str, arguments: Sequence[Any], seconds: float | None, **more: Any
 ) -> Any:
     """Call a method of a file system, for so many seconds at most where it is asynchronous."""
@@ -381,17 +388,18 @@ def _called(
     return sync(system.loop, getattr(system, f"_{name}"), *arguments, timeout=seconds, **more)
 
 
-def _stat_of(info: dict[str, Any], place: Place) -> Stat:
+def _parse_info(info: dict[str, Any], location: DataLocation) -> FileStat:
     size = info.get("size")
     if info.get("type", "file") != "file":
-        raise place.error(MissingShardError, "is a folder, must be a file; check the path")
+        raise location.make_error(MissingShardError, "is a folder, must be a file; check the path")
     if not isinstance(size, int):
         raise ConfigError(
-            f"{place}: the server tells no size, must tell one (Content-Length); serve the files "
+            f"{location}: the server tells no size, must tell one (Content-Length); serve the "
+            "files "
             "by another server"
         )
-    told = {name: str(info[name]) for name in _TAGS if info.get(name) is not None}
-    strong = {name: value for name, value in told.items() if name not in _PARTED}
-    chosen = strong or told
+    tags = {name: str(info[name]) for name in _TAGS if info.get(name) is not None}
+    content_tags = {name: value for name, value in tags.items() if name not in _TIME_TAGS}
+    chosen = content_tags or tags
     tag = hashlib.sha256(repr(sorted(chosen.items())).encode()).hexdigest()[:32]
-    return Stat(size, tag if chosen else None)
+    return FileStat(size, tag if chosen else None)

@@ -21,19 +21,19 @@ from typing import Protocol
 
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
 from seqdata.storage.file_lock import NoLocksError, lock
-from seqdata.storage.remote.cache_folder import is_at, no_locks
+from seqdata.storage.remote.cache_folder import is_still_at, make_no_locks_error
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.thread_pool import Fetchers
-from seqdata.storage.remote.transport import Stat, WritableFiles, writable_files
-from seqdata.storage.writing.staging_dir import write_whole
+from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
+from seqdata.storage.remote.transport import FileStat, WritableFiles, make_writable_files
+from seqdata.storage.writing.staging_dir import write_atomically
 
-_SENT = "sent.json"
-_LOCK = "lock"
-_STORE = "store"
-_AT_ONCE = 4  # files
+_LOG_FILE = "sent.json"
+_LOCK_FILE = "lock"
+_STORE_FOLDER = "store"
+_CONCURRENT_FILES = 4  # files
 
 
-class Form(Protocol):
+class UploadPlan(Protocol):
     """How stores of one kind are made and which files they are."""
 
     @property
@@ -70,13 +70,15 @@ class Form(Protocol):
         ...
 
 
-def send_store(location: str, remote: Remote, form: Form, *, resume: bool, overwrite: bool) -> None:
+def upload_store(
+    location: str, remote: Remote, plan: UploadPlan, *, resume: bool, overwrite: bool
+) -> None:
     """Write a store to a URL.
 
     Args:
         location: The URL of its folder.
         remote: How it is reached.
-        form: What is written.
+        plan: What is written.
         resume: Whether to go on with what an earlier call made or sent.
         overwrite: Whether a store that is there is replaced.
 
@@ -84,86 +86,88 @@ def send_store(location: str, remote: Remote, form: Form, *, resume: bool, overw
         ConfigError: If a store is there, the URL cannot be written to, or somebody else writes.
         RemoteReadError: If a file cannot be sent.
     """
-    files = writable_files(location, remote)
+    files = make_writable_files(location, remote)
     digest = hashlib.sha256(files.location.encode()).hexdigest()[:32]
     folder = remote.writing / digest
-    form.check(files, _read(folder / _SENT), overwrite=overwrite)
-    with _alone(folder, files.location):
+    plan.check(files, _read_log(folder / _LOG_FILE), overwrite=overwrite)
+    with _upload_lock(folder, files.location):
         if not resume:
-            shutil.rmtree(folder / _STORE, ignore_errors=True)
-            (folder / _SENT).unlink(missing_ok=True)
-        root = folder / _STORE
-        form.write(root, overwrite=(root / form.last).exists())
-        _send(files, root, form, folder / _SENT, overwrite=overwrite)
+            shutil.rmtree(folder / _STORE_FOLDER, ignore_errors=True)
+            (folder / _LOG_FILE).unlink(missing_ok=True)
+        root = folder / _STORE_FOLDER
+        plan.write(root, overwrite=(root / plan.last).exists())
+        _upload_files(files, root, plan, folder / _LOG_FILE, overwrite=overwrite)
         shutil.rmtree(folder)
 
 
 @contextmanager
-def _alone(folder: Path, location: str) -> Iterator[None]:
+def _upload_lock(folder: Path, location: str) -> Iterator[None]:
     """Let one process at a time write to a location, as far as this machine can tell."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _LOCK
+    path = folder / _LOCK_FILE
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not (lock(descriptor) and is_at(descriptor, path)):
+        if not (lock(descriptor) and is_still_at(descriptor, path)):
             raise ConfigError(
                 f"{location}: another process is writing here, must be one at a time; wait for it "
                 "or choose another location"
             )
         yield
     except NoLocksError as error:
-        raise no_locks(folder, error) from error
+        raise make_no_locks_error(folder, error) from error
     finally:
         os.close(descriptor)
 
 
-def _send(files: WritableFiles, root: Path, form: Form, noted: Path, *, overwrite: bool) -> None:
+def _upload_files(
+    files: WritableFiles, root: Path, plan: UploadPlan, log_path: Path, *, overwrite: bool
+) -> None:
     """Send every file that is not there yet, then the last; remove what an older store left."""
-    groups = form.digests(root)
+    groups = plan.digests(root)
     digests = {name: digest for group in groups for name, digest in group.items()}
-    sent = _Sent(noted, _read(noted))
+    log = _UploadLog(log_path, _read_log(log_path))
     if overwrite:
-        files.remove(form.last)
+        files.remove(plan.last)
 
-    def send(name: str) -> None:
-        if not sent.has(files, name, digests[name]):
-            sent.add(name, digests[name], files.send(name, root / name))
+    def upload(name: str) -> None:
+        if not log.is_uploaded(files, name, digests[name]):
+            log.add(name, digests[name], files.upload(name, root / name))
 
-    fetchers = Fetchers(_AT_ONCE)
+    thread_pool = ForkSafeThreadPool(_CONCURRENT_FILES)
     for group in groups:
-        fetchers.each(send, group)
-    files.create(form.last, (root / form.last).read_bytes())
+        thread_pool.map(upload, group)
+    files.create(plan.last, (root / plan.last).read_bytes())
     if overwrite:
-        for name in form.old(files):
+        for name in plan.old(files):
             if name not in digests:
                 files.remove(name)
 
 
 @dataclass(slots=True)
-class _Sent:
+class _UploadLog:
     """What is there already, by name: digest, size and tag."""
 
     path: Path
-    known: dict[str, list[str | int | None]]
+    entries: dict[str, list[str | int | None]]
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def has(self, files: WritableFiles, name: str, digest: str) -> bool:
-        noted = self.known.get(name)
-        if noted is None or noted[0] != digest:
+    def is_uploaded(self, files: WritableFiles, name: str, digest: str) -> bool:
+        entry = self.entries.get(name)
+        if entry is None or entry[0] != digest:
             return False
         try:
             stat = files.stat(name)
         except (MissingShardError, RemoteReadError):
             return False
-        return [stat.size, stat.tag] == noted[1:]
+        return [stat.size, stat.tag] == entry[1:]
 
-    def add(self, name: str, digest: str, stat: Stat) -> None:
+    def add(self, name: str, digest: str, stat: FileStat) -> None:
         with self.lock:
-            self.known[name] = [digest, stat.size, stat.tag]
-            write_whole(self.path, json.dumps(self.known).encode())
+            self.entries[name] = [digest, stat.size, stat.tag]
+            write_atomically(self.path, json.dumps(self.entries).encode())
 
 
-def _read(path: Path) -> dict[str, list[str | int | None]]:
+def _read_log(path: Path) -> dict[str, list[str | int | None]]:
     try:
         found: Mapping[str, list[str | int | None]] = json.loads(path.read_bytes())
     except (OSError, ValueError):  # nothing was sent

@@ -26,7 +26,7 @@ PACKAGES = {
 WEB = ("http", "https")
 """Schemes of web servers: they have queries, and take no files."""
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
-_USER = re.compile(  # a lone name is the container in URLs of Azure, and no user
+_USER_INFO = re.compile(  # a lone name is the container in URLs of Azure, and no user
     r"((?<!abfs)(?<!az)://)[^/@\s'\"]*@|(://)[^/@\s'\"]*:[^/@\s'\"]*@", re.IGNORECASE
 )
 _QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
@@ -49,44 +49,45 @@ def check_url(url: str) -> str:
     scheme = "" if found is None else found["scheme"].lower()
     if scheme not in PACKAGES or "::" in url:
         raise ConfigError(
-            f"{shown(url)}: is a location of {scheme or 'no scheme'!r}, must be a plain URL of "
+            f"{redact_url(url)}: is a location of {scheme or 'no scheme'!r}, must be a plain URL "
+            "of "
             f"{', '.join(PACKAGES)}; copy the data to such a place"
         )
     return scheme
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """Give a URL for people: without the user's name and password, and without its query.
 
     Examples:
         >>> shown("https://me:secret@host/data?signature=abc")
         'https://host/data'
     """
-    return without_secrets(url).rstrip("/") or url
+    return redact_secrets(url).rstrip("/") or url
 
 
-def without_secrets(text: str) -> str:
+def redact_secrets(text: str) -> str:
     """Give a text whose URLs have lost user, password, query and fragment."""
-    return _QUERY.sub(r"\1", _USER.sub(r"\1\2", text))
+    return _QUERY.sub(r"\1", _USER_INFO.sub(r"\1\2", text))
 
 
-def identity(url: str, *, tagged: bool = True) -> str:
+def identify_url(url: str, *, has_tag: bool = True) -> str:
     """Give the text by which a location is told from others: what its files are kept under.
 
     Args:
         url: The location.
-        tagged: Whether a tag tells content apart, too: then the query of a web address does not
+        has_tag: Whether a tag tells content apart, too: then the query of a web address does not
             count, which may be a signature that is made anew each time.
 
     Examples:
         >>> identity("https://me:secret@host/data/?key=1"), identity("s3://bucket/data#2/")
         ('https://host/data', 's3://bucket/data#2')
     """
-    web = tagged and urlsplit(url).scheme.lower() in WEB
-    return shown(url) if web else _USER.sub(r"\1\2", url).rstrip("/")
+    web = has_tag and urlsplit(url).scheme.lower() in WEB
+    return redact_url(url) if web else _USER_INFO.sub(r"\1\2", url).rstrip("/")
 
 
-def joined(folder: str, name: str) -> str:
+def join_url(folder: str, name: str) -> str:
     """Give the URL of a file in a folder; a web address keeps its query."""
     if urlsplit(folder).scheme.lower() in WEB:
         url = urlsplit(folder)
@@ -95,7 +96,7 @@ def joined(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
-def parted(url: str) -> tuple[str, str]:
+def split_url(url: str) -> tuple[str, str]:
     """Give the URL of the folder that a file lies in, and the file's name.
 
     Examples:

@@ -21,28 +21,31 @@ from typing import Any
 
 from seqdata.errors import WorkerDiedError
 
-_DIED = ("KilledWorker", "WorkerCrashedError")  # what Dask and Ray say of workers that died
-_PATIENCE = 60.0  # seconds that what runs may take to end after something has failed
+_DEAD_WORKER_ERRORS = (
+    "KilledWorker",
+    "WorkerCrashedError",
+)  # what Dask and Ray say of workers that died
+_STOP_SECONDS = 60.0  # seconds that what runs may take to end after something has failed
 
 
-class Jobs:
-    """What was given to an executor. Made by ``running``.
+class BoundedExecutor:
+    """What was given to an executor. Made by ``bounded_executor``.
 
     Args:
         executor: Where functions run.
-        most: How many may be under way when ``add`` returns: it waits for one to end. None: any
-            number.
+        max_pending: How many may be under way when ``submit`` returns: it waits for one to end.
+            None: any number.
     """
 
-    __slots__ = ("_executor", "_most", "_numbers", "_under_way")
+    __slots__ = ("_executor", "_max_pending", "_order", "_pending")
 
-    def __init__(self, executor: Executor, most: int | None) -> None:
+    def __init__(self, executor: Executor, max_pending: int | None) -> None:
         self._executor = executor
-        self._most = most
-        self._numbers: dict[Future[Any], int] = {}
-        self._under_way: set[Future[Any]] = set()
+        self._max_pending = max_pending
+        self._order: dict[Future[Any], int] = {}
+        self._pending: set[Future[Any]] = set()
 
-    def add(self, function: Callable[..., Any], *arguments: Any) -> None:
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Run a function, and wait until few enough are under way for another to be prepared.
 
         Raises:
@@ -51,58 +54,58 @@ class Jobs:
         try:
             future = self._executor.submit(function, *arguments)
         except BrokenExecutor as error:
-            raise _broken(error) from error
-        self._numbers[future] = len(self._numbers)
-        self._under_way.add(future)
-        while self._most is not None and len(self._under_way) > self._most:
-            self._settle()
+            raise _make_broken_error(error) from error
+        self._order[future] = len(self._order)
+        self._pending.add(future)
+        while self._max_pending is not None and len(self._pending) > self._max_pending:
+            self._wait_for_one()
 
-    def ended(self) -> Iterator[Any]:
+    def iter_completed(self) -> Iterator[Any]:
         """Give results as they come, until nothing is under way.
 
         Raises:
             WorkerDiedError: If the executor broke.
         """
-        for future in as_completed(tuple(self._under_way)):
-            self._under_way.discard(future)
-            yield _result(future)
+        for future in as_completed(tuple(self._pending)):
+            self._pending.discard(future)
+            yield _get_result(future)
 
-    def results(self) -> list[Any]:
+    def collect(self) -> list[Any]:
         """Give all results, in the order in which functions were added.
 
         Raises:
             WorkerDiedError: If the executor broke.
         """
-        for _ in self.ended():
+        for _ in self.iter_completed():
             pass
-        return [_result(future) for future in self._numbers]
+        return [_get_result(future) for future in self._order]
 
-    def stop(self) -> None:
+    def shut_down(self) -> None:
         """Wait a while for what is under way; where that may be anything, start no more of it."""
-        left = list(self._under_way)
-        if self._most is None:  # one that is cancelled may never tell that it has ended
-            left = [future for future in left if not future.cancel()]
-        wait(left, _PATIENCE)
+        pending = list(self._pending)
+        if self._max_pending is None:  # one that is cancelled may never tell that it has ended
+            pending = [future for future in pending if not future.cancel()]
+        wait(pending, _STOP_SECONDS)
 
-    def _settle(self) -> None:
+    def _wait_for_one(self) -> None:
         """Wait until something has ended; raises what it raised, the earliest first."""
-        done, self._under_way = wait(
-            self._under_way, return_when=FIRST_COMPLETED
+        done, self._pending = wait(
+            self._pending, return_when=FIRST_COMPLETED
         )  # ends: each function writes what it was given, and returns
-        for future in sorted(done, key=lambda one: self._numbers[one]):
-            _result(future)
+        for future in sorted(done, key=lambda one: self._order[one]):
+            _get_result(future)
 
 
-def _result(future: Future[Any]) -> Any:
+def _get_result(future: Future[Any]) -> Any:
     try:
         return future.result(timeout=0)
     except Exception as error:
-        if isinstance(error, BrokenExecutor) or type(error).__name__ in _DIED:
-            raise _broken(error) from error
+        if isinstance(error, BrokenExecutor) or type(error).__name__ in _DEAD_WORKER_ERRORS:
+            raise _make_broken_error(error) from error
         raise
 
 
-def _broken(error: Exception) -> WorkerDiedError:
+def _make_broken_error(error: Exception) -> WorkerDiedError:
     return WorkerDiedError(
         f"`executor`: broke while shards were written ({error}), must live until all are; look for "
         "what ended its processes (memory?) and write again: whole shards are kept"
@@ -110,19 +113,21 @@ def _broken(error: Exception) -> WorkerDiedError:
 
 
 @contextmanager
-def running(executor: Executor | None, most: int | None) -> Iterator[Jobs]:
+def bounded_executor(
+    executor: Executor | None, max_pending: int | None
+) -> Iterator[BoundedExecutor]:
     """Give a place for jobs; at the end nothing of them is under way.
 
     Args:
         executor: Where functions run; None: two threads of our own.
-        most: How many may be under way while another is prepared; None: any number.
+        max_pending: How many may be under way while another is prepared; None: any number.
     """
     with ExitStack() as stack:
         if executor is None:
             executor = stack.enter_context(ThreadPoolExecutor(2, "seqdata-writer"))
-        jobs = Jobs(executor, most)
+        bounded = BoundedExecutor(executor, max_pending)
         try:
-            yield jobs
+            yield bounded
         except BaseException:
-            jobs.stop()
+            bounded.shut_down()
             raise

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
 from seqdata.kernel.dispatch import Kernel
-from seqdata.kernel.pack_rows import MOST_KEY, Kind, Loan
+from seqdata.kernel.pack_rows import MAX_KEY_BYTES, FieldBuffer, FieldKind
 from seqdata.protocols import Field
-from seqdata.storage.fields import TEXTS, Deviation, as_array, field_width
+from seqdata.storage.fields import TEXT_DTYPES, FieldMismatch, as_array, field_width
 from seqdata.storage.hashing import hash_texts
-from seqdata.storage.unique_ids import check_ids
+from seqdata.storage.unique_ids import check_unique_ids
 
-_LENT = 1 << 17  # bytes of text that the kernel packs at once
-_SMALLEST = 1 << 16  # bytes that a buffer has room for at first
-MAX_KEY = MOST_KEY  # bytes of an id
-Packed = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
+_TEXT_BUFFER_BYTES = 1 << 17  # bytes of text that the kernel packs at once
+_INITIAL_BYTES = 1 << 16  # bytes that a buffer has room for at first
+MAX_ID_BYTES = MAX_KEY_BYTES  # bytes of an id
+PackedFields = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
 """Field -> what its packer gave: values, and offsets where it has any."""
 
 
@@ -40,11 +40,11 @@ class Packer(Protocol):
         """Give (values, offsets or None) of what was added, and start anew."""
         ...
 
-    def lend(self, name: str, most: int) -> Loan:
-        """Give room for values of up to ``most`` sequences, for the kernel to copy into."""
+    def reserve(self, name: str, max_sequences: int) -> FieldBuffer:
+        """Return room for values of ``max_sequences`` sequences, for the kernel to copy into."""
         ...
 
-    def keep(self, count: int, used: int) -> None:
+    def commit(self, count: int, used: int) -> None:
         """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
         ...
 
@@ -52,18 +52,27 @@ class Packer(Protocol):
 class RaggedPacker:
     """Collects arrays (length, *shape) of a field that runs along an axis."""
 
-    __slots__ = ("_buffer", "_dimensions", "_dtype", "_ends", "_lent", "_shape", "_used", "_width")
+    __slots__ = (
+        "_buffer",
+        "_dimensions",
+        "_dtype",
+        "_offsets",
+        "_reserved",
+        "_shape",
+        "_used",
+        "_width",
+    )
 
     def __init__(self, field: Field) -> None:
         self._dtype = np.dtype(field.dtype)
         self._shape = field.shape
         self._dimensions = 1 + len(field.shape)
         self._width = field_width(field)
-        self._restart(max(1, _SMALLEST // self._width))
+        self._reset(max(1, _INITIAL_BYTES // self._width))
 
-    def _restart(self, rows: int) -> None:
+    def _reset(self, rows: int) -> None:
         self._buffer = np.empty((rows, *self._shape), dtype=self._dtype)
-        self._ends = array("q", [0])
+        self._offsets = array("q", [0])
         self._used = 0
 
     def add(self, value: Any) -> int:
@@ -74,14 +83,14 @@ class RaggedPacker:
             or value.ndim != self._dimensions
             or (self._shape and value.shape[1:] != self._shape)
         ):
-            value = self._accept(value)
+            value = self._convert(value)
         first = self._used
         stop = first + len(value)
         if stop > len(self._buffer):
             self._grow(stop)
         self._buffer[first:stop] = value
         self._used = stop
-        self._ends.append(stop)
+        self._offsets.append(stop)
         return (stop - first) * self._width + 8
 
     def _grow(self, needed: int) -> None:
@@ -91,18 +100,19 @@ class RaggedPacker:
         larger[: self._used] = self._buffer[: self._used]
         self._buffer = larger
 
-    def _accept(self, value: Any) -> NDArray[Any]:
+    def _convert(self, value: Any) -> NDArray[Any]:
         if isinstance(value, bytes | bytearray) and self._dtype == np.uint8 and not self._shape:
             return np.frombuffer(value, dtype=np.uint8)
         if isinstance(value, list | tuple) and not len(value):
             return np.empty((0, *self._shape), dtype=self._dtype)
         array = as_array(value)
         if array.dtype != self._dtype:
-            raise Deviation(_wrong_dtype(array, self._dtype))
+            raise FieldMismatch(_describe_wrong_dtype(array, self._dtype))
         if array.ndim == 0 or array.shape[1:] != self._shape:
-            must = ", ".join(["T", *map(str, self._shape)])
-            raise Deviation(
-                f"has shape {array.shape}, must be ({must}) as in sequence 0; reshape it, or name "
+            expected = ", ".join(["T", *map(str, self._shape)])
+            raise FieldMismatch(
+                f"has shape {array.shape}, must be ({expected}) as in sequence 0; reshape it, or "
+                "name "
                 "its axis in `axes`"
             )
         return array
@@ -110,61 +120,70 @@ class RaggedPacker:
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Give (values, offsets) of what was added, and start anew."""
         values = self._buffer[: self._used]
-        offsets = np.array(self._ends, dtype=np.int64)
-        self._restart(len(self._buffer))  # the next shard is about as large
+        offsets = np.array(self._offsets, dtype=np.int64)
+        self._reset(len(self._buffer))  # the next shard is about as large
         return values, offsets
 
-    def lend(self, name: str, most: int) -> Loan:
-        """Give room for values of up to ``most`` sequences, for the kernel to copy into."""
-        self._lent = np.empty(most, dtype=np.int64)
-        return Loan(
-            name, Kind.RAGGED, None, self._dtype, self._shape, self._width, self._buffer,
-            self._used * self._width, self._lent,
-        )  # fmt: skip
+    def reserve(self, name: str, max_sequences: int) -> FieldBuffer:
+        """Return room for values of ``max_sequences`` sequences, for the kernel to copy into."""
+        self._reserved = np.empty(max_sequences, dtype=np.int64)
+        return FieldBuffer(
+            name,
+            FieldKind.RAGGED,
+            None,
+            self._dtype,
+            self._shape,
+            self._width,
+            self._buffer,
+            self._used * self._width,
+            self._reserved,
+        )
 
-    def keep(self, count: int, used: int) -> None:
+    def commit(self, count: int, used: int) -> None:
         """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
-        self._ends.frombytes(self._lent[:count].tobytes())
+        self._offsets.frombytes(self._reserved[:count].tobytes())
         self._used = used // self._width
 
 
 class FixedPacker:
     """Collects one number, or one array of a fixed shape, per sequence."""
 
-    __slots__ = ("_buffer", "_dtype", "_kind", "_shape", "_used", "_width")
+    __slots__ = ("_buffer", "_dtype", "_scalar_type", "_shape", "_used", "_width")
 
     def __init__(self, field: Field) -> None:
         self._dtype = np.dtype(field.dtype)
         self._shape = field.shape
         self._width = field_width(field)
-        plain = {"int64": int, "float64": float, "bool": bool}
-        self._kind = plain.get(field.dtype, self._dtype.type) if not field.shape else None
-        self._restart()
+        python_types = {"int64": int, "float64": float, "bool": bool}
+        self._scalar_type = (
+            python_types.get(field.dtype, self._dtype.type) if not field.shape else None
+        )
+        self._reset()
 
-    def _restart(self) -> None:
-        rows = max(1, _SMALLEST // self._width)
+    def _reset(self) -> None:
+        rows = max(1, _INITIAL_BYTES // self._width)
         self._buffer = np.empty((rows, *self._shape), dtype=self._dtype)
         self._used = 0
 
     def add(self, value: Any) -> int:
         """Copy the value of one more sequence; gives the bytes that it takes."""
-        if type(value) is not self._kind:
-            value = self._accept(value)
+        if type(value) is not self._scalar_type:
+            value = self._convert(value)
         if self._used == len(self._buffer):
             self._buffer.resize((2 * self._used, *self._shape), refcheck=False)
         try:
             self._buffer[self._used] = value
         except OverflowError as error:
-            raise Deviation(f"is {value!r}, must fit {self._dtype.name}; convert it") from error
+            raise FieldMismatch(f"is {value!r}, must fit {self._dtype.name}; convert it") from error
         self._used += 1
         return self._width
 
-    def _accept(self, value: Any) -> NDArray[Any]:
+    def _convert(self, value: Any) -> NDArray[Any]:
         array = as_array(value)
         if array.dtype != self._dtype:
-            raise Deviation(_wrong_dtype(array, self._dtype))
+            raise FieldMismatch(_describe_wrong_dtype(array, self._dtype))
         if array.shape != self._shape:
-            raise Deviation(
+            raise FieldMismatch(
                 f"has shape {array.shape}, must be {self._shape} as in sequence 0; reshape it, or "
                 "name its axis in `axes`"
             )
@@ -174,20 +193,27 @@ class FixedPacker:
         """Give (values, None) of what was added, and start anew."""
         self._buffer.resize((self._used, *self._shape), refcheck=False)
         values = self._buffer
-        self._restart()
+        self._reset()
         return values, None
 
-    def lend(self, name: str, most: int) -> Loan:
-        """Give room for values of up to ``most`` sequences, for the kernel to copy into."""
-        del most
-        kind = Kind.FIXED if self._shape else Kind.NUMBER
+    def reserve(self, name: str, max_sequences: int) -> FieldBuffer:
+        """Return room for values of ``max_sequences`` sequences, for the kernel to copy into."""
+        del max_sequences
+        kind = FieldKind.FIXED if self._shape else FieldKind.NUMBER
         dtype = self._dtype if self._shape else self._dtype.type
-        return Loan(
-            name, kind, self._kind, dtype, self._shape, self._width, self._buffer,
-            self._used * self._width, None,
-        )  # fmt: skip
+        return FieldBuffer(
+            name,
+            kind,
+            self._scalar_type,
+            dtype,
+            self._shape,
+            self._width,
+            self._buffer,
+            self._used * self._width,
+            None,
+        )
 
-    def keep(self, count: int, used: int) -> None:
+    def commit(self, count: int, used: int) -> None:
         """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
         del count
         self._used = used // self._width
@@ -196,83 +222,93 @@ class FixedPacker:
 class TextPacker:
     """Collects one ``str`` or ``bytes`` per sequence; ids are short and have no NUL."""
 
-    __slots__ = ("_buffer", "_ends", "_is_key", "_is_text", "_lent")
+    __slots__ = ("_buffer", "_is_key", "_is_text", "_offsets", "_reserved")
 
     def __init__(self, field: Field, *, is_key: bool = False) -> None:
         self._is_text = field.dtype == "str"
         self._is_key = is_key and self._is_text
-        self._restart()
+        self._reset()
 
-    def _restart(self) -> None:
+    def _reset(self) -> None:
         self._buffer = bytearray()
-        self._ends = array("q", [0])
+        self._offsets = array("q", [0])
 
     def add(self, value: Any) -> int:
         """Copy the value of one more sequence; gives the bytes that it takes."""
         if self._is_text:
             if not isinstance(value, str):
-                raise Deviation(_wrong_type(value, "str"))
+                raise FieldMismatch(_describe_wrong_type(value, "str"))
             try:
                 value = value.encode()
             except UnicodeEncodeError as error:
-                raise Deviation(f"is {value!r}, must be valid Unicode; clean it") from error
+                raise FieldMismatch(f"is {value!r}, must be valid Unicode; clean it") from error
         elif not isinstance(value, bytes | bytearray):
-            raise Deviation(_wrong_type(value, "bytes"))
-        if self._is_key and (len(value) > MAX_KEY or b"\0" in value):
-            raise Deviation(
+            raise FieldMismatch(_describe_wrong_type(value, "bytes"))
+        if self._is_key and (len(value) > MAX_ID_BYTES or b"\0" in value):
+            raise FieldMismatch(
                 f"is an id of {len(value)} bytes that begins {value[:40]!r}, must have at most "
-                f"{MAX_KEY} and no NUL; shorten it"
+                f"{MAX_ID_BYTES} and no NUL; shorten it"
             )
         self._buffer += value
-        self._ends.append(len(self._buffer))
+        self._offsets.append(len(self._buffer))
         return len(value) + 8
 
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Give (bytes, offsets) of what was added, and start anew."""
         values = np.frombuffer(self._buffer, dtype=np.uint8)
-        offsets = np.array(self._ends, dtype=np.int64)
-        self._restart()
+        offsets = np.array(self._offsets, dtype=np.int64)
+        self._reset()
         return values, offsets
 
-    def lend(self, name: str, most: int) -> Loan:
-        """Give room for values of up to ``most`` sequences, for the kernel to copy into."""
-        self._lent = np.empty(_LENT, dtype=np.uint8), np.empty(most, dtype=np.int64)
-        text = Kind.KEY if self._is_key else Kind.TEXT
-        return Loan(
-            name, text if self._is_text else Kind.BYTES, None, None, (), 1, self._lent[0], 0,
-            self._lent[1],
-        )  # fmt: skip
+    def reserve(self, name: str, max_sequences: int) -> FieldBuffer:
+        """Return room for values of ``max_sequences`` sequences, for the kernel to copy into."""
+        self._reserved = (
+            np.empty(_TEXT_BUFFER_BYTES, dtype=np.uint8),
+            np.empty(max_sequences, dtype=np.int64),
+        )
+        text = FieldKind.KEY if self._is_key else FieldKind.TEXT
+        return FieldBuffer(
+            name,
+            text if self._is_text else FieldKind.BYTES,
+            None,
+            None,
+            (),
+            1,
+            self._reserved[0],
+            0,
+            self._reserved[1],
+        )
 
-    def keep(self, count: int, used: int) -> None:
+    def commit(self, count: int, used: int) -> None:
         """Keep what the kernel copied: the values of ``count`` sequences, ``used`` bytes in all."""
-        values, ends = self._lent
+        values, ends = self._reserved
         before = len(self._buffer)
         self._buffer += values[:used].data
-        self._ends.frombytes((ends[:count] + before).tobytes())
+        self._offsets.frombytes((ends[:count] + before).tobytes())
 
 
-def _wrong_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> str:
+def _describe_wrong_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> str:
     return f"has dtype {array.dtype.name}, must be {dtype.name} as in sequence 0; convert it"
 
 
-def _wrong_type(value: Any, must: str) -> str:
-    return f"is a {type(value).__name__}, must be {must} as in sequence 0; convert it"
+def _describe_wrong_type(value: Any, expected: str) -> str:
+    return f"is a {type(value).__name__}, must be {expected} as in sequence 0; convert it"
 
 
 def make_packer(field: Field, *, is_key: bool = False) -> Packer:
     """Give the packer of a field."""
-    if field.dtype in TEXTS:
+    if field.dtype in TEXT_DTYPES:
         return TextPacker(field, is_key=is_key)
     return FixedPacker(field) if field.axis is None else RaggedPacker(field)
 
 
-def name_sequence(number: int, sequence: Any, key: str) -> str:
+def describe_sequence(number: int, sequence: Any, key: str) -> str:
     """Name a sequence in a message: its number, and its id where it has one."""
     name = sequence.get(key) if isinstance(sequence, Mapping) else None
     return f"sequence {number} ({name!r})" if isinstance(name, str) else f"sequence {number}"
 
 
-def pack_one(packers: Mapping[str, Packer], sequence: Any, number: int, key: str) -> int:
+def pack_sequence(packers: Mapping[str, Packer], sequence: Any, number: int, key: str) -> int:
     """Give one more sequence to the packers; gives the bytes that it takes.
 
     Raises:
@@ -280,60 +316,64 @@ def pack_one(packers: Mapping[str, Packer], sequence: Any, number: int, key: str
     """
     is_mapping = type(sequence) is dict or isinstance(sequence, Mapping)
     if not is_mapping or len(sequence) != len(packers):
-        raise _wrong_fields(packers, sequence, number, key)
+        raise _make_fields_error(packers, sequence, number, key)
     size = 0
     name = ""
     try:
         for name, packer in packers.items():
             size += packer.add(sequence[name])
-    except Deviation as deviation:
+    except FieldMismatch as deviation:
         raise DecodeError.at(
-            f"{name_sequence(number, sequence, key)}, field {name!r}: {deviation}",
+            f"{describe_sequence(number, sequence, key)}, field {name!r}: {deviation}",
             sequence=number, field=name,
         ) from deviation  # fmt: skip
     except KeyError as error:
-        raise _wrong_fields(packers, sequence, number, key) from error
+        raise _make_fields_error(packers, sequence, number, key) from error
     return size
 
 
-def pack_many(
-    engine: Kernel, packers: Mapping[str, Packer], rows: Iterator[Any], most: int, stop: int
+def pack_sequences(
+    engine: Kernel,
+    packers: Mapping[str, Packer],
+    rows: Iterator[Any],
+    max_sequences: int,
+    max_bytes: int,
 ) -> tuple[int, int, tuple[Any, ...] | None]:
-    """Give sequences to the packers while they are plain, up to ``most`` or ``stop`` bytes.
+    """Give sequences to the packers while they are plain, up to two bounds.
 
     Returns:
         How many; the bytes that they take; and what comes next: the sequence that is not plain, in
         a tuple; an empty one; None where there are no more.
     """
-    loans = tuple(packer.lend(name, most) for name, packer in packers.items())
-    count, size, used, left = engine.pack(rows, loans, np.ndarray, most, stop)
+    loans = tuple(packer.reserve(name, max_sequences) for name, packer in packers.items())
+    count, size, used, unpacked = engine.pack(rows, loans, np.ndarray, max_sequences, max_bytes)
     for packer, bytes_ in zip(packers.values(), used, strict=True):
-        packer.keep(count, bytes_)
-    return count, size, left
+        packer.commit(count, bytes_)
+    return count, size, unpacked
 
 
-def _wrong_fields(
+def _make_fields_error(
     packers: Mapping[str, Packer], sequence: Any, number: int, key: str
 ) -> DecodeError:
-    where = name_sequence(number, sequence, key)
+    label = describe_sequence(number, sequence, key)
     if not isinstance(sequence, Mapping):
         return DecodeError.at(
-            f"{where}: is a {type(sequence).__name__}, must be a dict of fields as sequence 0; "
+            f"{label}: is a {type(sequence).__name__}, must be a dict of fields as sequence 0; "
             "give dicts throughout",
             sequence=number,
         )
     missing = [name for name in packers if name not in sequence]
     extra = [str(name) for name in sequence if name not in packers]
     return DecodeError.at(
-        f"{where}: lacks fields {missing} and has fields {extra} too many, must have those of "
+        f"{label}: lacks fields {missing} and has fields {extra} too many, must have those of "
         f"sequence 0 ({', '.join(packers)}); give every sequence the same fields",
         sequence=number,
     )
 
 
-def check_axes(
+def check_axis_lengths(
     fields: Mapping[str, Field],
-    packed: Packed,
+    packed: PackedFields,
     first: int,
     key: str,
 ) -> dict[str, NDArray[np.int64]]:
@@ -354,19 +394,22 @@ def check_axes(
         if field.axis is None or offsets is None:
             continue
         lengths = np.diff(offsets)
-        other, others = found.setdefault(field.axis, (name, lengths))
-        if (lengths != others).any():
-            at = int(np.flatnonzero(lengths != others)[0])
+        first_name, first_lengths = found.setdefault(field.axis, (name, lengths))
+        if (lengths != first_lengths).any():
+            at = int(np.flatnonzero(lengths != first_lengths)[0])
             raise DecodeError.at(
-                f"sequence {first + at}{_id_of(packed.get(key), fields.get(key), at)}, field "
-                f"{name!r}: has {lengths[at]} timesteps but field {other!r} has {others[at]}, must "
+                f"sequence {first + at}{_format_id(packed.get(key), fields.get(key), at)}, field "
+                f"{name!r}: has {lengths[at]} timesteps but field {first_name!r} has "
+                f"{first_lengths[at]}, must "
                 f"be equal on axis {field.axis!r}; cut them alike, or give them different `axes`",
                 sequence=first + at, field=name,
             )  # fmt: skip
     return {axis: lengths for axis, (_, lengths) in found.items()}
 
 
-def check_keys(fields: Mapping[str, Field], packed: Packed, key: str, first: int) -> None:
+def check_packed_ids(
+    fields: Mapping[str, Field], packed: PackedFields, key: str, first: int
+) -> None:
     """Refuse one id twice among packed sequences.
 
     Args:
@@ -381,15 +424,15 @@ def check_keys(fields: Mapping[str, Field], packed: Packed, key: str, first: int
     if key not in fields or fields[key].dtype != "str":
         return
     values, offsets = packed[key]
-    edges = np.asarray(offsets)
-    check_ids(
-        hash_texts(values, edges),
-        lambda i: values[edges[i] : edges[i + 1]].tobytes().decode(),
+    id_offsets = np.asarray(offsets)
+    check_unique_ids(
+        hash_texts(values, id_offsets),
+        lambda i: values[id_offsets[i] : id_offsets[i + 1]].tobytes().decode(),
         first,
     )
 
 
-def _id_of(packed: Any, field: Field | None, at: int) -> str:
+def _format_id(packed: Any, field: Field | None, at: int) -> str:
     if packed is None or field is None or field.dtype != "str":
         return ""
     values, offsets = packed

@@ -15,34 +15,41 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress as Rich
 
-Progress = Callable[[int, int], None]
+ProgressFn = Callable[[int, int], None]
 """Is told (sequences, bytes) that are written."""
 
 
-class Bar:
-    """A line that is drawn again whenever it is told something. Made by ``bar``.
+class ProgressBar:
+    """A line that is drawn again whenever it is told something. Made by ``show_progress_bar``.
 
     Args:
-        drawn: What draws it.
-        what: Its first words.
-        total: Of what ``tell`` is given as done; None: nobody knows.
+        rich_progress: What draws it.
+        description: Its first words.
+        total: Of what ``update`` is given as done; None: nobody knows.
     """
 
-    __slots__ = ("_begin", "_begin_done", "_begin_sequences", "_drawn", "_task", "_total")
+    __slots__ = (
+        "_rich_progress",
+        "_start_done",
+        "_start_sequences",
+        "_start_time",
+        "_task",
+        "_total",
+    )
 
-    def __init__(self, drawn: Rich, what: str, total: float | None) -> None:
-        self._drawn = drawn
+    def __init__(self, rich_progress: Rich, description: str, total: float | None) -> None:
+        self._rich_progress = rich_progress
         self._total = total
-        self._task = drawn.add_task(what, total=total, said="")
-        self.begin(0, 0)
+        self._task = rich_progress.add_task(description, total=total, said="")
+        self.restart(0, 0)
 
-    def begin(self, sequences: int, done: float) -> None:
+    def restart(self, sequences: int, done: float) -> None:
         """Count the rate from here on: so many were written before."""
-        self._begin = time.monotonic()
-        self._begin_sequences = sequences
-        self._begin_done = done
+        self._start_time = time.monotonic()
+        self._start_sequences = sequences
+        self._start_done = done
 
-    def tell(self, sequences: int, size: int, done: float | None = None) -> None:
+    def update(self, sequences: int, size: int, done: float | None = None) -> None:
         """Show how far it is.
 
         Args:
@@ -51,23 +58,25 @@ class Bar:
             done: How much of the total that is; None: as many as sequences.
         """
         done = sequences if done is None else done
-        seconds = max(time.monotonic() - self._begin, 1e-3)
-        rate = (sequences - self._begin_sequences) / seconds
-        gone = done - self._begin_done
-        left = None
-        if self._total is not None and gone > 0 and done < self._total:
-            left = (self._total - done) * seconds / gone
-        self._drawn.update(self._task, completed=done, said=said(sequences, size, rate, left))
+        seconds = max(time.monotonic() - self._start_time, 1e-3)
+        rate = (sequences - self._start_sequences) / seconds
+        advanced = done - self._start_done
+        seconds_left = None
+        if self._total is not None and advanced > 0 and done < self._total:
+            seconds_left = (self._total - done) * seconds / advanced
+        self._rich_progress.update(
+            self._task, completed=done, said=format_progress(sequences, size, rate, seconds_left)
+        )
 
 
-def said(sequences: int, size: int, rate: float, left: float | None) -> str:
+def format_progress(sequences: int, size: int, rate: float, seconds_left: float | None) -> str:
     """Write counts for people.
 
     Args:
         sequences: That are written.
         size: Their bytes.
         rate: Sequences per second.
-        left: Seconds; None: nobody knows.
+        seconds_left: Seconds; None: nobody knows.
 
     Examples:
         >>> said(1200, 345_000, 800.4, 75.0)
@@ -76,35 +85,37 @@ def said(sequences: int, size: int, rate: float, left: float | None) -> str:
     from rich.filesize import decimal
 
     text = f"{sequences:,} sequences, {decimal(size)}, {rate:,.0f} per second"
-    if left is None:
+    if seconds_left is None:
         return text
-    minutes, seconds = divmod(round(left), 60)
+    minutes, seconds = divmod(round(seconds_left), 60)
     return f"{text}, {minutes // 60}:{minutes % 60:02d}:{seconds:02d} left"
 
 
 @contextmanager
-def bar(what: str, total: float | None) -> Iterator[Bar]:
+def show_progress_bar(description: str, total: float | None) -> Iterator[ProgressBar]:
     """Show a bar on standard error.
 
     Args:
-        what: Its first words.
-        total: Of what ``tell`` is given as done; None: nobody knows.
+        description: Its first words.
+        total: Of what ``update`` is given as done; None: nobody knows.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Rich
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
-    with Rich(*columns, console=Console(stderr=True)) as drawn:
-        yield Bar(drawn, what, total)
+    with Rich(*columns, console=Console(stderr=True)) as rich_progress:
+        yield ProgressBar(rich_progress, description, total)
 
 
 @contextmanager
-def told(progress: bool | Progress | None, what: str, total: int | None) -> Iterator[Bar | None]:
+def progress_bar(
+    progress: bool | ProgressFn | None, description: str, total: int | None
+) -> Iterator[ProgressBar | None]:
     """Give the bar where one is to be shown: asked for, or nobody said and it would be seen."""
-    wanted = sys.stderr.isatty() if progress is None else progress is True
-    if not wanted:
+    is_wanted = sys.stderr.isatty() if progress is None else progress is True
+    if not is_wanted:
         yield None
         return
-    with bar(what, total) as shown:
-        yield shown
+    with show_progress_bar(description, total) as shown_bar:
+        yield shown_bar

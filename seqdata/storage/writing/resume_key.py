@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from seqdata.errors import ConfigError
-from seqdata.storage.digest_trailer import read_sealed, sealed
-from seqdata.storage.writing.staging_dir import write_whole
+from seqdata.storage.digest_trailer import add_digest, read_with_digest
+from seqdata.storage.writing.staging_dir import write_atomically
 
-AGAIN = "pass `resume`=False to begin anew"  # ends errors of what cannot be gone on with
-_FILE = "scheme.json"
+RESTART_HINT = "pass `resume`=False to begin anew"  # ends errors of what cannot be gone on with
+_FILE_NAME = "scheme.json"
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
+class ResumeKey:
     """How sequences become shards.
 
     Attributes:
@@ -39,27 +39,27 @@ class Scheme:
     parts: int | None
 
 
-def agree(root: Path, folder: Path, scheme: Scheme) -> None:
+def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
     """Note a scheme in a folder aside, or compare it with the one that is noted there.
 
     Raises:
         ConfigError: If it is another one, or the note of it is damaged.
     """
-    must = json.loads(json.dumps({"version": _VERSION, **asdict(scheme)}))
-    path = folder / _FILE
+    expected = json.loads(json.dumps({"version": _VERSION, **asdict(resume_key)}))
+    path = folder / _FILE_NAME
     if not path.exists():
-        write_whole(path, sealed(json.dumps(must).encode(), _FILE))
+        write_atomically(path, add_digest(json.dumps(expected).encode(), _FILE_NAME))
         return
-    noted = read_sealed(path)
-    if noted is None:
+    content = read_with_digest(path)
+    if content is None:
         raise ConfigError(
             f"{path}: must be as the writer left it, but is damaged: nobody knows how its shards "
-            f"were made. Restore it, or {AGAIN}"
+            f"were made. Restore it, or {RESTART_HINT}"
         )
-    found = json.loads(noted)
-    for name, value in found.items():
-        if name in must and must[name] != value:
+    recorded = json.loads(content)
+    for name, value in recorded.items():
+        if name in expected and expected[name] != value:
             raise ConfigError(
                 f"{root}: was begun with `{name}` {value!r}, must go on with it and not with "
-                f"{must[name]!r}; pass the same, or {AGAIN.removeprefix('pass ')}"
+                f"{expected[name]!r}; pass the same, or {RESTART_HINT.removeprefix('pass ')}"
             )

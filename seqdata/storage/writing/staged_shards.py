@@ -23,19 +23,19 @@ import numpy as np
 
 from seqdata.errors import IncompleteDatasetError
 from seqdata.protocols import Field
-from seqdata.storage.arrow.manifest import ChecksumFile, Shard
-from seqdata.storage.arrow.shard_file import digest_of_file, write_shard
-from seqdata.storage.digest_trailer import read_sealed, sealed
-from seqdata.storage.writing.packing import Packed
-from seqdata.storage.writing.staging_dir import FACTS, unfinished, write_whole
+from seqdata.storage.arrow.manifest import ArrowShard, ChecksumFile
+from seqdata.storage.arrow.shard_file import digest_file, write_shard
+from seqdata.storage.digest_trailer import add_digest, read_with_digest
+from seqdata.storage.writing.packing import PackedFields
+from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, find_staging_dirs, write_atomically
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_THREADS = 4  # that look at digests
-_MANY = 8  # bytes of a count in a digest
+_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DIGEST_THREADS = 4  # that look at digests
+_COUNT_BYTES = 8  # bytes of a count in a digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Load:
+class PackedShard:
     """The sequences of one shard, packed.
 
     Attributes:
@@ -49,12 +49,12 @@ class Load:
     part: int
     number: int
     size: int
-    packed: Packed
+    packed: PackedFields
     timesteps: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class FinishedShard:
     """A shard in a folder aside.
 
     Attributes:
@@ -71,51 +71,55 @@ class Whole:
     size: int
     first: str
     last: str
-    shard: Shard
+    shard: ArrowShard
 
 
-def write_load(folder: Path, fields: Mapping[str, Field], load: Load, algorithm: str) -> Whole:
+def write_packed_shard(
+    folder: Path, fields: Mapping[str, Field], packed_shard: PackedShard, algorithm: str
+) -> FinishedShard:
     """Write a shard and its facts into a folder aside, all flushed to the disk.
 
     Args:
         folder: Where.
         fields: Name -> field.
-        load: Its sequences.
+        packed_shard: Its sequences.
         algorithm: That checksums are computed by.
 
     Raises:
         IncompleteDatasetError: If the disk is full.
     """
-    path = folder / f"{load.part:05d}-{load.number:05d}.arrow"
-    about = {"part": load.part, "shard": load.number}
-    with room_for(path, load.size):
-        shard = write_shard(path, fields, load.packed, load.timesteps, about, algorithm)
-        whole = Whole(
-            part=load.part,
-            number=load.number,
-            size=load.size,
-            first=digest_of(fields, load.packed, 0),
-            last=digest_of(fields, load.packed, shard.sequences - 1),
+    path = folder / f"{packed_shard.part:05d}-{packed_shard.number:05d}.arrow"
+    note = {"part": packed_shard.part, "shard": packed_shard.number}
+    with explain_full_disk(path, packed_shard.size):
+        shard = write_shard(
+            path, fields, packed_shard.packed, packed_shard.timesteps, note, algorithm
+        )
+        finished = FinishedShard(
+            part=packed_shard.part,
+            number=packed_shard.number,
+            size=packed_shard.size,
+            first=digest_sequence(fields, packed_shard.packed, 0),
+            last=digest_sequence(fields, packed_shard.packed, shard.sequences - 1),
             shard=shard,
         )
-        facts = path.with_suffix(FACTS)
-        write_whole(facts, sealed(json.dumps(asdict(whole)).encode(), facts.name))
-    return whole
+        facts = path.with_suffix(FACTS_SUFFIX)
+        write_atomically(facts, add_digest(json.dumps(asdict(finished)).encode(), facts.name))
+    return finished
 
 
-def digest_of(fields: Mapping[str, Field], packed: Packed, i: int) -> str:
+def digest_sequence(fields: Mapping[str, Field], packed: PackedFields, i: int) -> str:
     """Give the digest of the i-th of some packed sequences, and of what its fields are."""
     digest = hashlib.sha256(repr(list(fields.items())).encode())
     for name in fields:
         values, offsets = packed[name]
         first, stop = (i, i + 1) if offsets is None else (int(offsets[i]), int(offsets[i + 1]))
-        digest.update((stop - first).to_bytes(_MANY, "little"))
+        digest.update((stop - first).to_bytes(_COUNT_BYTES, "little"))
         digest.update(np.ascontiguousarray(values[first:stop]).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
 @contextmanager
-def room_for(path: Path, size: int) -> Iterator[None]:
+def explain_full_disk(path: Path, size: int) -> Iterator[None]:
     """Turn the error of a full disk into one that says what is needed; no half file stays.
 
     Args:
@@ -128,9 +132,9 @@ def room_for(path: Path, size: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        for half in path.parent.glob(f"{path.stem}.*"):
-            half.unlink(missing_ok=True)
-        if error.errno not in _FULL:
+        for partial in path.parent.glob(f"{path.stem}.*"):
+            partial.unlink(missing_ok=True)
+        if error.errno not in _DISK_FULL_ERRORS:
             raise
         free = shutil.disk_usage(path.parent).free
         raise IncompleteDatasetError.at(
@@ -142,7 +146,7 @@ def room_for(path: Path, size: int) -> Iterator[None]:
         ) from error
 
 
-def facts_in(folder: Path, part: int | None = None) -> list[Whole]:
+def read_finished_shards(folder: Path, part: int | None = None) -> list[FinishedShard]:
     """Give what is said of whole shards in a folder aside, in their order; reads no shard.
 
     Args:
@@ -150,55 +154,57 @@ def facts_in(folder: Path, part: int | None = None) -> list[Whole]:
         part: Of this part only.
     """
     begin = "*" if part is None else f"{part:05d}-*"
-    found = [_read_facts(path) for path in folder.glob(begin + FACTS)]
+    found = [_read_facts(path) for path in folder.glob(begin + FACTS_SUFFIX)]
     return sorted((one for one in found if one), key=lambda one: (one.part, one.number))
 
 
-def left_behind(root: Path) -> tuple[int, int]:
+def count_unfinished(root: Path) -> tuple[int, int]:
     """Give how many shards, and sequences, an unfinished writing left; it may be going on."""
-    found = [one for folder in unfinished(root) for one in facts_in(folder)]
+    found = [one for folder in find_staging_dirs(root) for one in read_finished_shards(folder)]
     return len(found), sum(one.shard.sequences for one in found)
 
 
-def find_whole(folder: Path, part: int) -> dict[int, Whole]:
+def find_finished_shards(folder: Path, part: int) -> dict[int, FinishedShard]:
     """Give number -> whole shard of one part; their files are read and are what was written."""
-    found = facts_in(folder, part)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        good = pool.map(lambda one: _is_whole(folder, one), found)
-        return {one.number: one for one, is_whole in zip(found, good, strict=True) if is_whole}
+    found = read_finished_shards(folder, part)
+    with ThreadPoolExecutor(_DIGEST_THREADS) as pool:
+        are_intact = pool.map(lambda one: _is_intact(folder, one), found)
+        return {
+            one.number: one for one, is_intact in zip(found, are_intact, strict=True) if is_intact
+        }
 
 
-def _is_whole(folder: Path, whole: Whole) -> bool:
-    checksums = whole.shard.checksums
+def _is_intact(folder: Path, finished: FinishedShard) -> bool:
+    checksums = finished.shard.checksums
     return (
         checksums is not None
-        and _is_file(folder / whole.shard.file, whole.shard.bytes, whole.shard.sha256)
-        and _is_file(folder / checksums.file, checksums.bytes, checksums.sha256)
+        and _has_digest(folder / finished.shard.file, finished.shard.bytes, finished.shard.sha256)
+        and _has_digest(folder / checksums.file, checksums.bytes, checksums.sha256)
     )
 
 
-def _is_file(path: Path, size: int, digest: str) -> bool:
+def _has_digest(path: Path, size: int, digest: str) -> bool:
     if not path.is_file() or path.stat().st_size != size:
         return False
-    return digest_of_file(path) == digest
+    return digest_file(path) == digest
 
 
-def _read_facts(path: Path) -> Whole | None:
+def _read_facts(path: Path) -> FinishedShard | None:
     """Give facts; None where their file is damaged or gone: then the shard is written again."""
     try:
-        facts = read_sealed(path)
-        return None if facts is None else _whole(json.loads(facts))
+        facts = read_with_digest(path)
+        return None if facts is None else _parse_facts(json.loads(facts))
     except (ValueError, KeyError, TypeError, AttributeError):  # of another release
         return None
 
 
-def _whole(facts: dict[str, Any]) -> Whole:
+def _parse_facts(facts: dict[str, Any]) -> FinishedShard:
     shard = facts.pop("shard")
     checksums = shard.pop("checksums")
-    shard["buffers"] = _pairs(shard["buffers"])
-    checksums["places"] = _pairs(checksums["places"])
-    return Whole(**facts, shard=Shard(**shard, checksums=ChecksumFile(**checksums)))
+    shard["buffers"] = _parse_ranges(shard["buffers"])
+    checksums["places"] = _parse_ranges(checksums["places"])
+    return FinishedShard(**facts, shard=ArrowShard(**shard, checksums=ChecksumFile(**checksums)))
 
 
-def _pairs(places: Mapping[str, Any]) -> dict[str, tuple[tuple[int, int], ...]]:
-    return {name: tuple((at, size) for at, size in both) for name, both in places.items()}
+def _parse_ranges(ranges_json: Mapping[str, Any]) -> dict[str, tuple[tuple[int, int], ...]]:
+    return {name: tuple((at, size) for at, size in pairs) for name, pairs in ranges_json.items()}

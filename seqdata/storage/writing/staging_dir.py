@@ -19,19 +19,24 @@ from pathlib import Path
 
 from seqdata.errors import ConfigError
 from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.digest_trailer import read_sealed, sealed
-from seqdata.storage.writing.writer_lock import TakenError, let_go, new_folder, take_over
-from seqdata.storage.writing.writer_lock import unfinished as unfinished
+from seqdata.storage.digest_trailer import add_digest, read_with_digest
+from seqdata.storage.writing.writer_lock import (
+    WriterLockedError,
+    create_staging_dir,
+    release_lock,
+    take_over_staging_dir,
+)
+from seqdata.storage.writing.writer_lock import find_staging_dirs as find_staging_dirs
 
-OWN_FILES = re.compile(r"part-\d{5,}\.(arrow|crc)|lengths-[A-Za-z0-9_-]+\.u(32|64)")
-FACTS = ".facts"  # ends the names of files that say that a shard is whole
-_MOVES = "moves.json"  # is there from just before the first rename on
+STORE_FILE_NAMES = re.compile(r"part-\d{5,}\.(arrow|crc)|lengths-[A-Za-z0-9_-]+\.u(32|64)")
+FACTS_SUFFIX = ".facts"  # ends the names of files that say that a shard is whole
+_MOVES_FILE = "moves.json"  # is there from just before the first rename on
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def aside(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path]:
+def open_staging_dir(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path]:
     """Give a folder beside the files of ``root``; it is gone at the end, committed or not.
 
     Where writing fails and a shard is whole (there is a file of facts), the folder stays.
@@ -44,35 +49,35 @@ def aside(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path
     Raises:
         ConfigError: If there is a finished store, files that nobody finished, or another writer.
     """
-    _check_above(root)
-    _sweep(root)
-    check_free(root, overwrite=overwrite)
+    _check_parents(root)
+    _remove_committed(root)
+    check_target(root, overwrite=overwrite)
     was_empty = root.exists() and not any(root.iterdir())
     try:
         make_folder(root)
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in _DISK_FULL_ERRORS:
             raise
         raise ConfigError(
             f"{root}: cannot be made ({error.strerror}), must be a folder to write to; choose "
             "another path, or check the rights of the folder above it"
         ) from error
-    folder, lock = _claim(root, resume=resume)
-    kept = False
+    folder, lock = _take_staging_dir(root, resume=resume)
+    must_keep = False
     try:
         yield folder
     except BaseException:
-        kept = _has_facts(folder)
+        must_keep = _has_facts(folder)
         raise
     finally:
-        if not kept:
+        if not must_keep:
             shutil.rmtree(folder, ignore_errors=True)
-        let_go(lock)
+        release_lock(lock)
         if not was_empty and not any(root.iterdir()):
             root.rmdir()
 
 
-def _check_above(root: Path) -> None:
+def _check_parents(root: Path) -> None:
     """Refuse a folder that cannot be there: below a file, or in place of a link to nothing.
 
     Raises:
@@ -91,7 +96,7 @@ def _check_above(root: Path) -> None:
         )
 
 
-def check_free(root: Path, *, overwrite: bool) -> None:
+def check_target(root: Path, *, overwrite: bool) -> None:
     """Refuse a folder that a store cannot be written to.
 
     Raises:
@@ -100,7 +105,7 @@ def check_free(root: Path, *, overwrite: bool) -> None:
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root}: is a file, must be a folder or not there; choose another path")
     if not overwrite:
-        _refuse_to_overwrite(root)
+        _check_no_overwrite(root)
 
 
 def commit(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
@@ -114,8 +119,10 @@ def commit(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
         folder: The folder aside, with the manifest.
         moves: Name of a file there -> its name in the store.
     """
-    write_whole(folder / _MOVES, sealed(json.dumps(dict(moves)).encode(), _MOVES))
-    old = [path.name for path in root.iterdir() if OWN_FILES.fullmatch(path.name)]
+    write_atomically(
+        folder / _MOVES_FILE, add_digest(json.dumps(dict(moves)).encode(), _MOVES_FILE)
+    )
+    old = [path.name for path in root.iterdir() if STORE_FILE_NAMES.fullmatch(path.name)]
     (root / MANIFEST).unlink(missing_ok=True)
     sync_file(root)
     for name in set(old) - set(moves.values()):
@@ -129,10 +136,10 @@ def commit(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
 
 def make_folder(root: Path) -> None:
     """Make a folder, and flush its name, and those of folders above that are new, to the disk."""
-    new = [one for one in (root, *root.parents) if not one.exists()]
+    new = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(parents=True, exist_ok=True)
-    for one in new:
-        sync_file(one.parent)
+    for path in new:
+        sync_file(path.parent)
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -141,11 +148,11 @@ def write_synced(path: Path, content: bytes) -> None:
     sync_file(path)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file that is there as a whole or not at all, flushed to the disk."""
-    aside = path.with_name(f"{path.name}.new")
-    write_synced(aside, content)
-    os.replace(aside, path)
+    temporary = path.with_name(f"{path.name}.new")
+    write_synced(temporary, content)
+    os.replace(temporary, path)
     sync_file(path.parent)
 
 
@@ -158,13 +165,15 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_to_overwrite(root: Path) -> None:
+def _check_no_overwrite(root: Path) -> None:
     if (root / MANIFEST).exists():
         raise ConfigError(
             f"{root}: holds a store, must be another folder; choose one, or pass `overwrite`=True"
         )
-    if root.is_dir() and not unfinished(root):
-        found = sorted(path.name for path in root.iterdir() if OWN_FILES.fullmatch(path.name))
+    if root.is_dir() and not find_staging_dirs(root):
+        found = sorted(
+            path.name for path in root.iterdir() if STORE_FILE_NAMES.fullmatch(path.name)
+        )
         if found:
             raise ConfigError(
                 f"{root}: holds {found[0]!r} but no manifest, must be empty; choose another "
@@ -172,61 +181,61 @@ def _refuse_to_overwrite(root: Path) -> None:
             )
 
 
-def _sweep(root: Path) -> None:
+def _remove_committed(root: Path) -> None:
     """Remove folders whose writers had come to the end of their commit."""
     if not (root / MANIFEST).exists():
         return
-    for left in unfinished(root):
-        if (left / _MOVES).exists() and not (left / MANIFEST).exists():
-            folder, lock = _taken(root, left)
+    for staging_dir in find_staging_dirs(root):
+        if (staging_dir / _MOVES_FILE).exists() and not (staging_dir / MANIFEST).exists():
+            folder, lock = _take_over(root, staging_dir)
             shutil.rmtree(folder, ignore_errors=True)
-            let_go(lock)
+            release_lock(lock)
 
 
-def _claim(root: Path, *, resume: bool) -> tuple[Path, int]:
+def _take_staging_dir(root: Path, *, resume: bool) -> tuple[Path, int]:
     """Give a folder to write in, with its lock: one that a writer left, or a new one."""
-    going_on: tuple[Path, int] | None = None
-    for left in unfinished(root):
-        folder, lock = _taken(root, left)
+    resumed: tuple[Path, int] | None = None
+    for staging_dir in find_staging_dirs(root):
+        folder, lock = _take_over(root, staging_dir)
         _undo_moves(root, folder)
-        if resume and going_on is None and _has_facts(folder):
-            going_on = folder, lock
+        if resume and resumed is None and _has_facts(folder):
+            resumed = folder, lock
             continue
         shutil.rmtree(folder, ignore_errors=True)
-        let_go(lock)
-    with _one_writer(root):
-        return going_on or new_folder(root)
+        release_lock(lock)
+    with _explain_lock(root):
+        return resumed or create_staging_dir(root)
 
 
-def _taken(root: Path, folder: Path) -> tuple[Path, int]:
-    with _one_writer(root):
-        return take_over(root, folder)
+def _take_over(root: Path, folder: Path) -> tuple[Path, int]:
+    with _explain_lock(root):
+        return take_over_staging_dir(root, folder)
 
 
 @contextmanager
-def _one_writer(root: Path) -> Iterator[None]:
+def _explain_lock(root: Path) -> Iterator[None]:
     """Turn the error of a folder that another writer has into one with words."""
     try:
         yield
-    except TakenError as error:
-        more = f"; {error.remedy}" if error.remedy else ""
+    except WriterLockedError as error:
+        hint = f"; {error.remedy}" if error.remedy else ""
         raise ConfigError(
             f"{root}: another process is writing here, must be one at a time; wait for it or "
-            f"choose another folder{more}"
+            f"choose another folder{hint}"
         ) from error
 
 
 def _undo_moves(root: Path, folder: Path) -> None:
     """Take files back that a writer had renamed into place when it ended."""
-    if not (folder / _MOVES).exists():
+    if not (folder / _MOVES_FILE).exists():
         return
-    noted = read_sealed(folder / _MOVES)  # damaged: what was renamed is written again
-    for name, target in json.loads(noted or b"{}").items():
+    moves = read_with_digest(folder / _MOVES_FILE)  # damaged: what was renamed is written again
+    for name, target in json.loads(moves or b"{}").items():
         moved = not (folder / name).exists() and (root / target).exists()
-        if moved and OWN_FILES.fullmatch(target):
+        if moved and STORE_FILE_NAMES.fullmatch(target):
             os.replace(root / target, folder / name)
-    (folder / _MOVES).unlink()
+    (folder / _MOVES_FILE).unlink()
 
 
 def _has_facts(folder: Path) -> bool:
-    return any(folder.glob(f"*{FACTS}"))
+    return any(folder.glob(f"*{FACTS_SUFFIX}"))

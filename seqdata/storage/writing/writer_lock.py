@@ -12,13 +12,21 @@ import os
 import uuid
 from pathlib import Path
 
-from seqdata.storage.file_lock import NoLocksError, is_free, lives, lock, own, owner_of, unlock
+from seqdata.storage.file_lock import (
+    NoLocksError,
+    is_alive,
+    is_free,
+    lock,
+    read_owner,
+    record_owner,
+    unlock,
+)
 
-ASIDE = ".seqdata-tmp-"
-_LOCK = "lock"
+STAGING_PREFIX = ".seqdata-tmp-"
+_LOCK_FILE = "lock"
 
 
-class TakenError(Exception):
+class WriterLockedError(Exception):
     """Another writer has the folder; becomes a ConfigError where the place is known.
 
     Args:
@@ -30,73 +38,73 @@ class TakenError(Exception):
         self.remedy = remedy
 
 
-def unfinished(root: Path) -> list[Path]:
+def find_staging_dirs(root: Path) -> list[Path]:
     """Give the folders aside that writers left or work in."""
-    return sorted(root.glob(f"{ASIDE}*"))
+    return sorted(root.glob(f"{STAGING_PREFIX}*"))
 
 
-def new_folder(root: Path) -> tuple[Path, int]:
+def create_staging_dir(root: Path) -> tuple[Path, int]:
     """Make a folder aside, and give it with its lock.
 
     Raises:
-        TakenError: If another writer has taken it before it was known whose it is.
+        WriterLockedError: If another writer has taken it before it was known whose it is.
     """
-    folder = _name(root)
+    folder = _make_path(root)
     folder.mkdir()
     try:
-        descriptor = _hold(folder)
+        descriptor = _lock_new(folder)
     except FileNotFoundError as error:
-        raise TakenError from error
+        raise WriterLockedError from error
     if not folder.exists():
         os.close(descriptor)
-        raise TakenError
+        raise WriterLockedError
     return folder, descriptor
 
 
-def take_over(root: Path, folder: Path) -> tuple[Path, int]:
+def take_over_staging_dir(root: Path, folder: Path) -> tuple[Path, int]:
     """Give a folder that a writer left under a new name, with its lock.
 
     Raises:
-        TakenError: If a writer works in it.
+        WriterLockedError: If a writer works in it.
     """
-    mine = _name(root)
+    staging_dir = _make_path(root)
     descriptor: int | None = None
     try:
-        descriptor = _opened(folder)
-        if not _is_left(folder, descriptor):
+        descriptor = _open_lock_file(folder)
+        if not _is_abandoned(folder, descriptor):
             os.close(descriptor)
             descriptor = None  # only children of a dead writer hold it
-        os.rename(folder, mine)
+        os.rename(folder, staging_dir)
     except BaseException as error:
         if descriptor is not None:
             os.close(descriptor)
         if isinstance(error, FileNotFoundError):  # somebody else has just taken it
-            raise TakenError from error
+            raise WriterLockedError from error
         raise
     if descriptor is None:
-        (mine / _LOCK).unlink()
-        return mine, _hold(mine)
-    own(descriptor)
-    return mine, descriptor
+        (staging_dir / _LOCK_FILE).unlink()
+        return staging_dir, _lock_new(staging_dir)
+    record_owner(descriptor)
+    return staging_dir, descriptor
 
 
-def let_go(descriptor: int) -> None:
+def release_lock(descriptor: int) -> None:
     """Unlock, also for child processes that inherited the lock."""
     unlock(descriptor)
     os.close(descriptor)
 
 
-def _name(root: Path) -> Path:
-    return root / f"{ASIDE}{uuid.uuid4().hex}"
+def _make_path(root: Path) -> Path:
+    return root / f"{STAGING_PREFIX}{uuid.uuid4().hex}"
 
 
-def _opened(folder: Path) -> int:
-    return os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def _open_lock_file(folder: Path) -> int:
+    return os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
-def _hold(folder: Path) -> int:
+def _lock_new(folder: Path) -> int:
     """Lock a folder that nobody else knows, and write down that it is this process's."""
-    descriptor = _opened(folder)
+    descriptor = _open_lock_file(folder)
     try:
         lock(descriptor)
     except NoLocksError:
@@ -104,17 +112,17 @@ def _hold(folder: Path) -> int:
     except OSError:
         os.close(descriptor)
         raise
-    own(descriptor)
+    record_owner(descriptor)
     return descriptor
 
 
-def _is_left(folder: Path, descriptor: int) -> bool:
+def _is_abandoned(folder: Path, descriptor: int) -> bool:
     """Return whether the lock of a folder is ours now; False if its dead owner's children hold it.
 
     Raises:
-        TakenError: If its owner lives, or may.
+        WriterLockedError: If its owner lives, or may.
     """
-    path = folder / _LOCK
+    path = folder / _LOCK_FILE
     try:
         if lock(descriptor):
             return True
@@ -123,8 +131,8 @@ def _is_left(folder: Path, descriptor: int) -> bool:
         if is_free(path):
             return True
         remedy = f"remove {folder} if that process has ended, which cannot be seen from here"
-    owner = owner_of(path)
-    if lives(owner):
-        here = owner is not None and owner.is_here
-        raise TakenError("" if here else remedy)
+    owner = read_owner(path)
+    if is_alive(owner):
+        is_local = owner is not None and owner.is_local
+        raise WriterLockedError("" if is_local else remedy)
     return bool(remedy)

@@ -14,14 +14,14 @@ import pytest
 
 from seqdata import Fixed, Loader
 from seqdata.errors import IncompleteEpochError
-from seqdata.loading.step_requests import Request
+from seqdata.loading.step_requests import StepRequest
 from seqdata_testing.waiting import patient, until, within
 from tests.loading.workers import parts
 from tests.loading.workers.parts import At, Slowly, descriptors, lives, loader, noisy, playing, same
 
 
 def crews_of(mine):
-    return mine._player._crews
+    return mine._engine._worker_pools
 
 
 def collected():
@@ -128,7 +128,7 @@ def test_a_loader_and_an_iteration_that_nobody_holds_end_their_workers():
 def test_a_run_that_was_ended_sends_no_more_tasks():
     with playing(num_workers=1) as mine:
         span = np.array([[0, 0, 1]], dtype=np.int64)
-        requests = [Request(span, span[:, 0], 0)] * 100
+        requests = [StepRequest(span, span[:, 0], 0)] * 100
         with crews_of(mine).run() as run:
             run.begin(iter(requests))
             run.take()
@@ -141,7 +141,7 @@ def test_a_run_that_was_ended_sends_no_more_tasks():
 def test_more_than_was_asked_for_never_comes_and_nobody_waits_for_it():
     with playing(num_workers=1) as mine, crews_of(mine).run() as run:
         span = np.array([[0, 0, 1]], dtype=np.int64)
-        run.begin(iter([Request(span, span[:, 0], 0)]))
+        run.begin(iter([StepRequest(span, span[:, 0], 0)]))
         run.take()
         with pytest.raises(IncompleteEpochError, match="no batch is left of those that workers"):
             run.take()

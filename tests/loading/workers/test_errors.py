@@ -26,7 +26,7 @@ from seqdata.errors import (
     WorkerDiedError,
 )
 from seqdata.loading.workers import diagnosis
-from seqdata.loading.workers.worker import Failure
+from seqdata.loading.workers.worker import WorkerTraceback
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import until, within
 from tests.loading.workers import parts
@@ -46,7 +46,7 @@ def played(transform, error, *, match=None, **options):
 def test_an_exception_keeps_class_text_and_fields_and_tells_its_place():
     came, error = played(At(parts.fails), parts.Custom)
     assert (len(came), error.args, error.code) == (BEFORE, ("told to fail", 7), 7)
-    assert isinstance(error.__cause__, Failure)
+    assert isinstance(error.__cause__, WorkerTraceback)
     cause = str(error.__cause__)
     assert "parts.py" in cause
     assert "in fails\n" in cause
@@ -210,7 +210,7 @@ def test_a_worker_killed_from_outside_says_what_it_had():
     with playing(held_up, num_workers=2) as mine:
         batches = iter(mine)
         next(batches)
-        members = mine._player._crews._busy[0]._members
+        members = mine._engine._worker_pools._busy[0]._workers
         os.kill(mine.worker_pids[1], signal.SIGTERM)  # ignored: the training process decides
         for member in members:
             os.kill(member.pid, signal.SIGUSR1)  # writes its stack, and goes on
@@ -236,7 +236,7 @@ def test_a_worker_that_is_gone_between_epochs_is_replaced():
 
 def last(**known):
     given = {"worker": 1, "pid": 77, "ready": True, "sequence": None, "among": (), "memory": 0}
-    return diagnosis.Last(**given | known)
+    return diagnosis.WorkerSnapshot(**given | known)
 
 
 STORE = MemoryStore.of([[1], [2, 2]])
@@ -257,7 +257,7 @@ WORDS = [
 
 @pytest.mark.parametrize(("known", "exitcode", "text"), WORDS)
 def test_every_end_has_its_words(known, exitcode, text):
-    error = diagnosis.died(known, exitcode, "", STORE)
+    error = diagnosis.make_died_error(known, exitcode, "", STORE)
     assert str(error).startswith(f"loader: worker 1 (pid 77) {text}")
     assert error.facts["rss"] == known.memory << 10
     again = pickle.loads(pickle.dumps(error))

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from seqdata.loading.workers import shared_slots as slots
-from seqdata.loading.workers.handle import Member
-from seqdata.loading.workers.pool import Crew
+from seqdata.loading.workers.handle import WorkerHandle
+from seqdata.loading.workers.pool import WorkerPool
 from tests.loading.workers import parts
 
 LIMIT = 30.0
@@ -15,32 +15,32 @@ LIMIT = 30.0
 
 def watching():
     """A crew with one worker that has a task, and its line of status; no process is started."""
-    made = Crew.__new__(Crew)
+    made = WorkerPool.__new__(WorkerPool)
     made._options = SimpleNamespace(stall_timeout=LIMIT)
-    made._status = np.zeros((1, slots.STATUS), dtype=np.int64)
-    made._fetching = SimpleNamespace(reading=SimpleNamespace(store=parts.STORE))
-    made._members = [Member(0, 0, None, None, None, tasks=deque([SimpleNamespace()]))]
-    made._last = lambda member: None
+    made._status = np.zeros((1, slots.STATUS_WIDTH), dtype=np.int64)
+    made._fetcher = SimpleNamespace(reading=SimpleNamespace(store=parts.STORE))
+    made._workers = [WorkerHandle(0, 0, None, None, None, tasks=deque([SimpleNamespace()]))]
+    made._take_snapshot = lambda member: None
     return made
 
 
 def test_a_slow_worker_that_makes_progress_is_not_given_up(monkeypatch):
     told = []
     monkeypatch.setattr(
-        "seqdata.loading.workers.diagnosis.stalled", lambda *known: told.append(known)
+        "seqdata.loading.workers.diagnosis.make_stalled_error", lambda *known: told.append(known)
     )
-    monkeypatch.setattr("seqdata.loading.workers.diagnosis.stack_of", lambda *known: "")
-    monkeypatch.setattr("seqdata.loading.workers.diagnosis.slow", lambda *known: "slow")
+    monkeypatch.setattr("seqdata.loading.workers.diagnosis.dump_stack", lambda *known: "")
+    monkeypatch.setattr("seqdata.loading.workers.diagnosis.describe_slow", lambda *known: "slow")
     crew = watching()
-    (member,) = crew._members
-    crew._give_up = lambda member, error: told.append("given up")
+    (member,) = crew._workers
+    crew._fail_worker = lambda member, error: told.append("given up")
     for _ in range(100):  # 2,900 s for a hundred sequences
         crew._status[0, slots.PROGRESS] += 1
         for _ in range(30):
-            crew._look_at(member, 29 / 30)
+            crew._check_worker(member, 29 / 30)
         assert told == []
     for _ in range(30):
-        crew._look_at(member, 1.0)
+        crew._check_worker(member, 1.0)
     assert told[-1] == "given up"
 
 
@@ -51,5 +51,5 @@ def test_each_sequence_that_a_worker_begins_is_progress():
     with parts.playing(transform, prefetch=0) as mine:
         for _ in mine:
             pass
-        (crew,) = mine._player._crews._idle
+        (crew,) = mine._engine._worker_pools._idle
         assert int(crew._status[0, slots.PROGRESS]) >= parts.ITEMS

@@ -110,20 +110,20 @@ def test_a_server_starts_where_the_path_of_a_socket_would_be_too_long(long_folde
         assert not address.startswith(str(long_folder))
         assert util.get_temp_dir() == str(long_folder)  # of others' files nothing has changed
     finally:
-        made._stop()
+        made._stop_reason()
     assert not os.path.exists(address)
 
 
 def test_the_folder_is_the_given_one_where_there_is_room(tmp_path):
     short = f"/{'x' * 80}"
-    assert forkserver._short(short, os.getpid()) == short
-    assert forkserver._short(f"/{'x' * 90}", os.getpid()) != f"/{'x' * 90}"
+    assert forkserver._find_short_folder(short, os.getpid()) == short
+    assert forkserver._find_short_folder(f"/{'x' * 90}", os.getpid()) != f"/{'x' * 90}"
 
 
 def test_without_a_folder_with_a_short_path_it_says_what_to_set(long_folder, monkeypatch):
-    monkeypatch.setattr(forkserver, "_SHORT", ("/does/not/exist",))
-    monkeypatch.setattr(forkserver, "_server", lambda pid: forkserver._Server())
-    forkserver._short.cache_clear()
+    monkeypatch.setattr(forkserver, "_SHORT_FOLDERS", ("/does/not/exist",))
+    monkeypatch.setattr(forkserver, "_get_server", lambda pid: forkserver._Server())
+    forkserver._find_short_folder.cache_clear()
     message = r"1 worker processes cannot be started \(.*: must leave .* set TMPDIR to a shorter"
     with pytest.raises(ConfigError, match=message) as caught:
         next(iter(parts.loader(start_method="forkserver")))

@@ -26,7 +26,7 @@ def stalls(clock):
 
 
 def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monkeypatch):
-    monkeypatch.setattr(diagnosis, "_DUMP", patient())
+    monkeypatch.setattr(diagnosis, "_DUMP_TIMEOUT", patient())
     heard = Heard()
     logging.getLogger("seqdata").addHandler(heard)
     try:
@@ -45,7 +45,7 @@ def test_a_stuck_worker_is_given_up_with_its_stack_after_a_warning(stalls, monke
 
 
 def test_a_stopped_worker_gives_no_stack(monkeypatch, stalls):
-    monkeypatch.setattr(diagnosis, "_DUMP", 0.1)
+    monkeypatch.setattr(diagnosis, "_DUMP_TIMEOUT", 0.1)
     _, error = played(
         At(parts.is_stopped), StallError, match="its process gave no stack", stall_timeout=stalls
     )

@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 
 from seqdata.batch.axes import Axes
 from seqdata.errors import LimitError
-from seqdata.kernel.dispatch import kernel
-from seqdata.loading.step_requests import Request
+from seqdata.kernel.dispatch import get_kernel
+from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.workers import shared_slots as slots
 from seqdata.loading.workers.messages import (
-    Parcel,
-    columns_of,
-    get_requests,
-    put_requests,
-    room_for,
+    ColumnsMessage,
+    count_request_bytes,
+    read_requests,
+    unpack_columns,
+    write_requests,
 )
-from seqdata.loading.workers.shared_slots import GROUP, HEAD, Arena
-from seqdata.storage.array_column import PieceColumn
+from seqdata.loading.workers.shared_slots import MAX_REQUESTS, SLOT_HEADER, SharedSlots
+from seqdata.storage.array_column import ArrayColumn
 
 CASES = settings().max_examples
 DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64"]
@@ -30,51 +30,51 @@ def requests(draw):
     numbers = st.integers(0, 1 << 40)
     flat = draw(st.lists(numbers, min_size=4 * count, max_size=4 * count))
     known = draw(st.booleans())
-    return Request(
+    return StepRequest(
         spans=np.array(flat[: 3 * count], dtype=np.int64).reshape(count, 3),
         ids=np.array(flat[3 * count :], dtype=np.int64),
         epoch=draw(st.integers(0, 1 << 40)),
         horizon=draw(st.integers(0, 9)),
-        together=draw(st.booleans()),
+        joint_targets=draw(st.booleans()),
         occurrences=np.arange(count, dtype=np.int64) << 33 if known else None,
     )
 
 
 @settings(max_examples=CASES)
-@given(sent=st.lists(requests(), min_size=1, max_size=GROUP))
+@given(sent=st.lists(requests(), min_size=1, max_size=MAX_REQUESTS))
 def test_requests_arrive_as_they_were(sent):
     slot = memoryview(bytearray(1 << 14))
-    put_requests(slot, sent)
+    write_requests(slot, sent)
     told = []
-    found = get_requests(slot, told.append)
-    slot[HEAD:] = b"\xff" * (len(slot) - HEAD)  # answers are written over them
+    found = read_requests(slot, told.append)
+    slot[SLOT_HEADER:] = b"\xff" * (len(slot) - SLOT_HEADER)  # answers are written over them
     assert len(found) == len(sent)
     for one, other in zip(sent, found, strict=True):
         assert (one.epoch, one.horizon, one.together) == (
             other.epoch,
             other.horizon,
-            other.together,
+            other.joint_targets,
         )
         assert np.array_equal(one.spans, other.spans)
         assert np.array_equal(one.ids, other.ids)
-        assert np.array_equal(one.drawings(), other.drawings())
+        assert np.array_equal(one.drawings(), other.get_occurrences())
         assert (one.occurrences is None) == (other.occurrences is None)
-        other.tell(5)
+        other.on_sequence(5)
     assert told == [5] * len(sent)
 
 
 def test_a_request_that_fills_its_slot_goes_and_one_that_does_not_fit_says_so():
     spans = np.zeros((10, 3), dtype=np.int64)
-    request = Request(spans, spans[:, 0], 0)
-    slot = memoryview(bytearray(HEAD + 8 + room_for(request)))
-    put_requests(slot, [request])
-    assert len(get_requests(slot, print)[0].ids) == 10
+    request = StepRequest(spans, spans[:, 0], 0)
+    slot = memoryview(bytearray(SLOT_HEADER + 8 + count_request_bytes(request)))
+    write_requests(slot, [request])
+    assert len(read_requests(slot, print)[0].ids) == 10
     message = (
         r"loader: 10 spans of one batch take 368 bytes, must take at most 360 to be sent to a "
         r"worker process; make batches smaller, or pass num_workers=0"
     )
     with pytest.raises(LimitError, match=message):
-        put_requests(slot[:-8], [request])
+        write_requests(slot[:-8], [request])
 
 
 @st.composite
@@ -93,7 +93,7 @@ def columns(draw):
             (np.arange(length * int(np.prod(shape))) % 7).astype(dtype).reshape(length, *shape)
             for length in lengths
         ]
-        made[f"f{number}"] = PieceColumn(dtype, shape, pieces)
+        made[f"f{number}"] = ArrayColumn(dtype, shape, pieces)
     return made
 
 
@@ -102,15 +102,15 @@ def _lengths(count):
 
 
 @settings(max_examples=CASES)
-@given(sent=columns(), offset=st.sampled_from([0, HEAD]))
+@given(sent=columns(), offset=st.sampled_from([0, SLOT_HEADER]))
 @pytest.mark.slow
 def test_columns_arrive_as_they_were(sent, offset):
     axes = Axes("time", dict.fromkeys(sent, "time"), dict.fromkeys(sent, 1))
-    parcel = Parcel(sent, axes)
-    size = parcel.size + len(parcel.head)
+    parcel = ColumnsMessage(sent, axes)
+    size = parcel.size + len(parcel.header)
     slot = memoryview(bytearray(b"\xee" * (offset + size)))[offset:]
     parcel.write(slot)
-    found, told = columns_of(slot, slot[parcel.size :], kernel())
+    found, told = unpack_columns(slot, slot[parcel.size :], get_kernel())
     assert repr(told) == repr(axes)
     assert list(found) == list(sent)
     for name, column in sent.items():
@@ -137,17 +137,19 @@ def check_fill(column, other):
 
 
 def test_axes_that_the_main_process_knows_are_not_sent():
-    parcel = Parcel({}, None)
-    slot = memoryview(bytearray(parcel.size + len(parcel.head)))
+    parcel = ColumnsMessage({}, None)
+    slot = memoryview(bytearray(parcel.size + len(parcel.header)))
     parcel.write(slot)
-    assert columns_of(slot, slot[parcel.size :], kernel()) == ({}, None)
+    assert unpack_columns(slot, slot[parcel.size :], get_kernel()) == ({}, None)
 
 
 def test_a_column_that_is_overwritten_keeps_its_lengths():
-    parcel = Parcel({"x": PieceColumn(np.dtype("int64"), (), [np.arange(3), np.arange(2)])}, None)
-    slot = memoryview(bytearray(parcel.size + len(parcel.head)))
+    parcel = ColumnsMessage(
+        {"x": ArrayColumn(np.dtype("int64"), (), [np.arange(3), np.arange(2)])}, None
+    )
+    slot = memoryview(bytearray(parcel.size + len(parcel.header)))
     parcel.write(slot)
-    column = columns_of(slot, slot[parcel.size :], kernel())[0]["x"]
+    column = unpack_columns(slot, slot[parcel.size :], get_kernel())[0]["x"]
     slot[:] = b"\x7f" * len(slot)
     out = np.zeros(6, dtype=np.int64)
     column.fill(out, np.array([0, 3, 6], dtype=np.int64), None)
@@ -156,22 +158,25 @@ def test_a_column_that_is_overwritten_keeps_its_lengths():
 
 
 def test_a_column_of_another_dtype_is_not_filled():
-    parcel = Parcel({"x": PieceColumn(np.dtype("int64"), (), [np.arange(3)])}, None)
-    slot = memoryview(bytearray(parcel.size + len(parcel.head)))
+    parcel = ColumnsMessage({"x": ArrayColumn(np.dtype("int64"), (), [np.arange(3)])}, None)
+    slot = memoryview(bytearray(parcel.size + len(parcel.header)))
     parcel.write(slot)
-    column = columns_of(slot, slot[parcel.size :], kernel())[0]["x"]
+    column = unpack_columns(slot, slot[parcel.size :], get_kernel())[0]["x"]
     with pytest.raises(ValueError, match=r"fill: `out` is float32, must be int64; make it so"):
         column.fill(np.zeros(3, dtype=np.float32), np.array([0, 3]), None)
 
 
 def test_slots_and_lines_of_status_do_not_touch_each_other():
-    arena = Arena.of(3, 4, 1 << 13)
+    arena = SharedSlots.allocate(3, 4, 1 << 13)
     for number in range(4):
-        arena.slot(number)[:] = bytes([number + 1]) * (1 << 13)
-    arena.status()[:] = 99
+        arena.view_slot(number)[:] = bytes([number + 1]) * (1 << 13)
+    arena.view_status()[:] = 99
     for number in range(4):
-        assert bytes(arena.slot(number)) == bytes([number + 1]) * (1 << 13)
-        table, done = slots.table(arena.slot(number)), slots.done(arena.slot(number))
-        assert table.shape == (GROUP, 3)
-        assert 8 * (table.size + done.size) <= HEAD
-    assert (arena.status() == 99).all()
+        assert bytes(arena.view_slot(number)) == bytes([number + 1]) * (1 << 13)
+        table, done = (
+            slots.view_answer_table(arena.view_slot(number)),
+            slots.view_num_done(arena.view_slot(number)),
+        )
+        assert table.shape == (MAX_REQUESTS, 3)
+        assert 8 * (table.size + done.size) <= SLOT_HEADER
+    assert (arena.view_status() == 99).all()

@@ -3,14 +3,14 @@
 import contextlib
 
 from seqdata import Remote
-from seqdata.storage.remote.file_cache import cache_of
-from seqdata.storage.remote.transport import remote_files
+from seqdata.storage.remote.file_cache import make_cache
+from seqdata.storage.remote.transport import make_remote_files
 
 SIZE = 1 << 20
 
 
 def cache_at(web, tmp_path, **options):
-    return cache_of(remote_files(web.url, Remote(cache_dir=tmp_path / "cache", **options)))
+    return make_cache(make_remote_files(web.url, Remote(cache_dir=tmp_path / "cache", **options)))
 
 
 def folder_in(tmp_path):

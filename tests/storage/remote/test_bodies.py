@@ -7,8 +7,8 @@ import pytest
 from seqdata import Remote, RemoteReadError, open_store
 from seqdata.errors import MissingShardError
 from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.remote.response_body import LISTING_BYTES
-from seqdata.storage.remote.transport import remote_files
+from seqdata.storage.remote.response_body import MAX_LISTING_BYTES
+from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults.hostile import Endless
 from seqdata_testing.faults.network import Answer, folder_of, served
 from seqdata_testing.waiting import patient
@@ -41,7 +41,7 @@ def test_a_body_that_never_ends_is_left_after_what_was_asked_for(web, remote):
         r"just these bytes"
     )
     with pytest.raises(RemoteReadError, match=text):
-        remote_files(web.url, remote).read("file.bin", 1, 3)
+        make_remote_files(web.url, remote).read("file.bin", 1, 3)
     assert web.fault.bodies == 1
     assert web.fault.taken < BUFFERS
 
@@ -50,7 +50,7 @@ def test_the_body_of_an_error_is_not_read(web, remote):
     web.fault = Endless()
     with served(lambda asked: Answer(404, (), b"" if asked.method == "HEAD" else b"no")) as gone:
         gone.fault = web.fault
-        files = remote_files(gone.url, remote)
+        files = make_remote_files(gone.url, remote)
         for ask in (lambda: files.stat("file.bin"), lambda: files.read("file.bin", 1, 3)):
             with pytest.raises(MissingShardError):
                 ask()
@@ -61,11 +61,13 @@ def test_the_body_of_an_error_is_not_read(web, remote):
 def test_a_listing_that_never_ends_is_left(web, remote):
     page = Answer(200, (("Content-Type", "text/html"),), b'<a href="file.bin">file.bin</a>')
     with served(lambda _: page) as listing:
-        assert remote_files(listing.url, remote).names() == ["file.bin"]
-        listing.fault = Endless(LISTING_BYTES + 2 * BUFFERS)
-        with pytest.raises(RemoteReadError, match=f"{LISTING_BYTES} bytes were asked for, more"):
-            remote_files(listing.url, remote).names()
-        assert listing.fault.taken < LISTING_BYTES + BUFFERS
+        assert make_remote_files(listing.url, remote).names() == ["file.bin"]
+        listing.fault = Endless(MAX_LISTING_BYTES + 2 * BUFFERS)
+        with pytest.raises(
+            RemoteReadError, match=f"{MAX_LISTING_BYTES} bytes were asked for, more"
+        ):
+            make_remote_files(listing.url, remote).names()
+        assert listing.fault.taken < MAX_LISTING_BYTES + BUFFERS
 
 
 def test_a_manifest_that_never_ends_is_left(tmp_path, remote):
@@ -85,7 +87,7 @@ def whole(asked):
 
 def test_a_server_without_ranges_serves_files_that_are_asked_for_whole(remote):
     with served(whole) as made:
-        files = remote_files(made.url, remote)
+        files = make_remote_files(made.url, remote)
         assert files.read("file.bin", 0, len(CONTENT)) == CONTENT
         with pytest.raises(RemoteReadError, match="512 bytes were asked for, more came; tried on"):
             files.read("file.bin", 0, 512)
@@ -99,7 +101,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(remote):
         return Answer(206, (("Content-Encoding", "gzip"),), gzip.compress(bytes(64 << 20)))
 
     with served(bomb) as made:
-        files = remote_files(made.url, remote)
+        files = make_remote_files(made.url, remote)
         with pytest.raises(RemoteReadError, match="were asked for, they came as 'gzip'; tried onc"):
             files.read("file.bin", 0, 64 << 20)
     assert asked_for == ["identity"]
@@ -116,4 +118,4 @@ def test_another_part_of_the_file_is_not_taken_for_the_one_that_was_asked_for(re
         with served(answer) as made:
             text = "bytes from 100 on were asked for, bytes from 0 came; tried once"
             with pytest.raises(RemoteReadError, match=text):
-                remote_files(made.url, remote).read("file.bin", 100, 200)
+                make_remote_files(made.url, remote).read("file.bin", 100, 200)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from seqdata import Bucketed, CacheError, Loader, Remote, open_store
-from seqdata.storage.remote.file_cache import Wanted
+from seqdata.storage.remote.file_cache import CacheRequest
 from seqdata_testing.faults import network
 from seqdata_testing.faults.limits import small_files
 from seqdata_testing.waiting import patient
@@ -25,15 +25,15 @@ FILLING = Path(__file__).with_name("filling.py")
 
 def test_a_file_is_fetched_once_and_found_again(web, tmp_path):
     cache = cache_at(web, tmp_path)
-    assert first(cache.hold(Wanted("b"))) == 1
+    assert first(cache.acquire(CacheRequest("b"))) == 1
     gets = [one for one in web.asked if one[0] == "GET"]
-    assert first(cache.hold(Wanted("b"))) == 1
+    assert first(cache.acquire(CacheRequest("b"))) == 1
     assert [one for one in web.asked if one[0] == "GET"] == gets
     assert list(files_in(tmp_path).values()) == [SIZE]
 
 
 def name_of(cache, name):
-    return cache.hold(Wanted(name)).path.name
+    return cache.acquire(CacheRequest(name)).path.name
 
 
 def test_the_cache_stays_bounded_and_drops_what_was_not_used_for_longest(web, tmp_path):
@@ -52,56 +52,56 @@ def test_the_cache_stays_bounded_and_drops_what_was_not_used_for_longest(web, tm
 
 def test_what_is_read_is_never_removed(web, tmp_path):
     cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE, stall_seconds=patient(0.3))
-    held = cache.hold(Wanted("a"))
+    held = cache.acquire(CacheRequest("a"))
     view = np.frombuffer(held.mapping, dtype=np.uint8)
     path = held.path
     del held  # the array holds it
     for name in "bcd":
-        assert first(cache.hold(Wanted(name))) == "abcd".index(name)
+        assert first(cache.acquire(CacheRequest(name))) == "abcd".index(name)
     assert path.exists()
     assert (view == 0).all()
     del view
-    cache.hold(Wanted("b"))
+    cache.acquire(CacheRequest("b"))
     assert not path.exists()
 
 
 def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
     cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE, stall_seconds=patient(0.2))
-    held = [cache.hold(Wanted(name)) for name in "ab"]
+    held = [cache.acquire(CacheRequest(name)) for name in "ab"]
     text = r"1048576 bytes are needed and 0 of 2097152 are free, the rest is being read, must have"
     with pytest.raises(CacheError, match=text) as caught:
-        cache.hold(Wanted("c"))
+        cache.acquire(CacheRequest("c"))
     assert caught.value.facts["needed"] == SIZE
     released = []
     with pytest.raises(CacheError):
-        cache.hold(Wanted("c"), None, lambda: released.append(1))
+        cache.acquire(CacheRequest("c"), None, lambda: released.append(1))
     assert released
     held.clear()
-    assert first(cache.hold(Wanted("c"))) == 2
+    assert first(cache.acquire(CacheRequest("c"))) == 2
     kept = files_in(tmp_path)
     with pytest.raises(CacheError, match="raise Remote"):
-        cache_at(web, tmp_path, cache_bytes=100).hold(Wanted("d"))
+        cache_at(web, tmp_path, cache_bytes=100).acquire(CacheRequest("d"))
     assert files_in(tmp_path) == kept  # nothing goes for what has no room anyway
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(web, tmp_path):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(CacheError, match=r"cannot be made .*, must be a folder to write to; pass"):
-        cache_at(web, tmp_path).hold(Wanted("a"))
+        cache_at(web, tmp_path).acquire(CacheRequest("a"))
 
 
 def test_a_cached_file_that_was_cut_is_fetched_again(web, tmp_path):
     cache = cache_at(web, tmp_path)
-    path = cache.hold(Wanted("b")).path
+    path = cache.acquire(CacheRequest("b")).path
     os.truncate(path, 100)
-    held = cache.hold(Wanted("b"))
+    held = cache.acquire(CacheRequest("b"))
     assert bytes(memoryview(held.mapping)) == bytes([1]) * SIZE
 
 
 def test_threads_that_want_the_same_file_fetch_it_once(web, tmp_path):
     cache, found = cache_at(web, tmp_path), []
     threads = [
-        threading.Thread(target=lambda: found.append(first(cache.hold(Wanted("d")))))
+        threading.Thread(target=lambda: found.append(first(cache.acquire(CacheRequest("d")))))
         for _ in range(6)
     ]
     for one in threads:
@@ -174,7 +174,7 @@ def killed(web, tmp_path, instant):
     child.communicate(timeout=patient())
     cache = cache_at(web, tmp_path, cache_bytes=4 * SIZE, stall_seconds=patient(2))
     for number, name in enumerate("abcd"):
-        content = np.frombuffer(cache.hold(Wanted(name)).mapping, dtype=np.uint8)
+        content = np.frombuffer(cache.acquire(CacheRequest(name)).mapping, dtype=np.uint8)
         assert (content == number).all()
     assert not [name for name in files_in(tmp_path) if name.endswith(".part")]
     for path in folder_in(tmp_path).iterdir():
@@ -194,11 +194,11 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_free(web, tmp_path):
     undo = small_files(SIZE // 2)
     try:
         with pytest.raises(CacheError, match=r"cannot be written to \(File too large\), \d+ bytes"):
-            cache_at(web, tmp_path).hold(Wanted("a"))
+            cache_at(web, tmp_path).acquire(CacheRequest("a"))
     finally:
         undo()
     assert files_in(tmp_path) == {}
-    assert first(cache_at(web, tmp_path).hold(Wanted("a"))) == 0
+    assert first(cache_at(web, tmp_path).acquire(CacheRequest("a"))) == 0
 
 
 def test_a_store_larger_than_the_cache_is_read_through_it(store_of_many, tmp_path):

@@ -11,7 +11,7 @@ from seqdata import Bucketed, CacheError, Loader, Remote, open_store, write_stor
 from seqdata.storage import file_lock
 from seqdata.storage.remote import cache_folder as folder_module
 from seqdata.storage.remote import file_cache as cache_module
-from seqdata.storage.remote.file_cache import Wanted
+from seqdata.storage.remote.file_cache import CacheRequest
 from seqdata_testing.waiting import patient
 from tests.storage.remote.cached import SIZE, cache_at, files_in, first, folder_in
 
@@ -25,7 +25,7 @@ def test_a_folder_of_the_user_s_keeps_its_files(web, tmp_path):
         os.utime(mine / name, ns=(0, 0))
     cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE)
     for name in "abcd":
-        cache.hold(Wanted(name))
+        cache.acquire(CacheRequest(name))
     kept = {one.name: one.read_bytes() if one.is_file() else None for one in mine.iterdir()}
     assert kept.pop("seqdata-shards") is None
     assert kept == given
@@ -36,30 +36,30 @@ def test_a_folder_of_that_name_with_other_files_is_refused(web, tmp_path, name):
     folder_in(tmp_path).mkdir(parents=True)
     (folder_in(tmp_path) / name).write_bytes(b"mine")
     with pytest.raises(CacheError, match=rf"holds '{name}', which the cache of seqdata has not m"):
-        cache_at(web, tmp_path).hold(Wanted("a"))
+        cache_at(web, tmp_path).acquire(CacheRequest("a"))
     assert os.listdir(folder_in(tmp_path)) == [name]
     assert (folder_in(tmp_path) / name).read_bytes() == b"mine"
 
 
 def test_what_others_put_into_the_folder_is_neither_counted_nor_removed(web, tmp_path):
     cache = cache_at(web, tmp_path, cache_bytes=2 * SIZE)
-    cache.hold(Wanted("a"))
+    cache.acquire(CacheRequest("a"))
     (folder_in(tmp_path) / "notes").write_bytes(bytes(2 * SIZE))
     os.utime(folder_in(tmp_path) / "notes", ns=(0, 0))
     (folder_in(tmp_path) / ("0" * 64)).mkdir()  # the index of a plugin was such a folder once
     for name in "bcd":
-        cache.hold(Wanted(name))
+        cache.acquire(CacheRequest(name))
     assert "notes" in files_in(tmp_path)
     assert len(files_in(tmp_path)) == 4
 
 
 def test_a_cache_whose_marker_is_gone_is_still_its_own(web, tmp_path):
     cache = cache_at(web, tmp_path)
-    cache.hold(Wanted("a"))
+    cache.acquire(CacheRequest("a"))
     for left in ("removed", "emptied"):
         marker = folder_in(tmp_path) / "CACHEDIR.TAG"
         marker.unlink() if left == "removed" else marker.write_bytes(b"")
-        assert first(cache.hold(Wanted("b"))) == 1
+        assert first(cache.acquire(CacheRequest("b"))) == 1
         assert marker.read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55\n")
 
 
@@ -69,14 +69,14 @@ def test_a_file_system_without_locks_says_what_to_set(web, tmp_path, monkeypatch
         raise OSError(getattr(errno, number), "no locks")
 
     cache = cache_at(web, tmp_path)
-    cache.hold(Wanted("a"))
+    cache.acquire(CacheRequest("a"))
     monkeypatch.setattr(file_lock.fcntl, "flock", flock)
     told = (
         r"lies on a file system without locks \(.*\), must be .*; pass Remote\(cache_dir=...\) with"
     )
     for name in "ab":  # one that is there, one that is not
         with pytest.raises(CacheError, match=told):
-            cache.hold(Wanted(name))
+            cache.acquire(CacheRequest(name))
     assert len(files_in(tmp_path)) == 1
     with pytest.raises(CacheError, match=told):
         write_store("memory://lockless/store", [{"x": [1.0]}], remote=cache.remote)
@@ -88,10 +88,10 @@ def removed(tmp_path):
 
 STEPS = {  # those of the cache, after each of which the folder may be gone
     cache_module: (
-        "own_folder", "_locked_aside", "opened", "entries", "evict", "is_at", "locked", "fetched",
-        "_mapped", "_put", "_held",
+        "prepare_folder", "_lock_partial", "open_cache_file", "list_entries", "evict", "is_still_at",
+        "try_lock", "download", "_map_cached", "_move_into_place", "_open_cached",
     ),
-    folder_module: ("_mark", "opened", "locked"),
+    folder_module: ("_write_marker", "open_cache_file", "try_lock"),
     os: ("replace", "open", "scandir"),
 }  # fmt: skip
 
@@ -118,10 +118,10 @@ def test_the_folder_may_be_removed_at_any_step(
         return given
 
     for name in "ab":
-        cache.hold(Wanted(name))
+        cache.acquire(CacheRequest(name))
     monkeypatch.setattr(module, step, step_and_removal)
     for name in "bca":
-        held = cache.hold(Wanted(name))
+        held = cache.acquire(CacheRequest(name))
         assert bytes(memoryview(held.mapping)) == bytes(["abcd".index(name)]) * SIZE
     assert left[0] < times or step == "evict"  # it may have been removed before it was full
 

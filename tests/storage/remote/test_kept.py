@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqdata import TBPTT, Loader, Remote, RemoteReadError, open_store, write_store
-from seqdata.storage.remote.range_cache import Kept, SparseFile
-from seqdata.storage.remote.range_requests import joined
+from seqdata.storage.remote.range_cache import RangeCache, SparseFile
+from seqdata.storage.remote.range_requests import union_ranges
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient
@@ -30,27 +30,27 @@ def test_what_is_missing_is_what_never_came(came, wanted, gap):
     held = SparseFile(bytearray(60))
     there = set()
     for ranges in came:
-        held.add(np.array(ranges, dtype=np.int64).reshape(-1, 2))
+        held.mark_present(np.array(ranges, dtype=np.int64).reshape(-1, 2))
         there |= bytes_of(ranges)
     pairs = np.array(wanted, dtype=np.int64).reshape(-1, 2)
     missing = held.missing([pairs])
     assert bytes_of(missing) == bytes_of(wanted) - there
-    assert bytes_of(held.there) == there
-    for ranges in (missing, held.there, joined([pairs], gap)):
+    assert bytes_of(held.present) == there
+    for ranges in (missing, held.present, union_ranges([pairs], gap)):
         assert (ranges[:, 0] < ranges[:, 1]).all()
         assert (ranges[1:, 0] > ranges[:-1, 1]).all()
-    assert bytes_of(joined([pairs], gap)) >= bytes_of(wanted)
+    assert bytes_of(union_ranges([pairs], gap)) >= bytes_of(wanted)
 
 
 def take(kept, sizes, count=10):
     with kept.files(sizes) as held:
         for one in held.values():
-            one.add(np.array([[0, count]]))
+            one.mark_present(np.array([[0, count]]))
     return held
 
 
 def test_files_stay_while_there_is_room_and_the_longest_unused_go_first():
-    kept = Kept(40)
+    kept = RangeCache(40)
     first = take(kept, dict.fromkeys(range(4), 100))
     assert take(kept, {0: 100})[0] is first[0]
     take(kept, {4: 100})
@@ -59,12 +59,12 @@ def test_files_stay_while_there_is_room_and_the_longest_unused_go_first():
 
 
 def test_a_file_that_holds_its_share_begins_anew():
-    kept = Kept(40)
+    kept = RangeCache(40)
     first = take(kept, {0: 100}, 39)
     assert take(kept, {0: 100}, 40)[0] is first[0]
     assert take(kept, {0: 100})[0] is not first[0]
-    assert take(Kept(0), {0: 100})[0].there.tolist() == [[0, 10]]
-    nothing = Kept(0)
+    assert take(RangeCache(0), {0: 100})[0].present.tolist() == [[0, 10]]
+    nothing = RangeCache(0)
     assert take(nothing, {0: 100})[0] is not take(nothing, {0: 100})[0]
 
 

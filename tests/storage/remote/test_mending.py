@@ -158,7 +158,7 @@ def test_a_wrong_checksum_at_the_source_is_an_error_and_looked_at_once(web, tmp_
     store = opened(web, tmp_path)
     looks = []
     monkeypatch.setattr(
-        "seqdata.storage.remote.file_cache._is",
+        "seqdata.storage.remote.file_cache._has_digest",
         lambda content, digest: looks.append(digest) or True,
     )
     spans = spans_of(web[0])

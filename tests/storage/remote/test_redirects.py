@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqdata import ConfigError, Remote, RemoteReadError, UnsafeContentError, open_store
-from seqdata.storage.remote.transport import remote_files
+from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults.network import Answer, folder_of, served
 from seqdata_testing.waiting import patient
 from tests.storage.remote.samples import read_all, write
@@ -46,7 +46,7 @@ def quick(tmp_path, **options):
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_to_another_web_server_is_followed(web, tmp_path, status):
     with served(leading_to(web.url, status=status)) as first:
-        files = remote_files(first.url, quick(tmp_path))
+        files = make_remote_files(first.url, quick(tmp_path))
         assert files.stat("file.bin").size == len(CONTENT)
         assert files.read("file.bin", 10, 300) == CONTENT[10:300]
 
@@ -79,7 +79,7 @@ def test_a_redirect_to_anything_but_the_web_is_refused(tmp_path, target):
         r'\("file\.bin"\).*: is sent on from http:// to .*, must stay with http or https; give the'
     )
     with served(leading_to(target)) as first:
-        files = remote_files(first.url, quick(tmp_path))
+        files = make_remote_files(first.url, quick(tmp_path))
         for ask in (lambda: files.stat("file.bin"), lambda: files.read("file.bin", 0, 9)):
             first.asked.clear()
             with pytest.raises(UnsafeContentError, match=text) as caught:
@@ -92,7 +92,7 @@ def test_a_redirect_to_anything_but_the_web_is_refused(tmp_path, target):
 
 def test_a_redirect_to_no_url_is_refused(tmp_path):
     with served(leading_to("http://[::1")) as first:
-        files = remote_files(first.url, quick(tmp_path))
+        files = make_remote_files(first.url, quick(tmp_path))
         with pytest.raises(
             UnsafeContentError, match="is sent on to what is no URL, must stay with"
         ):
@@ -101,7 +101,7 @@ def test_a_redirect_to_no_url_is_refused(tmp_path):
 
 def test_servers_that_send_to_each_other_are_an_error_in_time(tmp_path):
     with served(leading_to("")) as first:
-        files = remote_files(first.url, quick(tmp_path))
+        files = make_remote_files(first.url, quick(tmp_path))
         with pytest.raises(RemoteReadError, match="TooManyRedirects"):
             files.read("file.bin", 0, 9)
 
@@ -117,19 +117,19 @@ def test_what_is_secret_stays_with_its_server_and_out_of_messages(web, tmp_path)
     for user, headers in (("me:password@", {}), ("", {"Authorization": "Bearer token99"})):
         with served(listening) as there, served(leading_to(there.url)) as first:
             address = first.url.replace("http://", f"http://{user}")
-            files = remote_files(address, quick(tmp_path, headers={**keys, **headers}))
+            files = make_remote_files(address, quick(tmp_path, headers={**keys, **headers}))
             assert files.read("file.bin", 10, 300) == CONTENT[10:300]
             assert told[-1]["Range"] == "bytes=10-299"
             assert "token99" not in str(told)
             assert "Authorization" not in told[-1]
     with served(listening) as there:
-        remote_files(there.url, quick(tmp_path, headers={"X-Key": "token99"})).read(
+        make_remote_files(there.url, quick(tmp_path, headers={"X-Key": "token99"})).read(
             "file.bin", 0, 9
         )
         assert told[-1]["X-Key"] == "token99"
     with served(leading_to("ftp://me:password@host/x?Signature=abc#")) as first:
         with pytest.raises(UnsafeContentError, match="to 'ftp://host/x', must") as caught:
-            remote_files(first.url, quick(tmp_path)).read("file.bin", 0, 9)
+            make_remote_files(first.url, quick(tmp_path)).read("file.bin", 0, 9)
         for secret in ("password", "Signature", "abc", "me:"):
             assert secret not in f"{caught.value} {caught.value.facts} {caught.value.__cause__}"
 
@@ -167,7 +167,7 @@ def test_cookies_and_credentials_stay_with_their_server(tmp_path, web, kind):
         served(told(there, folder_of(tmp_path / "data"))) as second,
         served(told(here, leading_to(second.url))) as first,
     ):
-        files = remote_files(first.url, quick(tmp_path, **options))
+        files = make_remote_files(first.url, quick(tmp_path, **options))
         assert files.stat("file.bin").size == len(CONTENT)
         assert files.read("file.bin", 10, 300) == CONTENT[10:300]
     assert len(here) == len(there) == 2
@@ -194,7 +194,7 @@ def test_a_jar_with_cookies_of_no_server_is_refused(tmp_path, web):
 
     def read(cookies):
         options = {"client_kwargs": {"cookie_jar": asyncio.run(cookies)}}
-        return remote_files(web.url, quick(tmp_path, **options)).read("file.bin", 0, 9)
+        return make_remote_files(web.url, quick(tmp_path, **options)).read("file.bin", 0, 9)
 
     from yarl import URL
 
@@ -235,10 +235,10 @@ def test_a_redirect_may_lead_into_https_and_never_out_of_it(web, tmp_path, certi
     with served(folder_of(tmp_path / "data"), certificate=certificate) as there:
         assert there.url.startswith("https://")
         with served(leading_to(there.url)) as first:
-            assert remote_files(first.url, safe).read("file.bin", 0, 9) == CONTENT[:9]
+            assert make_remote_files(first.url, safe).read("file.bin", 0, 9) == CONTENT[:9]
     with served(leading_to(web.url), certificate=certificate) as first:
         web.asked.clear()
         text = "is sent on from https:// to 'http://.*', must stay with http or https"
         with pytest.raises(UnsafeContentError, match=text):
-            remote_files(first.url, safe).read("file.bin", 0, 9)
+            make_remote_files(first.url, safe).read("file.bin", 0, 9)
         assert web.asked == []

@@ -7,8 +7,8 @@ import pytest
 from pyarrow import parquet
 
 from seqdata import Remote, open_store
-from seqdata.cli._doctor.data import data_findings
-from seqdata.storage.remote.transport import remote_files
+from seqdata.cli._doctor.data import check_data
+from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults.network import folder_of, served
 
 pytestmark = pytest.mark.filterwarnings("ignore::seqdata.errors.SeqDataWarning")
@@ -52,13 +52,13 @@ def test_another_tag_or_time_is_another_file(tmp_path, told):
     (tmp_path / "data").mkdir()
     size = put(tmp_path / "data", 1_000)
     with served(telling(tmp_path / "data", TOLD[told])) as made:
-        stat = remote_files(made.url, remote).stat(NAME)
+        stat = make_remote_files(made.url, remote).stat(NAME)
         assert first(made.url, remote) == 1_000
         asked = len(made.asked)
         assert first(made.url, remote) == 1_000
         assert {method for method, _ in made.asked[asked:]} == {"HEAD"}  # it is in the cache
         assert put(tmp_path / "data", 2_000) == size
-        assert remote_files(made.url, remote).stat(NAME) != stat
+        assert make_remote_files(made.url, remote).stat(NAME) != stat
         assert first(made.url, remote) == 2_000
 
 
@@ -70,7 +70,7 @@ def test_doctor_says_where_a_server_tells_nothing(tmp_path):
         with served(telling(tmp_path / "data", names)) as made:
             location = f"{made.url}/{NAME}"
             store = open_store(location, remote=remote)
-            (said,) = [one for one in data_findings(location, store) if one.name == "versions"]
+            (said,) = [one for one in check_data(location, store) if one.name == "versions"]
             assert said.state == state
             if state == "warn":
                 assert said.seen.startswith("the server tells no ETag and no time of change of 'x")

@@ -6,9 +6,9 @@ import fsspec
 import pytest
 
 from seqdata import ConfigError, Remote, open_store, write_store
-from seqdata.storage.remote.file_cache import Wanted, cache_of
-from seqdata.storage.remote.transport import remote_files
-from seqdata.storage.remote.urls import PACKAGES, identity, joined, parted, shown
+from seqdata.storage.remote.file_cache import CacheRequest, make_cache
+from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote.urls import PACKAGES, identify_url, join_url, redact_url, split_url
 from seqdata_testing.faults.network import Answer, folder_of, served
 
 ABSENT = [name for name, package in PACKAGES.items() if not importlib.util.find_spec(package)]
@@ -42,7 +42,7 @@ def test_what_a_scheme_needs_and_is_not_there_is_named(scheme):
         lambda: open_store(URLS[scheme]),
         lambda: open_store(f"{URLS[scheme]}/file.parquet"),
         lambda: open_store(f"{URLS[scheme]}/x-000.tar", index="build"),
-        lambda: remote_files(URLS[scheme], Remote()),
+        lambda: make_remote_files(URLS[scheme], Remote()),
     ):
         with pytest.raises(ConfigError, match=text):
             call()
@@ -53,22 +53,22 @@ def test_what_a_scheme_needs_and_is_not_there_is_named(scheme):
 
 @pytest.mark.parametrize("url", URLS.values(), ids=URLS)
 def test_urls_of_each_kind_keep_their_names(url):
-    assert shown(url) == identity(url) == url
-    assert shown(f"{url}/") == identity(f"{url}/") == url
-    assert joined(url, "part-0.arrow") == f"{url}/part-0.arrow"
-    assert parted(f"{url}/part-0.arrow") == (url, "part-0.arrow")
+    assert redact_url(url) == identify_url(url) == url
+    assert redact_url(f"{url}/") == identify_url(f"{url}/") == url
+    assert join_url(url, "part-0.arrow") == f"{url}/part-0.arrow"
+    assert split_url(f"{url}/part-0.arrow") == (url, "part-0.arrow")
 
 
 def test_what_is_secret_is_no_part_of_what_tells_locations_apart():
-    assert identity("https://me:pw@host/data?Signature=1") == "https://host/data"
-    assert identity("https://me:pw@host/get?file=1", tagged=False) == "https://host/get?file=1"
-    assert identity("s3://key:pw@bucket/data") == "s3://bucket/data"
-    assert identity("s3://key@bucket/data") == "s3://bucket/data"
-    assert identity("abfs://me:pw@host/data") == "abfs://host/data"
+    assert identify_url("https://me:pw@host/data?Signature=1") == "https://host/data"
+    assert identify_url("https://me:pw@host/get?file=1", has_tag=False) == "https://host/get?file=1"
+    assert identify_url("s3://key:pw@bucket/data") == "s3://bucket/data"
+    assert identify_url("s3://key@bucket/data") == "s3://bucket/data"
+    assert identify_url("abfs://me:pw@host/data") == "abfs://host/data"
     different = ("s3://b/data#1", "s3://b/data#2", "s3://b/data?1", "gs://b/data#1")
-    assert len({identity(one) for one in different}) == 4
+    assert len({identify_url(one) for one in different}) == 4
     two = [f"abfs://{name}@account.dfs.core.windows.net/x" for name in ("a", "b")]
-    assert len({*map(identity, two), *map(shown, two)}) == 2
+    assert len({*map(identify_url, two), *map(redact_url, two)}) == 2
 
 
 def untagged(root):
@@ -91,6 +91,6 @@ def test_files_that_only_a_query_tells_apart_are_two_in_the_cache(tmp_path):
         (tmp_path / "data" / name).write_bytes(name.encode() * 10)
     with served(untagged(tmp_path / "data")) as web:
         for name in ("one", "two", "one"):
-            files = remote_files(f"{web.url}?file={name}", remote)
-            held = cache_of(files).hold(Wanted("get"))
+            files = make_remote_files(f"{web.url}?file={name}", remote)
+            held = make_cache(files).acquire(CacheRequest("get"))
             assert bytes(memoryview(held.mapping)) == name.encode() * 10

@@ -12,12 +12,12 @@ import weakref
 import pytest
 
 from seqdata import ConfigError, FingerprintMismatch, MissingShardError, Remote, RemoteReadError
-from seqdata.runs.data_refs import whole_path
-from seqdata.storage.data_location import Place
-from seqdata.storage.remote.file_cache import Wanted, cache_of
-from seqdata.storage.remote.retry import tried
-from seqdata.storage.remote.transport import remote_file, remote_files
-from seqdata.storage.remote.urls import joined, parted, shown, without_secrets
+from seqdata.runs.data_refs import make_absolute
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.remote.file_cache import CacheRequest, make_cache
+from seqdata.storage.remote.retry import retry
+from seqdata.storage.remote.transport import make_remote_file, make_remote_files
+from seqdata.storage.remote.urls import join_url, redact_secrets, redact_url, split_url
 from seqdata_testing.faults import network
 from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.waiting import patient, within
@@ -44,7 +44,7 @@ PASSING = [network.unavailable, network.reset, network.short]
 
 @pytest.mark.parametrize("fault", PASSING)
 def test_what_passes_is_tried_again_with_a_line_each(web, tmp_path, caplog, fault):
-    files = remote_files(web.url, quick(tmp_path, retry_seconds=patient(20)))
+    files = make_remote_files(web.url, quick(tmp_path, retry_seconds=patient(20)))
     web.fault = fault(2)
     with caplog.at_level(logging.WARNING, "seqdata.remote"):
         assert files.read("file.bin", 10, 5000) == CONTENT[10:5000]
@@ -56,7 +56,7 @@ def test_what_passes_is_tried_again_with_a_line_each(web, tmp_path, caplog, faul
 @pytest.mark.parametrize("fault", PASSING)
 @pytest.mark.slow
 def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(web, tmp_path, fault):
-    files = remote_files(web.url, quick(tmp_path))
+    files = make_remote_files(web.url, quick(tmp_path))
     web.fault = fault()
     with (
         within(15),
@@ -69,14 +69,14 @@ def test_what_does_not_pass_is_an_error_with_the_range_and_the_attempts(web, tmp
 
 
 def test_a_body_that_crawls_is_given_up_in_time(web, tmp_path):
-    files = remote_files(web.url, quick(tmp_path, stall_seconds=patient(0.5)))
+    files = make_remote_files(web.url, quick(tmp_path, stall_seconds=patient(0.5)))
     web.fault = network.slow(1000)
     with within(15), pytest.raises(RemoteReadError, match="FSTimeoutError"):
         files.read("file.bin", 0, len(CONTENT))
 
 
 def test_a_refusal_is_an_error_at_once(web, tmp_path):
-    files = remote_files(web.url, quick(tmp_path, retry_seconds=patient(30)))
+    files = make_remote_files(web.url, quick(tmp_path, retry_seconds=patient(30)))
     web.fault = network.refused()
     with pytest.raises(RemoteReadError, match=r"403.*tried once\), must be; check address, rights"):
         files.read("file.bin", 0, 10)
@@ -114,12 +114,12 @@ def test_the_status_counts_wherever_a_transport_tells_it(
         raise error
 
     with pytest.raises(kind):
-        tried(call, Place(dataset="hf://x"), quick(tmp_path, retry_seconds=patient(0.6)))
+        retry(call, DataLocation(dataset="hf://x"), quick(tmp_path, retry_seconds=patient(0.6)))
     assert len(calls) == 1 if attempts == 1 else len(calls) > 1
 
 
 def test_what_is_not_there_is_said_at_once(web, tmp_path):
-    files = remote_files(web.url, quick(tmp_path, retry_seconds=patient(30)))
+    files = make_remote_files(web.url, quick(tmp_path, retry_seconds=patient(30)))
     with pytest.raises(MissingShardError, match=r'\("nope"\).*is not there, must be; restore it'):
         files.stat("nope")
     with pytest.raises(MissingShardError):
@@ -127,7 +127,7 @@ def test_what_is_not_there_is_said_at_once(web, tmp_path):
 
 
 def test_a_stat_that_fails_for_another_reason_is_not_a_missing_file(web, tmp_path):
-    files = remote_files(web.url, quick(tmp_path))
+    files = make_remote_files(web.url, quick(tmp_path))
     web.fault = network.unavailable()
     with pytest.raises(RemoteReadError):
         files.stat("file.bin")
@@ -138,22 +138,22 @@ def test_a_stat_that_fails_for_another_reason_is_not_a_missing_file(web, tmp_pat
 @pytest.mark.parametrize("fault", [*PASSING, lambda: network.slow(500)])
 @pytest.mark.slow
 def test_what_could_not_be_read_is_not_in_the_cache(web, tmp_path, fault):
-    files = remote_files(web.url, quick(tmp_path))
-    cache, wanted = cache_of(files), Wanted("file.bin")
+    files = make_remote_files(web.url, quick(tmp_path))
+    cache, wanted = make_cache(files), CacheRequest("file.bin")
     web.hits, stat = "file.bin", files.stat("file.bin")
     web.fault = fault()
     with pytest.raises(RemoteReadError):
-        cache.hold(Wanted("file.bin", stat.size, "0" * 64))
+        cache.acquire(CacheRequest("file.bin", stat.size, "0" * 64))
     assert set(os.listdir(tmp_path / "cache" / "seqdata-shards")) == EMPTY
     web.fault = None
-    assert bytes(memoryview(cache.hold(wanted).mapping)) == CONTENT
+    assert bytes(memoryview(cache.acquire(wanted).mapping)) == CONTENT
 
 
 def test_a_file_that_is_replaced_while_it_is_fetched_is_not_kept(web, tmp_path):
-    files = remote_files(web.url, quick(tmp_path))
+    files = make_remote_files(web.url, quick(tmp_path))
     web.fault = network.retagged(after=2)  # the first look, and the body
     with pytest.raises(FingerprintMismatch, match="was replaced while it was read, must stay as"):
-        cache_of(files).hold(Wanted("file.bin"))
+        make_cache(files).acquire(CacheRequest("file.bin"))
     assert set(os.listdir(tmp_path / "cache" / "seqdata-shards")) == EMPTY
 
 
@@ -164,7 +164,7 @@ S3_FAULTS = [network.unavailable, network.reset, network.short]
 @pytest.mark.slow
 def test_s3_is_tried_again_until_it_answers(s3, bucket, remote, faulty, fault):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
-    files = remote_files(
+    files = make_remote_files(
         f"s3://{bucket}", remote(faulty.url, retry_seconds=patient(30), stall_seconds=patient(10))
     )
     faulty.fault, faulty.hits = fault(1), "file.bin"
@@ -175,8 +175,8 @@ def test_s3_is_tried_again_until_it_answers(s3, bucket, remote, faulty, fault):
 @pytest.mark.slow
 def test_s3_that_does_not_answer_is_an_error_in_time(s3, bucket, remote, faulty, fault):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
-    remote_files(f"s3://{bucket}", remote(faulty.url)).stat("file.bin")  # a client is there
-    files = remote_files(
+    make_remote_files(f"s3://{bucket}", remote(faulty.url)).stat("file.bin")  # a client is there
+    files = make_remote_files(
         f"s3://{bucket}", remote(faulty.url, retry_seconds=patient(1.5), stall_seconds=patient(1))
     )
     faulty.fault, faulty.hits = fault(), "file.bin"
@@ -189,7 +189,7 @@ def read_in_child(location, how):
     """Read in a forked process, and give its exit code."""
 
     def read():
-        sys.exit(remote_files(location, how).read("file.bin", 5, 9) != CONTENT[5:9])
+        sys.exit(make_remote_files(location, how).read("file.bin", 5, 9) != CONTENT[5:9])
 
     child = multiprocessing.get_context("fork").Process(target=read)
     child.start()
@@ -206,9 +206,9 @@ def test_clients_work_on_both_sides_of_a_fork(
     s3.pipe(f"{bucket}/file.bin", CONTENT)
     location, how = (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, quick(tmp_path))
     for _ in range(rounds):
-        assert remote_files(location, how).read("file.bin", 0, 4) == CONTENT[:4]
+        assert make_remote_files(location, how).read("file.bin", 0, 4) == CONTENT[:4]
         assert read_in_child(location, how) == 0
-        assert remote_files(location, how).read("file.bin", 3, 700) == CONTENT[3:700]
+        assert make_remote_files(location, how).read("file.bin", 3, 700) == CONTENT[3:700]
     assert "failed, again" not in caplog.text
 
 
@@ -219,13 +219,13 @@ def test_a_forked_process_does_not_close_what_its_parent_uses(
 ):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
     location, how = (f"s3://{bucket}", remote()) if kind == "s3" else (web.url, quick(tmp_path))
-    files = remote_files(location, how)
+    files = make_remote_files(location, how)
     files.stat("file.bin")
     system = weakref.ref(files._system)
     del files
 
     def read():
-        remote_files(location, how).read("file.bin", 5, 9)  # fsspec drops what was copied
+        make_remote_files(location, how).read("file.bin", 5, 9)  # fsspec drops what was copied
         gc.collect()
         sys.exit(0 if system() is not None else 3)
 
@@ -237,7 +237,7 @@ def test_a_forked_process_does_not_close_what_its_parent_uses(
 
 def test_another_tag_at_s3_is_noticed(s3, bucket, remote):
     s3.pipe(f"{bucket}/file.bin", CONTENT)
-    files = remote_files(f"s3://{bucket}", remote())
+    files = make_remote_files(f"s3://{bucket}", remote())
     stat = files.stat("file.bin")
     files.check_same("file.bin", stat)
     s3.pipe(f"{bucket}/file.bin", CONTENT[::-1])
@@ -249,7 +249,7 @@ def test_another_tag_at_s3_is_noticed(s3, bucket, remote):
 def test_no_message_and_no_repr_holds_what_is_secret(web, tmp_path, caplog):
     address = web.url.replace("http://", "http://me:password@") + "?signature=abcdef"
     remote = quick(tmp_path, storage_options={"headers": {"X-Key": "token99"}})
-    files = remote_files(address, remote)
+    files = make_remote_files(address, remote)
     assert files.read("file.bin", 0, 5) == CONTENT[:5]
     web.fault = network.unavailable()
     told = [repr(files), repr(remote), files.location]
@@ -272,7 +272,7 @@ def test_no_message_and_no_repr_holds_what_is_secret(web, tmp_path, caplog):
 )
 def test_a_scheme_that_is_not_listed_is_refused(location):
     with pytest.raises(ConfigError, match=r"is a location of .*, must be a plain URL of s3, gs"):
-        remote_files(location, Remote())
+        make_remote_files(location, Remote())
 
 
 def test_what_is_not_installed_is_named(monkeypatch):
@@ -283,14 +283,14 @@ def test_what_is_not_installed_is_named(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", absent)
     with pytest.raises(ConfigError, match="gs:// needs the package 'gcsfs', which is"):
-        remote_files("gs://bucket/x", Remote())
+        make_remote_files("gs://bucket/x", Remote())
 
 
 def test_options_that_the_transport_does_not_take_are_an_error():
     pytest.importorskip("s3fs")
     both = {"key": "a", "username": "secret"}
     with pytest.raises(ConfigError, match=r"`storage_options` \(key, username\) cannot be meant"):
-        remote_files("s3://bucket", Remote(storage_options=both))
+        make_remote_files("s3://bucket", Remote(storage_options=both))
 
 
 @pytest.mark.parametrize(
@@ -313,22 +313,22 @@ def test_options_that_cannot_be_meant_are_refused(options, text):
 
 
 def test_urls_are_joined_parted_and_shown():
-    assert joined("s3://bucket/data/", "x.arrow") == "s3://bucket/data/x.arrow"
-    assert joined("https://h/data?key=1", "x") == "https://h/data/x?key=1"
-    assert parted("https://h/data/x.tar?key=1") == ("https://h/data?key=1", "x.tar")
-    assert parted("gs://bucket/x.tar") == ("gs://bucket", "x.tar")
-    assert shown("https://me:pw@h/data?key=1#part") == "https://h/data"
+    assert join_url("s3://bucket/data/", "x.arrow") == "s3://bucket/data/x.arrow"
+    assert join_url("https://h/data?key=1", "x") == "https://h/data/x?key=1"
+    assert split_url("https://h/data/x.tar?key=1") == ("https://h/data?key=1", "x.tar")
+    assert split_url("gs://bucket/x.tar") == ("gs://bucket", "x.tar")
+    assert redact_url("https://me:pw@h/data?key=1#part") == "https://h/data"
     text = "403, url='https://me:pw@h/x?Signature=ab/c' and s3://k:s@b/y"
-    assert without_secrets(text) == "403, url='https://h/x' and s3://b/y"
+    assert redact_secrets(text) == "403, url='https://h/x' and s3://b/y"
 
 
 def test_a_file_is_known_by_its_own_url(web, tmp_path):
-    files, name = remote_file(f"{web.url}/file.bin", quick(tmp_path))
+    files, name = make_remote_file(f"{web.url}/file.bin", quick(tmp_path))
     assert files.read(name, 1, 3) == CONTENT[1:3]
     assert files.read(name, 3, 3) == b""
     assert name == "file.bin"
 
 
 def test_what_a_run_notes_of_its_data_holds_nothing_secret():
-    assert whole_path("https://me:pw@h/data?Signature=x") == "https://h/data"
-    assert whole_path("s3://bucket/data") == "s3://bucket/data"
+    assert make_absolute("https://me:pw@h/data?Signature=x") == "https://h/data"
+    assert make_absolute("s3://bucket/data") == "s3://bucket/data"

@@ -25,8 +25,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import DataError
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.ranks.coordinator import Together
-from seqdata.lightning.ranks.watchdog import Bounds
+from seqdata.lightning.ranks.coordinator import RankCoordinator
+from seqdata.lightning.ranks.watchdog import RankTimeouts
 from seqdata.policies.fixed import Fixed
 from seqdata_testing.faults import damage
 from seqdata_testing.faults import outcome as outcomes
@@ -187,10 +187,12 @@ def _written(setup: Ranks) -> tuple[Path, list[dict[str, Any]]]:
     return root, given
 
 
-def _hurried(patience: float) -> Bounds:
+def _hurried(patience: float) -> RankTimeouts:
     """Return short waits: no option of the DataModule, only a test needs others."""
     beat = patience / _BEATS
-    return Bounds(beat=beat, patience=patience, grace=_GRACE, parting=_GRACE)
+    return RankTimeouts(
+        heartbeat=beat, unresponsive=patience, exit_grace=_GRACE, leave_grace=_GRACE
+    )
 
 
 def _fit(
@@ -204,7 +206,7 @@ def _fit(
         transform=trap if struck else None, on_error=setup.policy, max_errors=_MOST_ERRORS,
     )  # fmt: skip
     if setup.patience is not None:
-        data._together = Together(_hurried(setup.patience))
+        data._coordinator = RankCoordinator(_hurried(setup.patience))
     alone = setup.world == 1
     trainer = Trainer(
         accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,

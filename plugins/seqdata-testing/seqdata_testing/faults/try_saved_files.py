@@ -23,7 +23,7 @@ from seqdata.loading.measure_lengths import measure_lengths
 from seqdata.policies.fixed import Fixed
 from seqdata.resolve_store import open_store
 from seqdata.resolve_writer import write_store
-from seqdata.storage.foreign.file_discovery import STATE
+from seqdata.storage.foreign.file_discovery import STATE_FILE
 from seqdata_testing.faults import damage
 from seqdata_testing.faults.outcome import WHOLE, WRONG, Outcome, of_error
 from seqdata_testing.faults.reading import Sequences, play_through, read_through
@@ -132,12 +132,12 @@ def _read_counted(root: Path) -> Any:
 
 
 def _write_run(root: Path) -> Path:
-    from seqdata.runs.locate_batch import Course
+    from seqdata.runs.locate_batch import FitGeometry
     from seqdata.runs.run_file import NAME, RunFile
 
     data = {"train": {"path": "/data/train"}, "batching": {"policy": "fixed", "options": {"n": 8}}}
     run = RunFile(
-        course=Course(), data=data, fingerprints={"train": ["ab" * 16]}, plan="cd" * 16,
+        geometry=FitGeometry(), data=data, fingerprints={"train": ["ab" * 16]}, plan="cd" * 16,
         versions={"seqdata": "0.1.0"}, trainer={"max_epochs": 3}, roots=["/code"],
     )  # fmt: skip
     run.write(root / NAME)
@@ -154,12 +154,12 @@ def _write_saved(folder: Path, given: Sequences) -> None:
     FOREIGN.write(folder, given)
     names = FOREIGN.shards(folder)
     state = {"_data_files": [{"filename": name} for name in names]}
-    (folder / STATE).write_text(json.dumps(state))
+    (folder / STATE_FILE).write_text(json.dumps(state))
     (folder / "dataset_info.json").write_text("{}")
 
 
 def _state_of_saved(_: Path) -> list[str]:
-    return [STATE]
+    return [STATE_FILE]
 
 
 MEASURED = SavedFile(name="measured lengths", write=_write_measured, read=_read_measured)

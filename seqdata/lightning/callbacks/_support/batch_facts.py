@@ -18,7 +18,7 @@ from seqdata.collators.jagged import Jagged
 from seqdata.collators.packed import PackedRows
 from seqdata.collators.varlen import Varlen
 from seqdata.lightning.trainer_loader import TrainerLoader
-from seqdata.loading.batch_metadata import head_of
+from seqdata.loading.batch_metadata import make_metadata
 
 _WITHOUT_PADDING = (Jagged, PackedRows, Varlen)
 
@@ -48,13 +48,13 @@ class BatchFacts:
     ids: Tensor
 
 
-def loader_of(trainer: Trainer) -> TrainerLoader | None:
+def get_train_loader(trainer: Trainer) -> TrainerLoader | None:
     """Give the training loader, if it is one of ours."""
     loader = trainer.train_dataloader
     return loader if isinstance(loader, TrainerLoader) else None
 
 
-def facts_of(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
+def get_facts(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
     """Give what is known of a batch that a loader has handed out last; None: nothing is.
 
     Args:
@@ -62,11 +62,11 @@ def facts_of(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
         loader: Where it is from, if that is one of ours.
     """
     if isinstance(batch, SequenceBatch):
-        return _told(batch)
-    return None if loader is None else planned(loader)
+        return _make_facts(batch)
+    return None if loader is None else get_planned_facts(loader)
 
 
-def scale_of(batch: Any, loader: TrainerLoader | None) -> float | None:
+def get_lr_scale(batch: Any, loader: TrainerLoader | None) -> float | None:
     """Give the ``lr_scale`` of a batch that a loader has handed out last; None: it has none.
 
     Args:
@@ -74,36 +74,36 @@ def scale_of(batch: Any, loader: TrainerLoader | None) -> float | None:
         loader: Where it is from, if that is one of ours.
     """
     if not isinstance(batch, SequenceBatch):
-        batch = None if loader is None else _head(loader)
+        batch = None if loader is None else _make_metadata(loader)
     return None if batch is None else batch.lr_scale
 
 
-def planned(loader: TrainerLoader) -> BatchFacts | None:
+def get_planned_facts(loader: TrainerLoader) -> BatchFacts | None:
     """Give what was planned for the batch that a loader has handed out last; None: none was."""
-    head = _head(loader)
-    if head is None:
+    metadata = _make_metadata(loader)
+    if metadata is None:
         return None
-    options = loader.player.options
+    options = loader.engine.options
     if isinstance(options.collator, _WITHOUT_PADDING):
-        head.layout = "varlen"
-    return _told(head)
+        metadata.layout = "varlen"
+    return _make_facts(metadata)
 
 
-def _head(loader: TrainerLoader) -> SequenceBatch | None:
-    handed, player = loader.handed, loader.player
-    if handed is None:
+def _make_metadata(loader: TrainerLoader) -> SequenceBatch | None:
+    batch_ref, engine = loader.last_batch, loader.engine
+    if batch_ref is None:
         return None
-    place = handed.begun
-    share = player.share(place.epoch, place.position)
-    step = share[handed.step]
-    ids = player.store.base_numbers(step.spans[:, 0])
-    head = head_of(step, ids, share.plan, Axes(player.policy.axis))
-    head.horizon = share.plan.lookahead - int(player.describe()["shift"])
-    head.epoch = 0 if player.options.frozen_epoch else place.epoch
-    return head
+    run_position = batch_ref.begun_at
+    share = engine.share(run_position.epoch, run_position.position)
+    step = share[batch_ref.step]
+    ids = engine.store.base_numbers(step.spans[:, 0])
+    metadata = make_metadata(step, ids, share.plan, Axes(engine.policy.axis))
+    metadata.horizon = share.plan.lookahead - int(engine.describe()["shift"])
+    metadata.epoch = 0 if engine.options.frozen_epoch else run_position.epoch
+    return metadata
 
 
-def _told(batch: SequenceBatch) -> BatchFacts:
+def _make_facts(batch: SequenceBatch) -> BatchFacts:
     rows, horizon = len(batch), batch.horizon
     real = int(batch.lengths.sum()) + rows * horizon
     width = batch.padded_length or max(batch.lengths.tolist(), default=0)

@@ -11,29 +11,29 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_PART = 1 << 20  # elements that are looked at at once
+_SLICE_ELEMENTS = 1 << 20  # elements that are looked at at once
 _STEP, _FIRST, _SECOND = -7046029254386353131, -49064778989728563, -4265267296055464877
-_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_BIT_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def digests_of(tensors: Sequence[Tensor]) -> list[int]:
+def digest_tensors(tensors: Sequence[Tensor]) -> list[int]:
     """Give a number for each tensor; devices are waited for once."""
     if not tensors:
         return []
-    made = [_digest_of(tensor.detach()) for tensor in tensors]
-    numbers: list[int] = torch.stack([one.to(made[0].device) for one in made]).tolist()
+    digests = [_digest_tensor(tensor.detach()) for tensor in tensors]
+    numbers: list[int] = torch.stack([digest.to(digests[0].device) for digest in digests]).tolist()
     return numbers
 
 
-def _digest_of(tensor: Tensor) -> Tensor:
+def _digest_tensor(tensor: Tensor) -> Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    bits = tensor.contiguous().reshape(-1).view(_WHOLE[tensor.element_size()])
+    bits = tensor.contiguous().reshape(-1).view(_BIT_DTYPES[tensor.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for first in range(0, bits.numel(), _PART):
-        part = bits[first : first + _PART].to(torch.int64)
-        place = torch.arange(first, first + part.numel(), device=bits.device)
-        mixed = (part ^ (place * _STEP)) * _FIRST  # wraps around, everywhere alike
+    for first in range(0, bits.numel(), _SLICE_ELEMENTS):
+        values = bits[first : first + _SLICE_ELEMENTS].to(torch.int64)
+        indices = torch.arange(first, first + values.numel(), device=bits.device)
+        mixed = (values ^ (indices * _STEP)) * _FIRST  # wraps around, everywhere alike
         mixed = (mixed ^ (mixed >> 32)) * _SECOND
         total += (mixed ^ (mixed >> 29)).sum()
     return total

@@ -17,11 +17,11 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.lightning.callbacks._support.digests import digests_of
+from seqdata.lightning.callbacks._support.digests import digest_tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SeenBatch:
     """What a rank holds.
 
     Attributes:
@@ -33,7 +33,7 @@ class Held:
     digest: tuple[int, ...]
 
 
-def digest_of(batch: Any) -> tuple[int, ...]:
+def digest_batch(batch: Any) -> tuple[int, ...]:
     """Give numbers for all tensors of a batch of any kind; none for filler."""
     tensors: list[Tensor] = []
     if isinstance(batch, SequenceBatch):
@@ -42,20 +42,25 @@ def digest_of(batch: Any) -> tuple[int, ...]:
         tensors = [batch.ids, batch.start]
         batch = batch.data
     apply_to_collection(batch, Tensor, tensors.append)
-    return tuple(digests_of([one for one in tensors if one.layout == torch.strided]))
+    return tuple(digest_tensors([one for one in tensors if one.layout == torch.strided]))
 
 
-def duplicates(ranks: Sequence[Held]) -> str:
+def describe_duplicates(ranks: Sequence[SeenBatch]) -> str:
     """Say which ranks of several replicas hold the same batch; nothing where none do."""
-    same: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-    for rank, held in enumerate(ranks):
-        if held.digest:
-            same[held.digest].append(rank)
-    found = [one for one in same.values() if len({ranks[rank].replica for rank in one}) > 1]
-    if not found:
+    ranks_by_digest: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank, seen_batch in enumerate(ranks):
+        if seen_batch.digest:
+            ranks_by_digest[seen_batch.digest].append(rank)
+    duplicated = [
+        ranks_of_batch
+        for ranks_of_batch in ranks_by_digest.values()
+        if len({ranks[rank].replica for rank in ranks_of_batch}) > 1
+    ]
+    if not duplicated:
         return ""
-    named = "; ".join(", ".join(map(str, one)) for one in found)
+    ranks_text = "; ".join(", ".join(map(str, ranks_of_batch)) for ranks_of_batch in duplicated)
     return (
-        f"in the first step ranks {named} have the same batch, must have others: what is trained "
+        f"in the first step ranks {ranks_text} have the same batch, must have others: what is "
+        "trained "
         "several times is time lost; pass a SequenceDataModule, or share the data out by rank"
     )

@@ -10,19 +10,19 @@ import torch
 
 from seqdata.lightning.callbacks._support.batch_facts import BatchFacts
 
-_TEXTS = ("out of memory", "can't allocate memory")
-_MOST_IDS = 20
+_MESSAGES = ("out of memory", "can't allocate memory")
+_MAX_IDS = 20
 
 
 def is_out_of_memory(exception: BaseException) -> bool:
     """Tell whether an exception says that a device or the machine has no memory left."""
     if isinstance(exception, torch.OutOfMemoryError | MemoryError):
         return True
-    said = str(exception).lower()
-    return isinstance(exception, RuntimeError) and any(text in said for text in _TEXTS)
+    message = str(exception).lower()
+    return isinstance(exception, RuntimeError) and any(text in message for text in _MESSAGES)
 
 
-def place_of(facts: BatchFacts, rank: int) -> str:
+def describe_batch(facts: BatchFacts, rank: int) -> str:
     """Say which batch it was, and of which shape.
 
     Args:
@@ -30,7 +30,7 @@ def place_of(facts: BatchFacts, rank: int) -> str:
         rank: That had no memory left.
     """
     ids = facts.ids.tolist()
-    shown = ", ".join(map(str, ids[:_MOST_IDS])) + (", …" if len(ids) > _MOST_IDS else "")
+    shown = ", ".join(map(str, ids[:_MAX_IDS])) + (", …" if len(ids) > _MAX_IDS else "")
     return (
         f"out of memory on rank {rank} in epoch {facts.epoch}, batch {facts.number}: {facts.rows} "
         f"rows x {facts.width} timesteps, {facts.padded} after padding ({facts.real} real), ids "
@@ -38,7 +38,7 @@ def place_of(facts: BatchFacts, rank: int) -> str:
     )
 
 
-def advice_of(facts: BatchFacts, largest: int) -> str:
+def make_advice(facts: BatchFacts, largest: int) -> str:
     """Say what would have fitted.
 
     Args:

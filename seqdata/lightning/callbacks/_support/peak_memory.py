@@ -13,7 +13,7 @@ import torch
 _STATUS = Path("/proc/self/status")
 
 
-def peak_bytes(device: torch.device) -> int:
+def get_peak_bytes(device: torch.device) -> int:
     """Give the most bytes that tensors on a CUDA device, or else this process, ever had."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -21,11 +21,11 @@ def peak_bytes(device: torch.device) -> int:
         for line in _STATUS.read_text("ascii", "replace").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) << 10
-    return _most_resident()
+    return _get_peak_resident()
 
 
-def _most_resident() -> int:
+def _get_peak_resident() -> int:
     import resource  # not on every system
 
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most << 10
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10

@@ -1,7 +1,7 @@
 """What some steps of a rank came to: times, timesteps, memory.
 
-Place in the flow: a ``Meter`` makes them, monitors add them up, tell them to other ranks and log
-them. Reads: nothing. Makes: rates and shares.
+Place in the flow: a ``StepTimer`` makes them, monitors add them up, tell them to other ranks and
+log them. Reads: nothing. Makes: rates and shares.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class StepStats:
     """Steps of one rank, added up.
 
     Attributes:
@@ -33,8 +33,8 @@ class Figures:
     largest: int = 0
     peak_bytes: int = 0
 
-    def __add__(self, other: Figures) -> Figures:
-        return Figures(
+    def __add__(self, other: StepStats) -> StepStats:
+        return StepStats(
             steps=self.steps + other.steps,
             seconds=self.seconds + other.seconds,
             waited=self.waited + other.waited,

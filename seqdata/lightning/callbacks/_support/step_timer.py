@@ -1,7 +1,7 @@
 """Takes the time of a rank's training steps, and what their batches hold.
 
 Place in the flow: monitors call it in the Trainer's hooks. Reads: the clock, the loader's waiting,
-batches. Makes: ``Figures`` of each step.
+batches. Makes: ``StepStats`` of each step.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from seqdata.errors import SeqDataWarning
-from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, facts_of, loader_of
-from seqdata.lightning.callbacks._support.step_stats import Figures
+from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, get_facts, get_train_loader
+from seqdata.lightning.callbacks._support.step_stats import StepStats
 
 
-class Meter:
+class StepTimer:
     """A clock that runs while training does.
 
     A step ends where the Trainer says so, and the next begins there: kernels that still run on a
@@ -29,33 +29,33 @@ class Meter:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._began = 0.0
-        self._paused: float | None = None
+        self._started_at = 0.0
+        self._paused_at: float | None = None
         self._loader: object = None
-        self._waited = 0.0
-        self._said = False
+        self._waited_before = 0.0
+        self._has_warned = False
 
     def start(self, trainer: Trainer) -> None:
         """Begin a step now."""
-        self._began, self._paused = time.perf_counter(), None
-        self._waiting(trainer)
+        self._started_at, self._paused_at = time.perf_counter(), None
+        self._take_waited(trainer)
 
     def pause(self) -> None:
         """Stop the clock: a validation begins."""
-        self._paused = time.perf_counter()
+        self._paused_at = time.perf_counter()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let the clock run again."""
-        if self._paused is not None:
-            self._began += time.perf_counter() - self._paused
-            self._paused = None
+        if self._paused_at is not None:
+            self._started_at += time.perf_counter() - self._paused_at
+            self._paused_at = None
 
-    def look(self, trainer: Trainer, batch: Any) -> BatchFacts | None:
+    def get_facts(self, trainer: Trainer, batch: Any) -> BatchFacts | None:
         """Give what is known of a batch; where that is nothing, say so, once."""
-        loader = loader_of(trainer)
-        facts = facts_of(batch, loader)
-        if not self._said and (facts is None or loader is None):
-            self._said = True
+        loader = get_train_loader(trainer)
+        facts = get_facts(batch, loader)
+        if not self._has_warned and (facts is None or loader is None):
+            self._has_warned = True
             unknown = "waiting for data" if facts else "waiting for data, tokens and padding"
             if trainer.is_global_zero:
                 warnings.warn(
@@ -67,18 +67,18 @@ class Meter:
                 )
         return facts
 
-    def step(self, trainer: Trainer, facts: BatchFacts | None) -> Figures:
+    def step(self, trainer: Trainer, facts: BatchFacts | None) -> StepStats:
         """End a step, and begin the next.
 
         Args:
             trainer: Whose step it is.
             facts: Of its batch; None: nothing is known.
         """
-        began, self._began = self._began, time.perf_counter()
-        seconds, waited = self._began - began, self._waiting(trainer)
+        started_at, self._started_at = self._started_at, time.perf_counter()
+        seconds, waited = self._started_at - started_at, self._take_waited(trainer)
         if facts is None:
-            return Figures(steps=1, seconds=seconds, waited=waited)
-        return Figures(
+            return StepStats(steps=1, seconds=seconds, waited=waited)
+        return StepStats(
             steps=1,
             seconds=seconds,
             waited=waited,
@@ -88,11 +88,11 @@ class Meter:
             largest=facts.padded,
         )
 
-    def _waiting(self, trainer: Trainer) -> float:
+    def _take_waited(self, trainer: Trainer) -> float:
         """Give the seconds that were waited since this was asked last."""
-        loader = loader_of(trainer)
+        loader = get_train_loader(trainer)
         if loader is None:
             return 0.0
-        before = self._waited if loader is self._loader else 0.0
-        self._loader, self._waited = loader, loader.waited
-        return loader.waited - before
+        waited_before = self._waited_before if loader is self._loader else 0.0
+        self._loader, self._waited_before = loader, loader.waited_seconds
+        return loader.waited_seconds - waited_before

@@ -7,7 +7,7 @@ import numpy as np
 
 from seqdata import hookimpl
 from seqdata.protocols import Field
-from seqdata.storage.array_column import PieceColumn
+from seqdata.storage.array_column import ArrayColumn
 
 
 class Hdf5Store:
@@ -62,7 +62,7 @@ class Hdf5Store:
 
     def _column(self, name, pieces):
         field = self.fields[name]
-        return PieceColumn(np.dtype(field.dtype), field.shape, pieces)
+        return ArrayColumn(np.dtype(field.dtype), field.shape, pieces)
 
 
 def open_hdf5(location, *, verify=None):
