@@ -45,7 +45,7 @@ class Sequences(Dataset[torch.Tensor]):
 
 
 def collate(rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give padded values and lengths."""
+    """Return padded values and lengths."""
     return pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
 
 
@@ -58,7 +58,7 @@ def loader(
     workers: int = 0,
     method: str | None = None,
 ) -> DataLoader[Any]:
-    """Give the DataLoader: random batches, or those that are given.
+    """Return the DataLoader: random batches, or those that are given.
 
     Args:
         data: What was written.

@@ -56,7 +56,7 @@ def play(loader: Loader) -> Cost:
 
 
 def added(times: Times, mode: str, epoch: str, which: int) -> float:
-    """Give what a mode adds to the same epoch with checks off: 0.1 is ten per cent."""
+    """Return what a mode adds to the same epoch with checks off: 0.1 is ten per cent."""
     mine, others = (
         statistics.median(cost[which] for cost in times[name, epoch]) for name in (mode, "off")
     )

@@ -130,7 +130,7 @@ class Runner:
 
 @contextmanager
 def running(makers: Mapping[Name, Maker]) -> Iterator[dict[Name, Runner]]:
-    """Give a runner per name, and end them all."""
+    """Yield a runner per name, and end them all."""
     runners: dict[Name, Runner] = {}
     try:
         for name, make in makers.items():
@@ -176,12 +176,12 @@ def _drawn(batches: Iterator[Any], count: int, seconds: float) -> int:
 
 
 def cpu_seconds() -> float:
-    """Give the CPU time of this process, and on Linux of its descendants as they are now."""
+    """Return the CPU time of this process, and on Linux of its descendants as they are now."""
     return time.process_time() + cpu_below()
 
 
 def cpu_below() -> float:
-    """Give the CPU time of the descendants of this process as they are now, on Linux; else 0."""
+    """Return the CPU time of the descendants of this process as they are now, on Linux; else 0."""
     spent = 0.0
     for pid in descendants(os.getpid()):
         try:
@@ -192,7 +192,7 @@ def cpu_below() -> float:
 
 
 def descendants(pid: int) -> list[int]:
-    """Give the processes below one; on Linux, elsewhere none."""
+    """Return the processes below one; on Linux, elsewhere none."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

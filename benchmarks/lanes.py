@@ -131,7 +131,7 @@ def copied(data: Tokens, by_rows: bool) -> Generator[Any, None, None]:
 
 
 def fastest(pieces: list[np.ndarray]) -> Callable[[np.ndarray, np.ndarray], object]:
-    """Give the faster way to copy such pieces: memcpy may be slow, by processor and libc."""
+    """Return the faster way to copy such pieces: memcpy may be slow, by processor and libc."""
     import torch
 
     def by_torch(out: np.ndarray, piece: np.ndarray) -> object:
@@ -150,7 +150,7 @@ def fastest(pieces: list[np.ndarray]) -> Callable[[np.ndarray, np.ndarray], obje
 
 
 def makers(made: dict[str, Tokens]) -> dict[str, Callable[[], Generator[Any, None, None]]]:
-    """Give a maker of batches by name."""
+    """Return a maker of batches by name."""
     data = made[""]
     found: dict[str, Callable[[], Generator[Any, None, None]]] = {
         OURS: partial(ours, data, 0),
@@ -195,7 +195,7 @@ def blocks(data: Tokens, python: Path, rounds: int) -> Iterator[Cost | str]:
 
 
 def beside(name: str) -> str:
-    """Give the row of ours that another is compared to."""
+    """Return the row of ours that another is compared to."""
     for kind in (PIECE, ROWS):
         item = name.removeprefix(f"{kind}, ")
         if item != name:
@@ -217,7 +217,7 @@ def report(times: dict[str, list[Cost]]) -> Table:
 
 
 def ratio(times: dict[str, list[Cost]], name: str) -> float:
-    """Give how many times as fast seqdata is, by wall time."""
+    """Return how many times as fast seqdata is, by wall time."""
     both = (beside(name), name)
     mine, other = (statistics.median(cost.wall for cost in times[one]) for one in both)
     return other / mine

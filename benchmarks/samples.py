@@ -27,7 +27,7 @@ class Samples:
     offsets: np.ndarray
 
     def dicts(self, labelled: bool = False) -> Iterator[dict[str, Any]]:
-        """Give one dict per sequence: a view of its timesteps; with an id and a label, or not."""
+        """Yield one dict per sequence: a view of its timesteps; with an id and a label, or not."""
         edges = self.offsets.tolist()
         for number, first in enumerate(edges[:-1]):
             one = self.values[first : edges[number + 1]]
@@ -84,7 +84,7 @@ def documents(count: int) -> Samples:
 
 
 def frames_count(size: int) -> int:
-    """Give how many sequences of M take about ``size`` bytes."""
+    """Return how many sequences of M take about ``size`` bytes."""
     return max(64, round(size / (340 * 4 * FRAME)))
 
 

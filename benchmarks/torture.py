@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def not_as_must_be(columns: list[Column], found: Mapping[str, Found]) -> Iterator[str]:
-    """Give what is wrong with us, or with this script: unharmed, everybody reads right."""
+    """Yield what is wrong with us, or with this script: unharmed, everybody reads right."""
     for column in columns:
         cases = found[column.title].cases if column.title in found else {}
         for name, tries in cases.items():

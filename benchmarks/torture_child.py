@@ -117,7 +117,7 @@ def _write(library: Library, case: dict[str, Any], _: int, record: Record) -> No
 
 
 def _until(given: Rows, most: int) -> Rows:
-    """Give rows; where there is an end, kill this process and what it has started there."""
+    """Yield rows; where there is an end, kill this process and what it has started there."""
     for number, row in enumerate(given):
         if most and number == most:
             os.killpg(0, signal.SIGKILL)

@@ -47,7 +47,7 @@ class Model(nn.Module):
 
 
 def makers(data: Data, setting: str) -> dict[str, Maker]:
-    """Give a maker of batches for each loader."""
+    """Return a maker of batches for each loader."""
     transform = SETTINGS[setting].get(data.name)
     mine = partial(ours, data, "bucketed", transform=transform)
     peer = partial(by_hand, data, "bucketed", change=CHANGES[data.name] if transform else None)

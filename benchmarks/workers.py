@@ -38,7 +38,7 @@ OURS, PEER = "seqdata", "memmap DataLoader"
 
 
 def makers(data: Data, setting: str) -> dict[tuple[str, int], Maker]:
-    """Give a maker of batches for each loader and number of workers."""
+    """Return a maker of batches for each loader and number of workers."""
     transform = SETTINGS[setting].get(data.name)
     change = CHANGES[data.name] if transform else None
     made: dict[tuple[str, int], Maker] = {}
@@ -62,7 +62,7 @@ def measure(data: Data, setting: str, rounds: int, seconds: float) -> Times:
 
 
 def ratio(times: Times, workers: int) -> float:
-    """Give how many times as fast seqdata is, by wall time."""
+    """Return how many times as fast seqdata is, by wall time."""
     mine, others = (
         statistics.median(cost.wall for cost in times[name, workers]) for name in (OURS, PEER)
     )

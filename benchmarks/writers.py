@@ -125,7 +125,7 @@ OURS = "seqdata write_store"
 
 
 def size_of(folder: Path) -> int:
-    """Give the bytes of all files below a folder."""
+    """Return the bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -28,7 +28,7 @@ class Net(torch.nn.Module):
 
 
 def gradient(net: Net, loader: Loader, cut: float, random: np.random.Generator) -> torch.Tensor:
-    """Give the gradient of one epoch's loss; ``cut`` 1: every edge, 0: none."""
+    """Return the gradient of one epoch's loss; ``cut`` 1: every edge, 0: none."""
     net.zero_grad()
     lanes, going_on, losses = LaneStates(), None, []
     for batch in loader:
@@ -50,7 +50,7 @@ def gradient(net: Net, loader: Loader, cut: float, random: np.random.Generator) 
 
 
 def compare(draws: int) -> tuple[float, float, float]:
-    """Give how far off gradients are, as shares of the true one's length.
+    """Return how far off gradients are, as shares of the true one's length.
 
     Returns:
         Of chunks that are always cut; of the mean over random cuts; and what is to be expected of

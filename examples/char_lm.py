@@ -21,7 +21,7 @@ from seqdata import TBPTT, SequenceDataModule
 
 
 def nursery(lines: int) -> str:
-    """Give lines of few words, each said again at its end: what came first must be remembered."""
+    """Return lines of few words, each said again at its end: what came first must be remembered."""
     rng = np.random.default_rng(0)
     animals, sounds = ["sheep", "horse", "duck", "cow"], ["baa", "neigh", "quack", "moo"]
     said = rng.integers(0, 4, lines)

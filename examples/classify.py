@@ -18,7 +18,7 @@ count, epochs = (40, 1) if "--smoke" in sys.argv else (800, 10)
 
 
 def marked(count: int, seed: int):
-    """Give noise ``x`` (T, 2) with a mark in each channel, and ``y``, the channel of the first."""
+    """Yield noise ``x`` (T, 2) with a mark in each channel, and ``y``, the channel of the first."""
     rng = np.random.default_rng(seed)
     for length in rng.integers(10, 80, count):
         x, y = rng.normal(0, 0.3, (length, 2)).astype(np.float32), int(rng.integers(2))

@@ -43,13 +43,13 @@ class Model(L.LightningModule):
         self.head = torch.nn.Linear(16, 1)
 
     def training_step(self, batch):
-        """Give the sum over this rank's sequences, times what makes it the mean over all."""
+        """Return the sum over this rank's sequences, times what makes it the mean over all."""
         _, (last, _) = self.lstm(batch.packed("x"))
         losses = (self.head(last[-1]).squeeze(-1) - batch["y"]) ** 2
         return (losses * batch.weight).sum() * batch.sequence_scale
 
     def configure_optimizers(self):
-        """Give plain SGD with momentum."""
+        """Return plain SGD with momentum."""
         return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
 
 

@@ -50,7 +50,7 @@ SMOKE = Size(files=150, max_length=64, max_tokens=1024, epochs=2, hidden=16, sho
 
 
 def source_files() -> Iterator[dict[str, object]]:
-    """Give each source file of the standard library as a sequence of bytes with its path as id."""
+    """Yield each source file of the standard library as a sequence of bytes with its path as id."""
     root = Path(sysconfig.get_path("stdlib"))
     files = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
     for name, path in sorted(files.items()):
@@ -79,7 +79,7 @@ class RecordingLM(ByteLM):
 
 
 def contents(batch: SequenceBatch) -> list[tuple[int, str]]:
-    """Give the id and a hash of the real bytes, inputs and targets, of each row."""
+    """Return the id and a hash of the real bytes, inputs and targets, of each row."""
     rows = []
     for row, length in enumerate(batch.lengths.tolist()):
         made = hashlib.blake2b(batch["x"][row, :length].numpy(), digest_size=16)

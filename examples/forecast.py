@@ -18,7 +18,7 @@ count, epochs = (4, 1) if "--smoke" in sys.argv else (60, 8)
 
 
 def waves(count: int, seed: int):
-    """Give float32 (T, 1) each."""
+    """Yield float32 (T, 1) each."""
     rng = np.random.default_rng(seed)
     for length in rng.integers(60, 200, count):
         angles = 2 * np.pi * (np.arange(length)[:, None] / [11, 17] + rng.random(2))

@@ -33,7 +33,7 @@ Rows = list[dict[str, Any]]
 
 
 def read_ts(path: Path) -> tuple[list[np.ndarray], list[str]]:
-    """Give the sequences of a .ts file, each float32 (T, channels), and their labels."""
+    """Return the sequences of a .ts file, each float32 (T, channels), and their labels."""
     sequences, labels = [], []
     _, data = path.read_text().split("@data\n", maxsplit=1)
     for line in data.splitlines():
@@ -47,7 +47,7 @@ def read_ts(path: Path) -> tuple[list[np.ndarray], list[str]]:
 
 
 def read_split(folder: Path, part: str) -> tuple[list[np.ndarray], list[str]]:
-    """Give what the one file of a part, TRAIN or TEST, holds."""
+    """Return what the one file of a part, TRAIN or TEST, holds."""
     files = sorted(folder.glob(f"*_{part}.ts"))
     if len(files) != 1:
         raise SystemExit(f"{folder}: has {len(files)} files *_{part}.ts, must have one")
@@ -57,7 +57,7 @@ def read_split(folder: Path, part: str) -> tuple[list[np.ndarray], list[str]]:
 def as_rows(
     sequences: list[np.ndarray], labels: list[str], known: list[str], train: list[np.ndarray]
 ) -> Rows:
-    """Give dicts of ``x``, scaled by the mean and deviation of the training data, and ``y``."""
+    """Return dicts of ``x``, scaled by the mean and deviation of the training data, and ``y``."""
     frames = np.concatenate(train)
     mean, deviation = frames.mean(axis=0), frames.std(axis=0)
     return [
@@ -67,7 +67,7 @@ def as_rows(
 
 
 def quiet_trainer(epochs: int) -> L.Trainer:
-    """Give a Trainer that writes no file and shows nothing."""
+    """Return a Trainer that writes no file and shows nothing."""
     return L.Trainer(
         max_epochs=epochs,
         gradient_clip_val=1.0,
@@ -80,7 +80,7 @@ def quiet_trainer(epochs: int) -> L.Trainer:
 
 
 def predict(trainer: L.Trainer, model: LSTMClassifier, data: SequenceDataModule) -> torch.Tensor:
-    """Give the logits of all sequences, in the data's own order, (sequences, classes)."""
+    """Return the logits of all sequences, in the data's own order, (sequences, classes)."""
     batches = trainer.predict(model, data)
     ids = torch.cat([batch["ids"] for batch in batches])
     return torch.cat([batch["logits"] for batch in batches])[ids.argsort()]

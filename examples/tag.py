@@ -18,7 +18,7 @@ count, epochs = (40, 1) if "--smoke" in sys.argv else (800, 6)
 
 
 def marked(count: int, seed: int):
-    """Give ``x`` (T, 4), one of 3 marks or none, and ``y`` (T,), the last mark so far."""
+    """Yield ``x`` (T, 4), one of 3 marks or none, and ``y`` (T,), the last mark so far."""
     rng = np.random.default_rng(seed)
     for length in rng.integers(5, 80, count):
         marks = rng.choice(4, length, p=[0.7, 0.1, 0.1, 0.1])

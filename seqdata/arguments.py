@@ -57,7 +57,7 @@ def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
 def select_options(
     where: str, opener: Callable[..., Any], name: object, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Give those options that are not None, if the backend takes them.
+    """Return those options that are not None, if the backend takes them.
 
     Raises:
         ConfigError: If it does not.

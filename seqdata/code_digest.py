@@ -19,7 +19,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 
 
 def code_digest(obj: object) -> str:
-    """Give a digest of a function or callable object (32 hex digits).
+    """Return a digest of a function or callable object (32 hex digits).
 
     Examples:
         >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 2)
@@ -84,7 +84,7 @@ def _iter_function_parts(function: FunctionType, seen: set[int]) -> Iterator[byt
 
 
 def _iter_names(code: CodeType) -> Iterator[str]:
-    """Give the names in a function and in the functions inside of it."""
+    """Yield the names in a function and in the functions inside of it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

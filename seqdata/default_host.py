@@ -12,5 +12,5 @@ from seqdata.host import PluginHost
 
 @functools.cache
 def default_host() -> PluginHost:
-    """Give the host of this process; made at the first call, over the installed plugins."""
+    """Return the host of this process; made at the first call, over the installed plugins."""
     return PluginHost.discover()

@@ -105,7 +105,7 @@ def _below(folder: Path) -> Iterator[str]:
 def detect_backend_at(
     location: LocationLike, remote: str | Remote | None = None, host: PluginHost | None = None
 ) -> str:
-    """Give the name of the backend that a location means; at the URL of a folder it looks.
+    """Return the name of the backend that a location means; at the URL of a folder it looks.
 
     Raises:
         ConfigError: If the URL cannot be meant.
@@ -127,7 +127,7 @@ def detect_backend_at(
 
 
 def _has_tar_files(path: Path) -> bool:
-    """Tell whether a path is a folder of tar files that is no store of ours."""
+    """Return whether a path is a folder of tar files that is no store of ours."""
     if not path.is_dir() or (path / MANIFEST).exists():
         return False
     return any(entry.name.endswith(_TAR) for entry in path.iterdir())

@@ -96,7 +96,7 @@ class SeqDataError(Exception):
         return self._copy_notes(self.at(f"{text}. {REPLAY_PREFIX}{command}", **self.facts))
 
     def _copy_notes(self, error: Self) -> Self:
-        """Give another error the notes of this one."""
+        """Return another error the notes of this one."""
         for note in getattr(self, "__notes__", ()):
             if not note.startswith(_NOTE):
                 error.add_note(note)

@@ -109,7 +109,7 @@ class PluginHost:
         return host
 
     def backend(self, name: str) -> Opener:
-        """Give the opener of a storage backend.
+        """Return the opener of a storage backend.
 
         Raises:
             PluginError: If no plugin offers the name, several do, or the one that does is broken.
@@ -118,17 +118,17 @@ class PluginHost:
         return opener
 
     def policy(self, name: str) -> PolicyFactory:
-        """Give the factory of a policy; raises as ``backend`` does."""
+        """Return the factory of a policy; raises as ``backend`` does."""
         factory: PolicyFactory = self._require("policy", name)
         return factory
 
     def collator(self, name: str) -> CollatorFactory:
-        """Give the factory of a collator; raises as ``backend`` does."""
+        """Return the factory of a collator; raises as ``backend`` does."""
         factory: CollatorFactory = self._require("collator", name)
         return factory
 
     def reader(self, name: str) -> Reader:
-        """Give the reader of an input format or of a file ending; raises as ``backend`` does."""
+        """Return the reader of an input format or of a file ending; raises as ``backend`` does."""
         reader: Reader = self._require("reader", name)
         return reader
 
@@ -190,7 +190,7 @@ class PluginHost:
         return matches[0].backend if matches else None
 
     def find(self, kind: str, name: str, *, everywhere: bool = True) -> Factory | None:
-        """Give the factory of a kind under a name, or None where nobody offers one.
+        """Return the factory of a kind under a name, or None where nobody offers one.
 
         The core is asked first, then plugins given in code and the entry points called like the
         name or like its part before the first ``-`` or ``.``, then all others.
@@ -216,7 +216,7 @@ class PluginHost:
             return self._select_offer(kind, name)
 
     def names(self, kind: str) -> list[str]:
-        """Give the names of a kind that are known so far, sorted; imports no plugin for it."""
+        """Return the names of a kind that are known so far, sorted; imports no plugin for it."""
         with self._lock:
             core_table = self._core_table(kind)
             tables = [
@@ -251,7 +251,7 @@ class PluginHost:
                 raise source.make_error(error) from error
 
     def listing(self) -> list[PluginInfo]:
-        """Give what is known of the core and of every plugin; imports nothing."""
+        """Return what is known of the core and of every plugin; imports nothing."""
         core = PluginInfo(
             name=_CORE.name,
             distribution=CORE_DISTRIBUTION,
@@ -358,7 +358,7 @@ class PluginHost:
 
 
 def core_version() -> str:
-    """Give the version of the installed core, ``0+unknown`` where it runs from a bare tree."""
+    """Return the version of the installed core, ``0+unknown`` where it runs from a bare tree."""
     try:
         return metadata.version(CORE_DISTRIBUTION)
     except metadata.PackageNotFoundError:

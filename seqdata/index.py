@@ -104,7 +104,7 @@ class SequenceIndex:
         return self.run(axis, 0, len(self)) if self.maps.get(axis) else self.lengths_of[axis]
 
     def run(self, axis: str, first: int, stop: int) -> NDArray[Any]:
-        """Give the planned lengths of sequences ``first:stop`` along an axis, integers.
+        """Return the planned lengths of sequences ``first:stop`` along an axis, integers.
 
         Raises:
             PlanError: If there is no such axis.
@@ -119,14 +119,14 @@ class SequenceIndex:
         return np.asarray(lengths)
 
     def at(self, axis: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the planned lengths of some sequences along an axis, int64 (n,)."""
+        """Return the planned lengths of some sequences along an axis, int64 (n,)."""
         lengths = np.asarray(self.lengths_of[axis][numbers], dtype=np.int64)
         for _, change in self.maps.get(axis, ()):
             lengths = change(lengths)
         return lengths
 
     def mapped(self, axis: str, name: str, change: LengthMap) -> SequenceIndex:
-        """Give an index whose lengths along ``axis`` are changed as they are read.
+        """Return an index whose lengths along ``axis`` are changed as they are read.
 
         Args:
             axis: The axis.
@@ -140,12 +140,12 @@ class SequenceIndex:
         )
 
     def shifted(self, axis: str, by: int) -> SequenceIndex:
-        """Give the index of targets: every length less ``by``, at least 0."""
+        """Return the index of targets: every length less ``by``, at least 0."""
         result = self.mapped(axis, f"shift={by}", lambda lengths: np.maximum(lengths - by, 0))
         return replace(result, shifts={**result.shifts, axis: by})
 
     def unshifted(self, axis: str) -> tuple[SequenceIndex, int]:
-        """Give the index before lengths were shortened for shifted targets, and by how much.
+        """Return the index before lengths were shortened for shifted targets, and by how much.
 
         For plans over a stream, which is shifted as a whole.
         """
@@ -199,7 +199,7 @@ class SequenceIndex:
         return ", ".join(str(key) for key in keys) + others
 
     def remember(self, key: object, make: Callable[[], Value]) -> Value:
-        """Give what ``make`` makes, made once per index and ``key``."""
+        """Return what ``make`` makes, made once per index and ``key``."""
         if key not in self._memo:
             self._memo[key] = make()
         value: Value = self._memo[key]
@@ -270,7 +270,7 @@ def _chunk_numbers(first: int, count: int) -> NDArray[np.int64]:
 
 
 def validate_lengths(lengths: ArrayLike) -> NDArray[Any]:
-    """Give ``lengths`` as an array if they are non-negative integers in one dimension."""
+    """Return ``lengths`` as an array if they are non-negative integers in one dimension."""
     array = np.asarray(lengths)
     if array.size == 0 and array.ndim == 1:
         return array.astype(np.uint32)

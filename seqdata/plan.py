@@ -132,7 +132,7 @@ class Plan:
         return f"Plan({len(self)} batches, {sharing_text})"
 
     def batch(self, number: int) -> PlanBatch:
-        """Give one batch: its spans, and its rows from 0.
+        """Return one batch: its spans, and its rows from 0.
 
         Raises:
             PlanError: If there is no such batch.
@@ -142,7 +142,7 @@ class Plan:
         return self._table.batch(number)
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
-        """Give the scored timesteps and the rows that are not idle of batches ``first:stop``."""
+        """Return the scored timesteps and the rows that are not idle of batches ``first:stop``."""
         return self._table.totals(first, stop, self.overlap)
 
     def prepare(self, number: int) -> int:
@@ -150,7 +150,7 @@ class Plan:
         return self._table.prepare(number)
 
     def with_lookahead(self, lookahead: int) -> Plan:
-        """Give the same batches, read ``lookahead`` timesteps past their stops."""
+        """Return the same batches, read ``lookahead`` timesteps past their stops."""
         plan = Plan.__new__(Plan)
         plan._freeze(
             self._table, self._stream, self._origin, self.lanes, self.overlap, self.carry, lookahead
@@ -158,7 +158,7 @@ class Plan:
         return plan
 
     def slice(self, first: int, stop: int) -> ArrayTable:
-        """Give batches ``first:stop`` at once, which lie before the next one that ``prepare`` says.
+        """Return batches ``first:stop`` at once; the next ``prepare`` lies after them.
 
         Args:
             first: The first batch.
@@ -167,14 +167,14 @@ class Plan:
         return slice_table(self._table, first, stop)
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Give the same, rows ``lookahead`` longer along a stream, over ends of sequences.
+        """Return the same, rows ``lookahead`` longer along a stream, over ends of sequences.
 
         None: nothing is read past rows, or every span is widened by itself.
         """
         return None if self._stream is None else self._stream.widen(first, stop)
 
     def lr_scale(self, number: int) -> float:
-        """Give the length of a batch's chunks over the usual one; 1 where they do not vary."""
+        """Return the length of a batch's chunks over the usual one; 1 where they do not vary."""
         return 1.0 if self._stream is None else self._stream.scale(number)
 
     @property

@@ -28,7 +28,7 @@ class PlanBatch(NamedTuple):
     rows: NDArray[np.int64] | None
 
     def slice(self, first: int, stop: int) -> PlanBatch:
-        """Give rows ``first:stop`` as a batch of their own."""
+        """Return rows ``first:stop`` as a batch of their own."""
         if self.rows is None:
             return PlanBatch(self.spans[first:stop], None)
         rows = self.rows[first : stop + 1]
@@ -45,19 +45,19 @@ class BatchTable(Protocol):
     """Where a plan's batches come from."""
 
     def __len__(self) -> int:
-        """Give the number of batches."""
+        """Return the number of batches."""
         ...
 
     def batch(self, number: int) -> PlanBatch:
-        """Give one batch in O(batch), or O(block) where its block is not at hand."""
+        """Return one batch in O(batch), or O(block) where its block is not at hand."""
         ...
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Give scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
         ...
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Give all batches in order, as arrays, one run of batches after another."""
+        """Return all batches in order, as arrays, one run of batches after another."""
         ...
 
     def prepare(self, number: int) -> int:
@@ -69,11 +69,11 @@ class StreamTable(BatchTable, Protocol):
     """Batches whose rows are lanes of a stream, or whose chunks vary in length."""
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Give batches of one run with rows that go on along the stream; None: no row does."""
+        """Return batches of one run with rows that go on along the stream; None: no row does."""
         ...
 
     def scale(self, number: int) -> float:
-        """Give the length of a batch's chunks over the usual one."""
+        """Return the length of a batch's chunks over the usual one."""
         ...
 
 
@@ -82,7 +82,7 @@ class SliceableTable(Protocol):
     """A table that gives many batches at once."""
 
     def slice(self, first: int, stop: int) -> ArrayTable:
-        """Give batches ``first:stop``, which lie in one run, as a table of their own."""
+        """Return batches ``first:stop``, which lie in one run, as a table of their own."""
         ...
 
 
@@ -131,7 +131,7 @@ class ArrayTable:
         return len(self.offsets) - 1
 
     def batch(self, number: int) -> PlanBatch:
-        """Give one batch in O(batch)."""
+        """Return one batch in O(batch)."""
         first, stop = self._offset_list[number : number + 2]
         return self._all_rows.slice(first, stop)
 
@@ -145,14 +145,14 @@ class ArrayTable:
         return offset_list
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Give scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
         if overlap not in self._cumulative_totals:
             self._cumulative_totals[overlap] = self._compute_cumulative_totals(overlap)
         timesteps, rows = self._cumulative_totals[overlap]
         return int(timesteps[stop] - timesteps[first]), int(rows[stop] - rows[first])
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Give itself, if it has any batches."""
+        """Yield itself, if it has any batches."""
         if len(self):
             yield self
 
@@ -162,7 +162,7 @@ class ArrayTable:
         return len(self)
 
     def slice(self, first: int, stop: int) -> ArrayTable:
-        """Give batches ``first:stop`` as a table of their own."""
+        """Return batches ``first:stop`` as a table of their own."""
         bounds = self.offsets[first : stop + 1]
         offsets = bounds - bounds[0]
         if self.rows is None:
@@ -171,7 +171,7 @@ class ArrayTable:
         return ArrayTable(self.spans[rows[0] : rows[-1]], rows - rows[0], offsets)
 
     def select_lanes(self, first: int, stop: int, lanes: int) -> ArrayTable:
-        """Give rows ``first:stop`` of every batch, each of which has a row per lane."""
+        """Return rows ``first:stop`` of every batch, each of which has a row per lane."""
         if stop - first == lanes:
             return self
         count = len(self)
@@ -186,7 +186,7 @@ class ArrayTable:
         return ArrayTable(spans, offsets_from_sizes(sizes[is_selected.reshape(-1)]), offsets)
 
     def row_lengths(self) -> NDArray[np.int64]:
-        """Give the timesteps of each row, int64 (r,)."""
+        """Return the timesteps of each row, int64 (r,)."""
         return self._sum_per_row(self.spans[:, 2] - self.spans[:, 1])
 
     def _sum_per_row(self, per_span: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -225,7 +225,7 @@ def concat_tables(table: BatchTable) -> ArrayTable:
 
 
 def slice_table(table: BatchTable, first: int, stop: int) -> ArrayTable:
-    """Give batches ``first:stop`` of one run of a table."""
+    """Return batches ``first:stop`` of one run of a table."""
     if isinstance(table, SliceableTable):
         return table.slice(first, stop)
     batches = [table.batch(number) for number in range(first, stop)]
@@ -240,7 +240,7 @@ def slice_table(table: BatchTable, first: int, stop: int) -> ArrayTable:
 def compute_row_lengths(
     spans: NDArray[np.int64], rows: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Give the timesteps of each row, int64 (r,); without ``rows`` each span is one."""
+    """Return the timesteps of each row, int64 (r,); without ``rows`` each span is one."""
     lengths: NDArray[np.int64] = spans[:, 2] - spans[:, 1]
     if rows is None:
         return lengths
@@ -253,7 +253,7 @@ def _concat_offsets(offset_arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]
 
 
 def offsets_from_sizes(sizes: NDArray[Any]) -> NDArray[np.int64]:
-    """Give the running sums of n sizes, int64 (n+1,), from 0."""
+    """Return the running sums of n sizes, int64 (n+1,), from 0."""
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets

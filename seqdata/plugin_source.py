@@ -149,11 +149,11 @@ class PluginSource:
         return self.name in (base_name, re.split(r"[-.]", base_name, maxsplit=1)[0])
 
     def fault_for_kind(self, kind: str) -> Exception | None:
-        """Give what keeps this plugin from offering anything of a kind."""
+        """Return what keeps this plugin from offering anything of a kind."""
         return self.fault or self._faults.get(kind)
 
     def fault_for_name(self, kind: str, name: str) -> Exception | None:
-        """Give what keeps this plugin from offering ``name``, if it seems to be one of its own."""
+        """Return what keeps this plugin from offering ``name``, if it seems to be its own."""
         fault = self.fault_for_kind(kind)
         return fault if self.owns(name) or name in self._claimed_names.get(kind, ()) else None
 
@@ -171,7 +171,7 @@ class PluginSource:
     def load_table(
         self, manager: pluggy.PluginManager, kind: str, reserved: Collection[str] = ()
     ) -> Mapping[str, Factory]:
-        """Give what a loaded plugin offers of a kind; empty, and the fault kept, where it is wrong.
+        """Return what a loaded plugin offers of a kind; empty, with the fault noted, if invalid.
 
         Args:
             manager: Where the plugin is registered.
@@ -246,7 +246,7 @@ class PluginSource:
 
 
 def normalize_name(name: str) -> str:
-    """Give the form in which names that look alike are equal."""
+    """Return the form in which names that look alike are equal."""
     head = "." if name.startswith(".") else ""
     return head + name.removeprefix(".").replace("_", "-").replace(".", "-")
 

@@ -63,7 +63,7 @@ class Column(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Give one piece, (length, *shape): a view where the bytes are mapped; not for writing."""
+        """Return one piece, (length, *shape): a view where bytes are mapped; not for writing."""
         ...
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
@@ -124,7 +124,7 @@ class Store(Protocol):
     def __len__(self) -> int: ...
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Give the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
+        """Return the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
         ...
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -194,7 +194,7 @@ class Policy(Protocol):
         ...
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Give the number of batches of every epoch."""
+        """Return the number of batches of every epoch."""
         ...
 
 
@@ -208,7 +208,7 @@ class SupportsVaryingEpochs(Protocol):
         ...
 
     def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
-        """Give the number of batches of an epoch, whatever the seed."""
+        """Return the number of batches of an epoch, whatever the seed."""
         ...
 
 
@@ -263,7 +263,7 @@ class SupportsAudit(Protocol):
     def audit(
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
     ) -> tuple[int, Iterator[AuditReport]]:
-        """Give the bytes there are to look at, and reports as they are made.
+        """Return the bytes there are to look at, and reports as they are made.
 
         Args:
             location: The data set.

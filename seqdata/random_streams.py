@@ -41,15 +41,15 @@ class RandomStreams:
         Draw(self.seed, 0)
 
     def shared(self, *, epoch: int, step: int) -> torch.Generator:
-        """Give a step's generator that draws alike on all ranks."""
+        """Return a step's generator that draws alike on all ranks."""
         return self._make_generator(Purpose.SHARED, epoch, step, 0)
 
     def per_rank(self, *, epoch: int, step: int, rank: int) -> torch.Generator:
-        """Give a step's generator of one rank: another number of ranks draws otherwise."""
+        """Return a step's generator of one rank: another number of ranks draws otherwise."""
         return self._make_generator(Purpose.PER_RANK, epoch, step, rank)
 
     def per_lane(self, *, epoch: int, step: int, lanes: Iterable[int]) -> list[torch.Generator]:
-        """Give a step's generators of lanes or sequences: the same on any number of ranks.
+        """Return a step's generators of lanes or sequences: the same on any number of ranks.
 
         Args:
             epoch: Of the batch.

@@ -12,6 +12,6 @@ STORE_MEMBERS = ("base_numbers", "fields", "fingerprint", "keys", "lengths", "le
 
 
 def missing_members(obj: object, members: Iterable[str]) -> list[str]:
-    """Give the members that a thing does not have."""
+    """Return the members that a thing does not have."""
     present = set(dir(obj))  # not hasattr: it would compute properties
     return [member for member in members if member not in present]

@@ -27,7 +27,7 @@ def resolve_policy(
     *,
     host: PluginHost | None = None,
 ) -> Policy:
-    """Give a policy by its name, or the one that is passed.
+    """Return a policy by its name, or the one that is passed.
 
     Args:
         policy: A policy, or the name of one.
@@ -60,7 +60,7 @@ def resolve_policy(
 
 
 def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = None) -> Collator:
-    """Give a collator by its name, or the one that is passed.
+    """Return a collator by its name, or the one that is passed.
 
     A function of one argument is a ``collate_fn`` as torch knows them: it gets a list of samples.
 
@@ -90,7 +90,7 @@ def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = 
 
 
 def _takes_one_argument(function: Callable[..., Any]) -> bool:
-    """Tell whether a function must be given exactly one argument."""
+    """Return whether a function must be given exactly one argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # written in C, without a signature

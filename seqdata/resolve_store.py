@@ -241,7 +241,7 @@ def are_locations(data: object) -> bool:
 
 
 def is_map_style(data: Any) -> bool:
-    """Tell whether data has a length and items by number, and is nothing that we know better."""
+    """Return whether data has a length and items by number, and is nothing that we know better."""
     if missing_members(data, ("__getitem__", "__len__")) or is_store(data):
         return False
     return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_table(data))
@@ -253,7 +253,7 @@ def _is_loader(data: Any) -> bool:
 
 
 def _needs_lengths(data: Any) -> bool:
-    """Tell whether map-style data cannot be taken into memory: torch's, or not to be iterated."""
+    """Return whether map-style data cannot be taken into memory: torch's, or not to be iterated."""
     torch_like = any(base.__module__ == _TORCH_DATASET for base in type(data).__mro__)
     return torch_like or not isinstance(data, Iterable)
 

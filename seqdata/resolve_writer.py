@@ -95,7 +95,7 @@ def _prepare_input(
 
 
 def _find_writer(format: str) -> Callable[..., Store]:
-    """Give what writes a format."""
+    """Return what writes a format."""
     if format == "arrow":
         return write_arrow
     backend: object = default_host().find("backend", format)

@@ -64,7 +64,7 @@ class Steps(NamedTuple):
     lanes: NDArray[np.int64]
 
     def step(self, i: int) -> Step:
-        """Give one of the steps."""
+        """Return one of the steps."""
         spans, rows = self.table.batch(i)
         wide = None if self.wide is None else self.wide.batch(i)
         number, weights, lengths = self.number + i, self.weights[i], self.lengths[i]
@@ -122,7 +122,7 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
 
 
 def count_steps(batches: int, world: World, tail: Tail, lanes: int = 0) -> int:
-    """Give the number of steps of an epoch of ``batches``."""
+    """Return the number of steps of an epoch of ``batches``."""
     if lanes:
         return batches
     return batches // world.size if tail == "drop" else -(-batches // world.size)
@@ -159,11 +159,11 @@ class RankPlan:
         return self.steps - self.first_step
 
     def position(self, step: int) -> int:
-        """Give the batches of the plan that are trained once all steps before ``step`` are done."""
+        """Return batches of the plan that are trained once all steps before ``step`` are done."""
         return min(len(self.plan), self._first_batch(step))
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
-        """Give scored timesteps and rows of weight > 0 of steps ``first:stop``, over all ranks."""
+        """Return scored timesteps and rows of weight > 0 of steps ``first:stop``, all ranks."""
         if self.plan.lanes:  # a step is a batch
             return self.plan.totals(max(0, first), min(self.steps, stop))
         count = len(self.plan)
@@ -197,7 +197,7 @@ class RankPlan:
         return self.first + (step - self.first_step) * self.stride
 
     def steps_from(self, step: int, max_steps: int) -> Steps | None:
-        """Give a step of lanes and those behind it that are at hand; None: no lane is this rank's.
+        """Return step of lanes and those behind it that are at hand; None: no lane is this rank's.
 
         Args:
             step: The first.

@@ -43,7 +43,7 @@ class World:
 
     @classmethod
     def current(cls) -> World:
-        """Give the default process group's rank and size, or ``World(0, 1)`` where there is none.
+        """Return the default process group's rank and size, or ``World(0, 1)`` where there is none.
 
         Environment variables are not read: a RANK without a process group means nothing.
         """

@@ -47,7 +47,7 @@ class Block:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """Give a page's fenced blocks in order."""
+    """Return a page's fenced blocks in order."""
     blocks, opened, lines = [], None, []
     for number, line in enumerate(text.splitlines(), start=1):
         fence = FENCE.match(line)

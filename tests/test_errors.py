@@ -6,6 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from seqdata import errors
+from seqdata.errors import must_be
 
 
 def test_facts_survive_pickling():

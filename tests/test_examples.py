@@ -133,7 +133,7 @@ def test_japanese_vowels_says_which_files_are_missing(tmp_path):
 
 
 def validations(lines: list[str]) -> list[float]:
-    """Give the nats per character that the character model printed after each epoch."""
+    """Return the nats per character that the character model printed after each epoch."""
     found = [re.search(r"validation ([\d.]+) nats, .*, each once\)$", line) for line in lines[1:-1]]
     assert all(found)
     return [float(one[1]) for one in found]

@@ -24,7 +24,7 @@ QUIET = {
 
 @pytest.fixture
 def project(monkeypatch):
-    """Give what imports a script of the project as one would who stands in its folder."""
+    """Yield what imports a script of the project as one would who stands in its folder."""
     monkeypatch.syspath_prepend(str(DROP_IN))
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         monkeypatch.setenv(name, "")

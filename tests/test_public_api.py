@@ -65,7 +65,7 @@ NAMES = [
 
 
 def modules_after(code):
-    """Give the modules that a new process has loaded after some code."""
+    """Return the modules that a new process has loaded after some code."""
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
         capture_output=True,

@@ -83,7 +83,7 @@ def test_no_broad_handler_swallows():
 
 
 def swallows(handler: ast.ExceptHandler) -> bool:
-    """Tell whether everything is caught, and neither raised again nor even looked at."""
+    """Return whether everything is caught, and neither raised again nor even looked at."""
     if handler.type is None:
         return True
     names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
@@ -138,7 +138,7 @@ PROGRAMS = {"run", "call", "check_call", "check_output"}
 
 
 def waits_for_ever(call: ast.Call) -> bool:
-    """Tell whether a call can block without end, as far as its spelling shows."""
+    """Return whether a call can block without end, as far as its spelling shows."""
     given = {keyword.arg for keyword in call.keywords}
     if "timeout" in given or None in given:
         return False

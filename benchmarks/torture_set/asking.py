@@ -115,12 +115,12 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def unpack(batch: dict[str, Any]) -> list[tuple[str, str]]:
-    """Give the id and the checksum of each row."""
+    """Return the id and the checksum of each row."""
     rows = zip(batch["id"], batch["x"].numpy(), batch["length"], batch["y"], strict=True)
     return [(name, digest(x[: int(n)], int(y))) for name, x, n, y in rows]
 
 
 def unpacked(batches: Any) -> Iterator[list[tuple[str, str]]]:
-    """Give ids and checksums of batches."""
+    """Yield ids and checksums of batches."""
     for batch in batches:
         yield unpack(batch)

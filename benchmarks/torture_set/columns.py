@@ -36,7 +36,7 @@ class Column:
         return sorted(folder.glob(self.shards))
 
     def metadata(self, folder: Path) -> list[list[Span]]:
-        """Give what a flip in a header or an index may hit, a list of places for each kind."""
+        """Return what a flip in a header or an index may hit, a list of places for each kind."""
         kinds = []
         for pattern in self.about:
             kinds.append([(path, 0, path.stat().st_size) for path in sorted(folder.glob(pattern))])
@@ -54,7 +54,7 @@ class Column:
 
 
 def _headers(path: Path) -> Iterator[Span]:
-    """Give the name, size, sum and kind of each member: bytes of its header that are in use."""
+    """Yield the name, size, sum and kind of each member: bytes of its header that are in use."""
     import tarfile
 
     with tarfile.open(path) as file:

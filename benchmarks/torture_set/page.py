@@ -28,12 +28,12 @@ class Found:
 
 
 def as_json(found: Mapping[str, Found]) -> str:
-    """Give every try, with what was said."""
+    """Return every try, with what was said."""
     return json.dumps({title: asdict(one) for title, one in found.items()}, indent=1) + "\n"
 
 
 def from_json(text: str) -> dict[str, Found]:
-    """Give what ``as_json`` wrote."""
+    """Return what ``as_json`` wrote."""
     return {
         title: Found(
             one["versions"],
@@ -44,7 +44,7 @@ def from_json(text: str) -> dict[str, Found]:
 
 
 def merged(earlier: Mapping[str, Found], now: Mapping[str, Found]) -> dict[str, Found]:
-    """Give what was found earlier, but for what was tried anew."""
+    """Return what was found earlier, but for what was tried anew."""
     found = {}
     for title in [column.title for column in COLUMNS]:
         runs = [run[title] for run in (earlier, now) if title in run]
@@ -55,7 +55,7 @@ def merged(earlier: Mapping[str, Found], now: Mapping[str, Found]) -> dict[str, 
 
 
 def counted(tries: Tries) -> str:
-    """Give the kinds of outcome of a case, with counts where it was tried more than once."""
+    """Return the kinds of outcome of a case, with counts where it was tried more than once."""
     kinds = Counter(one.kind for one in tries)
     texts = [f"{kind} {count}" if len(tries) > 1 else kind for kind, count in kinds.most_common()]
     details = {one.detail for one in tries if "even" in one.kind.lower() and one.detail}
@@ -71,7 +71,7 @@ def table_of(found: Mapping[str, Found]) -> Table:
 
 
 def as_markdown(found: Mapping[str, Found], about: str) -> str:
-    """Give the same as lines of Markdown."""
+    """Return the same as lines of Markdown."""
     return "\n".join(_lines(found, about)) + "\n"
 
 
@@ -90,7 +90,7 @@ def _lines(found: Mapping[str, Found], about: str) -> Iterator[str]:
 
 
 def _marked(tries: Tries) -> str:
-    """Give a cell; what nobody would have noticed stands out."""
+    """Return a cell; what nobody would have noticed stands out."""
     text = counted(tries)
     for kind in {one.kind for one in tries}:
         if kind in SILENT or kind.startswith("UNEVEN") or "LOST" in kind:

@@ -17,7 +17,7 @@ _SHORTEST, _LONGEST = 20, 200
 
 
 def rows(count: int = COUNT) -> Iterator[dict[str, Any]]:
-    """Give sequences: an id, int32 values (20..200,) and a label; the same each time."""
+    """Yield sequences: an id, int32 values (20..200,) and a label; the same each time."""
     drawn = np.random.default_rng(7)
     for number in range(count):
         length = int(drawn.integers(_SHORTEST, _LONGEST + 1))
@@ -26,12 +26,12 @@ def rows(count: int = COUNT) -> Iterator[dict[str, Any]]:
 
 
 def digest(values: Any, label: int) -> str:
-    """Give a checksum of a sequence's values, their type and number, and its label."""
+    """Return a checksum of a sequence's values, their type and number, and its label."""
     array = np.ascontiguousarray(values)
     head = f"{array.dtype.name} {array.shape} {int(label)}".encode()
     return f"{zlib.crc32(array.tobytes(), zlib.crc32(head)):08x}"
 
 
 def truth(count: int = COUNT) -> Mapping[str, str]:
-    """Give the checksum of every id."""
+    """Return the checksum of every id."""
     return {row["id"]: digest(row["x"], row["y"]) for row in rows(count)}

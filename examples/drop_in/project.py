@@ -39,13 +39,13 @@ class Model(L.LightningModule):
         self.head = torch.nn.Linear(16, 2)
 
     def forward(self, x, lengths):
-        """Give one score per class for each row."""
+        """Return one score per class for each row."""
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         _, (last, _) = self.lstm(packed)
         return self.head(last[-1])
 
     def training_step(self, batch):
-        """Give the mean loss of the batch."""
+        """Return the mean loss of the batch."""
         x, lengths, y = batch
         return cross_entropy(self(x, lengths), y)
 
@@ -56,7 +56,7 @@ class Model(L.LightningModule):
         self.log("accuracy", right, batch_size=len(y), sync_dist=True)
 
     def configure_optimizers(self):
-        """Give Adam."""
+        """Return Adam."""
         return torch.optim.Adam(self.parameters(), 0.01)
 
 

@@ -56,7 +56,7 @@ class ByteLM(L.LightningModule):
         self.val_bits, self.test_bits = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Give the logits of each next byte.
+        """Return the logits of each next byte.
 
         Args:
             inputs: (B, T) integers below 256. Padding at a row's end changes nothing.
@@ -70,7 +70,7 @@ class ByteLM(L.LightningModule):
         return logits
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Give the loss: a mean over the bytes of the whole update, on any number of ranks."""
+        """Return the loss: a mean over the bytes of the whole update, on any number of ranks."""
         nll = self.nll(batch).sum()
         bits = nll.detach() / math.log(2) / max(batch.num_tokens, 1)
         self.log("train_bits_per_byte", bits, batch_size=batch.num_tokens, prog_bar=True)
@@ -87,9 +87,9 @@ class ByteLM(L.LightningModule):
         self.log("test_bits_per_byte", self.test_bits, batch_size=batch.num_tokens)
 
     def nll(self, batch: SequenceBatch) -> Tensor:
-        """Give the negative log-likelihood of each scored byte in nats, (B, T); 0 elsewhere."""
+        """Return the negative log-likelihood of each scored byte in nats, (B, T); 0 elsewhere."""
         return token_nll(self(batch[self.x]), batch["targets"], batch.score)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Give Adam with a constant learning rate."""
+        """Return Adam with a constant learning rate."""
         return torch.optim.Adam(self.parameters(), self.learning_rate)

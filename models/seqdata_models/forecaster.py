@@ -78,7 +78,7 @@ class Forecaster(L.LightningModule):
         return torch.cat(steps, dim=1)
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Give the loss: a mean over the windows of the whole update, on any number of ranks."""
+        """Return the loss: a mean over the windows of the whole update, on any number of ranks."""
         loss = (self.window_errors(batch) * batch.weight).sum()
         windows = batch.weight.sum().clamp(min=1)
         self.log("train_mse", loss.detach() / windows, batch_size=len(batch))
@@ -93,7 +93,7 @@ class Forecaster(L.LightningModule):
         self._evaluate(batch, "test_mse", self.test_mse)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Give ``ids`` and ``start`` (r,) int64 on the CPU and ``forecast`` (r, horizon, F).
+        """Return ``ids`` and ``start`` (r,) int64 on the CPU and ``forecast`` (r, horizon, F).
 
         Filler rows are left out. Windows without a horizon will do: nothing true is looked at.
         """
@@ -107,7 +107,7 @@ class Forecaster(L.LightningModule):
         }
 
     def window_errors(self, batch: SequenceBatch) -> Tensor:
-        """Give each window's squared error, a mean over its future, (B,), whatever its weight.
+        """Return each window's squared error, a mean over its future, (B,), whatever its weight.
 
         Raises:
             ConfigError: If the windows have another horizon.
@@ -124,7 +124,7 @@ class Forecaster(L.LightningModule):
         return errors
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Give Adam with a constant learning rate."""
+        """Return Adam with a constant learning rate."""
         return torch.optim.Adam(self.parameters(), self.learning_rate)
 
     def _change(self, out: Tensor) -> Tensor:

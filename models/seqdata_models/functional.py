@@ -54,7 +54,7 @@ def field_name(x: str, field: str | None) -> str:
 def last_valid(
     out: Tensor | PackedSequence, lengths: Tensor, *, bidirectional: bool = False
 ) -> Tensor:
-    """Give each row's output at its last valid step: what ``out[:, -1]`` is only without padding.
+    """Return each row's output at its last valid step: what ``out[:, -1]`` is only without padding.
 
     Args:
         out: (B, T, H) float, the outputs of a recurrent layer, or the PackedSequence of them.
@@ -79,7 +79,7 @@ def last_valid(
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Give each row's mean over its valid steps; 0 where there is none, never NaN.
+    """Return each row's mean over its valid steps; 0 where there is none, never NaN.
 
     Args:
         x: (B, T, *shape) float.
@@ -94,7 +94,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def token_nll(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
-    """Give the negative log-likelihood of each scored timestep, in nats; 0 elsewhere.
+    """Return the negative log-likelihood of each scored timestep, in nats; 0 elsewhere.
 
     Args:
         logits: (B, T, C) float.
@@ -111,7 +111,7 @@ def token_nll(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
 
 
 def masked_token_loss(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
-    """Give the negative log-likelihood in nats, summed over the scored timesteps.
+    """Return the negative log-likelihood in nats, summed over the scored timesteps.
 
     Multiply it with ``batch.loss_scale`` to train; divide it by the scored timesteps to report it.
 
@@ -127,7 +127,7 @@ def masked_token_loss(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
 
 
 def reverse_valid(x: Tensor, lengths: Tensor) -> Tensor:
-    """Give each row with its valid steps in reverse order; padding stays where it is.
+    """Return each row with its valid steps in reverse order; padding stays where it is.
 
     Args:
         x: (B, T, F).

@@ -77,7 +77,7 @@ class LSTMClassifier(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Give the logits, (B, classes)."""
+        """Return the logits, (B, classes)."""
         if self.training and self.layout == "packed":
             out, _ = self.lstm(batch.packed(self.x))
         else:
@@ -89,7 +89,7 @@ class LSTMClassifier(L.LightningModule):
         return logits
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Give the loss: a mean over the sequences of the whole update, on any number of ranks."""
+        """Return loss: a mean over the sequences of the whole update, on any number of ranks."""
         loss = (self.row_losses(self(batch), batch) * batch.weight).sum()
         rows = batch.weight.sum().clamp(min=1)
         self.log("train_loss", loss.detach() / rows, batch_size=len(batch))
@@ -104,16 +104,16 @@ class LSTMClassifier(L.LightningModule):
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Give ``ids`` (n,) int64 on the CPU and ``logits`` (n, classes), without filler rows."""
+        """Return ``ids`` (n,) int64 on the CPU and ``logits`` (n, classes), without filler rows."""
         counted = batch.weight > 0
         return {"ids": batch.ids[counted.cpu()], "logits": self(batch)[counted]}
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Give the cross entropy of each row, (B,) in nats, whatever its weight."""
+        """Return the cross entropy of each row, (B,) in nats, whatever its weight."""
         return F.cross_entropy(logits, batch[self.y].long(), reduction="none")
 
     def configure_optimizers(self) -> Any:
-        """Give Adam, with one cycle of the learning rate where the fit's length is known."""
+        """Return Adam, with one cycle of the learning rate where the fit's length is known."""
         optimizer = torch.optim.Adam(
             self.parameters(), self.learning_rate, weight_decay=self.weight_decay
         )

@@ -70,7 +70,7 @@ class LSTMTagger(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Give the logits, (B, T, classes); what lies at padded steps means nothing."""
+        """Return the logits, (B, T, classes); what lies at padded steps means nothing."""
         x = batch[self.x]  # (B, T, F)
         if self.training and self.layout == "packed":
             packed, _ = self.lstm(batch.packed(self.x))
@@ -83,7 +83,7 @@ class LSTMTagger(L.LightningModule):
         return logits
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Give the loss: a mean over the timesteps of the whole update, on any number of ranks."""
+        """Return loss: a mean over the timesteps of the whole update, on any number of ranks."""
         nll = token_nll(self(batch), batch[self.y], batch.score).sum()
         mean = nll.detach() / max(batch.num_tokens, 1)
         self.log("train_loss", mean, batch_size=batch.num_tokens)
@@ -98,7 +98,7 @@ class LSTMTagger(L.LightningModule):
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Give ``ids`` and ``lengths`` (n,) int64 on the CPU and ``logits`` (n, T, classes).
+        """Return ``ids`` and ``lengths`` (n,) int64 on the CPU and ``logits`` (n, T, classes).
 
         Filler rows are left out.
         """
@@ -112,7 +112,7 @@ class LSTMTagger(L.LightningModule):
         }
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Give Adam with a constant learning rate."""
+        """Return Adam with a constant learning rate."""
         return torch.optim.Adam(self.parameters(), self.learning_rate)
 
     def _evaluate(

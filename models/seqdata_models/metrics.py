@@ -45,7 +45,7 @@ class ExactMeanMetric(Metric):
         self.count += count
 
     def compute(self) -> Tensor:
-        """Give the mean, () float64; 0 over nothing, never NaN."""
+        """Return the mean, () float64; 0 over nothing, never NaN."""
         is_empty = self.count == 0
         return torch.where(is_empty, 0.0, self.total / torch.where(is_empty, 1.0, self.count))
 
@@ -68,7 +68,7 @@ class Perplexity(ExactMeanMetric):
     """
 
     def compute(self) -> Tensor:
-        """Give it, () float64."""
+        """Return it, () float64."""
         return super().compute().exp()
 
 
@@ -87,5 +87,5 @@ class BitsPerToken(ExactMeanMetric):
     """
 
     def compute(self) -> Tensor:
-        """Give it, () float64."""
+        """Return it, () float64."""
         return super().compute() / math.log(2)

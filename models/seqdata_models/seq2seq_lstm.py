@@ -75,7 +75,7 @@ class Seq2SeqLSTM(L.LightningModule):
         )
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Give the logits of each target token from the true ones before it (teacher forcing).
+        """Return the logits of each target token from the true ones before it (teacher forcing).
 
         Returns:
             (B, N + 1, target_tokens + 1) float; N is the longest target.
@@ -86,7 +86,7 @@ class Seq2SeqLSTM(L.LightningModule):
         return logits
 
     def targets(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-        """Give the target tokens with the end behind each row, and which of them there are.
+        """Return the target tokens with the end behind each row, and which of them there are.
 
         Returns:
             int64 and bool, both (B, N + 1).
@@ -97,12 +97,12 @@ class Seq2SeqLSTM(L.LightningModule):
         return torch.where(steps < lengths, F.pad(tokens, (0, 1)), self.end), steps <= lengths
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Give each row's mean over its target in nats, end included, (B,), whatever its weight."""
+        """Return each row's mean nats over its target, end included, (B,), whatever its weight."""
         targets, is_target = self.targets(batch)
         return token_nll(logits, targets, is_target).sum(dim=1) / is_target.sum(dim=1)
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Give the loss: a mean over the sequences of the whole update, on any number of ranks."""
+        """Return loss: a mean over the sequences of the whole update, on any number of ranks."""
         loss = (self.row_losses(self(batch), batch) * batch.weight).sum()
         rows = batch.weight.sum().clamp(min=1)
         self.log("train_loss", loss.detach() / rows, batch_size=len(batch))
@@ -140,11 +140,11 @@ class Seq2SeqLSTM(L.LightningModule):
         }
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Give Adam with a constant learning rate."""
+        """Return Adam with a constant learning rate."""
         return torch.optim.Adam(self.parameters(), self.learning_rate)
 
     def _encode(self, batch: SequenceBatch) -> State:
-        """Give the state at each source's own end."""
+        """Return the state at each source's own end."""
         packed = batch.packed(self.source)
         embedded = self.source_embedding(packed.data.long())
         _, state = self.encoder(PackedSequence(embedded, *packed[1:]))

@@ -73,7 +73,7 @@ class StatefulLM(L.LightningModule):
         self.val_bits, self.test_bits = BitsPerToken(), BitsPerToken()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Give the logits of each next token, and move the states of the batch's lanes on.
+        """Return the logits of each next token, and move the states of the batch's lanes on.
 
         Returns:
             (r, T, tokens) float; what lies at padded steps means nothing.
@@ -86,11 +86,11 @@ class StatefulLM(L.LightningModule):
         return logits
 
     def nll(self, batch: SequenceBatch) -> Tensor:
-        """Give the negative log-likelihood of each scored token in nats, (r, T); 0 elsewhere."""
+        """Return the negative log-likelihood of each scored token in nats, (r, T); 0 elsewhere."""
         return token_nll(self(batch), batch["targets"], batch.score)
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Give the loss: a mean over the tokens of the whole update, on any number of ranks."""
+        """Return the loss: a mean over the tokens of the whole update, on any number of ranks."""
         nll = self.nll(batch).sum()
         mean = nll.detach() / max(batch.num_tokens, 1)
         self.log("train_loss", mean, batch_size=batch.num_tokens, prog_bar=True)
@@ -105,7 +105,7 @@ class StatefulLM(L.LightningModule):
         self._evaluate(batch, "test", self.test_loss, self.test_perplexity, self.test_bits)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Give ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``nll`` (n, T).
+        """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``nll`` (n, T).
 
         Filler rows and idle lanes are left out. Where a row holds several sequences ``ids`` and
         ``start`` are the first one's.
@@ -120,7 +120,7 @@ class StatefulLM(L.LightningModule):
         }
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Give Adam, with the schedule that was asked for."""
+        """Return Adam, with the schedule that was asked for."""
         return adam(self, self.learning_rate, cosine=self.cosine)
 
     def _evaluate(

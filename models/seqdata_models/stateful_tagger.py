@@ -65,7 +65,7 @@ class StatefulTagger(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Give the logits, (r, T, classes), and move the states of the batch's lanes on.
+        """Return the logits, (r, T, classes), and move the states of the batch's lanes on.
 
         What lies at padded steps means nothing.
         """
@@ -76,7 +76,7 @@ class StatefulTagger(L.LightningModule):
         return logits
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Give the loss: a mean over the timesteps of the whole update, on any number of ranks."""
+        """Return loss: a mean over the timesteps of the whole update, on any number of ranks."""
         nll = token_nll(self(batch), batch[self.y], batch.score).sum()
         mean = nll.detach() / max(batch.num_tokens, 1)
         self.log("train_loss", mean, batch_size=batch.num_tokens)
@@ -91,7 +91,7 @@ class StatefulTagger(L.LightningModule):
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Give ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``logits``.
+        """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``logits``.
 
         Logits are (n, T, classes). Filler rows and idle lanes are left out. Where a row holds
         several sequences ``ids`` and ``start`` are the first one's.
@@ -106,7 +106,7 @@ class StatefulTagger(L.LightningModule):
         }
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Give Adam, with the schedule that was asked for."""
+        """Return Adam, with the schedule that was asked for."""
         return adam(self, self.learning_rate, cosine=self.cosine)
 
     def _evaluate(

@@ -73,7 +73,7 @@ def run(model: L.LightningModule, data: SequenceDataModule, ranks: int) -> dict[
 
 
 def states(model: L.LightningModule, ranks: int) -> list[dict[int, float]]:
-    """Give for each rank the lanes that it keeps and a figure of each one's state."""
+    """Return for each rank the lanes that it keeps and a figure of each one's state."""
     table = model.lanes.state_dict()["tables"]["train"]
     found = leaf(table["state"])[0].abs().sum(dim=-1)  # of the first layer, (lanes,)
     mine = dict(zip(table["lanes"].tolist(), found.tolist(), strict=True))

@@ -134,7 +134,7 @@ def marked(count: int, seed: int) -> list[Marked]:
 
 
 def accuracy_of_a_table(key, train: list[Marked], test: list[Marked]) -> float:
-    """Give how often the label is the one that is most frequent in training for the same key."""
+    """Return how often the label is the one that is most frequent in training for the same key."""
     seen: dict[object, Counter[int]] = {}
     for symbols, labels in train:
         for step, label in enumerate(labels.tolist()):

@@ -17,7 +17,7 @@ Pair = dict[str, np.ndarray]
 
 
 def backward(count: int, seed: int) -> list[Pair]:
-    """Give pairs by a rule: the target is the source backward, without zeros, each token + 1."""
+    """Return pairs by a rule: the target is the source backward, without zeros, each token + 1."""
     random = np.random.default_rng(seed)
     pairs = []
     for _ in range(count):
@@ -151,7 +151,7 @@ def test_predictions_leave_filler_out(store):
 
 
 def order_ignored(train: list[Pair], test: list[Pair]) -> float:
-    """Give the accuracy of whoever sees the tokens of a source, but not their order.
+    """Return the accuracy of whoever sees the tokens of a source, but not their order.
 
     It knows the rule for each token, and the target so far: a most frequent one of what is left.
     """

@@ -33,13 +33,13 @@ def language_model(**options: object) -> StatefulLM:
 
 
 def ranks(data: list, policy: TBPTT, world: int, **options: object) -> Iterator[Loader]:
-    """Give the loader of each rank of a world."""
+    """Yield the loader of each rank of a world."""
     for rank in range(world):
         yield Loader(data, policy, world=World(rank, world), **options)
 
 
 def spans_of(batch: SequenceBatch, row: int) -> Spans:
-    """Give sequence, start and stop of what lies in a row."""
+    """Return sequence, start and stop of what lies in a row."""
     if batch.segments is not None:
         return [tuple(one[1:]) for one in batch.segments.tolist() if one[0] == row]
     start, length = int(batch.start[row]), int(batch.lengths[row])
@@ -59,7 +59,7 @@ def mark(seen: list[np.ndarray], batch: SequenceBatch) -> None:
 
 @torch.no_grad()
 def evaluated(model: StatefulLM, policy: TBPTT, world: int) -> tuple[float, list[np.ndarray]]:
-    """Give the mean nats per token over all ranks, and how often each token was scored."""
+    """Return the mean nats per token over all ranks, and how often each token was scored."""
     total, count = 0.0, 0
     seen = [np.zeros(len(text), dtype=np.int64) for text in TEXTS]
     for loader in ranks(TEXTS, policy, world, shift=1):
@@ -74,7 +74,7 @@ def evaluated(model: StatefulLM, policy: TBPTT, world: int) -> tuple[float, list
 
 @torch.no_grad()
 def alone(model: StatefulLM, text: np.ndarray) -> tuple[float, int]:
-    """Give the nats of a text that is run whole, by torch alone."""
+    """Return the nats of a text that is run whole, by torch alone."""
     if len(text) < 2:
         return 0.0, 0
     tokens = torch.as_tensor(text)[None]

@@ -43,7 +43,7 @@ class Axes:
         return f"Axes({self.axis!r}, {dict(self.axis_of)}, shift={dict(self.shift)})"
 
     def along(self, name: str) -> str | None:
-        """Give the axis of a field; None where it has one value per sequence."""
+        """Return the axis of a field; None where it has one value per sequence."""
         return self.axis_of.get(name, self.axis)
 
 

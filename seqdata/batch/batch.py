@@ -35,7 +35,7 @@ _DEFAULT_AXES = Axes()
 
 
 def _make_none() -> None:
-    """Give None, as a default that is no attribute of the class: else nobody would ask for it."""
+    """Return None, as a default that is no attribute of the class: else nobody would ask for it."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -220,7 +220,7 @@ class SequenceBatch:
         return self._slice_windows(slice(self._width(), None))
 
     def as_layout(self, layout: LayoutName, padding: float = 0) -> SequenceBatch:
-        """Give the batch with its ragged fields laid out anew; only padding is lost.
+        """Return the batch with its ragged fields laid out anew; only padding is lost.
 
         Args:
             layout: ``padded``, ``pack``, ``jagged`` or ``varlen``.
@@ -244,7 +244,7 @@ class SequenceBatch:
         return result
 
     def packed(self, name: str) -> PackedSequence:
-        """Give a field as a PackedSequence, rows in any order; padding is left out.
+        """Return a field as a PackedSequence, rows in any order; padding is left out.
 
         Raises:
             ConfigError: If there is no such field, it does not run along an axis, or a row has
@@ -263,7 +263,7 @@ class SequenceBatch:
         return pack(values, self.lengths_of.get(axis, self.lengths))
 
     def real(self) -> SequenceBatch:
-        """Give the batch without filler rows and idle lanes: all that has a row is cut."""
+        """Return the batch without filler rows and idle lanes: all that has a row is cut."""
         is_counted = self.weight > 0
         if bool(is_counted.all()):
             return self
@@ -286,7 +286,7 @@ class SequenceBatch:
         return result
 
     def to(self, device: torch.device | str, non_blocking: bool | None = None) -> SequenceBatch:
-        """Give the batch with data and weights on a device; lengths, ids and start stay on the CPU.
+        """Return batch with data and weights on a device; lengths, ids and start stay on the CPU.
 
         Args:
             device: Where to.
@@ -304,7 +304,7 @@ class SequenceBatch:
         return result
 
     def on_cpu(self, name: str) -> Tensor:
-        """Give ``weight``, ``lanes`` or ``reset`` on the CPU; no device is waited for after ``to``.
+        """Return ``weight``, ``lanes`` or ``reset`` on the CPU, without waiting for a device.
 
         Raises:
             ConfigError: If the batch has none.
@@ -319,11 +319,11 @@ class SequenceBatch:
         return moved[1] if moved is not None and moved[0] is value else value.cpu()
 
     def pin_memory(self) -> SequenceBatch:
-        """Give the batch with what ``to`` moves in pinned memory."""
+        """Return the batch with what ``to`` moves in pinned memory."""
         return self._map_tensors(lambda tensor: tensor.pin_memory(), ON_DEVICE)
 
     def validate(self) -> Self:
-        """Give the batch itself if all its parts fit together; for tests.
+        """Return the batch itself if all its parts fit together; for tests.
 
         Raises:
             ConfigError: If they do not, naming the first part that does not.
@@ -340,7 +340,7 @@ class SequenceBatch:
         return self.padded_length or max(1, int(self.lengths.max()) if len(self) else 1)
 
     def extent(self, axis: str) -> tuple[Tensor, int]:
-        """Give the timesteps of each row along an axis as the data holds them, and their width."""
+        """Return timesteps of each row along an axis as the data holds them, and their width."""
         lengths = self.lengths_of.get(axis, self.lengths)
         if axis == self.axes.axis:
             return lengths + self.horizon, self._width() + self.horizon
@@ -358,7 +358,7 @@ class SequenceBatch:
         return FieldMap({name: self.data[name][:, time_slice] for name in planned})
 
     def _to_layout(self, padded: Tensor) -> Tensor:
-        """Give what is said of (r, T) beside the values of the layout."""
+        """Return what is said of (r, T) beside the values of the layout."""
         if self.layout == "padded":
             return padded
         if self.layout == "packed":
@@ -370,13 +370,13 @@ class SequenceBatch:
         return per_row.to(self.weight.device, non_blocking=True)[:, None]  # (r, 1)
 
     def _copy(self) -> SequenceBatch:
-        """Give a copy with the same tensors."""
+        """Return a copy with the same tensors."""
         copy = type(self).__new__(type(self))
         copy.__dict__.update(self._materialize().__dict__)
         return copy
 
     def _materialize(self) -> Self:
-        """Give the batch itself once all its tensors are made."""
+        """Return the batch itself once all its tensors are made."""
         if self._rows:
             for name in _LAZY_ATTRIBUTES:
                 getattr(self, name)
@@ -397,12 +397,12 @@ class SequenceBatch:
 
 
 def batch_size_fn(batch: SequenceBatch) -> int:
-    """Give the rows of a batch that count; for Lightning's ``ThroughputMonitor``."""
+    """Return the rows of a batch that count; for Lightning's ``ThroughputMonitor``."""
     return int((batch.weight > 0).sum())
 
 
 def length_fn(batch: SequenceBatch) -> int:
-    """Give the timesteps of a batch that count; for Lightning's ``ThroughputMonitor``."""
+    """Return the timesteps of a batch that count; for Lightning's ``ThroughputMonitor``."""
     return batch.num_tokens
 
 

@@ -85,7 +85,7 @@ def to_layout(
 
 
 def make_nested(flat: Tensor, lengths: Tensor) -> Tensor:
-    """Give a jagged nested tensor over flat values, without a copy."""
+    """Return a jagged nested tensor over flat values, without a copy."""
     offsets = offsets_from_lengths(lengths).to(flat.device, non_blocking=True)
     nested_tensor: Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets)
     return nested_tensor
@@ -111,14 +111,14 @@ def pack(padded: Tensor, lengths: Tensor) -> PackedSequence:
 
 
 def offsets_from_lengths(lengths: Tensor) -> Tensor:
-    """Give where each row begins in flat values, int64 (r+1,), from 0 to N."""
+    """Return where each row begins in flat values, int64 (r+1,), from 0 to N."""
     offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
     torch.cumsum(lengths, 0, out=offsets[1:])
     return offsets
 
 
 def padded_positions(lengths: Tensor, width: int) -> Tensor:
-    """Give the place of each flat value in padded rows that lie one behind another, int64 (N,)."""
+    """Return place of each flat value in padded rows that lie one behind another, int64 (N,)."""
     rows = torch.arange(len(lengths))
     offsets = offsets_from_lengths(lengths)
     padding_before = rows * width - offsets[:-1]  # what a row's padding moves its values by

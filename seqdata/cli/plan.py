@@ -35,7 +35,7 @@ _LISTED = 5  # sequences named per list
 
 
 def _parse_sizes(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
-    """Give the numbers of ``1,2,8``, each at least 1."""
+    """Return the numbers of ``1,2,8``, each at least 1."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
         raise click.BadParameter(f"is {text!r}, must be numbers of ranks like 1,2,8")

@@ -79,7 +79,7 @@ def stats(store: str, backend: str | None, wanted: bool | None, as_json: bool) -
 
 
 def describe_store(location: str, store: Store) -> dict[str, Any]:
-    """Give what is known of a store without its lengths, as plain data."""
+    """Return what is known of a store without its lengths, as plain data."""
     return {
         "location": redact_secrets(location),
         "sequences": len(store),

@@ -155,7 +155,7 @@ def _iter_reports(
 
 
 def _list_names(files: RemoteFiles) -> list[str]:
-    """Give the names of remote files; where they cannot be listed there must be a manifest."""
+    """Return the names of remote files; where they cannot be listed there must be a manifest."""
     try:
         return files.names()
     except (MissingShardError, RemoteReadError):  # a web server

@@ -226,7 +226,7 @@ def _write_files(
 
 
 def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reader:
-    """Give the reader of a format, or the one that the files' endings mean.
+    """Return the reader of a format, or the one that the files' endings mean.
 
     Raises:
         ConfigError: If the endings mean several, or a format that no reader reads.
@@ -255,7 +255,7 @@ def _find_reader(ending: str, host: PluginHost) -> Reader | None:
 
 
 def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
-    """Give field -> axis of texts like ``tokens=text``.
+    """Return field -> axis of texts like ``tokens=text``.
 
     Raises:
         ConfigError: If a text has no ``=``.
@@ -293,7 +293,7 @@ class _ReadProgress:
     bytes_read: int = 0
 
     def track(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-        """Give the files, and count those that are read."""
+        """Yield the files, and count those that are read."""
         for file in files:
             yield file
             self.bytes_read += file.path.stat().st_size

@@ -26,7 +26,7 @@ class SupportsAllocator(Protocol):
     """A collator that makes its outputs with an allocator, so that memory can be recycled."""
 
     def with_allocator(self, allocate: Allocator) -> Self:
-        """Give the same collator over another allocator."""
+        """Return the same collator over another allocator."""
         ...
 
 
@@ -35,7 +35,7 @@ class SupportsWorkerCollate(Protocol):
     """A collator whose work can be done in a worker process, away from the batch."""
 
     def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
-        """Give what it makes of the columns of ``count`` rows, one span each."""
+        """Return what it makes of the columns of ``count`` rows, one span each."""
         ...
 
     def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
@@ -44,28 +44,28 @@ class SupportsWorkerCollate(Protocol):
 
 
 def collate_per_sequence(column: Column, batch: SequenceBatch) -> Tensor:
-    """Give a field that has one value per sequence, (r, *shape): of each row's first span."""
+    """Return a field that has one value per sequence, (r, *shape): of each row's first span."""
     out = np.empty((len(column), *column.shape), dtype=column.dtype)
     column.fill(out, np.arange(len(column) + 1), None)
     return torch.from_numpy(out if batch.segments is None else out[_first_spans(batch)])
 
 
 def collate_texts(values: list[Any], batch: SequenceBatch) -> list[Any]:
-    """Give a list of str or bytes, one per row: of its first span."""
+    """Return a list of str or bytes, one per row: of its first span."""
     if batch.segments is None:
         return values
     return [values[span] for span in _first_spans(batch).tolist()]
 
 
 def _first_spans(batch: SequenceBatch) -> NDArray[np.int64]:
-    """Give the place of each row's first span."""
+    """Return the place of each row's first span."""
     if batch.segments is None:
         return np.arange(len(batch))
     return np.searchsorted(rows_for_spans(batch.segments), np.arange(len(batch)))
 
 
 def rows_for_spans(segments: Tensor) -> NDArray[np.int64]:
-    """Give the row of each span, int64 (n,)."""
+    """Return the row of each span, int64 (n,)."""
     rows: NDArray[np.int64] = segments[:, 0].numpy()
     return rows
 

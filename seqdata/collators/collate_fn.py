@@ -50,7 +50,7 @@ class Samples:
         return self.filled(self.collated(columns, batch.axes, len(batch)), batch)
 
     def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
-        """Give what the function makes of ``count`` rows, one span each."""
+        """Return what the function makes of ``count`` rows, one span each."""
         samples: list[dict[str, Any]] = [{} for _ in range(count)]
         forms = {} if self.form is None else self.form.values
         for name, column in columns.items():

@@ -26,7 +26,7 @@ class Jagged:
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
     def with_allocator(self, allocate: Allocator) -> Jagged:
-        """Give the same collator over another allocator."""
+        """Return the same collator over another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:

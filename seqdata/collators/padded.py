@@ -47,7 +47,7 @@ class Padded:
     )  # field -> dtype, one element of padding
 
     def with_allocator(self, allocate: Allocator) -> Padded:
-        """Give the same collator over another allocator."""
+        """Return the same collator over another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
@@ -122,7 +122,7 @@ class Padded:
         return torch.from_numpy(out.reshape(total // width, width, *shape))
 
     def _padding_element(self, name: str, dtype: np.dtype[Any], columns: Columns) -> bytes | None:
-        """Give one element of a field's padding, None for zeros; checked when first seen."""
+        """Return one element of a field's padding, None for zeros; checked when first seen."""
         cached = self._padding_cache.get(name)
         if cached is not None and cached[0] == dtype:
             return cached[1]
@@ -139,12 +139,12 @@ class Padded:
 
 
 def _make_row_offsets(rows: int, width: int) -> NDArray[np.int64]:
-    """Give 0, width, …, rows * width."""
+    """Return 0, width, …, rows * width."""
     return np.arange(0, rows * width + 1, width, dtype=np.int64)
 
 
 def _encode_padding(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:
-    """Give padding as the bytes of one element; None for zeros."""
+    """Return padding as the bytes of one element; None for zeros."""
     error_to_raise = ConfigError(
         f"collator 'padded': `padding` of field {name!r} is {value!r}, must fit {dtype}; pass "
         "another value, or one by field"

@@ -17,12 +17,12 @@ ChecksumFn = Callable[[Any], int]
 
 
 def algorithms() -> tuple[str, ...]:
-    """Give the names of the checksums that can be computed."""
+    """Return the names of the checksums that can be computed."""
     return ("crc32",) if _load_crc32c() is None else ("crc32c", "crc32")
 
 
 def get_checksum(name: str) -> ChecksumFn:
-    """Give the function of an algorithm, from a buffer to its checksum.
+    """Return the function of an algorithm, from a buffer to its checksum.
 
     Raises:
         ValueError: If it cannot be computed.

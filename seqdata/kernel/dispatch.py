@@ -86,7 +86,7 @@ class Kernel(Protocol):
         ...
 
     def algorithms(self) -> tuple[str, ...]:
-        """Give the names of the checksums that can be computed."""
+        """Return the names of the checksums that can be computed."""
         ...
 
     def checksums(self, data: Any, bounds: Any, out: Any, algorithm: str, /) -> None:
@@ -144,7 +144,7 @@ class Kernel(Protocol):
 
 
 def get_kernel() -> Kernel:
-    """Give the compiled kernel, or the twin where it is not there or not wanted.
+    """Return the compiled kernel, or the twin where it is not there or not wanted.
 
     Raises:
         ConfigError: If ``SEQDATA_KERNEL`` names no kernel, or asks for one that is not there.
@@ -169,5 +169,5 @@ def get_kernel() -> Kernel:
 
 
 def get_kernel_name() -> str:
-    """Give the name of the kernel in use: ``"c"``, or ``"numpy"``, which is slower."""
+    """Return the name of the kernel in use: ``"c"``, or ``"numpy"``, which is slower."""
     return "numpy" if get_kernel() is cast("Kernel", numpy_kernel) else "c"

@@ -31,7 +31,7 @@ class NumpyChecksums:
     def check_span(
         self, shard: int, index: int, number: int, content: NDArray[np.uint8], span: slice
     ) -> bool:
-        """Tell whether what a span touches is right, and mark it.
+        """Return whether what a span touches is right, and mark it.
 
         Args:
             shard: Where the sequence lies.

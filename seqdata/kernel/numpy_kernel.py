@@ -163,7 +163,7 @@ def verify(source: NumpySource, spans: Any) -> int:
 
 
 def _find_mismatch(source: NumpySource, locations: list[_SpanLocation]) -> int:
-    """Give the number of the first span whose checksum is another; -1: there is none."""
+    """Return the number of the first span whose checksum is another; -1: there is none."""
     checks = source.checks
     if checks is None:
         return -1
@@ -176,7 +176,7 @@ def _find_mismatch(source: NumpySource, locations: list[_SpanLocation]) -> int:
 
 
 def _locate_spans(source: NumpySource, table: NDArray[np.int64]) -> list[_SpanLocation] | int:
-    """Give where every span lies; or the number of the first that is not there."""
+    """Return where every span lies; or the number of the first that is not there."""
     locations: list[_SpanLocation] = []
     width = source.width
     for number, start, stop in table.reshape(-1, 3).tolist():

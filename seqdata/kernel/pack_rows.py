@@ -113,7 +113,7 @@ def _plain_values(
     targets: list[NDArray[np.uint8]],
     used: list[int],
 ) -> list[NDArray[np.uint8]] | None:
-    """Give the bytes of a row's values where it is plain and there is room."""
+    """Return the bytes of a row's values where it is plain and there is room."""
     if type(row) is not dict or len(row) != len(buffers):
         return None
     values = []
@@ -128,7 +128,7 @@ def _plain_values(
 
 
 def _value_bytes(buffer: FieldBuffer, value: Any, array: type[Any]) -> NDArray[np.uint8] | None:
-    """Give the bytes of a plain value."""
+    """Return the bytes of a plain value."""
     if buffer.kind in (FieldKind.RAGGED, FieldKind.FIXED):
         return _array_bytes(buffer, value) if type(value) is array else None
     if buffer.kind != FieldKind.NUMBER:

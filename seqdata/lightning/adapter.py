@@ -84,7 +84,7 @@ def read_counters(trainer: Trainer) -> Counters:
 
 
 def get_active_iterators(trainer: Trainer) -> Sequence[object]:
-    """Give the iterators that the loop that runs draws its batches from."""
+    """Return the iterators that the loop that runs draws its batches from."""
     loop = trainer._active_loop
     combined = None if loop is None else loop._combined_loader
     iterator = None if combined is None else combined._iterator
@@ -92,12 +92,12 @@ def get_active_iterators(trainer: Trainer) -> Sequence[object]:
 
 
 def is_drawn_from(trainer: Trainer, iterator: object) -> bool:
-    """Tell whether the loop that runs draws its batches from this very iterator."""
+    """Return whether the loop that runs draws its batches from this very iterator."""
     return any(active is iterator for active in get_active_iterators(trainer))
 
 
 def is_trained_from(trainer: Trainer, iterator: object) -> bool:
-    """Tell whether what is trained is drawn from this very iterator."""
+    """Return whether what is trained is drawn from this very iterator."""
     return trainer.training and is_drawn_from(trainer, iterator)
 
 
@@ -116,7 +116,7 @@ def detach(trainer: Trainer | None, callback: Callback) -> None:
 
 
 def get_callbacks(trainer: Trainer) -> list[Callback]:
-    """Give the Trainer's own list of callbacks."""
+    """Return the Trainer's own list of callbacks."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return callbacks
 
@@ -153,29 +153,29 @@ def end_run(trainer: Trainer, exception: BaseException, *, after: Callback) -> l
 
 
 def is_overfitting(trainer: Trainer | None) -> bool:
-    """Tell whether the Trainer was asked to overfit a few batches."""
+    """Return whether the Trainer was asked to overfit a few batches."""
     return trainer is not None and trainer.overfit_batches > 0  # type: ignore[attr-defined]
 
 
 def is_fitting(trainer: Trainer | None) -> bool:
-    """Tell whether ``trainer.fit`` is running, sanity check and validations included."""
+    """Return whether ``trainer.fit`` is running, sanity check and validations included."""
     return trainer is not None and trainer.state.fn == TrainerFn.FITTING
 
 
 def is_cutting_validation(trainer: Trainer) -> bool:
-    """Tell whether a validation of the fit has begun and is not over."""
+    """Return whether a validation of the fit has begun and is not over."""
     progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
     is_over = progress.is_last_batch and progress.current.completed == progress.current.ready
     return trainer.validating and is_fitting(trainer) and not is_over
 
 
 def is_resuming(trainer: Trainer) -> bool:
-    """Tell whether the fit goes on from a checkpoint, up to the end of its first epoch."""
+    """Return whether the fit goes on from a checkpoint, up to the end of its first epoch."""
     return trainer.fit_loop.is_resuming
 
 
 def get_world(trainer: Trainer | None) -> World:
-    """Give rank and size along the data-parallel dimension, which need not be the global rank."""
+    """Return rank and size along the data-parallel dimension, which need not be the global rank."""
     if trainer is None:
         return World.current()
     sampler_kwargs = trainer.distributed_sampler_kwargs
@@ -187,12 +187,12 @@ def get_world(trainer: Trainer | None) -> World:
 
 
 def is_on_cuda(trainer: Trainer | None) -> bool:
-    """Tell whether the Trainer moves batches to a CUDA device."""
+    """Return whether the Trainer moves batches to a CUDA device."""
     return trainer is not None and trainer.strategy.root_device.type == "cuda"
 
 
 def get_log_folder(trainer: Trainer | None) -> Path | None:
-    """Give the folder that a run logs into, the same on every rank; all must ask together.
+    """Return the folder that a run logs into, the same on every rank; all must ask together.
 
     None where there is none on this machine.
     """
@@ -219,7 +219,7 @@ def has_dataloader_iter(trainer: Trainer) -> bool:
 
 
 def get_settings(trainer: Trainer) -> dict[str, Any]:
-    """Give the settings that decide which batches are trained and what becomes of them."""
+    """Return the settings that decide which batches are trained and what becomes of them."""
     launch_settings = {
         "strategy": type(trainer.strategy).__name__,
         "accelerator": type(trainer.accelerator).__name__,
@@ -234,7 +234,7 @@ def get_settings(trainer: Trainer) -> dict[str, Any]:
 
 
 def is_in_step(trainer: Trainer) -> bool:
-    """Tell whether a training step has its batch and is not done: no validation, no fetching."""
+    """Return whether a training step has its batch and is not done: no validation, no fetching."""
     counters = read_counters(trainer)
     return trainer.training and counters.ready > counters.processed
 
@@ -246,7 +246,7 @@ def get_stage(trainer: Trainer) -> str:
 
 
 def is_in_evaluation(trainer: Trainer) -> bool:
-    """Tell whether a validation, test or prediction has a batch to come, or one not done."""
+    """Return whether a validation, test or prediction has a batch to come, or one not done."""
     if not (trainer.predicting or trainer.evaluating):
         return False
     loop: Any = trainer._active_loop
@@ -254,24 +254,24 @@ def is_in_evaluation(trainer: Trainer) -> bool:
 
 
 def is_reloading_every_epoch(trainer: Trainer) -> bool:
-    """Tell whether every epoch asks for its loader anew, and for its length."""
+    """Return whether every epoch asks for its loader anew, and for its length."""
     interval: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
     return interval == 1 or trainer.max_epochs == 1
 
 
 def count_trained_steps(trainer: Trainer, steps: int) -> int:
-    """Give how many of an epoch's ``steps`` the Trainer will train, before it has counted them."""
+    """Return how many of an epoch's ``steps`` Trainer will train, before it has counted them."""
     limit = trainer.limit_train_batches
     return min(steps, limit) if isinstance(limit, int) else int(steps * limit)
 
 
 def has_automatic_optimization(trainer: Trainer) -> bool:
-    """Tell whether Lightning divides each loss by the steps of an update: not by hand."""
+    """Return whether Lightning divides each loss by the steps of an update: not by hand."""
     return trainer.lightning_module.automatic_optimization
 
 
 def get_validation_steps(trainer: Trainer) -> int | None:
-    """Give the steps between two validations of an epoch; None: not counted in steps."""
+    """Return the steps between two validations of an epoch; None: not counted in steps."""
     interval = trainer.val_check_batch
     return interval if isinstance(interval, int) and trainer.enable_validation else None
 
@@ -295,7 +295,7 @@ def set_batch_size(trainer: Trainer, batch: Any) -> None:
 
 
 def is_logging_step(trainer: Trainer) -> bool:
-    """Tell whether Lightning hands to the loggers what is logged at the end of this step."""
+    """Return whether Lightning hands to the loggers what is logged at the end of this step."""
     is_accumulating = has_automatic_optimization(trainer) and trainer.fit_loop._should_accumulate()
     return trainer._logger_connector.should_update_logs and not is_accumulating
 

@@ -188,7 +188,7 @@ def open_epoch(states: LoopStates, epoch: int) -> None:
 
 
 def _lacks_only_validation(states: LoopStates) -> bool:
-    """Tell whether all of an epoch is done but a validation that was cut off."""
+    """Return whether all of an epoch is done but a validation that was cut off."""
     batches: Tracker = states.batches["current"]
     is_trained = states.batches["is_last_batch"] and batches["ready"] == batches["completed"]
     current: Tracker = states.validation["current"]

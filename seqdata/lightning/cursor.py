@@ -33,7 +33,7 @@ class Cursor:
     stride: int = 1
 
     def get_run_position(self, counters: Counters) -> RunPosition:
-        """Give the place of the batch that is trained next."""
+        """Return the place of the batch that is trained next."""
         trained_steps = self._count_trained(counters)
         if not trained_steps:
             return self.start
@@ -45,7 +45,7 @@ class Cursor:
         return RunPosition(self.start.epoch, min(self.batches, position))
 
     def begin_iteration(self, counters: Counters, *, stride: int, batches: int = 0) -> Self:
-        """Give the cursor of an iteration that begins now.
+        """Return the cursor of an iteration that begins now.
 
         Where the iteration before it trained something, its epoch has ended or is abandoned, and
         the next one begins. Where it trained nothing, it is begun again at the same place.

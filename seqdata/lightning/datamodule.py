@@ -218,7 +218,7 @@ class SequenceDataModule(LightningDataModule):
         return {**train_run.make_state().as_dict(), **lanes}
 
     def train_dataloader(self) -> TrainerLoader:
-        """Give the training loader.
+        """Return the training loader.
 
         Raises:
             ConfigError: If there is no training data.
@@ -235,15 +235,15 @@ class SequenceDataModule(LightningDataModule):
         return TrainerLoader(engines[0], EpochCounter())
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
-        """Give the validation loaders: one, or a list in the order of the names."""
+        """Return the validation loaders: one, or a list in the order of the names."""
         return self._make_evaluation_loaders("val")
 
     def test_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
-        """Give the test loaders: one, or a list in the order of the names."""
+        """Return the test loaders: one, or a list in the order of the names."""
         return self._make_evaluation_loaders("test")
 
     def predict_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
-        """Give the prediction loaders: one, or a list in the order of the names."""
+        """Return the prediction loaders: one, or a list in the order of the names."""
         return self._make_evaluation_loaders("predict")
 
     def stop(self, why: str) -> None:
@@ -300,7 +300,7 @@ class SequenceDataModule(LightningDataModule):
     def replay_command(
         self, *, epoch: int, batch: int, kind: DataKind = "train", name: str | None = None
     ) -> str:
-        """Give what shows a batch: a command, or a call where no command can.
+        """Return what shows a batch: a command, or a call where no command can.
 
         Args:
             epoch: Of the plan.
@@ -416,7 +416,7 @@ class SequenceDataModule(LightningDataModule):
     def _lockstep(
         self, iteration: LoaderIterator, batches: Iterator[TaggedBatch]
     ) -> Iterator[TaggedBatch]:
-        """Give what a loop of the Trainer draws where all ranks have theirs; others ask nobody."""
+        """Return what a loop of Trainer draws where all ranks have theirs; others ask nobody."""
         trainer = self.trainer
         if trainer is None or not adapter.is_drawn_from(trainer, iteration):
             return batches

@@ -21,7 +21,7 @@ def add_evaluation_context(trainer: Trainer | None, exception: BaseException) ->
 
 
 def find_evaluated_loader(trainer: Trainer) -> TrainerLoader | None:
-    """Give the loader of ours whose batch an evaluation step has; None: none has one."""
+    """Return the loader of ours whose batch an evaluation step has; None: none has one."""
     if not adapter.is_in_evaluation(trainer):
         return None
     iterators = [
@@ -33,7 +33,7 @@ def find_evaluated_loader(trainer: Trainer) -> TrainerLoader | None:
 
 
 def format_replay_hint(loader: TrainerLoader, epoch: int, batch: int) -> str:
-    """Give what shows a batch of a loader, as the end of a message; nothing where nothing does."""
+    """Return what shows a batch of a loader, as end of a message; nothing where nothing does."""
     hint = loader.engine.options.replay_hint
     return "" if hint is None else f". {REPLAY_PREFIX}{hint(epoch, batch)}"
 

@@ -45,7 +45,7 @@ class ErrorCount:
         return RankCounter(self._count_own, self._on_total)
 
     def count_at(self, run_position: RunPosition) -> int:
-        """Give the errors in batches before a place that is close to the latest batch."""
+        """Return the errors in batches before a place that is close to the latest batch."""
         if self.engine.options.world.size == 1:
             return self._before + self._count_own_before(run_position)
         position = run_position.epoch, run_position.position

@@ -25,7 +25,7 @@ _TABLE = "train"
 
 
 def find_lane_states(module: nn.Module) -> dict[str, LaneStates]:
-    """Give every LaneStates of a module and those in it, by the path of the attribute."""
+    """Return every LaneStates of a module and those in it, by the path of the attribute."""
     lane_states: dict[str, LaneStates] = {}
     for path, submodule in module.named_modules():
         for name, value in vars(submodule).items():
@@ -39,7 +39,7 @@ def find_lane_states(module: nn.Module) -> dict[str, LaneStates]:
 def make_lane_state(
     trainer: Trainer, run_position: RunPosition, coordinator: RankCoordinator
 ) -> dict[str, Any]:
-    """Give the part of a state that holds lanes; empty where there are none.
+    """Return the part of a state that holds lanes; empty where there are none.
 
     All ranks must save together; where they do not, the reason is saved, with a warning.
 

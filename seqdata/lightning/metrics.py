@@ -50,7 +50,7 @@ class ExactMean:
         self._count = self._count + _check_scalar("count", count)
 
     def compute(self) -> float:
-        """Give the mean over all ranks; 0.0 over nothing, never NaN.
+        """Return the mean over all ranks; 0.0 over nothing, never NaN.
 
         Where there is a process group it is a collective: call it on every rank, at the epoch's
         end. Ranks that hold the same rows (tensor parallel) change nothing.

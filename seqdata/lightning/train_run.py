@@ -86,7 +86,7 @@ class TrainRun:
         self._geometry: FitGeometry | None = None  # of a fit that has not drawn a batch yet
 
     def begin_iteration(self, iteration: LoaderIterator) -> IterationStart:
-        """Give the start of an iteration that is about to draw its first batch.
+        """Return the start of an iteration that is about to draw its first batch.
 
         Only what the fit loop draws moves the cursor; whoever else looks into a loader does not.
 
@@ -148,11 +148,11 @@ class TrainRun:
         return self.get_run_position().epoch if self.engine.has_varying_epochs else 0
 
     def get_run_position(self) -> RunPosition:
-        """Give the place of the batch that is trained next."""
+        """Return the place of the batch that is trained next."""
         return self._cursor.get_run_position(adapter.read_counters(self.trainer))
 
     def make_state(self) -> RunState:
-        """Give the present state; warns once in the middle of an update."""
+        """Return the present state; warns once in the middle of an update."""
         run_position = self.get_run_position()
         self._warn_in_mid_update(run_position)
         return self._make_state_at(run_position)

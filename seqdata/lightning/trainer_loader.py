@@ -93,7 +93,7 @@ class TrainerLoader:
         return LoaderIterator(self)
 
     def iterate(self, iteration: LoaderIterator) -> Iterator[TaggedBatch]:
-        """Give the batches of an iteration, each with which one it is; begins at the first."""
+        """Return the batches of an iteration, each with which one it is; begins at the first."""
         batches = _BatchDrawer(self, iteration)
         return batches if self._lockstep is None else self._lockstep(iteration, batches)
 
@@ -102,7 +102,7 @@ class TrainerLoader:
         return self._get_start(iteration)
 
     def state_dict(self) -> dict[str, int]:
-        """Give the constant marker, which tells the Trainer that resuming is taken care of."""
+        """Return the constant marker, which tells the Trainer that resuming is taken care of."""
         return dict(MARKER)
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -47,7 +47,7 @@ class RepairedBatch:
 
 
 def is_about_data(error: Exception) -> bool:
-    """Tell whether an error may be one sequence's: of stored data, or of somebody else's code."""
+    """Return whether an error may be one sequence's: of stored data, or of somebody else's code."""
     if isinstance(error, SeqDataError):
         return isinstance(error, DataError)
     return not isinstance(error, MemoryError)
@@ -123,7 +123,7 @@ def shorten_step(step: Step, columns: Columns, axes: Axes) -> Step:
 
 
 def _fetch_one(fetcher: Fetcher, request: StepRequest, number: int) -> tuple[dict[str, Any], Axes]:
-    """Give the pieces of one span by field: arrays (length, *shape), or texts."""
+    """Return the pieces of one span by field: arrays (length, *shape), or texts."""
     only = slice(number, number + 1)
     occurrences = request.occurrences
     single_request = replace(
@@ -147,7 +147,7 @@ def _copy_piece(column: Any) -> NDArray[Any]:
 
 
 def _find_replacement(request: StepRequest, errors: Mapping[int, Exception]) -> int | None:
-    """Give the longest span that is good."""
+    """Return the longest span that is good."""
     lengths = request.lengths.copy()
     lengths[list(errors)] = -1
     longest = int(lengths.argmax())
@@ -239,7 +239,7 @@ def _probe_transform(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, 
 def _make_zeros(
     fetcher: Fetcher, request: StepRequest, number: int, template: Mapping[str, Any], axes: Axes
 ) -> dict[str, Any]:
-    """Give zeros in place of one span: as long as planned, so that the batch has its shape."""
+    """Return zeros in place of one span: as long as planned, so that the batch has its shape."""
     pieces: dict[str, Any] = {}
     length = int(request.lengths[number])
     lengths_of = fetcher.reader.store.lengths_of

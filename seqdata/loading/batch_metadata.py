@@ -65,7 +65,7 @@ def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) ->
 
 
 def _as_single_window(step: Step, lanes: NDArray[np.int64]) -> Steps:
-    """Give a step of lanes as the only one of a run."""
+    """Return a step of lanes as the only one of a run."""
     table = ArrayTable(step.spans, step.rows, np.array([0, len(step.weights)]))
     return Steps(step.number, table, None, step.weights[None], step.lengths[None], lanes)
 

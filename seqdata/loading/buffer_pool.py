@@ -51,7 +51,7 @@ class BufferPool:
         return self._total_bytes
 
     def allocate(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Give an array of any content, C-contiguous and writable."""
+        """Return an array of any content, C-contiguous and writable."""
         element_dtype = np.dtype(dtype)
         needed = math.prod(shape) * element_dtype.itemsize
         if needed <= self._min_bytes:
@@ -64,7 +64,7 @@ class BufferPool:
         return np.ndarray(shape, dtype=element_dtype, buffer=lease)
 
     def clear(self) -> None:
-        """Give the free blocks back to the system; leased ones follow in later calls."""
+        """Return the free blocks back to the system; leased ones follow in later calls."""
         with self._lock:
             self._reclaim()
             for size in list(self._free):

@@ -126,18 +126,18 @@ class EpochEngine:
         return isinstance(self.policy, SupportsVaryingEpochs) and self.policy.varies
 
     def count_batches(self, epoch: int) -> int:
-        """Give the number of batches of an epoch."""
+        """Return the number of batches of an epoch."""
         if isinstance(self.policy, SupportsVaryingEpochs) and self.policy.varies:
             return self.policy.num_batches_of(self.index, self._effective_epoch(epoch))
         return self.num_batches
 
     def count_steps(self, epoch: int) -> int:
-        """Give the steps of an epoch, the same on all ranks."""
+        """Return the steps of an epoch, the same on all ranks."""
         options, lanes = self.options, self._get_any_plan().lanes
         return count_steps(self.count_batches(epoch), options.world, options.tail, lanes)
 
     def plan(self, epoch: int) -> Plan:
-        """Give the plan of an epoch; the last two are kept."""
+        """Return the plan of an epoch; the last two are kept."""
         epoch = self._effective_epoch(epoch)
         with self._lock:
             plan = self._plans.pop(epoch, None)
@@ -149,7 +149,7 @@ class EpochEngine:
         return plan
 
     def share(self, epoch: int, first: int) -> RankPlan:
-        """Give this rank's steps from batch ``first`` of an epoch on.
+        """Return this rank's steps from batch ``first`` of an epoch on.
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
@@ -195,7 +195,7 @@ class EpochEngine:
     def iterate(
         self, epoch: int, first: int, update_schedule: UpdateSchedule | None = None
     ) -> EpochBatches:
-        """Give the batches of an epoch from batch ``first`` of its plan on.
+        """Return the batches of an epoch from batch ``first`` of its plan on.
 
         Nothing happens before the first ``next``. Ends only when all that was planned is delivered,
         or has raised an error of its own in its place.
@@ -317,7 +317,7 @@ class EpochEngine:
         return plan
 
     def _make_fetcher(self) -> tuple[Fetcher, Occurrences | None]:
-        """Give what makes columns, and what tells the drawings of one sequence apart."""
+        """Return what makes columns, and what tells the drawings of one sequence apart."""
         reader, policy, seed = self._reader, self.policy, self.options.seed
         value_options = (
             self.options.value_options if self.options.value_options != ValueOptions() else None
@@ -394,7 +394,7 @@ class EpochEngine:
 def _make_plan_ahead(
     steps: RankPlan, first_step: int, hint: Callable[[int], None] | None
 ) -> Callable[[int], None]:
-    """Give what plans the next block ahead, called with the next step to make.
+    """Return what plans the next block ahead, called with the next step to make.
 
     Args:
         steps: Of this rank.

@@ -76,7 +76,7 @@ class ErrorLog:
         self._elsewhere = elsewhere
 
     def count_before(self, loader: str, epoch: int, batch: int) -> int:
-        """Give how many of this process's errors lie before a batch of a loader's plans."""
+        """Return how many of this process's errors lie before a batch of a loader's plans."""
         with self._lock:
             keys = list(self._counted)
         return sum(name == loader and position < (epoch, batch) for name, position, _ in keys)
@@ -119,7 +119,7 @@ class ErrorLog:
 
 
 def _entry_key(entry: dict[str, Any]) -> tuple[str, tuple[int, int], int]:
-    """Give what tells errors apart."""
+    """Return what tells errors apart."""
     epoch, batch, sequence = (entry.get(name) for name in ("epoch", "batch", "sequence"))
     return (
         str(entry.get("loader", "")),

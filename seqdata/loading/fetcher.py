@@ -32,7 +32,7 @@ class WorkerFetcher(Protocol):
         ...
 
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
-        """Give the columns of a request, and which of their fields runs along which axis."""
+        """Return the columns of a request, and which of their fields runs along which axis."""
         ...
 
 
@@ -54,7 +54,7 @@ class Fetcher:
     value_options: ValueOptions | None = None
 
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
-        """Give the columns of a step, and which of their fields runs along which axis.
+        """Return the columns of a step, and which of their fields runs along which axis.
 
         Raises:
             DataError: If what is stored is damaged, or a transform's result does not fit.

@@ -128,7 +128,7 @@ class FieldReader:
         return stored_axes | declared_axes(self.transform)
 
     def build_index(self) -> SequenceIndex:
-        """Give the lengths that are planned over."""
+        """Return the lengths that are planned over."""
         index = SequenceIndex.of_store(self.measured_view or self.store)
         if self.length_map is not None:
             index = index.mapped(
@@ -137,7 +137,7 @@ class FieldReader:
         return index.shifted(self.axis, self.shift) if self.shift else index
 
     def compute_planned_lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the lengths of whole results as they were planned, before a shift, int64 (n,)."""
+        """Return the lengths of whole results as they were planned, before a shift, int64 (n,)."""
         store = self.measured_view or self.store
         lengths: NDArray[np.int64] = store.lengths_of[self.axis][numbers].astype(np.int64)
         return lengths if self.length_map is None else self.length_map(lengths)
@@ -154,7 +154,7 @@ class FieldReader:
         return self.store.read(full_spans, self.unshifted_fields, axis=full_axis)
 
     def widen(self, spans: NDArray[np.int64], horizon: int) -> NDArray[np.int64]:
-        """Give spans that go on by the horizon and, where they are not idle, by the shift."""
+        """Return spans that go on by the horizon and, where they are not idle, by the shift."""
         widened = spans.copy()
         widened[:, 2] += horizon + np.where(spans[:, 2] > spans[:, 1], self.shift, 0)
         return widened
@@ -347,7 +347,7 @@ def _resolve_shift(
 
 
 def _parse_shift(shift: int | Mapping[str, int]) -> tuple[str | None, int]:
-    """Give the field that is named, if one is, and the timesteps."""
+    """Return the field that is named, if one is, and the timesteps."""
     name, timesteps = None, shift
     if isinstance(shift, Mapping):
         if len(shift) != 1:

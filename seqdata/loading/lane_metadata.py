@@ -77,7 +77,7 @@ def make_lane_metadata(
 
 
 def compute_widths(steps: Steps) -> NDArray[np.int64]:
-    """Give the padded length of each step, int64 (k,)."""
+    """Return the padded length of each step, int64 (k,)."""
     widths: NDArray[np.int64] = np.maximum(steps.lengths.max(axis=1), 1)
     return widths
 
@@ -108,7 +108,7 @@ def describe_first_spans(
 def make_segments(
     spans: NDArray[np.int64], rows: NDArray[np.int64], ids: NDArray[np.int64], lanes: int = 0
 ) -> NDArray[np.int64]:
-    """Give row, id, start and stop of every span, int64 (n, 4); with lanes rows begin anew."""
+    """Return row, id, start and stop of every span, int64 (n, 4); with lanes rows begin anew."""
     sizes = np.diff(rows)
     numbers = np.arange(lanes or len(sizes))
     if lanes:
@@ -122,7 +122,7 @@ def make_segments(
 def _split_segments(
     table: ArrayTable, ids: NDArray[np.int64], has_whole_rows: Sequence[bool]
 ) -> Iterator[NDArray[np.int64] | None]:
-    """Give the segments of each step, int64 (n, 4); None where a row is one."""
+    """Yield the segments of each step, int64 (n, 4); None where a row is one."""
     if table.rows is None or all(has_whole_rows):
         yield from (None for _ in has_whole_rows)
         return
@@ -135,7 +135,7 @@ def _split_segments(
 def compute_context(
     lengths: NDArray[np.int64], start: NDArray[np.int64], plan: Plan, number: int
 ) -> NDArray[np.int64]:
-    """Give the timesteps at the head of each row that the row before it in its lane scored.
+    """Return the timesteps at the head of each row that the row before it in its lane scored.
 
     Args:
         lengths: int64 (k, r), timesteps of the rows of k batches.

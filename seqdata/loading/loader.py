@@ -182,7 +182,7 @@ class Loader:
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Give the batches of one epoch, or of what is left of a loaded one.
+        """Return the batches of one epoch, or of what is left of a loaded one.
 
         An error takes the place of its batch: where it is caught, the next ``next()`` goes on with
         the batch behind.

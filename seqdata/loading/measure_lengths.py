@@ -63,7 +63,7 @@ class _LengthMeasurer:
         return self.transform_applier.reader
 
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
-        """Give the lengths of the results, as the one piece of a column."""
+        """Return the lengths of the results, as the one piece of a column."""
         applier, reader = self.transform_applier, self.reader
         results = applier.compute_results(reader.read_inputs(request.spans), request)
         lengths = _lengths_along(applier, results, request)
@@ -175,7 +175,7 @@ def _make_requests(store: Store, chunks: list[tuple[int, int]]) -> Iterator[Step
 def _lengths_along(
     applier: TransformApplier, results: TransformResults, request: StepRequest
 ) -> NDArray[np.int64]:
-    """Give the lengths of results along the axis, int64 (n,).
+    """Return the lengths of results along the axis, int64 (n,).
 
     Raises:
         DecodeError: If no field runs along it, or two of them differ.
@@ -206,7 +206,7 @@ def _lengths_along(
 def _run_in_workers(
     measurer: _LengthMeasurer, num_workers: int, requests: Iterator[StepRequest], count: int
 ) -> Iterator[Iterator[tuple[Columns, Axes]]]:
-    """Give the same, made by processes, in the order of the requests."""
+    """Yield the same, made by processes, in the order of the requests."""
     engine_options = EngineOptions(num_workers=min(num_workers, count))
     pools = WorkerPoolCache(measurer, engine_options)
     try:
@@ -218,7 +218,7 @@ def _run_in_workers(
 
 
 def _cache_path(store: Store, transform: Any, axis: str) -> Path | None:
-    """Give the file that lengths are kept in; None: there is no folder for it."""
+    """Return the file that lengths are kept in; None: there is no folder for it."""
     base = store.base if isinstance(store, View) else store
     if not isinstance(base, ArrowStore):
         return None
@@ -250,7 +250,7 @@ def _save_cached(path: Path, lengths: NDArray[Any]) -> None:
 
 @contextmanager
 def _progress_bar(progress: bool | None, total: int) -> Iterator[Callable[[int], None]]:
-    """Give the function that is told how many sequences are done."""
+    """Yield the function that is told how many sequences are done."""
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda _done: None
         return

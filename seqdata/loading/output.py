@@ -84,7 +84,7 @@ class Output:
 
 
 def make_output(as_tuple: Sequence[str] | None, as_dict: Sequence[str] | None) -> Output | None:
-    """Give what the two options mean; None: the batch itself.
+    """Return what the two options mean; None: the batch itself.
 
     Raises:
         ConfigError: If both are given, or one is no tuple of names.

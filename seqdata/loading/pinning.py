@@ -16,7 +16,7 @@ from seqdata.errors import ConfigError
 
 
 def pin(output: Any) -> Any:
-    """Give what is handed out with its tensors in pinned memory, as torch's DataLoader does.
+    """Return what is handed out with its tensors in pinned memory, as torch's DataLoader does.
 
     Args:
         output: A batch; or tensors, objects with ``pin_memory()``, tuples and dicts of them.

@@ -180,7 +180,7 @@ class BatchPipeline:
         )
 
     def _fill_counts(self, prepared: PreparedStep, number: int) -> SequenceBatch:
-        """Give the batch of a step with what it counts, without data."""
+        """Return the batch of a step with what it counts, without data."""
         batch = prepared.metadata
         self._set_totals(batch, number)
         batch.loader = self.parts.name

@@ -58,7 +58,7 @@ class Prefetcher(Generic[Item]):
         self._thread: threading.Thread | None = None
 
     def __iter__(self) -> Iterator[Item]:
-        """Give the items; starts the thread, which ends when the iteration is left.
+        """Yield the items; starts the thread, which ends when the iteration is left.
 
         Raises:
             BaseException: What making an item raised, after all items before it were given.
@@ -78,7 +78,7 @@ class Prefetcher(Generic[Item]):
             raise error
 
     def _iterate_thread(self, numbers: Iterator[int]) -> Iterator[Item]:
-        """Give items that a thread makes, until there are none or the consumer only draws."""
+        """Yield items that a thread makes, until there are none or the consumer only draws."""
         channel = self._queue
         self._thread = thread = threading.Thread(
             target=_run_thread,
@@ -101,7 +101,7 @@ class Prefetcher(Generic[Item]):
                 consumer_seconds, count = 0.0, 0
 
     def _iterate_inline(self, numbers: Iterator[int]) -> Iterator[Item]:
-        """Give items that the consumer's own thread makes, until it computes something itself."""
+        """Yield items that the consumer's own thread makes, until it computes something itself."""
         items: list[Item] = []
         consumer_seconds, max_seconds = 0.0, 2 * HANDOVER_BATCHES * _HANDOVER_SECONDS
         for count, number in enumerate(numbers):
@@ -152,7 +152,7 @@ class _HandoverQueue(Generic[Item]):
                 self._changed.notify_all()
 
     def take(self, is_alive: Callable[[], bool]) -> deque[Item] | None:
-        """Give the next group; None where no more will come."""
+        """Return the next group; None where no more will come."""
         with self._changed:
             self.is_consumer_waiting = not self._ready
             while not (self._ready or self._is_finished or self.is_closed):

@@ -16,7 +16,7 @@ _MAX_STEPS = 64  # that it is told at most
 
 
 def make_prefetch_hint(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
-    """Give what tells a store of the steps from one on; None where it has no use for that.
+    """Return what tells a store of the steps from one on; None where it has no use for that.
 
     Args:
         store: What is read; of a view its base is told.

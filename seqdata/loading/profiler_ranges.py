@@ -16,5 +16,5 @@ _NO_RANGE: AbstractContextManager[Any] = nullcontext()
 
 
 def profile_range(name: str) -> AbstractContextManager[Any]:
-    """Give a range of the profiler that runs; without one it costs nothing to speak of."""
+    """Return a range of the profiler that runs; without one it costs nothing to speak of."""
     return record_function(name) if torch.autograd.profiler._is_profiler_enabled else _NO_RANGE

@@ -23,7 +23,7 @@ from seqdata.storage.array_column import ArrayColumn
 
 
 def simplify_rows(step: Step) -> Step:
-    """Give a step whose rows are spans by themselves, where every row lies in one sequence."""
+    """Return a step whose rows are spans by themselves, where every row lies in one sequence."""
     if step.rows is None or len(step.spans) != len(step.weights):
         return step
     if step.wide is not None and len(step.wide.spans) != len(step.spans):
@@ -34,7 +34,7 @@ def simplify_rows(step: Step) -> Step:
 
 
 def find_whole_rows(steps: Steps) -> list[bool]:
-    """Tell which of many steps ``simplify_rows`` makes plain: every row lies in one sequence."""
+    """Return which of many steps ``simplify_rows`` makes plain: every row lies in one sequence."""
     tables = [batch_table for batch_table in (steps.table, steps.wide) if batch_table is not None]
     is_whole_row = np.ones(len(steps.table), dtype=np.bool_)
     for table in tables:
@@ -46,7 +46,7 @@ def find_whole_rows(steps: Steps) -> list[bool]:
 def compute_padded_offsets(
     table: ArrayTable, widths: NDArray[np.int64]
 ) -> Iterator[NDArray[np.int64]]:
-    """Give where each span begins in the padded rows of its step, and where they end.
+    """Yield where each span begins in the padded rows of its step, and where they end.
 
     Args:
         table: A batch for each step, all of as many rows.
@@ -70,7 +70,7 @@ def compute_padded_offsets(
 def select_step_columns(
     columns: Columns, axes: Axes, step: Step, wide: PlanBatch, *, joint_targets: bool
 ) -> dict[str, Any]:
-    """Give the columns of a step's spans, of those of its wide rows.
+    """Return the columns of a step's spans, of those of its wide rows.
 
     Args:
         columns: One piece per wide span.
@@ -109,7 +109,7 @@ def select_step_columns(
 def _select_pieces(
     column: Column, piece_numbers: NDArray[np.int64], lengths: NDArray[np.int64], delay: int = 0
 ) -> ArrayColumn:
-    """Give some pieces of a column, cut to lengths; ``delay`` timesteps further along the rows."""
+    """Return some pieces of a column, cut to lengths; ``delay`` timesteps further along rows."""
     offsets = offsets_from_sizes(column.lengths)
     flat = np.empty((int(offsets[-1]), *column.shape), dtype=column.dtype)
     column.fill(flat, offsets, None)
@@ -154,7 +154,7 @@ class RowColumn:
         return len(self.row_offsets) - 1
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Give one row, (length, *shape): a copy."""
+        """Return one row, (length, *shape): a copy."""
         first, stop = self.row_offsets[number : number + 2].tolist()
         pieces = [self.column[piece] for piece in range(first, stop)]
         return np.concatenate([np.empty((0, *self.shape), dtype=self.dtype), *pieces])

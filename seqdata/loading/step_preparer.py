@@ -72,7 +72,7 @@ class StepPreparer:
     epoch: int
 
     def prepare_from(self, share: RankPlan, first: int) -> Iterator[PreparedStep]:
-        """Give a step of lanes, and some that follow it: those that are at hand."""
+        """Yield a step of lanes, and some that follow it: those that are at hand."""
         lanes = self.plan.lanes // share.world.size
         steps = share.steps_from(first, max(1, _MAX_ROWS // max(1, lanes)))
         if steps is None:  # the rank has no lane
@@ -81,7 +81,7 @@ class StepPreparer:
             yield from self._prepare_window(steps)
 
     def prepare(self, step: Step) -> PreparedStep:
-        """Give a single step."""
+        """Return a single step."""
         if step.lanes is not None:
             step = simplify_rows(step)
         spans = step.spans if step.wide is None else step.wide.spans

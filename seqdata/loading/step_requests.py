@@ -50,7 +50,7 @@ class StepRequest:
         return lengths
 
     def get_occurrences(self) -> NDArray[np.int64]:
-        """Give which drawing of its sequence each span is, int64 (n,)."""
+        """Return which drawing of its sequence each span is, int64 (n,)."""
         if self.occurrences is None:
             return np.zeros(len(self.spans), dtype=np.int64)
         return self.occurrences

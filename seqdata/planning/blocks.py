@@ -142,12 +142,12 @@ class BlockTable:
         return self.offsets[-1]
 
     def batch(self, number: int) -> PlanBatch:
-        """Give one batch in O(batch), or O(block) where its block is not at hand."""
+        """Return one batch in O(batch), or O(block) where its block is not at hand."""
         block_range, number_in_block = self._locate(number)
         return self._block_table(block_range.block).batch(number_in_block)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Give scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
         timesteps = rows = 0
         while first < stop:
             block_range, number_in_block = self._locate(first)
@@ -158,7 +158,7 @@ class BlockTable:
         return timesteps, rows
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Give all batches in order, part by part."""
+        """Yield all batches in order, part by part."""
         for block_range in self.ranges:
             yield self._block_table(block_range.block).slice(block_range.first, block_range.stop)
 

@@ -55,7 +55,7 @@ def build_plan(
 
 
 def count_batches(items: Items, cutter: Cutter) -> int:
-    """Give the number of batches of every epoch."""
+    """Return the number of batches of every epoch."""
     return sum(count.batches for count in compute_block_costs(items, cutter))
 
 

@@ -28,17 +28,17 @@ class ItemRule(Protocol):
     """How sequences become items, by length alone. Hashable: counts are remembered under it."""
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the number of items of each sequence, int64 (n,)."""
+        """Return the number of items of each sequence, int64 (n,)."""
         ...
 
     def longest(self, lengths: NDArray[np.int64]) -> int:
-        """Give the timesteps of the longest item of these sequences, 0 for none."""
+        """Return the timesteps of the longest item of these sequences, 0 for none."""
         ...
 
     def bounds(
         self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give start and stop of each piece, int64 (n,); where they are random, of ``draw``."""
+        """Return start and stop of each piece, int64 (n,); where they are random, of ``draw``."""
         ...
 
 
@@ -97,7 +97,7 @@ class WholeSequences:
             )
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the number of items of each sequence, int64 (n,)."""
+        """Return the number of items of each sequence, int64 (n,)."""
         if self.max_length is None or self.too_long == "truncate":
             return (lengths > 0).astype(np.int64)
         if self.too_long == "split":
@@ -105,7 +105,7 @@ class WholeSequences:
         return ((lengths > 0) & (lengths <= self.max_length)).astype(np.int64)
 
     def longest(self, lengths: NDArray[np.int64]) -> int:
-        """Give the timesteps of the longest item of these sequences, 0 for none."""
+        """Return the timesteps of the longest item of these sequences, 0 for none."""
         if self.max_length is None:
             return int(lengths.max(initial=0))
         if self.too_long == "drop":
@@ -115,7 +115,7 @@ class WholeSequences:
     def bounds(
         self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give start and stop of each piece, int64 (n,)."""
+        """Return start and stop of each piece, int64 (n,)."""
         del draw  # nothing here is random
         if self.max_length is None:
             return np.zeros_like(pieces.lengths), pieces.lengths
@@ -150,7 +150,7 @@ class Items:
         return int(self.offsets[-1])
 
     def spans(self, first: int, stop: int, draw: Draw | None = None) -> NDArray[np.int64]:
-        """Give the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop.
+        """Return the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop.
 
         Where a rule's items lie at random, they are those of ``draw``.
         """
@@ -170,7 +170,7 @@ class Items:
         return np.concatenate(span_arrays) if span_arrays else np.empty((0, 3), dtype=np.int64)
 
     def sizes(self, spans: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give what each of these items costs as a row, int64 (n,): its timesteps, or ``cost``."""
+        """Return the cost of each item as a row, int64 (n,): its timesteps, or ``cost``."""
         lengths = spans[:, 2] - spans[:, 1]
         if self.cost is None or not len(spans):
             return lengths
@@ -183,7 +183,7 @@ class Items:
         return self.cost(lengths_of)
 
     def peak(self, first: int, stop: int) -> int:
-        """Give an upper bound of the timesteps of items ``first:stop``, exact at runs' edges."""
+        """Return an upper bound of the timesteps of items ``first:stop``, exact at runs' edges."""
         low = int(np.searchsorted(self.offsets, first, side="right")) - 1
         high = int(np.searchsorted(self.offsets, stop, side="left"))
         return int(self.peaks[low:high].max(initial=0))
@@ -312,7 +312,7 @@ def find_sequences(
     key: object,
     predicate: Callable[[NDArray[Any]], NDArray[np.bool_]],
 ) -> NDArray[np.int64]:
-    """Give the numbers of the sequences of wanted lengths, int64; remembered under ``key``."""
+    """Return the numbers of the sequences of wanted lengths, int64; remembered under ``key``."""
 
     def scan() -> NDArray[np.int64]:
         matches = [

@@ -55,13 +55,13 @@ class Jitter:
                 )
 
     def count(self, chunk: int, timesteps: int) -> int:
-        """Give how many chunks make so many timesteps: about as many as the law gives."""
+        """Return how many chunks make so many timesteps: about as many as the law gives."""
         rounded = 0.5 if self.spread else 0.0  # down
         mean = max(self.least, chunk * (1 - self.short / 2) - rounded)
         return math.ceil(timesteps / mean)
 
     def chunks(self, chunk: int, timesteps: int, seed: int, epoch: int | None) -> UnevenChunks:
-        """Give an epoch's chunks, which are ``timesteps`` in all.
+        """Return an epoch's chunks, which are ``timesteps`` in all.
 
         Args:
             chunk: The usual length.

@@ -86,7 +86,7 @@ class Draw:
     def hash_each(
         self, purpose: Purpose, occurrences: NDArray[np.int64], sequences: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Give one number per occurrence of a sequence, uint64 (n,), in a tenth of the time.
+        """Return one number per occurrence of a sequence, uint64 (n,), in a tenth of the time.
 
         A word of Philox keyed (seed, epoch), mixed with both by SplitMix64's finaliser (Steele, Lea
         and Flood, 2014, "Fast splittable pseudorandom number generators").
@@ -125,7 +125,7 @@ _CHUNK_DRAWS = 1 << 13  # draws that stay in the cache
 def _philox(
     seed: int, epoch: int, second: NDArray[np.int64], purpose: int, fourth: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """Give the first word of Philox4x64-10 for many counters (0, second, purpose, fourth) at once.
+    """Return first word of Philox4x64-10 for many counters (0, second, purpose, fourth) at once.
 
     NumPy raises the lowest word before it draws, so it is 1 here.
     """
@@ -153,7 +153,7 @@ def _philox(
 def _multiply(
     words: NDArray[np.uint64], by: np.uint64
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Give the high and low words of 128-bit products."""
+    """Return the high and low words of 128-bit products."""
     low, high = words & _LOW, words >> _HALF
     by_low, by_high = by & _LOW, by >> _HALF
     middle = high * by_low + ((low * by_low) >> _HALF)

@@ -18,7 +18,7 @@ _MIN_GROUPS = 16  # at least this many groups, or nothing would be left to shuff
 
 
 def group_size(batches: int) -> int:
-    """Give the largest power of two that is at most 64 and at most ``batches / 16`` (but >= 1)."""
+    """Return largest power of two that is at most 64 and at most ``batches / 16`` (but >= 1)."""
     limit = min(MAX_GROUP_SIZE, batches // _MIN_GROUPS)
     return 1 << (limit.bit_length() - 1) if limit else 1
 

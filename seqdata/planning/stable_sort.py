@@ -17,7 +17,7 @@ _MIN_KEYS_PER_TIE = 8  # where more than one key in so many is tied, neither
 
 
 def stable_argsort(keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Give exactly ``np.argsort(keys, kind="stable")``, int64 (n,).
+    """Return exactly ``np.argsort(keys, kind="stable")``, int64 (n,).
 
     Args:
         keys: (n,), of a type whose equal values are identical: integers.

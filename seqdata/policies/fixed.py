@@ -52,7 +52,7 @@ class Fixed:
         )
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Give the number of batches of every epoch."""
+        """Return the number of batches of every epoch."""
         return count_batches(self._select_items(index), self._make_cutter())
 
     def _make_cutter(self) -> FixedSizeCutter:

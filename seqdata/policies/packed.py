@@ -69,7 +69,7 @@ class Packed:
         )
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Give the number of batches of every epoch."""
+        """Return the number of batches of every epoch."""
         return count_batches(self._select_items(index), self._make_cutter())
 
     def _make_cutter(self) -> PackedRowsCutter:

@@ -59,7 +59,7 @@ class Sorted:
         return build_plan(self, items, cutter, seed=seed, epoch=epoch, worst_first=worst)
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Give the number of batches of every epoch."""
+        """Return the number of batches of every epoch."""
         return count_batches(self._select_items(index), self._make_cutter())
 
     def _make_cutter(self) -> FixedSizeCutter:

@@ -128,7 +128,7 @@ class TBPTT:
         return self._for_epoch(epoch)._build_plan(index, seed, epoch)
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Give the number of batches of every epoch; where they vary, of the first."""
+        """Return the number of batches of every epoch; where they vary, of the first."""
         return self.num_batches_of(index, 0)
 
     @property
@@ -137,12 +137,12 @@ class TBPTT:
         return callable(self.chunk)
 
     def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
-        """Give the number of batches of an epoch."""
+        """Return the number of batches of an epoch."""
         policy = self._for_epoch(epoch)
         return policy._count_steps(*policy._select_items(index))
 
     def _for_epoch(self, epoch: int) -> TBPTT:
-        """Give the policy with the chunk length of an epoch."""
+        """Return the policy with the chunk length of an epoch."""
         if not callable(self.chunk):
             return self
         chunk = self.chunk(epoch)
@@ -189,7 +189,7 @@ class TBPTT:
         return WholeSequences(empty=self.empty)
 
     def _select_items(self, index: SequenceIndex) -> tuple[Items, int]:
-        """Give what is planned, and how many timesteps at the stream's end are targets only."""
+        """Return what is planned, and how many timesteps at the stream's end are targets only."""
         lookahead = 0
         if self.continuous:
             index, lookahead = index.unshifted(self.axis)
@@ -216,7 +216,7 @@ class TBPTT:
         return self.jitter if isinstance(self.jitter, Jitter) else Jitter()
 
     def _longest_lane(self, items: Items, lookahead: int) -> int:
-        """Give the timesteps of the longest lane of a stream."""
+        """Return the timesteps of the longest lane of a stream."""
         if self.segments:
             return int(self._assign_lanes(items).loads.max())
         return max(0, -(-(_count_timesteps(items) - lookahead) // self.lanes))
@@ -271,7 +271,7 @@ def _count_timesteps(items: Items) -> int:
 
 
 def _select_nonempty(items: Items) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Give the sequences that are planned, in the data's order, and their lengths, int64 (n,)."""
+    """Return the sequences that are planned, in the data's order, and their lengths, int64 (n,)."""
     lengths = np.asarray(items.index.run(items.axis, 0, len(items.index)), dtype=np.int64)
     numbers = np.flatnonzero(lengths)
     dtype = np.uint32 if len(lengths) < 1 << 32 else np.int64

@@ -82,13 +82,13 @@ class Windows:
         return plan.with_lookahead(self.horizon)
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Give the number of batches of every epoch."""
+        """Return the number of batches of every epoch."""
         return count_batches(self._select_items(index), self._make_cutter())
 
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
     ) -> NDArray[np.int64]:
-        """Tell which of its sequence's windows each span is, int64 (n,); 0 on a grid.
+        """Return which of its sequence's windows each span is, int64 (n,); 0 on a grid.
 
         Of random windows that lie in the same place it gives the first.
         """
@@ -124,18 +124,18 @@ class GridWindows:
     stride: int
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the number of windows of each sequence, int64 (n,)."""
+        """Return the number of windows of each sequence, int64 (n,)."""
         room = lengths - self.size - self.horizon
         return np.where(room >= 0, room // self.stride + 1, 0)
 
     def longest(self, lengths: NDArray[np.int64]) -> int:
-        """Give the timesteps of a window, 0 where there is none."""
+        """Return the timesteps of a window, 0 where there is none."""
         return self.size if int(lengths.max(initial=0)) >= self.size + self.horizon else 0
 
     def bounds(
         self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give start and stop of each window's context, int64 (n,)."""
+        """Return start and stop of each window's context, int64 (n,)."""
         del draw  # the grid is the same in every epoch
         starts = pieces.piece_numbers * self.stride
         return starts, starts + self.size
@@ -152,17 +152,17 @@ class RandomWindows:
     per_sequence: int
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the number of windows of each sequence, int64 (n,)."""
+        """Return the number of windows of each sequence, int64 (n,)."""
         return np.where(lengths >= self.size + self.horizon, self.per_sequence, 0)
 
     def longest(self, lengths: NDArray[np.int64]) -> int:
-        """Give the timesteps of a window, 0 where there is none."""
+        """Return the timesteps of a window, 0 where there is none."""
         return self.size if int(lengths.max(initial=0)) >= self.size + self.horizon else 0
 
     def bounds(
         self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give start and stop of each window's context, int64 (n,); without a draw, from 0."""
+        """Return start and stop of each window's context, int64 (n,); without a draw, from 0."""
         if draw is None:  # lengths alone are asked for
             return np.zeros_like(pieces.lengths), np.full_like(pieces.lengths, self.size)
         room = pieces.lengths - self.size - self.horizon + 1

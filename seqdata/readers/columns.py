@@ -36,7 +36,7 @@ class ListColumn:
 
 
 def convert_column(table: pa.Table, name: str) -> NDArray[Any] | list[str] | ListColumn | None:
-    """Give a column as numbers, strings or lists; None, with a warning, where it is none of these.
+    """Return column as numbers, strings or lists; None, with a warning, where it is none of these.
 
     Raises:
         DecodeError: If values are missing, or a list is not one of numbers.
@@ -99,7 +99,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _convert_lists(name: str, column: Any) -> ListColumn | None:
-    """Give a list column; lists of equally long lists are vectors per timestep."""
+    """Return a list column; lists of equally long lists are vectors per timestep."""
     import pyarrow.compute as pc
 
     inner = column.flatten()

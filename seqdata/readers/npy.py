@@ -15,7 +15,7 @@ from seqdata.readers.source import ReadOptions, SourceFile
 
 
 def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Give each file's array, (T, ...), under its relative path; never unpickles.
+    """Yield each file's array, (T, ...), under its relative path; never unpickles.
 
     Raises:
         DecodeError: If a file is no ``.npy`` file, holds objects, or a bare number.

@@ -15,14 +15,14 @@ from seqdata.readers.source import ReadOptions, SourceFile
 
 
 def read_bytes(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Give each file's bytes, uint8 (T,), under its relative path."""
+    """Yield each file's bytes, uint8 (T,), under its relative path."""
     name = options.one_field("bytes")
     for file in files:
         yield _make_sequence(file, name, file.path.read_bytes())
 
 
 def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    r"""Give each file's text as UTF-8 bytes, uint8 (T,), lines ending in ``\n``, without a mark.
+    r"""Yield each file's text as UTF-8 bytes, uint8 (T,), lines ending in ``\n``, without a mark.
 
     Raises:
         DecodeError: If a file is not UTF-8.

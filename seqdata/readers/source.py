@@ -44,7 +44,7 @@ class ReadOptions:
     id: str | None = None
 
     def one_field(self, kind: str) -> str:
-        """Give the field's name for a format of one array per file.
+        """Return the field's name for a format of one array per file.
 
         Raises:
             ConfigError: If an option is set that only tables have.
@@ -61,7 +61,7 @@ class ReadOptions:
 def find_files(
     source: str | os.PathLike[str], *, skip: str | os.PathLike[str] | None = None
 ) -> list[SourceFile]:
-    """Give the files of a source in a fixed order, by their keys.
+    """Return the files of a source in a fixed order, by their keys.
 
     Args:
         source: A file, a folder (with all below it), or a glob where ``**`` is any depth. Hidden
@@ -106,7 +106,7 @@ def count_suffixes(files: Iterable[SourceFile]) -> dict[str, int]:
 
 
 def _glob_root(path: Path) -> Path:
-    """Give the folder that comes before the first wildcard."""
+    """Return the folder that comes before the first wildcard."""
     root = Path(path.anchor)
     for part in path.parts[1 if path.anchor else 0 : -1]:
         if _WILDCARDS & set(part):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Give the sequences of CSV files; a cell like ``[1, 2, 3]`` is a list.
+    """Return the sequences of CSV files; a cell like ``[1, 2, 3]`` is a list.
 
     Raises:
         DecodeError: If a file is not CSV, a value is missing, or a cell's list is wrong.
@@ -38,14 +38,14 @@ def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
 
 
 def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Give the sequences of files with a JSON object per line; raises as ``read_csv`` does."""
+    """Return the sequences of files with a JSON object per line; raises as ``read_csv`` does."""
     from pyarrow import json as arrow_json
 
     return _iter_sequences(_read_concatenated("jsonl", files, arrow_json.read_json), options)
 
 
 def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Give the sequences of Parquet files, by row group where rows are sequences.
+    """Return the sequences of Parquet files, by row group where rows are sequences.
 
     Raises:
         DecodeError: If a file is not Parquet or a value is missing.

@@ -73,7 +73,7 @@ class Cell:
 
 
 def make_cell(rnn: Recurrent, dim: int) -> Cell:
-    """Give what can be run in lanes.
+    """Return what can be run in lanes.
 
     Raises:
         ConfigError: If it reads from both ends, or keeps its rows elsewhere.
@@ -94,7 +94,7 @@ def make_cell(rnn: Recurrent, dim: int) -> Cell:
 
 
 def to_features(rnn: Recurrent, x: Tensor, name: str) -> Tensor:
-    """Give a field as a recurrent module of torch takes it: (r, T, size), in its weights' dtype.
+    """Return a field as a recurrent module of torch takes it: (r, T, size), in its weights' dtype.
 
     Args:
         rnn: What takes it; what is none of torch's takes everything.
@@ -118,7 +118,7 @@ def to_features(rnn: Recurrent, x: Tensor, name: str) -> Tensor:
 
 
 def _to_rnn_layout(x: Tensor, rnn: Any) -> Tensor:
-    """Give inputs in torch's layout, and always in strides that its kernels take one way.
+    """Return inputs in torch's layout, and always in strides that its kernels take one way.
 
     Torch adds the bias within the product where inputs are contiguous in time, and after it where
     not: a single timestep of rows would be rounded otherwise than the same one among others.

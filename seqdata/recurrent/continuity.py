@@ -38,7 +38,7 @@ class LaneProgress:
     offsets: Tensor
 
     def lookup(self, lanes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Give ids and offsets of the lanes named, -1 of unknown ones."""
+        """Return ids and offsets of the lanes named, -1 of unknown ones."""
         if lanes == self.lanes:
             return self.ids, self.offsets
         row_by_lane = {lane: row for row, lane in enumerate(self.lanes)}
@@ -84,7 +84,7 @@ def check_continues(
 def advance(
     batch: SequenceBatch, lanes: tuple[int, ...], before: LaneProgress | None
 ) -> LaneProgress:
-    """Give what the lanes have seen once a batch is put back.
+    """Return what the lanes have seen once a batch is put back.
 
     Args:
         batch: That batch.
@@ -102,7 +102,7 @@ def advance(
 
 
 def state_positions(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-    """Give where each row's state is taken: sequence and timestep, int64 (r,) each.
+    """Return where each row's state is taken: sequence and timestep, int64 (r,) each.
 
     That is its end, or so many timesteps before it as the next window reads again.
     """

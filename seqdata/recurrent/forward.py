@@ -48,13 +48,13 @@ class _RowPieces:
         return len(self.rows)
 
     def select(self, keep: Tensor) -> _RowPieces:
-        """Give those that ``keep`` names, a mask or numbers."""
+        """Return those that ``keep`` names, a mask or numbers."""
         return _RowPieces(
             self.rows[keep], self.starts[keep], self.lengths[keep], self.continues[keep]
         )
 
     def last_of_rows(self) -> Tensor:
-        """Give the number of each row's last piece, int64."""
+        """Return the number of each row's last piece, int64."""
         is_last = torch.ones(len(self.rows), dtype=torch.bool)
         is_last[:-1] = self.rows[1:] != self.rows[:-1]
         return is_last.nonzero().flatten()
@@ -157,7 +157,7 @@ def _run_overlapping(
 
 
 def _are_full_rows(pieces: _RowPieces, width: int) -> bool:
-    """Tell whether each of as many pieces as rows is a whole row that goes on."""
+    """Return whether each of as many pieces as rows is a whole row that goes on."""
     return bool((pieces.lengths == width).all()) and bool(pieces.continues.all())
 
 
@@ -214,7 +214,7 @@ def _run_by_length(
 def _initial_states(
     pieces: _RowPieces, state: Tree | None, fresh: Tree | None, dim: int
 ) -> Tree | None:
-    """Give the state that each piece begins with."""
+    """Return the state that each piece begins with."""
     if state is None and fresh is None:
         return None
     if state is None:
@@ -230,7 +230,7 @@ def _initial_states(
 
 
 def _final_states(ends: Tree, active: Tensor, rows: int, state: Tree | None, dim: int) -> Tree:
-    """Give the states of all rows: of those that ran their ends, else what was given."""
+    """Return the states of all rows: of those that ran their ends, else what was given."""
     if len(active) == rows:
         return ends
     initial = zeros_like(ends, rows, dim) if state is None else state

@@ -57,7 +57,7 @@ class LaneStates:
         self._lost_batches: dict[str, tuple[int, int]] = {}  # batches whose states are lost
 
     def take(self, batch: SequenceBatch, table: str | None = None) -> Tree | None:
-        """Give the state of each row: where its lane stopped, or anew where a sequence begins.
+        """Return the state of each row: where its lane stopped, or anew where a sequence begins.
 
         Args:
             batch: Of lanes.
@@ -132,7 +132,7 @@ class LaneStates:
         self._tables[name] = LaneTable(progress, batch_numbers, state, self._dim)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the states of this rank's lanes in all tables, by lane: ints and tensors on the CPU.
+        """Return states of this rank's lanes in all tables, by lane: ints and tensors on the CPU.
 
         Together with the loader's state it makes a plain loop go on exactly. With several ranks
         each has its own lanes: save what ``gathered`` gives.
@@ -140,7 +140,7 @@ class LaneStates:
         return {"version": STATE_VERSION, "tables": self._tables_as_dicts()}
 
     def gathered(self, group: Any = None) -> dict[str, Any]:
-        """Give what ``state_dict`` gives, with the lanes of all ranks; every rank must call it.
+        """Return what ``state_dict`` gives, with the lanes of all ranks; every rank must call it.
 
         Args:
             group: The process group; None: the default one. Where there is none, this is all.
@@ -185,7 +185,7 @@ class LaneStates:
         self._tables, self._previous = tables, {}
 
     def saved(self, table: str, epoch: int, number: int) -> dict[str, Any] | None:
-        """Give a table of this rank as it was before a batch; empty: none is in use; None: lost.
+        """Return a table of this rank as it was before a batch; empty: none is in use; None: lost.
 
         The latest batch can be taken back: where its step failed, it is trained again.
 
@@ -203,7 +203,7 @@ class LaneStates:
         return None if table in self._tables else {}
 
     def joined(self, saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Give what ranks have ``saved`` of a table as one.
+        """Return what ranks have ``saved`` of a table as one.
 
         Raises:
             ResumeError: If ranks stand at different batches.
@@ -244,7 +244,7 @@ class LaneStates:
     def _find_table(
         self, name: str, batch: SequenceBatch, lanes: tuple[int, ...]
     ) -> LaneTable | None:
-        """Give what a batch goes on with; None: nothing."""
+        """Return what a batch goes on with; None: nothing."""
         current = self._tables.get(name)
         if batch.number == 0 or (current is None and self._is_forgiven(name, batch)):
             return None
@@ -255,7 +255,7 @@ class LaneStates:
         return self._lost_batches.get(name) == (batch.epoch, batch.number)
 
     def _initial_rows(self, batch: SequenceBatch) -> Tree | None:
-        """Give the learned start, once per row; gradients flow into it."""
+        """Return the learned start, once per row; gradients flow into it."""
         if self._initial is None:
             return None
         initial = self._initial() if callable(self._initial) else self._initial

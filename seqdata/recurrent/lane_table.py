@@ -115,7 +115,7 @@ class LaneTable:
 
 
 def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]:
-    """Give one saved table of the lanes of all ranks.
+    """Return one saved table of the lanes of all ranks.
 
     Args:
         saved: A table of each rank. A rank without lanes has rows of another rank's lane, as
@@ -152,7 +152,7 @@ def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]
 
 
 def detach_state(state: Tree, rows: int, dim: int) -> Tree:
-    """Give a state as it is kept: detached, holding no more memory than its own.
+    """Return a state as it is kept: detached, holding no more memory than its own.
 
     Under autocast it is float32, so that no step narrows it; a module that is itself of bfloat16
     keeps that.
@@ -170,7 +170,7 @@ def detach_state(state: Tree, rows: int, dim: int) -> Tree:
 
 
 def widen_for_autocast(leaf: Tensor) -> Tensor:
-    """Give a tensor in float32 where autocast works on its device."""
+    """Return a tensor in float32 where autocast works on its device."""
     is_half = leaf.dtype in (torch.float16, torch.bfloat16)
     return leaf.float() if is_half and torch.is_autocast_enabled(leaf.device.type) else leaf
 

@@ -19,7 +19,7 @@ Tree = Any
 
 
 def map_leaves(change: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree:
-    """Give a tree of the same form, each tensor changed together with those in its place.
+    """Return a tree of the same form, each tensor changed together with those in its place.
 
     Args:
         change: Takes a tensor of each tree.
@@ -45,7 +45,7 @@ def map_leaves(change: Callable[..., Tensor], tree: Tree, *others: Tree) -> Tree
 
 
 def iter_leaves(tree: Tree) -> Iterator[Tensor]:
-    """Give the tensors of a tree.
+    """Yield the tensors of a tree.
 
     Raises:
         ConfigError: If something in it is no tensor, tuple, list or dict.
@@ -59,7 +59,7 @@ def iter_leaves(tree: Tree) -> Iterator[Tensor]:
 
 
 def select_rows(tree: Tree, rows: Tensor, dim: int) -> Tree:
-    """Give the rows of a tree that are named.
+    """Return the rows of a tree that are named.
 
     Args:
         tree: With rows along ``dim``.
@@ -70,7 +70,7 @@ def select_rows(tree: Tree, rows: Tensor, dim: int) -> Tree:
 
 
 def where_rows(mask: Tensor, tree: Tree, other: Tree, dim: int) -> Tree:
-    """Give the rows of one tree where ``mask`` holds, else those of the other.
+    """Return the rows of one tree where ``mask`` holds, else those of the other.
 
     Args:
         mask: bool (n,), on the device of the trees.
@@ -88,7 +88,7 @@ def where_rows(mask: Tensor, tree: Tree, other: Tree, dim: int) -> Tree:
 
 
 def zeros_like(tree: Tree, rows: int, dim: int) -> Tree:
-    """Give zeros of a tree's form, with so many rows."""
+    """Return zeros of a tree's form, with so many rows."""
 
     def zeros(leaf: Tensor) -> Tensor:
         shape = list(leaf.shape)
@@ -99,7 +99,7 @@ def zeros_like(tree: Tree, rows: int, dim: int) -> Tree:
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Give a small CPU tensor on a device; nothing waits for the device."""
+    """Return a small CPU tensor on a device; nothing waits for the device."""
     return values if device.type == "cpu" else values.to(device, non_blocking=True)
 
 

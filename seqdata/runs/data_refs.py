@@ -58,7 +58,7 @@ class DataRefWriter:
     side_files: dict[str, Arrays] = field(default_factory=dict)
 
     def to_plain(self, data: Any, argument: str) -> Any:
-        """Give one location: its path, or what a view selects of one; or why there is none.
+        """Return one location: its path, or what a view selects of one; or why there is none.
 
         Args:
             data: What was passed: a path, a store, sequences, a Dataset.
@@ -122,14 +122,14 @@ class DataRefWriter:
 
 
 def pack_arrays(arrays: Arrays) -> bytes:
-    """Give the file that holds arrays of numbers, each as narrow as it can be."""
+    """Return the file that holds arrays of numbers, each as narrow as it can be."""
     content, narrow = io.BytesIO(), {name: _narrow(array) for name, array in arrays.items()}
     np.savez(content, **cast(Any, narrow))
     return content.getvalue()
 
 
 def make_absolute(location: str) -> str:
-    """Give a location that means the same from any folder; a URL without what may be secret."""
+    """Return a location that means the same from any folder; a URL without what may be secret."""
     if "://" in location:
         return redact_secrets(location)
     return os.path.abspath(os.path.expanduser(location))

@@ -66,7 +66,7 @@ class DataSources:
         return {**self.__dict__, "_engines": {}, "_context": None, "_error_log": None}
 
     def prepare_engines(self, kind: DataKind, context: RunContext) -> list[EpochEngine]:
-        """Give the players of a kind, and keep them for as long as the circumstances last."""
+        """Return the players of a kind, and keep them for as long as the circumstances last."""
         if context != self._context:
             self.shutdown()
             self._engines.clear()
@@ -76,7 +76,7 @@ class DataSources:
         return self._engines[kind]
 
     def get_engines(self, kind: DataKind) -> list[EpochEngine]:
-        """Give the players that are kept; none before ``setup``."""
+        """Return the players that are kept; none before ``setup``."""
         return self._engines.get(kind, [])
 
     def make_engines(self, kind: DataKind, context: RunContext) -> list[EpochEngine]:

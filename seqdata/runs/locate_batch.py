@@ -47,7 +47,7 @@ class FitGeometry:
         return FitGeometry(seed=self.seed, frozen=self.frozen, world_size=self.world_size)
 
     def get_first_position(self, epoch: int) -> int:
-        """Give the batches of an epoch that were trained before the run came to it."""
+        """Return the batches of an epoch that were trained before the run came to it."""
         return self.position if epoch == self.epoch else 0
 
 
@@ -163,7 +163,7 @@ def remake_batch(engine: EpochEngine, located: LocatedStep) -> SequenceBatch:
 
 
 def remake_metadata(engine: EpochEngine, located: LocatedStep) -> SequenceBatch:
-    """Give the same batch without data: what was planned; nothing is read."""
+    """Return the same batch without data: what was planned; nothing is read."""
     return engine.remake_batch(
         located.share, located.epoch, located.step, located.update_schedule, fill=False
     )

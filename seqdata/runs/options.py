@@ -121,7 +121,7 @@ class DataOptions:
             )
 
     def make_engine_options(self, world: World, seed: int) -> EngineOptions:
-        """Give the options of a player, still without a collator.
+        """Return the options of a player, still without a collator.
 
         Raises:
             ConfigError: If a value cannot be meant.
@@ -145,7 +145,7 @@ class DataOptions:
         )
 
     def get_locations(self, kind: DataKind) -> list[Location]:
-        """Give the locations of a kind, in the order of their loaders."""
+        """Return the locations of a kind, in the order of their loaders."""
         kind_locations: Locations | None = getattr(self, kind)
         if kind_locations is None:
             return []
@@ -156,14 +156,14 @@ class DataOptions:
         )
 
     def get_names(self, kind: DataKind) -> list[str | None]:
-        """Give the names of a kind's locations, in the same order; None where there are none."""
+        """Return the names of a kind's locations, in the same order; None where there are none."""
         kind_locations: Locations | None = getattr(self, kind)
         if isinstance(kind_locations, Mapping):
             return list(kind_locations)
         return [None] * len(self.get_locations(kind))
 
     def get_lengths(self, kind: DataKind) -> list[Any]:
-        """Give the lengths that go with each location of a kind; None: it knows its own.
+        """Return the lengths that go with each location of a kind; None: it knows its own.
 
         Raises:
             ConfigError: If locations have names and their lengths have others.
@@ -186,12 +186,12 @@ class DataOptions:
         return [given_lengths.get(name) for name in names]
 
     def is_named(self, kind: DataKind) -> bool:
-        """Tell whether locations of a kind were given by name, for a list of loaders."""
+        """Return whether locations of a kind were given by name, for a list of loaders."""
         return isinstance(getattr(self, kind), Mapping)
 
 
 def disable_shuffle(policy: Policy) -> Policy:
-    """Give the policy in the order that evaluation wants, where it has a choice."""
+    """Return the policy in the order that evaluation wants, where it has a choice."""
     dataclass_policy: Any = policy  # a Policy need not be a dataclass, as far as the type goes
     if not dataclasses.is_dataclass(dataclass_policy):
         return policy

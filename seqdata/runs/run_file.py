@@ -155,7 +155,7 @@ class RunFile:
             ) from error
 
     def list_missing(self, kind: DataKind, name: str | None = None) -> list[str]:
-        """Give what keeps the batches of a kind from being replayed from the file."""
+        """Return what keeps the batches of a kind from being replayed from the file."""
         unused_arguments: set[str] = {
             "lengths",
             *(other_kind for other_kind in _KINDS if other_kind != kind),
@@ -170,13 +170,13 @@ class RunFile:
         return missing
 
     def get_fingerprint(self, kind: DataKind, name: str | None) -> str | None:
-        """Give the digest that the data of a kind had; None: the fit did not use it."""
+        """Return the digest that the data of a kind had; None: the fit did not use it."""
         kind_fingerprints = list(self.fingerprints.get(kind, ()))
         position = list(self.get_names(kind)).index(name)
         return str(kind_fingerprints[position]) if position < len(kind_fingerprints) else None
 
     def get_names(self, kind: DataKind) -> list[str | None]:
-        """Give the names of a kind's locations, in their order; None: there is one without."""
+        """Return the names of a kind's locations, in their order; None: there is one without."""
         plain = self.data.get(kind)
         if plain is None:
             return []
@@ -252,7 +252,7 @@ def _lengths_to_plain(value: Any, writer: PlainWriter) -> Any:
 
 
 def _choose_location(plain: Any, kind: str, name: str | None, path: Path) -> Any:
-    """Give the location of a kind, by name where it has names."""
+    """Return the location of a kind, by name where it has names."""
     named = plain.get("named") if isinstance(plain, Mapping) else None
     if plain is None:
         raise ConfigError(f"{path}: the run had no `{kind}` data, must have some; choose another")
@@ -269,7 +269,7 @@ def _choose_location(plain: Any, kind: str, name: str | None, path: Path) -> Any
 
 
 def _policy_to_plain(policy: Any, argument: str, writer: PlainWriter) -> Any:
-    """Give a policy of ours by its registered name, and any other as the dataclass that it is."""
+    """Return a policy of ours by its registered name, and any other as the dataclass that it is."""
     plain = writer.to_plain(policy, argument)
     if not isinstance(plain, dict) or OBJECT not in plain:
         return plain
@@ -327,7 +327,7 @@ def _to_dict(value: Any) -> dict[str, Any]:
 
 
 def list_import_paths(plain: Any) -> list[str]:
-    """Give the import paths that an argument of a run file names, in order."""
+    """Return the import paths that an argument of a run file names, in order."""
     if isinstance(plain, Mapping):
         own_paths = [str(plain[tag]) for tag in (IMPORT, OBJECT) if tag in plain]
         return own_paths + [path for value in plain.values() for path in list_import_paths(value)]
@@ -339,7 +339,7 @@ def list_import_paths(plain: Any) -> list[str]:
 
 
 def list_store_paths(plain: Any) -> list[str]:
-    """Give the paths of the stores that an argument of a run file names, in order."""
+    """Return the paths of the stores that an argument of a run file names, in order."""
     if not isinstance(plain, Mapping) or UNREPLAYABLE in plain:
         return []
     if PATH in plain:

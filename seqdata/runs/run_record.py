@@ -60,7 +60,7 @@ class RunRecord:
         self._path = path
 
     def make_command(self, kind: DataKind, name: str | None, epoch: int, batch: int) -> str:
-        """Give what shows one batch: a command, or a call where the command could not.
+        """Return what shows one batch: a command, or a call where the command could not.
 
         Args:
             kind: What it was made for.
@@ -82,7 +82,7 @@ class RunRecord:
 
 
 def installed_versions() -> Mapping[str, str]:
-    """Give the versions of what decides how batches come out, as far as it is installed."""
+    """Return the versions of what decides how batches come out, as far as it is installed."""
     versions = {"seqdata": core_version(), "python": platform.python_version()}
     versions.update({name: version for name in _PACKAGES if (version := _version_of(name))})
     return versions
@@ -101,7 +101,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _shorten_path(path: Path) -> str:
-    """Give a path as one would type it here."""
+    """Return a path as one would type it here."""
     absolute = os.path.abspath(path)
     relative = os.path.relpath(absolute)
     return absolute if relative.startswith(os.pardir) else relative

@@ -72,7 +72,7 @@ class RunState:
         return RunPosition(self.epoch, self.position)
 
     def as_dict(self) -> dict[str, Value]:
-        """Give the state as primitives: what ``torch.load(weights_only=True)`` reads."""
+        """Return the state as primitives: what ``torch.load(weights_only=True)`` reads."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
@@ -102,7 +102,7 @@ class RunState:
         return cls(**values)  # type: ignore[arg-type]
 
     def find_changes(self, current: RunState) -> list[str]:
-        """Give the names of what the plan is made from and differs now.
+        """Return the names of what the plan is made from and differs now.
 
         The digest of the data is of its lengths as planned: another shift changes it, too.
         """
@@ -129,7 +129,7 @@ class RunState:
 
 
 def shorten_text(text: str) -> str:
-    """Give a text that may be long as one that still tells itself from others."""
+    """Return a text that may be long as one that still tells itself from others."""
     if len(text) <= _MAX_TEXT:
         return text
     return f"{text[:_MAX_TEXT]}... {hashlib.sha256(text.encode()).hexdigest()[:32]}"

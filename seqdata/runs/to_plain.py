@@ -54,7 +54,7 @@ class PlainWriter:
     roots: list[str] = field(default_factory=list)
 
     def to_plain(self, value: Any, argument: str) -> Any:
-        """Give a value as scalars, lists and dicts; what cannot be is said in their place.
+        """Return a value as scalars, lists and dicts; what cannot be is said in their place.
 
         Args:
             value: Anything.
@@ -83,7 +83,7 @@ class PlainWriter:
         )
 
     def to_import_path(self, value: Any, argument: str) -> dict[str, Any]:
-        """Give the import path of a function or class, where it has one."""
+        """Return the import path of a function or class, where it has one."""
         module, name = str(value.__module__), str(value.__qualname__)
         if "<" in name:
             description = (
@@ -170,7 +170,7 @@ class PlainReader:
     file: str
 
     def from_plain(self, plain: Any, argument: str) -> Any:
-        """Give the value that was written down.
+        """Return the value that was written down.
 
         Raises:
             ConfigError: If it could not be, or its module cannot be imported or is another one.
@@ -252,7 +252,7 @@ def _find_attribute(module: ModuleType | None, name: str) -> Any:
 
 
 def _is_guarded(script: Path) -> bool:
-    """Tell whether a script says what only runs when it is the program."""
+    """Return whether a script says what only runs when it is the program."""
     try:
         body = ast.parse(script.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
@@ -266,7 +266,7 @@ def _is_guarded(script: Path) -> bool:
 
 
 def _load_script(path: str) -> ModuleType:
-    """Give a script as a module, as ``spawn`` does."""
+    """Return a script as a module, as ``spawn`` does."""
     loaded = sys.modules.get(_SCRIPT)
     if loaded is not None and loaded.__file__ == path:
         return loaded

@@ -39,7 +39,7 @@ class ArrayColumn:
         return len(self.pieces)
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Give one piece, (length, *shape)."""
+        """Return one piece, (length, *shape)."""
         return self.pieces[number]
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
@@ -73,7 +73,7 @@ class ArrayColumn:
 def check_spans(
     layout: ShardLayout, name: str, axis: str | None, spans: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Give the length of each span's sequence, int64 (n,), where all spans lie inside.
+    """Return the length of each span's sequence, int64 (n,), where all spans lie inside.
 
     Raises:
         ConfigError: If a sequence or a timestep is not there.

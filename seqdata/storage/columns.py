@@ -71,7 +71,7 @@ class ShardLayout:
                     raise
 
     def find_shard(self, number: int) -> int:
-        """Give the shard that holds a sequence.
+        """Return the shard that holds a sequence.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -219,7 +219,7 @@ class NumberSource:
         return shard, int(begins[at]), int(ends[at])
 
     def slice_sequence(self, number: int, start: int, stop: int) -> NDArray[Any]:
-        """Give timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
+        """Return timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
 
         What it holds is not verified: see ``verify``.
 
@@ -359,11 +359,11 @@ class SpanColumn:
         return len(self._spans)
 
     def slice(self, first: int, stop: int) -> SpanColumn:
-        """Give the column of pieces ``first:stop``."""
+        """Return the column of pieces ``first:stop``."""
         return SpanColumn(self._source, self._spans[first:stop])
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Give one piece, (length, *shape): a view, not for writing.
+        """Return one piece, (length, *shape): a view, not for writing.
 
         Raises:
             ConfigError: If a span asks for what is not there.

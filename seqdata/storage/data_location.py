@@ -109,11 +109,11 @@ class SupportsLocation(Protocol):
     """A store that knows where its sequences lie."""
 
     def place(self, number: int, /) -> DataLocation:
-        """Give the place of a sequence; of one that is not there, the data set's."""
+        """Return the place of a sequence; of one that is not there, the data set's."""
         ...
 
 
 def quote(text: str) -> str:
-    """Give a name as it stands in messages: on one line, in double quotes, cut if long."""
+    """Return a name as it stands in messages: on one line, in double quotes, cut if long."""
     shortened = text if len(text) <= _MAX_ID_CHARS else f"{text[:_MAX_ID_CHARS]}…"
     return json.dumps(shortened, ensure_ascii=False)

@@ -169,7 +169,7 @@ class DatasetStore(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Give the ids of items; where they have some, the items are read for them."""
+        """Return the ids of items; where they have some, the items are read for them."""
         item_numbers = np.asarray(numbers, dtype=np.int64).tolist()
         for number in item_numbers:
             self._layout.find_shard(number)
@@ -181,11 +181,11 @@ class DatasetStore(SequenceStore):
         ]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the same numbers: this store is no view."""
+        """Return the same numbers: this store is no view."""
         return numbers
 
     def place(self, number: int) -> DataLocation:
-        """Give the place of an item, for an error."""
+        """Return the place of an item, for an error."""
         return DataLocation(dataset=_DATASET_NAME, sequence=number)
 
     def read(
@@ -213,7 +213,7 @@ class DatasetStore(SequenceStore):
         return {name: self._make_column(name, found) for name, found in values.items()}
 
     def watched(self, tell: Callable[[int], None]) -> DatasetStore:
-        """Give the same store, which tells the number of each item before it is read."""
+        """Return the same store, which tells the number of each item before it is read."""
         lengths = self._lengths_of[DEFAULT_AXIS]
         observed = _ObservedDataset(self._dataset, tell)
         return DatasetStore(

@@ -22,7 +22,7 @@ _PART_NAMES = ("x", "y", "z")  # of a tuple, and field3, field4, … after them
 
 
 def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
-    """Give an item as a dict: a tuple's parts by name, anything else as the field ``x``.
+    """Return an item as a dict: a tuple's parts by name, anything else as the field ``x``.
 
     Raises:
         ConfigError: If there are not as many names as parts.
@@ -97,7 +97,7 @@ def _detect_form(value: Any) -> ValueForm:
 def infer_item_fields(
     item: Mapping[str, Any], length: int, axes: Mapping[str, None] | None
 ) -> dict[str, Field]:
-    """Give the fields that the first item shows.
+    """Return the fields that the first item shows.
 
     Args:
         item: Field -> array, number, ``str`` or ``bytes``.
@@ -139,7 +139,7 @@ def infer_item_fields(
 
 
 def check_value(number: int, name: str, value: Any, field: Field, length: int) -> Any:
-    """Give an item's value as an array, ``str`` or ``bytes``, if it is what its field must hold.
+    """Return an item's value as an array, ``str`` or ``bytes``, if it is what its field must hold.
 
     Raises:
         DecodeError: If it is not, naming the item.

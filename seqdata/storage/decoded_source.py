@@ -36,7 +36,7 @@ class UnitCache:
     _units: dict[tuple[str, int], DecodedColumn] = field(default_factory=dict, init=False)
 
     def get(self, name: str, unit: int, decode: Callable[[], DecodedColumn]) -> DecodedColumn:
-        """Give a unit of a field; two threads may decode the same one, which harms nobody."""
+        """Return a unit of a field; two threads may decode the same one, which harms nobody."""
         key = (name, unit)
         found = self._units.pop(key, None)
         if found is None:
@@ -71,7 +71,7 @@ class DecodedSource:
     cache: UnitCache
 
     def take(self, spans: NDArray[np.int64]) -> ArrayColumn | list[Any]:
-        """Give the column of spans, or a list of ``str`` or ``bytes``.
+        """Return the column of spans, or a list of ``str`` or ``bytes``.
 
         Units are decoded one after the other and let go of: of each only what was asked for is
         copied.

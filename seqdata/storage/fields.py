@@ -42,18 +42,18 @@ def make_unknown_name_error(
 
 
 def default_axis(axes: Iterable[str]) -> str:
-    """Give ``time``, or the first axis where there is no ``time``."""
+    """Return ``time``, or the first axis where there is no ``time``."""
     names = list(axes)
     return DEFAULT_AXIS if DEFAULT_AXIS in names else names[0]
 
 
 def list_axes(fields: Mapping[str, Field]) -> list[str]:
-    """Give the axes of ragged fields, in the order of the fields."""
+    """Return the axes of ragged fields, in the order of the fields."""
     return list(dict.fromkeys(field.axis for field in fields.values() if field.axis is not None))
 
 
 def field_width(field: Field) -> int:
-    """Give the bytes of one timestep, or of the whole value where there is no axis."""
+    """Return the bytes of one timestep, or of the whole value where there is no axis."""
     width = np.dtype(field.dtype).itemsize
     for size in field.shape:
         width *= size
@@ -61,7 +61,7 @@ def field_width(field: Field) -> int:
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """Give numbers as an array of native byte order.
+    """Return numbers as an array of native byte order.
 
     Raises:
         Deviation: If they are not numbers of one kind that can be stored.
@@ -88,7 +88,7 @@ def as_array(value: Any) -> NDArray[Any]:
 def infer_fields(
     sequence: Mapping[str, Any], axes: Mapping[str, str | None] | None
 ) -> dict[str, Field]:
-    """Give the fields that the first sequence shows.
+    """Return the fields that the first sequence shows.
 
     Args:
         sequence: Field -> array, scalar, ``str`` or ``bytes``.

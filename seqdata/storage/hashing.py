@@ -35,7 +35,7 @@ _WORD = np.dtype("<u8")
 def hash_texts(
     values: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int = 0
 ) -> NDArray[np.uint64]:
-    """Give the hash of each text, uint64 (n,).
+    """Return the hash of each text, uint64 (n,).
 
     Args:
         values: The bytes of all texts, uint8 (bytes,).
@@ -68,7 +68,7 @@ def hash_texts(
 
 
 def hash_numbers(numbers: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
-    """Give the hash of each number, uint64 (n,): that of the text of its 8 bytes, lowest first."""
+    """Return hash of each number, uint64 (n,): that of the text of its 8 bytes, lowest first."""
     hashes = np.empty(len(numbers), dtype=np.uint64)
     key = _mix_seed(seed)
     for first in range(0, len(numbers), TEXTS_PER_PASS):

@@ -28,7 +28,7 @@ Axes = Mapping[str, str | None]
 def normalize_sequences(
     sequences: Iterable[Any], axes: Axes | None
 ) -> tuple[Iterator[Any], Axes | None]:
-    """Give one dict per sequence; what is no dict later on is left to the packers to refuse.
+    """Return one dict per sequence; what is no dict later on is left to the packers to refuse.
 
     Args:
         sequences: Dicts; or plain arrays, which become the field ``x``; or a pandas or Polars
@@ -122,12 +122,12 @@ def _is_arrow_table(value: Any) -> bool:
 
 
 def is_table(value: Any) -> bool:
-    """Tell whether a value is a whole table: of pyarrow, pandas or Polars."""
+    """Return whether a value is a whole table: of pyarrow, pandas or Polars."""
     return _is_arrow_table(value) or _find_frame_library(value) is not None
 
 
 def _find_frame_library(value: Any) -> str | None:
-    """Give whose DataFrame a value is; by its type's name, so that nothing is imported."""
+    """Return whose DataFrame a value is; by its type's name, so that nothing is imported."""
     for base in type(value).__mro__:
         library = base.__module__.partition(".")[0]
         if base.__name__ == "DataFrame" and library in ("pandas", "polars"):
@@ -142,7 +142,7 @@ def _add_vector_axes(table: Any, axes: Axes | None) -> Axes | None:
 
 
 def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
-    """Give the rows of a pandas frame: cells of objects as they are, other columns by Arrow."""
+    """Return the rows of a pandas frame: cells of objects as they are, other columns by Arrow."""
     import pyarrow as pa
 
     frame = index_to_columns(frame)
@@ -244,7 +244,7 @@ def drop_index_columns(names: Iterable[str]) -> list[str]:
 
 
 def _iter_values(name: str, column: Any) -> Iterable[Any]:
-    """Give the values of a table's column, sequence by sequence."""
+    """Return the values of a table's column, sequence by sequence."""
     types = sys.modules["pyarrow"].types
     if column.null_count:
         raise DecodeError.at(
@@ -268,7 +268,7 @@ def _iter_values(name: str, column: Any) -> Iterable[Any]:
 
 
 def _to_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
-    """Give numbers, or nested lists of a fixed size, as one array."""
+    """Return numbers, or nested lists of a fixed size, as one array."""
     types = sys.modules["pyarrow"].types
     kind = column.type
     if column.null_count:

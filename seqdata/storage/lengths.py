@@ -24,7 +24,7 @@ _COPY_BYTES = 1 << 22  # bytes
 
 
 def narrow_lengths(lengths: NDArray[np.int64]) -> NDArray[Any]:
-    """Give lengths in uint32, or in uint64 where they need it."""
+    """Return lengths in uint32, or in uint64 where they need it."""
     fits_uint32 = int(lengths.max(initial=0)) < _UINT32_VALUES
     return lengths.astype("<u4" if fits_uint32 else "<u8")
 
@@ -78,7 +78,7 @@ class LengthsWriter:
 
 
 def compute_checksum(content: NDArray[np.uint8]) -> int:
-    """Give the checksum of some bytes as a whole."""
+    """Return the checksum of some bytes as a whole."""
     checksum = np.empty(1, dtype=np.uint32)
     get_kernel().checksums(content, np.array([0, len(content)]), checksum, choose_algorithm())
     return int(checksum[0])

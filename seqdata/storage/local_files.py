@@ -105,7 +105,7 @@ def check_fingerprint(location: DataLocation, found: str, expected: str) -> None
 
 
 def is_plain_name(name: str) -> bool:
-    """Tell whether a file name stays inside its folder, whatever reads it."""
+    """Return whether a file name stays inside its folder, whatever reads it."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 

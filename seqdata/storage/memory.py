@@ -162,19 +162,19 @@ class MemoryStore(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Give the ids of sequences."""
+        """Return the ids of sequences."""
         return self._store_fields.keys(numbers)
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Give the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
+        """Return the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
         return self._store_fields.raw_texts(name, numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the same numbers: this store is no view."""
+        """Return the same numbers: this store is no view."""
         return numbers
 
     def place(self, number: int) -> DataLocation:
-        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        """Return place of a sequence, for an error; of one that is not there, the data set's."""
         return self._store_fields.place(number)
 
     def read(

@@ -36,7 +36,7 @@ class AnonymousMemory:
         return _receive, (self.size, duplicate)
 
     def fileno(self) -> int:
-        """Give the descriptor."""
+        """Return the descriptor."""
         return self._descriptor
 
     def close(self) -> None:

@@ -206,7 +206,7 @@ class Folds(Sequence[tuple[View, View]]):
 
 
 def _assign_folds(hashes: NDArray[np.uint64], count: int) -> tuple[NDArray[Any], int]:
-    """Give each sequence's fold, by the rank of its hash, and how many hashes differ."""
+    """Return each sequence's fold, by the rank of its hash, and how many hashes differ."""
     order = np.argsort(hashes)
     fold = np.empty(len(hashes), dtype=np.min_scalar_type(min(count, len(hashes))))
     distinct, last = 0, None
@@ -233,7 +233,7 @@ def _compute_hashes(caller: str, store: Store, seed: int, by: str | None) -> NDA
 def _iter_hashes(
     caller: str, store: Store, seed: int, by: str | None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-    """Give runs of numbers, int64 (n,), with the hashes of their ids or groups, uint64 (n,)."""
+    """Yield runs of numbers, int64 (n,), with the hashes of their ids or groups, uint64 (n,)."""
     field = None if by is None else store.fields.get(by)
     if by is not None:
         if field is None:
@@ -272,7 +272,7 @@ def _read_texts(store: Store, numbers: NDArray[np.int64], by: str | None) -> Tex
 def _read_words(
     store: Store, numbers: NDArray[np.int64], by: str, field: Field
 ) -> NDArray[np.uint64]:
-    """Give the 8 bytes of one number per sequence, uint64 (n,); equal numbers have equal ones."""
+    """Return the 8 bytes of one number per sequence, uint64 (n,); equal numbers have equal ones."""
     values = np.empty(len(numbers), dtype=field.dtype)
     _read_field(store, numbers, by).fill(values, np.arange(len(numbers) + 1), None)
     if values.dtype.kind != "f":

@@ -23,7 +23,7 @@ from seqdata.storage.text_source import TextSource
 
 
 def add_ids(layout: ShardLayout, ids: TextSource | DecodedSource) -> ShardLayout:
-    """Give a layout whose places name sequences by their ids, as far as they can be read.
+    """Return a layout whose places name sequences by their ids, as far as they can be read.
 
     Args:
         layout: Where sequences lie.
@@ -56,7 +56,7 @@ class StoreFields:
     key: str | None
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
-        """Give the columns of a batch; see ``protocols.Store.read``.
+        """Return the columns of a batch; see ``protocols.Store.read``.
 
         Raises:
             ConfigError: If a field or the axis is not there.
@@ -90,20 +90,20 @@ class StoreFields:
         return columns
 
     def _make_full_spans(self, numbers: NDArray[np.int64], axis: str | None) -> NDArray[np.int64]:
-        """Give the spans of whole sequences; a number that is not there stays to be refused."""
+        """Return the spans of whole sequences; a number that is not there stays to be refused."""
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         spans[:, 2] = 1 if axis is None else self.layout.lengths_of[axis].take(numbers, mode="clip")
         return spans
 
     def place(self, number: int) -> DataLocation:
-        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        """Return place of a sequence, for an error; of one that is not there, the data set's."""
         if 0 <= number < len(self.layout):
             return self.layout.locate(number)
         return DataLocation(dataset=self.layout.location)
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Give the ids of sequences.
+        """Return the ids of sequences.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -120,7 +120,7 @@ class StoreFields:
         return [str(number) for number in number_list]
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Give the bytes of ids or of a field of texts; see ``read_bytes.SupportsRawTexts``.
+        """Return the bytes of ids or of a field of texts; see ``read_bytes.SupportsRawTexts``.
 
         Raises:
             ConfigError: If there is no such sequence or field of texts.

@@ -23,7 +23,7 @@ class SupportsRawTexts(Protocol):
     """A store that gives the bytes of ids and of texts without a Python object for each."""
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Give the bytes of one text per sequence.
+        """Return the bytes of one text per sequence.
 
         Args:
             name: A field of ``str`` or ``bytes``; None: the ids, as ``keys`` gives them.
@@ -37,7 +37,7 @@ class SupportsRawTexts(Protocol):
 
 
 def concat_texts(texts: Iterable[str | bytes]) -> TextBytes:
-    """Give the bytes of texts behind one another; of ``str`` as UTF-8."""
+    """Return the bytes of texts behind one another; of ``str`` as UTF-8."""
     pieces = [text if isinstance(text, bytes) else text.encode() for text in texts]
     offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
     np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
@@ -65,7 +65,7 @@ def reorder_texts(texts: Sequence[TextBytes], order: NDArray[np.int64]) -> TextB
 
 
 def format_decimals(numbers: NDArray[np.int64]) -> TextBytes:
-    """Give the decimal digits of numbers behind one another.
+    """Return the decimal digits of numbers behind one another.
 
     Args:
         numbers: int64 (n,), none below 0.

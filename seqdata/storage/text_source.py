@@ -105,7 +105,7 @@ class TextSource:
         return shard, int(begins[at]), int(ends[at])
 
     def take(self, numbers: ArrayLike) -> list[Any]:
-        """Give the values of sequences, a list of ``str`` or ``bytes``.
+        """Return the values of sequences, a list of ``str`` or ``bytes``.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -131,7 +131,7 @@ class TextSource:
         return texts
 
     def is_readable(self, number: int) -> bool:
-        """Tell whether a value can be read at all: its file was not cut off since it was mapped.
+        """Return whether a value can be read at all: its file was not cut off since it was mapped.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -144,7 +144,7 @@ class TextSource:
         return are_readable(*arrays)
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
-        """Give the bytes of sequences behind one another.
+        """Return the bytes of sequences behind one another.
 
         Args:
             numbers: int64 (n,).
@@ -188,7 +188,7 @@ class TextSource:
         return values, offsets
 
     def _compute_sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the bytes of each sequence, int64 (n,), of places that are inside the buffers."""
+        """Return the bytes of each sequence, int64 (n,), of places that are inside the buffers."""
         shard_offsets = np.array(self.layout.shard_offsets, dtype=np.int64)
         missing = (numbers < 0) | (numbers >= shard_offsets[-1])
         if missing.any():
@@ -264,7 +264,7 @@ class TextSource:
         )
 
     def _locate(self, number: int) -> DataLocation:
-        """Give the place of a sequence, for an error."""
+        """Return the place of a sequence, for an error."""
         layout = self.layout
         if self.file_offsets is None:
             return layout.locate(number, self.name)

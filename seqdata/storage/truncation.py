@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 def are_readable(*arrays: NDArray[np.generic]) -> bool:
-    """Tell whether arrays can be read to their ends; no where it cannot be told.
+    """Return whether arrays can be read to their ends; no where it cannot be told.
 
     A system call that is given memory whose file was cut off fails; it does not end the process.
 

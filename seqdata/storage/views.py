@@ -247,7 +247,7 @@ class View(SequenceStore):
         return digest.hexdigest()[:32]
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Give the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
+        """Return the ids of *base* sequences, the numbers that ``batch.ids`` holds."""
         return self._base.keys(numbers)
 
     def base_name(self, name: str) -> str:
@@ -317,12 +317,12 @@ def as_sequence_store(store: Store) -> SequenceStore:
 
 
 def get_measured_transform(store: Store) -> MeasuredTransform | None:
-    """Give the transform that a store carries; None: it carries none."""
+    """Return the transform that a store carries; None: it carries none."""
     return store.measured_transform if isinstance(store, View) else None
 
 
 def without_transform(store: Store) -> Store:
-    """Give the same sequences as they lie, without the transform that a view of them carries."""
+    """Return the same sequences as they lie, without the transform that a view of them carries."""
     if isinstance(store, View) and store.measured_transform is not None:
         return View(
             store.base, None if store.has_all_sequences else store.numbers, names=store.names
@@ -331,14 +331,14 @@ def without_transform(store: Store) -> Store:
 
 
 def with_transform(store: Store, measured_transform: MeasuredTransform) -> View:
-    """Give the view of all sequences of a store that carries a transform."""
+    """Return the view of all sequences of a store that carries a transform."""
     if isinstance(store, View):
         return View(store.base, store.numbers, measured_transform, store.names)
     return View(store, np.arange(len(store), dtype=np.int64), measured_transform)
 
 
 def take(store: Store, numbers: ArrayLike) -> View:
-    """Give the view of sequences by number, in the order given; repeats allowed.
+    """Return the view of sequences by number, in the order given; repeats allowed.
 
     Args:
         store: Any store.
@@ -406,7 +406,7 @@ def _select_fields(caller: str, store: Store, names: NameMap) -> View:
 
 
 def locate_sequence(store: Store, number: int) -> DataLocation:
-    """Give the place of a base sequence, for an error, as far as the store knows it."""
+    """Return the place of a base sequence, for an error, as far as the store knows it."""
     base = store.base if isinstance(store, View) else store
     if isinstance(base, SupportsLocation):
         return base.place(number)

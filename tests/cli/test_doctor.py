@@ -51,7 +51,7 @@ def run(*arguments: str, code: int = 0) -> Any:
 
 
 def of(findings: Any, name: str) -> DoctorFinding:
-    """Give the one finding of a name."""
+    """Return the one finding of a name."""
     (found,) = [one for one in findings if one.name == name]
     return found
 
@@ -205,7 +205,7 @@ def settings(
     store: str, *, course: FitGeometry | None = None, trainer: Any = None, versions: Any = None,
     opens: bool = True, **options: Any,
 ) -> list[DoctorFinding]:  # fmt: skip
-    """Give what is said of a run that was asked for these options."""
+    """Return what is said of a run that was asked for these options."""
     options.setdefault("batching", Bucketed(4))
     data = SequenceDataModule(train=store, **options)
     file = RunFile.from_options(

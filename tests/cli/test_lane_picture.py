@@ -11,7 +11,7 @@ PAPER, IDLE, RESET = (255, 255, 255), (176, 176, 176), (0, 0, 0)
 
 
 def painted(policy, lengths):
-    """Give the picture's pixels and those of a cell: of one lane in one step."""
+    """Return the picture's pixels and those of a cell: of one lane in one step."""
     plan = policy.plan(SequenceIndex.from_lengths(lengths), seed=0, epoch=0)
     image, _ = paint_lanes(plan, np.arange(len(plan)))
     high, wide = image.shape[0] // plan.lanes, image.shape[1] // len(plan)

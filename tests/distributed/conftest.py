@@ -43,7 +43,7 @@ class Ranks:
         ranks: dict[int, dict[str, Any]] | None = None,
         seconds: float = 60,
     ) -> list[Any]:
-        """Give what each rank made of ``spec``; ``ranks`` changes it for single ones."""
+        """Return what each rank made of ``spec``; ``ranks`` changes it for single ones."""
         answer, folder, logs = self.ends(task, world, spec, ranks=ranks, seconds=seconds)
         ended = answer.get("exits", {})
         assert sorted(ended.items()) == [(str(rank), 0) for rank in range(world)], (
@@ -63,7 +63,7 @@ class Ranks:
         seconds: float = 60,
         stopped: tuple[int, ...] = (),
     ) -> tuple[dict[str, Any], Path, str]:
-        """Give how ranks ended and when, their folder and logs; ``stopped`` ones never end."""
+        """Return how ranks ended and when, their folder and logs; ``stopped`` ones never end."""
         folder = self._folder / str(self._jobs)
         folder.mkdir()
         self._jobs += 1

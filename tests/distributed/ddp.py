@@ -7,7 +7,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 
 def under_ddp(world: int) -> dict[str, Any]:
-    """Give what a Trainer needs to be one of ``world`` ranks that were started from outside."""
+    """Return what a Trainer needs to be one of ``world`` ranks that were started from outside."""
     return {
         "devices": world,
         "strategy": DDPStrategy(process_group_backend="gloo"),

@@ -18,7 +18,7 @@ from tests.lightning.noise import Digesting, Dropping, many_steps
 
 
 def augmented(spec: dict[str, Any]) -> dict[tuple[int, int], str]:
-    """Give what each real sequence of each epoch looked like after a random transform."""
+    """Return what each real sequence of each epoch looked like after a random transform."""
     model = Digesting()
     data = data_of(spec["count"], transform=noisy, num_workers=spec.get("num_workers", 0))
     fit(data, model=model, max_epochs=2, **under_ddp(spec["world"]))
@@ -41,7 +41,7 @@ class Naive(Recorder):
 
 
 def gradient(spec: dict[str, Any]) -> list[float]:
-    """Give the gradients of each update of an epoch, as DDP and the Trainer leave them."""
+    """Return the gradients of each update of an epoch, as DDP and the Trainer leave them."""
 
     class Kept(Naive if spec["naive"] else Recorder):
         def on_before_optimizer_step(self, optimizer):

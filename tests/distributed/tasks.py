@@ -30,7 +30,7 @@ from tests.lightning.harness import QUIET, Lanes, Recorder, Run, data_of, fit, q
 
 
 def told(run: Run) -> dict[str, Any]:
-    """Give what a run did, as plain values."""
+    """Return what a run did, as plain values."""
     return {
         "train": run.log.train,
         "steps": run.log.steps,
@@ -177,7 +177,7 @@ def compare(spec: dict[str, Any]) -> str:
 
 
 def parallel_world(spec: dict[str, Any]) -> tuple[int, int]:
-    """Give rank and size as a Trainer of two by two data- and tensor-parallel ranks tells them."""
+    """Return rank and size of a Trainer of two by two data- and tensor-parallel ranks."""
     strategy = ModelParallelStrategy(
         data_parallel_size=2, tensor_parallel_size=2, process_group_backend="gloo"
     )

@@ -14,7 +14,7 @@ EPOCHS = 2
 
 
 def dealt(told: list[dict[str, Any]]) -> list[tuple[int, int, list[Any]]]:
-    """Give what all ranks of a part were handed, in the order of the plan, without filler."""
+    """Return what all ranks of a part were handed, in the order of the plan, without filler."""
     found: dict[tuple[int, int], list[Any]] = {}
     for step in zip(*(one["seen"] for one in told), strict=True):
         for ((epoch, number, rows),) in step:
@@ -23,7 +23,7 @@ def dealt(told: list[dict[str, Any]]) -> list[tuple[int, int, list[Any]]]:
 
 
 def validated(told: list[dict[str, Any]]) -> dict[int, list[int]]:
-    """Give the ids that were validated, by epoch."""
+    """Return the ids that were validated, by epoch."""
     found: dict[int, list[int]] = {}
     for one in told:
         for epoch, ids in one["validated"]:

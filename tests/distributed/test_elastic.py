@@ -18,7 +18,7 @@ def alone(**trainer: Any) -> Run:
 
 
 def dealt(told: list[dict[str, Any]]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Give the batches of all ranks in the order of the plan, without filler."""
+    """Return the batches of all ranks in the order of the plan, without filler."""
     return [
         entry
         for step in zip(*(one["train"] for one in told), strict=True)
@@ -28,7 +28,7 @@ def dealt(told: list[dict[str, Any]]) -> list[tuple[int, int, tuple[int, ...]]]:
 
 
 def validated(told: list[dict[str, Any]]) -> dict[int, list[int]]:
-    """Give the ids that were validated, by global step."""
+    """Return the ids that were validated, by global step."""
     found: dict[int, list[int]] = {}
     for one in told:
         for step, ids in one["val"]:
@@ -41,7 +41,7 @@ def saved(folder: Path) -> list[Path]:
 
 
 def batches_behind(path: Path) -> int:
-    """Give the plan batches, over all epochs, that a checkpoint's state says are trained."""
+    """Return the plan batches, over all epochs, that a checkpoint's state says are trained."""
     import torch
 
     state = torch.load(path)["SequenceDataModule"]
@@ -255,7 +255,7 @@ def chained(ranks, folder: Path, worlds: tuple[int, ...], cuts: tuple[int, ...],
 
 
 def placed(path: Path) -> int:
-    """Give the position of a checkpoint that lies in the first epoch."""
+    """Return the position of a checkpoint that lies in the first epoch."""
     import torch
 
     state = torch.load(path)["SequenceDataModule"]

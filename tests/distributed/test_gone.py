@@ -46,7 +46,7 @@ def test_a_collective_that_fails_because_a_rank_was_killed_says_so(ranks, world)
 
 
 def left(ranks, spec, killed):
-    """Give what rank 0 makes of it that rank 1 is killed."""
+    """Return what rank 0 makes of it that rank 1 is killed."""
     answer, folder, logs = ranks.ends("fail", 2, spec, ranks={1: {"hurt": killed}})
     assert answer["exits"] == {"0": 0, "1": -9}, logs
     told = pickle.loads((folder / "made-0.pickle").read_bytes())

@@ -17,7 +17,7 @@ CLOSE = {"float64": 1e-12, "float32": 1e-6}
 
 
 def together(told):
-    """Give the losses of the lanes of all ranks."""
+    """Return the losses of the lanes of all ranks."""
     found = {}
     for one in told:
         assert not one["error"], one["error"]
@@ -43,7 +43,7 @@ def state_of(path):
 
 
 def is_exact(path):
-    """Tell whether all ranks took part: whoever is left when one is killed saves without lanes."""
+    """Return whether all ranks took part: those left when one is killed save without lanes."""
     return not isinstance(state_of(path).get("lanes"), str)
 
 

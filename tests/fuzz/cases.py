@@ -207,7 +207,7 @@ def mutate_json(path, raw, rng, *, reseal):
 
 
 def sealed(whole):
-    """Give a manifest's text with digests that are right: whoever means harm makes them, too."""
+    """Return a manifest's text with digests that are right: whoever means harm makes them, too."""
     from seqdata.storage.arrow.manifest import DIGEST_PLACEHOLDER, compute_fingerprint
 
     whole |= {"fingerprint": compute_fingerprint(whole), "digest": DIGEST_PLACEHOLDER}

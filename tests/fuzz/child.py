@@ -22,7 +22,7 @@ MAPPED = ("VmSize", "VmHWM")
 
 
 def memory():
-    """Give the bytes that are mapped now, and the most that were resident."""
+    """Return the bytes that are mapped now, and the most that were resident."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return [int(lines[name].split()[0]) << 10 for name in MAPPED]
 

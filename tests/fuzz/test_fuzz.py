@@ -53,7 +53,7 @@ def script(name, *arguments):
 
 
 def lines_of(process, first_wait, wait):
-    """Give the lines of a child as they come; None where none came in time."""
+    """Yield the lines of a child as they come; None where none came in time."""
     rest, allowed, worked, waited = b"", first_wait, worked_by(process), 0.0
     while True:
         ready, _, _ = select.select([process.stdout], [], [], allowed)
@@ -74,7 +74,7 @@ def lines_of(process, first_wait, wait):
 
 
 def worked_by(process):
-    """Give the seconds of processor that a child has had."""
+    """Return the seconds of processor that a child has had."""
     try:
         fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -83,7 +83,7 @@ def worked_by(process):
 
 
 def ended(process):
-    """Give how a child ended, and what it said last; one that still runs is killed."""
+    """Return how a child ended, and what it said last; one that still runs is killed."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=patient(2))
     if process.poll() is None:

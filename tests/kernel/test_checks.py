@@ -243,7 +243,7 @@ def test_source_refuses_bits_that_are_read_only_and_lengths_of_a_field_without(e
 
 @st.composite
 def checked(draw):
-    """Give values, offsets, checks and spans of up to two shards: right ones, then one changed."""
+    """Return values, offsets, checks and spans of up to two shards: right, then one changed."""
     width, block = draw(st.integers(1, 3)), draw(st.integers(1, 7))
     values, offsets, all_sums, all_firsts, starts, lengths = [], [], [], [], [0], []
     for _ in range(draw(st.integers(1, 2))):

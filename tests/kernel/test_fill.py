@@ -30,7 +30,7 @@ def spans(*rows):
 
 
 def ragged(engine, *lengths_of_shards, dtype=np.int32):
-    """Give a source whose timesteps count 0, 1, 2, … over all shards."""
+    """Return a source whose timesteps count 0, 1, 2, … over all shards."""
     first, values, offsets, starts = 0, [], [], [0]
     for lengths in lengths_of_shards:
         edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -248,7 +248,7 @@ small = st.integers(-2, 9) | st.sampled_from([BIG, -BIG - 1, 1 << 32])
 
 @st.composite
 def calls(draw):
-    """Give arguments of ``source`` and ``fill``, mostly sane, sometimes garbage."""
+    """Return arguments of ``source`` and ``fill``, mostly sane, sometimes garbage."""
     width = draw(st.integers(1, 3))
     counts = draw(st.lists(st.integers(0, 3), max_size=4))
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -13,7 +13,7 @@ from seqdata.recurrent.lane_states import LaneStates
 
 
 def series(count: int, seed: int = 0, longest: int = 40) -> list[np.ndarray]:
-    """Give sequences of two features, float64, of 1 to ``longest`` timesteps."""
+    """Return sequences of two features, float64, of 1 to ``longest`` timesteps."""
     draw = np.random.default_rng(seed)
     return [draw.standard_normal((int(n), 2)) for n in draw.integers(1, longest + 1, count)]
 

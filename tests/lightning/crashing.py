@@ -12,7 +12,7 @@ NUMBERS = (
 
 
 def told(batch: Any) -> dict[str, Any]:
-    """Give all that a batch says, bit by bit."""
+    """Return all that a batch says, bit by bit."""
     parts = {name: getattr(batch, name).numpy().tobytes() for name in PARTS}
     data = {
         name: value if isinstance(value, list) else value.numpy().tobytes()

@@ -20,7 +20,7 @@ from seqdata.policies.bucketed import Bucketed
 
 
 def sequences(count: int, seed: int = 0) -> list[np.ndarray]:
-    """Give ``count`` short float64 sequences of one feature and unequal lengths."""
+    """Return ``count`` short float64 sequences of one feature and unequal lengths."""
     draw = random.Random(seed)
     return [
         np.array([[draw.random()] for _ in range(draw.randint(1, 9))], dtype=np.float64)

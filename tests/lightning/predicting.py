@@ -65,7 +65,7 @@ def predict(
 
 
 def read(location: Path) -> dict[str, list[Any]]:
-    """Give field -> one value for each sequence, as lists."""
+    """Return field -> one value for each sequence, as lists."""
     store = open_store(location)
     spans = np.zeros((len(store), 3), dtype=np.int64)
     spans[:, 0] = np.arange(len(store))
@@ -81,7 +81,7 @@ def read(location: Path) -> dict[str, list[Any]]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Give the content of all files, by path."""
+    """Return the content of all files, by path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

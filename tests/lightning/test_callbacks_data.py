@@ -66,7 +66,7 @@ class Slow(Recorder):
 
 
 def logged(folder):
-    """Give the rows that were logged, as dicts of what is there."""
+    """Return the rows that were logged, as dicts of what is there."""
     lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
     head, *rows = lines
     return [

@@ -23,7 +23,7 @@ def rows() -> list[tuple[int, str, list[tuple[str, str]]]]:
 
 @cache
 def functions(file: str) -> set[str]:
-    """Give the test functions that a file holds."""
+    """Return the test functions that a file holds."""
     room = TESTS.parent if file.startswith("models/") else TESTS
     tree = ast.parse((room / file).read_text("utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -47,7 +47,7 @@ def test_what_runs_at_night_is_listed():
 
 
 def marks(file: str, name: str) -> list[str]:
-    """Give the decorators of a test, in code."""
+    """Return the decorators of a test, in code."""
     tree = ast.parse((TESTS / file).read_text("utf-8"))
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     (one,) = [node for node in found if node.name == name]

@@ -15,7 +15,7 @@ STEPS = PredictionField("float64", (), "timestep")
 
 
 def rows_at(*places, field=STEPS):
-    """Give rows whose value at each timestep says where it is from."""
+    """Return rows whose value at each timestep says where it is from."""
     made = np.array(places, dtype=np.int64)
     values = [n * 100.0 + np.arange(start, stop) for n, start, stop in places]
     return PredictedRows(made, {"p": field}, {"p": np.concatenate(values)}, ())

@@ -28,7 +28,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def saved_after(path: Path) -> int:
-    """Give the training steps behind a checkpoint."""
+    """Return the training steps behind a checkpoint."""
     loops = torch.load(path)["loops"]["fit_loop"]
     return loops["epoch_loop.batch_progress"]["total"]["processed"]
 
@@ -48,7 +48,7 @@ def assert_goes_on(whole: Run, rest: Run, done: int, *, per_epoch: int) -> None:
 
 
 def later(log: Log, step: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Give the validation batches after optimizer step ``step``."""
+    """Return the validation batches after optimizer step ``step``."""
     return [entry for entry in log.val if entry[0] > step]
 
 

@@ -38,7 +38,7 @@ TRANSFORMS = {"each": each, "whole": whole, "leaking": leaking}
 
 
 def private(pid):
-    """Give the bytes that only one process holds."""
+    """Return the bytes that only one process holds."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 

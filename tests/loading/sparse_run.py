@@ -14,7 +14,7 @@ import torch
 
 
 def private():
-    """Give the bytes that this process alone holds, and that no file can give back."""
+    """Return the bytes that this process alone holds, and that no file can give back."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
 

@@ -31,7 +31,7 @@ def write(folder, count):
 
 
 def play(store, method, transform, epochs=3):
-    """Give [epoch][process] -> (private bytes, open files); the training process is the last."""
+    """Return [epoch][process] -> (private bytes, open files); the training process is the last."""
     done = subprocess.run(
         [sys.executable, str(RUN), str(store), method, transform, str(epochs)],
         capture_output=True, text=True, timeout=patient(150), check=False,
@@ -43,7 +43,7 @@ def play(store, method, transform, epochs=3):
 
 
 def grown(found):
-    """Give what the workers' private memory has grown by since the first epoch, at most."""
+    """Return what the workers' private memory has grown by since the first epoch, at most."""
     return max(
         later[worker][0] / found[0][worker][0] for later in found[1:] for worker in range(WORKERS)
     )

@@ -37,7 +37,7 @@ def store(tmp_path_factory):
 
 
 def rows_of(batches):
-    """Give row by row: number of the batch, id, weight, length and the tensor of x."""
+    """Return row by row: number of the batch, id, weight, length and the tensor of x."""
     return [
         (batch.number, int(batch.ids[row]), float(batch.weight[row]), int(batch.lengths[row]),
          batch["x"][row])

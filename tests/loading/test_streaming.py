@@ -30,7 +30,7 @@ STORE = MemoryStore.of(rows())
 
 
 def lanes_of(batches, lanes):
-    """Give what each lane scored, inputs and targets one behind another."""
+    """Return what each lane scored, inputs and targets one behind another."""
     found = [[] for _ in range(lanes)]
     for batch in batches:
         batch.validate()

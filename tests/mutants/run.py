@@ -66,7 +66,7 @@ def surroundings(tree: Path) -> dict[str, str]:
 
 
 def run_tests(tree: Path, tests: tuple[str, ...], timeout: float) -> tuple[str, str]:
-    """Give the verdict, and the end of pytest's output."""
+    """Return the verdict, and the end of pytest's output."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(
@@ -119,7 +119,7 @@ def check_unbroken(tests: tuple[str, ...], timeout: float) -> Outcome:
 
 
 def commit() -> str:
-    """Give the commit, with ``+`` where files differ from it."""
+    """Return the commit, with ``+`` where files differ from it."""
     told = ["describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
     done = subprocess.run(
         ["git", *told], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60

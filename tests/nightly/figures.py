@@ -64,7 +64,7 @@ REQUIRED = {
 
 
 def gather(folder: Path) -> dict[str, Any]:
-    """Give all figures that a folder of reports holds."""
+    """Return all figures that a folder of reports holds."""
     parts, promises, faults, fuzz = {}, defaultdict(Counter), {}, None
     for name in PARTS:
         about, report = folder / f"{name}.json", folder / f"{name}.jsonl"
@@ -288,7 +288,7 @@ def of_forms() -> list[FaultCase]:
 
 
 def put(text: str, figures: str) -> str:
-    """Give a page with these figures in place of those that it has."""
+    """Return a page with these figures in place of those that it has."""
     found = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     new, count = found.subn(lambda _: f"{BEGIN}\n\n{figures}\n\n{END}", text)
     if count != 1:

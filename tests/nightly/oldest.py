@@ -19,7 +19,7 @@ BOUND = re.compile(r"([\w-]+)>=([\d.]+)(?:,!=[\d.]+)*")
 
 
 def lower_bounds() -> dict[str, str]:
-    """Give the packages that seqdata needs, with the oldest versions that it promises."""
+    """Return the packages that seqdata needs, with the oldest versions that it promises."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     found = dict(BOUND.fullmatch(one).groups() for one in project["dependencies"])
     found |= {SAME[name]: bound for name, bound in found.items() if name in SAME}
@@ -27,7 +27,7 @@ def lower_bounds() -> dict[str, str]:
 
 
 def constraints() -> list[str]:
-    """Give the lines."""
+    """Return the lines."""
     oldest = lower_bounds()
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pinned = dict(line.split("==") for line in lines if "==" in line)

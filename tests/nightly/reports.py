@@ -50,12 +50,12 @@ def commit_of(about: dict[str, Any]) -> str:
 
 
 def before(report: Path) -> Path:
-    """Give where the earlier lines of a part lie that has gone on."""
+    """Return where the earlier lines of a part lie that has gone on."""
     return report.with_suffix(".before.jsonl")
 
 
 def cases(report: Path) -> list[Case]:
-    """Give the tests that are over, earlier lines included; none where there is no report."""
+    """Return the tests that are over, earlier lines included; none where there is no report."""
     found: dict[str, Case] = {}
     for path in (before(report), report):
         if path.exists():
@@ -85,7 +85,7 @@ def forget(report: Path) -> None:
 
 
 def _whole(path: Path) -> Iterator[str]:
-    """Give the lines that were written to their end."""
+    """Yield the lines that were written to their end."""
     for line in path.read_text("utf-8").split("\n")[:-1]:
         if line:
             yield line

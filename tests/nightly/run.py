@@ -141,7 +141,7 @@ def run_tests(part: Part, report: Path, log: TextIO) -> int | None:
 
 
 def stopped(part: Part, at: str) -> dict[str, Any] | None:
-    """Give what is known of an earlier run of the same files; None: there was none."""
+    """Return what is known of an earlier run of the same files; None: there was none."""
     path = FOUND / f"{part.name}.json"
     if at.endswith("+") or not path.exists():
         return None
@@ -161,14 +161,14 @@ def said(report: Path) -> str:
 
 
 def commit() -> dict[str, str]:
-    """Give the commit, with ``+`` where files differ from it."""
+    """Return the commit, with ``+`` where files differ from it."""
     told = ["git", "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
     done = subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     return {"commit": done.stdout.strip()}
 
 
 def circumstances(python: Path | None = None) -> dict[str, object]:
-    """Give versions and the machine."""
+    """Return versions and the machine."""
     if python is None or python == Path(sys.executable):
         versions = {"python": platform.python_version(), **{one: version(one) for one in PACKAGES}}
     else:

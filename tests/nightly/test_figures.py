@@ -25,7 +25,7 @@ def report(folder, name, *lines, status=0, file="{}.jsonl"):
 
 
 def case(name, outcome="passed", **facts):
-    """Give the lines of a test, as pytest-reportlog writes them."""
+    """Return the lines of a test, as pytest-reportlog writes them."""
     phases = {"setup": "passed", "call": outcome, "teardown": "passed"}
     return [
         json.dumps({

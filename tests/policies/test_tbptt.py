@@ -23,7 +23,7 @@ def idle_share(plan):
 
 
 def lanes_of(plan):
-    """Give the sequences of each lane in the order in which it reads them."""
+    """Return the sequences of each lane in the order in which it reads them."""
     found = [[] for _ in range(plan.lanes)]
     for step in range(len(plan)):
         for lane, (number, start, stop) in enumerate(plan.batch(step).spans.tolist()):
@@ -250,7 +250,7 @@ def row_lengths(plan):
 
 
 def lane_order(plan):
-    """Give the sequences of a stream in its order."""
+    """Return the sequences of a stream in its order."""
     lanes = [[] for _ in range(plan.lanes)]
     for number in range(len(plan)):
         spans, rows = plan.batch(number)[:2]

@@ -37,7 +37,7 @@ def longer():
 
 
 def lengths_by_batch(plan):
-    """Give the lengths of all rows, and where each batch begins: blocks are made once."""
+    """Return the lengths of all rows, and where each batch begins: blocks are made once."""
     spans = [plan.batch(number).spans for number in range(len(plan))]
     rows = np.concatenate([one[:, 2] - one[:, 1] for one in spans])
     return rows, np.cumsum([0, *map(len, spans)])
@@ -117,7 +117,7 @@ def test_real_blocks_keep_counts_and_lose_nothing(count):
 
 
 def peak_of_first_batches(policy, lengths):
-    """Give the most bytes that the first batch and one in mid-epoch need, count known."""
+    """Return the most bytes that the first batch and one in mid-epoch need, count known."""
     index = SequenceIndex.from_lengths(lengths)
     count = policy.num_batches(index)
     tracemalloc.start()

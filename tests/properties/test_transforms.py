@@ -26,7 +26,7 @@ def told_all(columns, seeds):
 
 
 def draws(store, transform, world, prefetch, first=0):
-    """Give (id, start, draw) of all rows that count, over all ranks."""
+    """Return (id, start, draw) of all rows that count, over all ranks."""
     found = []
     for rank in range(world):
         options = EngineOptions(

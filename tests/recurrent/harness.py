@@ -52,13 +52,13 @@ def states_for(module: Any, **options: Any) -> LaneStates:
 
 
 def series(lengths: Iterable[int], dtype: type = np.float64) -> list[np.ndarray]:
-    """Give sequences of ``SIZE`` features."""
+    """Return sequences of ``SIZE`` features."""
     draw = np.random.default_rng(0)
     return [draw.standard_normal((length, SIZE)).astype(dtype) for length in lengths]
 
 
 def whole(module: Any, sequences: Sequence[np.ndarray], state: Any = None) -> Tensor:
-    """Give the outputs of sequences of equal length, run whole."""
+    """Return the outputs of sequences of equal length, run whole."""
     x = torch.stack([torch.from_numpy(one) for one in sequences])
     if isinstance(module, nn.RNNBase) and not module.batch_first:
         return module(x.transpose(0, 1).contiguous(), state)[0].transpose(0, 1)
@@ -66,7 +66,7 @@ def whole(module: Any, sequences: Sequence[np.ndarray], state: Any = None) -> Te
 
 
 def alone(module: Any, sequences: Sequence[np.ndarray]) -> list[Tensor]:
-    """Give the outputs of each sequence, run by itself."""
+    """Return the outputs of each sequence, run by itself."""
     return [whole(module, [one])[0] for one in sequences]
 
 
@@ -83,7 +83,7 @@ def chunked(
     states: LaneStates | None = None,
     **options: Any,
 ) -> list[Tensor]:
-    """Give the outputs of each sequence, run chunk by chunk; each timestep that is scored, once."""
+    """Return outputs of each sequence, run chunk by chunk; each timestep that is scored, once."""
     states = states_for(module) if states is None else states
     found: dict[int, list[Tensor]] = {number: [] for number in range(len(sequences))}
     for batch in batches(sequences, policy, **options):
@@ -95,7 +95,7 @@ def chunked(
 
 
 def outputs_of(batch: SequenceBatch, out: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Give what a batch scores of each sequence, in the order of timesteps."""
+    """Yield what a batch scores of each sequence, in the order of timesteps."""
     for row in range(len(batch)):
         spans = [(int(batch.ids[row]), int(batch.lengths[row]))]
         if batch.segments is not None:

@@ -24,7 +24,7 @@ STATE = torch.zeros(1, 2, 3)
 
 
 def played(policy, until):
-    """Give states that have seen batches up to ``until``, and all batches."""
+    """Return states that have seen batches up to ``until``, and all batches."""
     states, given = LaneStates(), list(batches(SEQUENCES, policy))
     for batch in given[:until]:
         states.take(batch)
@@ -129,7 +129,7 @@ def test_batches_without_a_row_are_counted_too():
 
 
 def row_of(segments, overlap=0):
-    """Give where the state of the one row of these spans is taken."""
+    """Return where the state of the one row of these spans is taken."""
     spans = torch.tensor([[0, *one] for one in segments])
     length = int((spans[:, 3] - spans[:, 2]).sum())
     batch = SequenceBatch(

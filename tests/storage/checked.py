@@ -38,7 +38,7 @@ def spans_of(store, axis="time"):
 
 
 def everything(store, *, filled=True):
-    """Give all that can be read: plain Python, to be compared."""
+    """Return all that can be read: plain Python, to be compared."""
     found = {"keys": store.keys(range(len(store)))}
     columns = store.read(spans_of(store), FIELDS)
     for name, column in columns.items():
@@ -64,7 +64,7 @@ def flip(path, place, bit=0):
 
 
 def place_of(store, number, name, buffer=0, offset=0):
-    """Give the file and position of some byte of a sequence's values (or of its offsets)."""
+    """Return the file and position of some byte of a sequence's values (or of its offsets)."""
     starts = np.cumsum([0, *(shard.sequences for shard in store.manifest.shards)])
     shard = int(np.searchsorted(starts, number, side="right")) - 1
     about = store.manifest.shards[shard]

@@ -142,7 +142,7 @@ def test_populate_takes_any_range_and_chosen_fields(store):
 
 
 def resident(path):
-    """Give the bytes of a mapped file that this process has in memory."""
+    """Return the bytes of a mapped file that this process has in memory."""
     found = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if line.split(" ")[-1].endswith(".arrow"):

@@ -26,7 +26,7 @@ HOST = socket.gethostname()
 
 @pytest.fixture
 def held(tmp_path):
-    """Give a folder whose lock is held, as a child of its owner would hold it."""
+    """Yield a folder whose lock is held, as a child of its owner would hold it."""
     folder, lock = create_staging_dir(tmp_path)
     yield folder
     release_lock(lock)
@@ -34,7 +34,7 @@ def held(tmp_path):
 
 @pytest.fixture
 def ended():
-    """Give a process that has ended, and nobody has asked for its status yet."""
+    """Yield a process that has ended, and nobody has asked for its status yet."""
     process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     process.stdout.read()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

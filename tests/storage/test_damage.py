@@ -186,7 +186,7 @@ def test_no_memory_to_map_is_an_error_that_says_so(root):
 
 
 def place_of(store, number, name, buffer):
-    """Give shard, and where one buffer of a field lies in it."""
+    """Return shard, and where one buffer of a field lies in it."""
     shard = store._store_fields.layout.find_shard(number)
     return shard, store.manifest.shards[shard].buffers[name][buffer][0]
 

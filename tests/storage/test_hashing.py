@@ -9,7 +9,7 @@ MOST = (1 << 64) - 1
 
 
 def joined(texts):
-    """Give (values, offsets) of texts."""
+    """Return (values, offsets) of texts."""
     values = np.frombuffer(b"".join(texts), dtype=np.uint8)
     return values, np.append(0, np.cumsum([len(text) for text in texts], dtype=np.int64))
 
@@ -27,7 +27,7 @@ def mix(state):
 
 
 def written_again(text, seed=0):
-    """Give the hash by whole numbers of Python, which have no byte order and no words."""
+    """Return the hash by whole numbers of Python, which have no byte order and no words."""
     if len(text) > HASH_CHUNK:
         pieces = [text[i : i + HASH_CHUNK] for i in range(0, len(text), HASH_CHUNK)]
         inner = b"".join(written_again(one, seed).to_bytes(8, "little") for one in pieces)

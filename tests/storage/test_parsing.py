@@ -54,7 +54,7 @@ def test_a_manifest_survives_writing_and_reading(root):
 
 
 def with_checksums(manifest):
-    """Give a manifest with checksums, as if its longest field had two in one sequence."""
+    """Return a manifest with checksums, as if its longest field had two in one sequence."""
     places = {"id": ((0, 12),), "x": ((16, 16), (32, 32)), "y": ((64, 12),)}
     (shard,) = manifest.shards
     file = ChecksumFile(file="part-00000.crc", bytes=80, sha256="0", places=places)

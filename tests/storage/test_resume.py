@@ -57,13 +57,13 @@ def kill():
 
 
 def content(folder):
-    """Give name -> bytes of all files, and no folder may be left."""
+    """Return name -> bytes of all files, and no folder may be left."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
 def due(tmp_path_factory, kill):
-    """Give how a store is written -> its files, where nobody kills the writer."""
+    """Return how a store is written -> its files, where nobody kills the writer."""
     made = {}
     for how in ("thread", "parts"):
         folder = tmp_path_factory.mktemp("due") / how
@@ -180,7 +180,7 @@ def stopping(sequences):
 
 @pytest.fixture
 def begun(tmp_path):
-    """Give a folder with three whole shards of four sequences of a writing that failed."""
+    """Return a folder with three whole shards of four sequences of a writing that failed."""
     with pytest.raises(Stop):
         write_arrow(tmp_path / "store", stopping(numbers(14)), shard_bytes=320)
     return tmp_path / "store"

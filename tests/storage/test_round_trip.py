@@ -17,7 +17,7 @@ KINDS = st.sampled_from([*NUMBER_DTYPES, "str", "bytes"])
 
 @st.composite
 def data_sets(draw):
-    """Give (axes, sequences): random fields and lengths, at least one ragged field."""
+    """Return (axes, sequences): random fields and lengths, at least one ragged field."""
     shapes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
     fields = {
         "f0": (draw(st.sampled_from(NUMBER_DTYPES)), draw(shapes), draw(st.sampled_from(AXES[:2])))

@@ -21,7 +21,7 @@ def numbers(*lengths):
 
 
 def whole(store, number, name):
-    """Give one whole field of one sequence."""
+    """Return one whole field of one sequence."""
     along = store.fields[name].axis or "time"
     axis = along if along in store.lengths_of else next(iter(store.lengths_of))
     span = np.array([[number, 0, int(store.lengths_of[axis][number])]])

@@ -108,7 +108,7 @@ class Cell(NamedTuple):
 
 
 def refusal(cell: Cell) -> str | None:
-    """Give the words by which a combination that makes no sense is refused."""
+    """Return the words by which a combination that makes no sense is refused."""
     if cell.fields == "shift" and cell.policy == "forecast":
         return "`shift` is 1 with windows of a horizon of 1, must be 0"
     return None
@@ -119,12 +119,12 @@ IDLE = r"rows \[.*\] have length 0, must have at least 1 to be packed"
 
 
 def all_cells() -> list[Cell]:
-    """Give the whole table."""
+    """Return the whole table."""
     return [Cell(*names) for names in itertools.product(STORES, POLICIES, LAYOUTS, FIELDS)]
 
 
 def pairwise() -> Iterator[Cell]:
-    """Give few cells in which every two values of different columns meet at least once."""
+    """Yield few cells in which every two values of different columns meet at least once."""
     missing = {pair for cell in all_cells() for pair in _pairs(cell)}
     cells = all_cells()
     while missing:

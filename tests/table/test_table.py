@@ -35,7 +35,7 @@ def loader_of(cell, stores, world=None, **options):
 
 
 def spans_of(batch):
-    """Give (id, start, stop) of every span that counts, and the row it lies in."""
+    """Return (id, start, stop) of every span that counts, and the row it lies in."""
     if batch.segments is None:
         starts, lengths = batch.start.tolist(), batch.lengths.tolist()
         rows = [
@@ -88,7 +88,7 @@ def check_stream(loader):
 
 
 def planned(loader):
-    """Give how often the plan holds each span of a base sequence."""
+    """Return how often the plan holds each span of a base sequence."""
     store, plan = loader._engine.store, loader._engine.plan(0)
     spans = plan.spans[plan.spans[:, 2] > plan.spans[:, 1]].copy()
     spans[:, 0] = store.base_numbers(spans[:, 0])
@@ -116,7 +116,7 @@ def test_a_cell_of_the_table(cell, stores):
 
 
 def packs_nothing(cell, stores):
-    """Give the words by which a row of no timestep is refused, if there is one to be packed."""
+    """Return the words by which a row of no timestep is refused, if there is one to be packed."""
     if cell.layout != "packed":
         return None
     plan = loader_of(cell, stores)._engine.plan(0)
@@ -133,7 +133,7 @@ def check_workers(cell, stores):
 
 
 def alike(one, other):
-    """Tell whether two parts of batches are the same, down to dtypes and bits."""
+    """Return whether two parts of batches are the same, down to dtypes and bits."""
     if isinstance(one, torch.Tensor) and one.is_nested:
         return alike(list(one.unbind()), list(other.unbind()))
     if isinstance(one, list):

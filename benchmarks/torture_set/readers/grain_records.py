@@ -41,7 +41,7 @@ def _encoded(row: dict[str, Any]) -> bytes:
 
 
 def decoded(record: bytes) -> dict[str, Any]:
-    """Give the sequence that a record holds."""
+    """Return the sequence that a record holds."""
     with np.load(io.BytesIO(record)) as found:
         return {"id": str(found["id"]), "x": found["x"], "y": int(found["y"])}
 

@@ -49,7 +49,7 @@ def _collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def under_loader(data: Any, ask: Ask, **options: Any) -> Reading:
-    """Give batches by torchdata's DataLoader, which keeps states."""
+    """Return batches by torchdata's DataLoader, which keeps states."""
     import torch
     from torchdata.stateful_dataloader import StatefulDataLoader
 

@@ -55,7 +55,7 @@ def read(ask: Ask) -> Reading:
 
 
 def _all_of(urls: list[str]) -> list[str]:
-    """Give the names from the first to the last, as a brace list does: none is left out."""
+    """Return the names from the first to the last, as a brace list does: none is left out."""
     folder = Path(urls[0]).parent
     last = int(Path(urls[-1]).stem.split("-")[1])
     return [str(folder / f"shard-{number:06d}.tar") for number in range(last + 1)]

@@ -49,10 +49,10 @@ class SmallBlocks:
         return build_plan(self, items, self.cutter(), seed=seed, epoch=epoch, worst_first=worst)
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Give the number of batches of every epoch."""
+        """Return the number of batches of every epoch."""
         return count_batches(self.policy._select_items(index), self.cutter())
 
     def cutter(self) -> FixedSizeCutter | PackedRowsCutter | Rungs:
-        """Give the policy's cutter, made for small blocks."""
+        """Return the policy's cutter, made for small blocks."""
         made: FixedSizeCutter | PackedRowsCutter | Rungs = self.policy._make_cutter()
         return replace(made, max_block=self.max_block)

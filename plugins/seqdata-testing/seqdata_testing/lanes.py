@@ -46,7 +46,7 @@ class FewLanes:
         return Plan(spans.reshape(-1, 3), offsets=offsets, lanes=self.lanes)
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Give the number of batches of every epoch."""
+        """Return the number of batches of every epoch."""
         return max(map(len, self._lanes(index)))
 
     def _lanes(self, index: SequenceIndex) -> list[list[tuple[int, int, int]]]:

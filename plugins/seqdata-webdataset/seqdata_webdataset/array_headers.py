@@ -75,7 +75,7 @@ class ArrayHeader:
 
 
 def is_dtype(descr: str) -> bool:
-    """Tell whether a text is NumPy's for numbers that can be stored; NumPy would parse any."""
+    """Return whether a text is NumPy's for numbers that can be stored; NumPy would parse any."""
     return descr == "<i3" or (
         _DTYPE_PATTERN.fullmatch(descr) is not None and np.dtype(descr).name in NUMBER_DTYPES
     )
@@ -118,7 +118,7 @@ def read_npy_header(first: bytes, size: int) -> HeaderAndValues:
 
 
 def _parse_header_text(text: str) -> tuple[Any, Any, Any]:
-    """Give dtype, order and shape of the text of a head, whatever they are."""
+    """Return dtype, order and shape of the text of a head, whatever they are."""
     if match := _COMMON_HEADER.fullmatch(text):
         return match[1], match[2] == "True", tuple(map(int, match[3].rstrip(", ").split(",")))
     try:
@@ -132,7 +132,7 @@ def _parse_header_text(text: str) -> tuple[Any, Any, Any]:
 def _make_array_header(
     descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool
 ) -> ArrayHeader:
-    """Give the head of arrays; the same one for all that are alike."""
+    """Return the head of arrays; the same one for all that are alike."""
     if descr == "<i3" or not is_dtype(descr):
         raise BadHeaderError(f"has dtype {descr[:40]!r}, which cannot be stored")
     header = ArrayHeader("npy", descr, shape, scalar, fortran)

@@ -36,7 +36,7 @@ _JSON_BYTES_RATIO = 16
 def decode_member(
     spec: Wanted, raw: NDArray[np.uint8], header: ArrayHeader | None, location: DataLocation
 ) -> NDArray[Any]:
-    """Give the value of a field, (timesteps, *shape) or (1, *shape) where it has no axis.
+    """Return the value of a field, (timesteps, *shape) or (1, *shape) where it has no axis.
 
     Args:
         spec: The field.
@@ -74,7 +74,7 @@ def decode_member(
 
 
 def _decode_array(raw: NDArray[np.uint8], header: ArrayHeader) -> NDArray[Any]:
-    """Give an array that lies in another order than ours."""
+    """Return an array that lies in another order than ours."""
     if header.descr == "<i3":
         wide = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
         wide[:, 1:] = raw.reshape(-1, 3)
@@ -152,7 +152,7 @@ def _parse_number(text: str, field: Field) -> int | float:
 
 
 def _to_field(found: Any, field: Field, location: DataLocation) -> NDArray[Any]:
-    """Give a value as what its field must hold, if it is that."""
+    """Return a value as what its field must hold, if it is that."""
     try:
         array = np.asarray(found)
     except ValueError as error:  # lists of different lengths
@@ -172,7 +172,7 @@ def _to_field(found: Any, field: Field, location: DataLocation) -> NDArray[Any]:
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], location: DataLocation) -> NDArray[Any]:
-    """Give numbers as another dtype that holds each of them."""
+    """Return numbers as another dtype that holds each of them."""
     numbers = array.dtype.kind in "biuf"
     fits = numbers and (dtype.kind == "f" or array.dtype.kind != "f")
     if fits and dtype.kind in "biu" and array.size:

@@ -88,7 +88,7 @@ class Encoder:
         }
 
     def encode(self, sequence: Any, number: int) -> tuple[str, list[tuple[str, bytes]]]:
-        """Give the key of a sequence, and (extension, bytes) of its members.
+        """Return the key of a sequence, and (extension, bytes) of its members.
 
         Args:
             sequence: Field -> value.
@@ -117,7 +117,7 @@ class Encoder:
 
 
 def choose_extension(name: str, field: Field) -> str:
-    """Give the extension that a field is written under.
+    """Return the extension that a field is written under.
 
     Examples:
         >>> choose_extension("mel", Field("float32")), choose_extension("y", Field("int64", (),
@@ -134,7 +134,7 @@ def choose_extension(name: str, field: Field) -> str:
 
 
 def _is_whole_number(field: Field) -> bool:
-    """Tell whether a field is one whole number per sequence, which 64 bits with a sign hold."""
+    """Return whether a field is one whole number per sequence, which 64 bits with a sign hold."""
     plain = field.axis is None and not field.shape and field.dtype != "uint64"
     return plain and field.dtype.startswith(("int", "uint", "bool"))
 
@@ -150,7 +150,7 @@ def _encode_value(extension: str, field: Field, values: Any) -> bytes:
 
 
 def _encode_npy(array: Any) -> bytes:
-    """Give an array as a .npy file; without NumPy's own writer where it is of the usual kind."""
+    """Return an array as a .npy file; without NumPy's own writer where it is of the usual kind."""
     shape = ", ".join(map(str, array.shape)) + ("," if array.ndim == 1 else "")
     header = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': ({shape}), }}"
     if len(header) + 11 > _NPY_HEADER_BYTES:
@@ -164,7 +164,7 @@ def _encode_npy(array: Any) -> bytes:
 
 
 def make_member(name: str, content: bytes) -> bytes:
-    """Give a member of a tar file: header, bytes, and room up to a whole block."""
+    """Return a member of a tar file: header, bytes, and room up to a whole block."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o444
     info.uname = info.gname = "seqdata"

@@ -192,7 +192,7 @@ def _add_member(
 
 
 def _parse_whole_number(text: bytes) -> int | None:
-    """Give the whole number that a text is, as ``int`` reads it; None: it is none."""
+    """Return the whole number that a text is, as ``int`` reads it; None: it is none."""
     try:
         number = int(text)
     except ValueError:

@@ -18,7 +18,7 @@ _META_NAME = re.compile(r"__[^/]*__($|/)")
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Give (key, extension) of a member's name; None: it is no part of a sample.
+    """Return (key, extension) of a member's name; None: it is no part of a sample.
 
     The key ends at the first dot of the last part of the path; the extension is in small letters.
 
@@ -33,7 +33,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def last_part(extension: str) -> str:
-    """Give the last part of an extension, which says how it is decoded.
+    """Return the last part of an extension, which says how it is decoded.
 
     Examples:
         >>> last_part("mel.npy")
@@ -43,5 +43,5 @@ def last_part(extension: str) -> str:
 
 
 def is_unsafe(extension: str) -> bool:
-    """Tell whether any part of an extension stands for a format that runs code."""
+    """Return whether any part of an extension stands for a format that runs code."""
     return not UNSAFE_EXTENSIONS.isdisjoint(extension.split("."))

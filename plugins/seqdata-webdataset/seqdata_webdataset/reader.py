@@ -20,7 +20,7 @@ _SAMPLES_PER_READ = 64  # sequences that are read at once
 
 
 def read_tar(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Give the samples of tar shards; files that end otherwise are passed over.
+    """Yield the samples of tar shards; files that end otherwise are passed over.
 
     A field is named by its extension, and ``id`` is the key.
 

@@ -77,7 +77,7 @@ def infer_specs(
     dataset: str,
     unsafe: frozenset[str] = frozenset(),
 ) -> list[Wanted]:
-    """Give the fields of a data set, in the order of its extensions.
+    """Return the fields of a data set, in the order of its extensions.
 
     Args:
         extensions: What there is.
@@ -203,7 +203,7 @@ def _make_number_spec(extension: Extension) -> Wanted:
 
 
 def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: str) -> Wanted:
-    """Give the field of members without a head, as the user says."""
+    """Return the field of members without a head, as the user says."""
     field = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
     method = "decode"
     if field.dtype in ("str", "bytes"):
@@ -233,7 +233,7 @@ def _make_given_spec(extension: Extension, given_type: Any, kind: str, dataset: 
 
 
 def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wanted:
-    """Give the field of arrays and sound, whose heads say what they hold."""
+    """Return the field of arrays and sound, whose heads say what they hold."""
     for header in extension.headers:
         if header.kind == "bad":
             kind = UnsafeContentError if "Python objects" in header.descr else DecodeError
@@ -284,7 +284,7 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Wan
 
 
 def _parse_type(given_type: Any, context: str) -> Field:
-    """Give the field that a user means."""
+    """Return the field that a user means."""
     if isinstance(given_type, Field):
         if given_type.dtype not in (*NUMBER_DTYPES, "str", "bytes"):
             raise ConfigError(

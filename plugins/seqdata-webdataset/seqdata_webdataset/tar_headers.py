@@ -33,7 +33,7 @@ _PREFIX = slice(345, 500)
 
 
 def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, int, int]]:
-    """Give (name, first byte, bytes) of every plain file in a shard, in order.
+    """Yield (name, first byte, bytes) of every plain file in a shard, in order.
 
     Args:
         content: The shard, a buffer of bytes.
@@ -104,7 +104,7 @@ def _read_name(block: bytes) -> bytes:
 
 
 def _read_number(field: bytes) -> int | None:
-    """Give a number of a header, octal or of 256 digits; None: it is none."""
+    """Return a number of a header, octal or of 256 digits; None: it is none."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     text = field.partition(b"\0")[0].strip(b" ") or b"0"
@@ -115,7 +115,7 @@ def _read_number(field: bytes) -> int | None:
 
 
 def is_checksum_valid(block: bytes) -> bool:
-    """Tell whether the sum in a header is that of its bytes."""
+    """Return whether the sum in a header is that of its bytes."""
     expected = _read_number(block[_CHECKSUM])
     blanked = 256 - sum(block[_CHECKSUM])
     if expected == sum(block) + blanked:
@@ -127,7 +127,7 @@ def is_checksum_valid(block: bytes) -> bool:
 def _parse_pax_records(
     content: bytes, name: bytes | None, shard: DataLocation, begin: int
 ) -> tuple[bytes | None, int | None]:
-    """Give the name and size of the next member that pax records tell, where they do."""
+    """Return the name and size of the next member that pax records tell, where they do."""
     at, size = 0, None
     if b" path=" not in content and b" size=" not in content and b"GNU.sparse" not in content:
         return name, None

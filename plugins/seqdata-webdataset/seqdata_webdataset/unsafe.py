@@ -22,7 +22,7 @@ TORCH_EXTENSIONS = ("pth", "pt")
 
 
 def check_allowed_names(names: Collection[str] | None, dataset: str) -> frozenset[str]:
-    """Give what the user allows to be read.
+    """Return what the user allows to be read.
 
     Args:
         names: Last parts of extensions; None: nothing is.
@@ -46,7 +46,7 @@ def check_allowed_names(names: Collection[str] | None, dataset: str) -> frozense
 
 
 def is_allowed(extension: str, names: frozenset[str]) -> bool:
-    """Tell whether the members of an unsafe extension may be read: each unsafe part is named.
+    """Return whether the members of an unsafe extension may be read: each unsafe part is named.
 
     Examples:
         >>> is_allowed("x.pyd", frozenset({"pyd"})), is_allowed("pyd.gz", frozenset({"pyd"}))
@@ -59,7 +59,7 @@ def is_allowed(extension: str, names: frozenset[str]) -> bool:
 
 
 def read_unsafe(raw: bytes, kind: str, location: DataLocation) -> Any:
-    """Give what a member holds, by running whatever it says.
+    """Return what a member holds, by running whatever it says.
 
     Args:
         raw: Its bytes.
@@ -83,7 +83,7 @@ def read_unsafe(raw: bytes, kind: str, location: DataLocation) -> Any:
 
 
 def _to_arrays(found: Any) -> Any:
-    """Give tensors as arrays, alone or as the values of a dict."""
+    """Return tensors as arrays, alone or as the values of a dict."""
     if isinstance(found, dict):
         return {name: _to_arrays(one) for name, one in found.items()}
     detach = getattr(found, "detach", None)

@@ -166,7 +166,7 @@ Sample = list[bytes]
 
 
 def _samples(rows: Iterator[Any], encoder: Encoder) -> Iterator[Sample]:
-    """Give the members of each sequence."""
+    """Yield the members of each sequence."""
     for number, row in enumerate(rows):
         key, members = encoder.encode(row, number)
         yield [make_member(f"{key}.{extension}", content) for extension, content in members]
@@ -178,7 +178,7 @@ def _cut(
     kept: Mapping[int, Whole],
     tell: Callable[[int, int], None],
 ) -> Iterator[Load]:
-    """Give the shards that are not whole yet; pass over the sequences of those that are."""
+    """Yield the shards that are not whole yet; pass over the sequences of those that are."""
     count = total = 0
     for number in itertools.count():
         whole = kept.get(number)
@@ -267,7 +267,7 @@ def write_shard(folder: Path, load: Load, scheme: str, about: Told) -> Whole:
 
 
 def shard_name(number: int) -> str:
-    """Give the name of a shard."""
+    """Return the name of a shard."""
     return f"shard-{number:06d}{SUFFIX}"
 
 
@@ -277,7 +277,7 @@ def _scheme(encoder: Encoder, shard_bytes: int) -> str:
 
 
 def _kept(folder: Path, scheme: str, root: Path) -> dict[int, Whole]:
-    """Give number -> whole shard that a writer left, whose files are what was written.
+    """Return number -> whole shard that a writer left, whose files are what was written.
 
     Raises:
         ConfigError: If it was written in another way.
@@ -317,7 +317,7 @@ def _check_free(root: Path, *, overwrite: bool) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Tell whether a shard has a name that we give."""
+    """Return whether a shard has a name that we give."""
     digits = name.removeprefix("shard-").removesuffix(SUFFIX)
     return name == f"shard-{digits}{SUFFIX}" and digits.isdigit() and len(digits) >= 6
 

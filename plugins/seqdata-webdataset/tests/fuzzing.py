@@ -31,7 +31,7 @@ NUMBERS = (0, 1, -1, 7, 255, 1 << 16, (1 << 31) - 1, 1 << 40, (1 << 63) - 1, -(1
 
 
 def memory():
-    """Give the bytes that are mapped now, and the most that were resident."""
+    """Return the bytes that are mapped now, and the most that were resident."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return [int(lines[name].split()[0]) << 10 for name in ("VmSize", "VmHWM")]
 
@@ -68,7 +68,7 @@ def write_shard(path, format):
 
 
 def read_all(location):
-    """Give the texts and numbers of every field, and the keys."""
+    """Return the texts and numbers of every field, and the keys."""
     store = open_webdataset(location, index="build", schema=SCHEMA, progress=False)
     content = {}
     axis, lengths = next(iter(store.lengths_of.items()))

@@ -34,7 +34,7 @@ def scratch():
 
 
 def run(scratch, first, last):
-    """Give the outcome of each case; a death or a hang costs one."""
+    """Return the outcome of each case; a death or a hang costs one."""
     outcomes, failures = [], []
     while first < last:
         with subprocess.Popen(
@@ -56,7 +56,7 @@ def run(scratch, first, last):
 
 
 def lines_of(child):
-    """Give the lines of a child as they come, until it ends or says nothing for too long."""
+    """Yield the lines of a child as they come, until it ends or says nothing for too long."""
     rest = b""
     while select.select([child.stdout], [], [], patient(LONGEST))[0]:
         more = os.read(child.stdout.fileno(), 1 << 16)

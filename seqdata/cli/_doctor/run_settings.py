@@ -198,7 +198,7 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
 
 
 def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
-    """Give batches and lanes of an epoch; None where that would take somebody else's code."""
+    """Return batches and lanes of an epoch; None where that would take somebody else's code."""
     policy = data.get("batching")
     named = policy if isinstance(policy, Mapping) else {"policy": policy}
     name, options = named.get("policy"), named.get("options") or {}

@@ -121,7 +121,7 @@ def check_plugins(plugins: list[PluginInfo]) -> Iterator[DoctorFinding]:
 
 
 def find_version(name: str) -> str | None:
-    """Give the version of a package; None: it is not installed."""
+    """Return the version of a package; None: it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -29,7 +29,7 @@ _MAX_TEXT = 40  # characters of a text that are shown
 
 
 def summarize_batch(batch: SequenceBatch, store: Store) -> dict[str, Any]:
-    """Give what is known of a batch, as plain data."""
+    """Return what is known of a batch, as plain data."""
     rows, width = len(batch), batch.padded_length
     real = int(batch.lengths.sum())
     padded = rows * width
@@ -86,7 +86,7 @@ def _has_value(batch: SequenceBatch, name: str) -> bool:
 
 
 def _iter_spans(batch: SequenceBatch, store: Store) -> Iterator[dict[str, Any]]:
-    """Give each span with its row; a row holds several where documents are packed."""
+    """Yield each span with its row; a row holds several where documents are packed."""
     weights = batch.weight.tolist()
     if batch.segments is None:
         rows = range(len(batch))
@@ -112,7 +112,7 @@ def _name_sequences(store: Store, ids: Sequence[int]) -> list[str]:
 
 
 def _without_padding(batch: SequenceBatch, name: str, value: Any) -> Any:
-    """Give a field without its padding, where it is known to have some."""
+    """Return a field without its padding, where it is known to have some."""
     axis = batch.axes.along(name)
     if not isinstance(value, Tensor) or batch.layout != "padded" or axis is None:
         return value
@@ -123,7 +123,7 @@ def _without_padding(batch: SequenceBatch, name: str, value: Any) -> Any:
 
 
 def _iter_stats(name: str, value: Any, full_value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Give the figures of a value, or of all that it holds."""
+    """Yield the figures of a value, or of all that it holds."""
     if isinstance(value, PackedSequence):
         yield name, _tensor_stats(value.data, full_value.data.shape)
     elif isinstance(value, Tensor) and value.is_nested:
@@ -163,7 +163,7 @@ def _tensor_stats(values: Tensor, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def _to_plain(name: str, value: Any) -> Any:
-    """Give a value as tensors of their own memory, texts, numbers, lists and dicts."""
+    """Return a value as tensors of their own memory, texts, numbers, lists and dicts."""
     if isinstance(value, PackedSequence):
         return {
             key: _to_plain(name, item) for key, item in value._asdict().items() if item is not None
@@ -186,7 +186,7 @@ def _to_plain(name: str, value: Any) -> Any:
 
 
 def _iter_arrays(name: str, plain: Any) -> Iterator[tuple[str, Any]]:
-    """Give plain values as arrays by dotted name."""
+    """Yield plain values as arrays by dotted name."""
     if isinstance(plain, Tensor):
         tensor = plain.float() if plain.dtype == torch.bfloat16 else plain
         yield name, tensor.numpy()

@@ -75,7 +75,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_examples(*lines: str) -> str:
-    """Give an epilog that click does not wrap."""
+    """Return an epilog that click does not wrap."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 

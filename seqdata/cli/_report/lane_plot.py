@@ -119,7 +119,7 @@ def _paint_step(cells: Image, plan: Plan, number: int, *, marked: bool) -> None:
 
 
 def _sequence_colours(numbers: NDArray[np.int64]) -> Image:
-    """Give each sequence its colour, uint8 (n, 3)."""
+    """Return each sequence its colour, uint8 (n, 3)."""
     hues = 6 * (numbers * _GOLDEN % 1.0)
     lightness = 0.72 + 0.24 * (numbers * _GOLDEN * 7 % 1.0)
     parts = [np.clip(np.abs((hues + turn) % 6 - 3) - 1, 0, 1) for turn in (0, 4, 2)]

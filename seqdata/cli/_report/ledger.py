@@ -41,7 +41,7 @@ class UnevenBatch:
 
 
 def find_uneven_batches(plan: Plan, ranks: int, tail: Tail) -> list[UnevenBatch]:
-    """Give the batches that so many ranks leave out or repeat, in the order of the plan.
+    """Return the batches that so many ranks leave out or repeat, in the order of the plan.
 
     Raises:
         PlanError: If ``drop`` would leave out all of them.
@@ -60,7 +60,7 @@ def find_uneven_batches(plan: Plan, ranks: int, tail: Tail) -> list[UnevenBatch]
 def iter_ledger(
     index: SequenceIndex, plan: Plan, axis: str, worlds: Sequence[int], tail: Tail
 ) -> Iterator[dict[str, Any]]:
-    """Give the ledger's lines: ``dropped``, ``split``, ``truncated``, ``left_out``, ``repeated``.
+    """Yield the ledger's lines: ``dropped``, ``split``, ``truncated``, ``left_out``, ``repeated``.
 
     Args:
         index: What was planned.
@@ -107,7 +107,7 @@ def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
 def _measure_use(
     plan: Plan, count: int, *, needed: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give spans and the last timestep that is used of each sequence, int64 (count,)."""
+    """Return spans and the last timestep that is used of each sequence, int64 (count,)."""
     pieces, last_used = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for number in range(len(plan) if needed else 0):
         spans = plan.batch(number).spans

@@ -54,7 +54,7 @@ def draw_plan(
 
 
 def _comparison_policies(own: BatchMeasures, axis: str) -> dict[str, Any]:
-    """Give the policies to compare with: as many rows, or timesteps, as the plan's batches have."""
+    """Return policies to compare with: as many rows, or timesteps, as the plan's batches have."""
     rows = max(1, round(float(own.rows.mean()))) if len(own.rows) else 1
     most = max(1, int(own.longest.max(initial=1)))
     tokens = max(most, int(np.median(own.rows * own.longest))) if len(own.rows) else most
@@ -91,7 +91,7 @@ def _draw_padding(axes: Any, curves: dict[str, BatchMeasures]) -> None:
 
 
 def make_figure(size: tuple[float, float]) -> Figure:
-    """Give an empty figure of so many inches.
+    """Return an empty figure of so many inches.
 
     Raises:
         ConfigError: If matplotlib is not installed.

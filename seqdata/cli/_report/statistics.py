@@ -48,7 +48,7 @@ def compute_length_stats(lengths: NDArray[Any]) -> LengthStats:
 
 
 def compute_idle_share(plan: Plan) -> float:
-    """Give the share of a plan's rows that are idle lanes; 0 where batches are dealt."""
+    """Return the share of a plan's rows that are idle lanes; 0 where batches are dealt."""
     rows = len(plan) * plan.lanes
     return 1.0 - plan.totals(0, len(plan))[1] / rows if rows else 0.0
 
@@ -77,7 +77,7 @@ class WorldStats:
 def compute_world_stats(
     plan: Plan, batches: BatchMeasures, sizes: Sequence[int], tail: Tail = "fill"
 ) -> list[WorldStats]:
-    """Give steps and balance of a plan for several world sizes.
+    """Return steps and balance of a plan for several world sizes.
 
     Raises:
         PlanError: If ``drop`` would leave out everything.

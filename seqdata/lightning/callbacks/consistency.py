@@ -148,7 +148,7 @@ class RankConsistency(Callback):
 
 
 def _iterate_tensors(module: LightningModule) -> Iterator[tuple[str, Tensor]]:
-    """Give parameters, then buffers, by name; without those that are not there yet."""
+    """Yield parameters, then buffers, by name; without those that are not there yet."""
     rank_own_names = {
         f"{name}.{running}" if name else running
         for name, submodule in module.named_modules()
@@ -163,7 +163,7 @@ def _iterate_tensors(module: LightningModule) -> Iterator[tuple[str, Tensor]]:
 
 
 def _collect_names(ranks: Sequence[Digests]) -> dict[str, None]:
-    """Give every name that a rank has, in order."""
+    """Return every name that a rank has, in order."""
     return {name: None for rank in ranks for name in rank}
 
 

@@ -154,7 +154,7 @@ def _describe_step(trainer: Trainer, facts: BatchFacts | None, step: int) -> dic
 
 
 def _select_numbers(outputs: Any) -> dict[str, float]:
-    """Give the single numbers of what a training step gave; a tensor alone is the loss."""
+    """Return the single numbers of what a training step gave; a tensor alone is the loss."""
     values = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
     return {
         str(name): float(value)
@@ -164,7 +164,7 @@ def _select_numbers(outputs: Any) -> dict[str, float]:
 
 
 def _to_strict_json(value: Any) -> Any:
-    """Give what strict JSON has no word for (NaN, infinity) as text."""
+    """Return what strict JSON has no word for (NaN, infinity) as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

@@ -82,7 +82,7 @@ def _select_axes(axes: dict[str, str | None], rows: MergedRows) -> dict[str, str
 
 
 def _find_sequence_offsets(rows: MergedRows, target: PredictionTarget) -> NDArray[np.int64]:
-    """Give where each sequence to be written begins among the rows, and their end."""
+    """Return where each sequence to be written begins among the rows, and their end."""
     count = len(rows.spans)
     if target.is_per_span:
         return np.arange(count + 1)

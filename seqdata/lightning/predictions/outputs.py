@@ -75,11 +75,11 @@ class PredictionSpec:
         return self.per == "span" or (isinstance(self.per, Mapping) and "span" in self.per.values())
 
     def get_per(self, name: str) -> Per | None:
-        """Give what was said of one name."""
+        """Return what was said of one name."""
         return self.per.get(name) if isinstance(self.per, Mapping) else self.per
 
     def choose_outputs(self, outputs: Any) -> dict[str, Any]:
-        """Give name -> output.
+        """Return name -> output.
 
         Raises:
             ConfigError: If they are not there.
@@ -128,7 +128,7 @@ def extract_rows(
     *,
     is_last_kept: bool = False,
 ) -> PredictedRows | None:
-    """Give the real rows of a batch; None where there are none.
+    """Return the real rows of a batch; None where there are none.
 
     Without ``per`` an output is taken for one per timestep where its second dimension is the
     batch's padded width; later batches of another width show whether that holds.
@@ -233,7 +233,7 @@ def _check_name(name: Any) -> None:
 
 
 def _to_rows(name: str, output: Any, is_real: Tensor) -> Tensor:
-    """Give an output on the CPU, without filler rows, as a type that NumPy has."""
+    """Return an output on the CPU, without filler rows, as a type that NumPy has."""
     if not isinstance(output, Tensor) or output.is_nested or not output.dim():
         kind = (
             "number" if isinstance(output, Tensor) and not output.dim() else type(output).__name__
@@ -283,7 +283,7 @@ def _looks_ragged(value: Tensor, batch: SequenceBatch) -> bool:
 def _select_timesteps(
     name: str, value: Tensor, batch: SequenceBatch, spans: Tensor, is_real: Tensor
 ) -> Tensor:
-    """Give the scored timesteps of real rows, (timesteps, *shape), row behind row."""
+    """Return the scored timesteps of real rows, (timesteps, *shape), row behind row."""
     width = batch.padded_length
     if not _looks_ragged(value, batch):
         raise ConfigError(
@@ -312,7 +312,7 @@ def _check_unsplit(name: str, spans: Tensor, batch: SequenceBatch) -> None:
 
 
 def choose_names(field: str | None, fields: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Give the names that two options mean; None: all.
+    """Return the names that two options mean; None: all.
 
     Raises:
         ConfigError: If both are given, or ``fields`` is no tuple of names.

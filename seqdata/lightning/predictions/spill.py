@@ -121,7 +121,7 @@ class MergedRows:
     values: list[dict[str, NDArray[Any]]]
 
     def get_value(self, name: str, first: int, stop: int) -> NDArray[Any]:
-        """Give a field of the rows ``first:stop``, which are of one sequence, put together."""
+        """Return a field of the rows ``first:stop``, which are of one sequence, put together."""
         values = [self._get_row(name, at) for at in range(first, stop)]
         return values[0] if len(values) == 1 else np.concatenate(values)
 

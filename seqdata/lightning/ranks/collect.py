@@ -93,7 +93,7 @@ def _format_ranks(ranks: list[int]) -> str:
 
 
 def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOUT) -> list[Value]:
-    """Give what every rank says, in the order of the default process group's ranks.
+    """Return what every rank says, in the order of the default process group's ranks.
 
     Args:
         world: Who we are; alone, nobody is asked.
@@ -112,5 +112,5 @@ def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOU
 
 
 def with_rank(error: SeqDataError, rank: int) -> SeqDataError:
-    """Give the error with its rank in text and facts."""
+    """Return the error with its rank in text and facts."""
     return type(error).at(f"rank {rank}: {error}", **{**error.facts, "rank": rank})

@@ -57,7 +57,7 @@ class RankCoordinator:
     def iterate_in_lockstep(
         self, source: Iterator[Item], ranks: int, counter: RankCounter[Item] | None = None
     ) -> Iterator[Item]:
-        """Give the items of ``source`` on every rank, or the same error on every rank.
+        """Return the items of ``source`` on every rank, or the same error on every rank.
 
         An error is the last of it: it is raised again by whatever ``next()`` comes after it.
 
@@ -96,7 +96,7 @@ class RankCoordinator:
         return cause
 
     def all_gather(self, value: Value, ranks: int, position: tuple[int, int]) -> list[Value]:
-        """Give what every rank says, in the order of ranks; all must come between the same batches.
+        """Return every rank's value, in the order of ranks; all must call it at the same batch.
 
         Where not all come, it is what they said of the same place before, if they did.
 
@@ -163,7 +163,7 @@ class RankCoordinator:
             yield item
 
     def _get_lockstep(self, ranks: int) -> RankLockstep | None:
-        """Give the channel, made with all other ranks; None: there are none."""
+        """Return the channel, made with all other ranks; None: there are none."""
         if self._groups is not None:
             return self._groups.lockstep
         if ranks == 1 or not torch.distributed.is_initialized():

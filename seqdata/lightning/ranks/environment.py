@@ -23,14 +23,14 @@ _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "SEQDATA_PLUGIN
 
 
 def get_versions() -> Facts:
-    """Give the versions that must be the same on every rank, by package."""
+    """Return the versions that must be the same on every rank, by package."""
     installed = installed_versions()
     python = "{}.{}".format(*sys.version_info)
     return {"python": python, **{name: installed.get(name) for name in _MUST_BE_EQUAL}}
 
 
 def get_environment(device: torch.device | None = None) -> Facts:
-    """Give what may differ without harm, and may be what makes results differ.
+    """Return what may differ without harm, and may be what makes results differ.
 
     Args:
         device: That this rank computes on; None: none is known.
@@ -55,7 +55,7 @@ def get_environment(device: torch.device | None = None) -> Facts:
 
 
 def _describe_device(device: torch.device | None) -> str | None:
-    """Give the model of a card, and how it is built; of other devices their kind."""
+    """Return the model of a card, and how it is built; of other devices their kind."""
     if device is None or device.type != "cuda":
         return None if device is None else device.type
     properties = torch.cuda.get_device_properties(device)
@@ -66,7 +66,7 @@ def _describe_device(device: torch.device | None) -> str | None:
 
 
 def _read_driver_version() -> str | None:
-    """Give the version of the cards' driver, as the machine says it."""
+    """Return the version of the cards' driver, as the machine says it."""
     try:
         content = _DRIVER.read_text()
     except OSError:

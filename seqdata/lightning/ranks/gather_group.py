@@ -30,7 +30,7 @@ class GatherGroup:
             self._group = torch.distributed.new_group(backend="gloo", timeout=GATHER_TIMEOUT)
 
     def all_gather(self, value: Value) -> list[Value]:
-        """Give what every rank says, in the order of ranks; all ranks ask at the same time."""
+        """Return what every rank says, in the order of ranks; all ranks ask at the same time."""
         if self._group is None:
             return [value]
         values = [value] * torch.distributed.get_world_size()

@@ -103,7 +103,7 @@ class RankLockstep:
     def iterate(
         self, source: Iterator[Item], counter: RankCounter[Item] | None = None
     ) -> Iterator[Item]:
-        """Give the items of ``source``, each once every rank has its own; one is drawn ahead.
+        """Yield the items of ``source``, each once every rank has its own; one is drawn ahead.
 
         Every rank must ask equally often.
 
@@ -134,7 +134,7 @@ class RankLockstep:
             pending = following
 
     def all_gather(self, value: Item) -> list[Item]:
-        """Give what every rank says; every rank must call it between the same two batches.
+        """Return what every rank says; every rank must call it between the same two batches.
 
         Args:
             value: Anything that pickles.
@@ -217,7 +217,7 @@ class RankLockstep:
     def _choose_error(
         self, reports: Sequence[_RankReport], own_error: Exception | None
     ) -> tuple[Exception, BaseException | None]:
-        """Give the error that every rank raises, and its cause."""
+        """Return the error that every rank raises, and its cause."""
         for rank, report in enumerate(reports):
             if report.code == _ERROR and rank == self._rank and own_error is not None:
                 named_error = _add_rank(own_error, rank)
@@ -236,7 +236,7 @@ class RankLockstep:
 
 
 def make_preempted_error(reason: str, rank: int) -> Preempted:
-    """Give the error by which all ranks stop."""
+    """Return the error by which all ranks stop."""
     return Preempted.at(
         f"preempted: rank {rank} was told to stop by {reason}, and every rank stops before the "
         "same "
@@ -272,7 +272,7 @@ def _rebuild_error(report: _RankReport, rank: int) -> Exception:
 
 
 def _add_rank(error: Exception, rank: int) -> Exception:
-    """Give the error with its rank: in the text of ours, as a note of others'."""
+    """Return the error with its rank: in the text of ours, as a note of others'."""
     if isinstance(error, SeqDataError):
         return with_rank(error, rank)
     error.add_note(f"on rank {rank}")

@@ -44,13 +44,13 @@ class LostRank:
 
 
 def describe_own_process(rank: int) -> RankProcess:
-    """Give this process as a peer."""
+    """Return this process as a peer."""
     pid = os.getpid()
     return RankProcess(rank, _get_host(), pid, _read_process_stat(pid)[1])
 
 
 def find_lost_ranks(processes: Sequence[RankProcess], rank: int) -> list[LostRank]:
-    """Give the ranks of this machine that have ended or are stopped.
+    """Return the ranks of this machine that have ended or are stopped.
 
     Args:
         processes: All ranks.
@@ -84,7 +84,7 @@ def _get_host() -> str:
 
 
 def _read_process_stat(pid: int) -> tuple[str, int]:
-    """Give a process's state letter and start; nothing and 0 where there is none to see."""
+    """Return a process's state letter and start; nothing and 0 where there is none to see."""
     try:
         content = (_PROC / str(pid) / "stat").read_text()
     except OSError:

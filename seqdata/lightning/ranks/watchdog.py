@@ -91,7 +91,7 @@ class RankWatchdog:
         self._thread.start()
 
     def find_cause(self, exception: BaseException) -> PeerFailedError | None:
-        """Give the error that an exception of a step is, once; None: it is what it says.
+        """Return the error that an exception of a step is, once; None: it is what it says.
 
         A collective that failed because a rank is gone says neither that nor which. Another
         exception, while a rank is gone, is this rank's own, and gets a note.
@@ -139,12 +139,12 @@ class RankWatchdog:
         return not self._thread.is_alive()
 
     def await_lost_error(self, cause: BaseException) -> PeerFailedError:
-        """Give the error for a collective of the training thread that failed."""
+        """Return the error for a collective of the training thread that failed."""
         self._await_cause()
         return self.failure or self.left_error or self.make_lost_error(cause)
 
     def make_lost_error(self, cause: BaseException) -> PeerFailedError:
-        """Give the error for a collective that failed, with the rank where it can be told."""
+        """Return the error for a collective that failed, with the rank where it can be told."""
         lost_ranks = self._find_lost_ranks()
         lost_text = (
             " and ".join(f"rank {one.rank} ({one.cause})" for one in lost_ranks) or "another rank"
@@ -275,7 +275,7 @@ class RankWatchdog:
 
 
 def _is_collective_error(exception: BaseException) -> bool:
-    """Tell whether a collective raised it; gloo's errors have no class of their own."""
+    """Return whether a collective raised it; gloo's errors have no class of their own."""
     if not isinstance(exception, RuntimeError):
         return False
     return isinstance(exception, torch.distributed.DistError) or "gloo" in str(exception).lower()

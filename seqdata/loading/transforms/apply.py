@@ -142,7 +142,7 @@ class TransformApplier:
         return DecodeError.at(text, **{**self._locate_facts(base), **facts})
 
     def _locate_facts(self, base: int) -> dict[str, Fact]:
-        """Give the place of a sequence; what lies there is as it should be."""
+        """Return the place of a sequence; what lies there is as it should be."""
         facts = locate_sequence(self.reader.store, base).facts
         return {name: fact for name, fact in facts.items() if name != "remedy"}
 

@@ -20,7 +20,7 @@ from seqdata.protocols import Columns
 
 
 def make_inputs(columns: Columns, axes: Axes) -> dict[str, Any]:
-    """Give what a columnar transform sees: arrays that it may write into.
+    """Return what a columnar transform sees: arrays that it may write into.
 
     Args:
         columns: What was read.
@@ -45,7 +45,7 @@ def make_inputs(columns: Columns, axes: Axes) -> dict[str, Any]:
 def check_columnar_result(
     result: Any, count: int, axes: Axes, describe: Callable[[], str]
 ) -> TransformResults:
-    """Give what a columnar transform gave, checked as far as one field shows.
+    """Return what a columnar transform gave, checked as far as one field shows.
 
     Args:
         result: What it gave.

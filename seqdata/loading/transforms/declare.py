@@ -66,12 +66,12 @@ def columnar(transform: TransformT) -> TransformT:
 
 
 def is_columnar(transform: object) -> bool:
-    """Tell whether a transform is for whole batches."""
+    """Return whether a transform is for whole batches."""
     return getattr(transform, _MARK, False) is True
 
 
 def qualified_name(transform: object) -> str:
-    """Give the qualified name of a function, or of what a callable is made by."""
+    """Return the qualified name of a function, or of what a callable is made by."""
     owner: Any = transform if isinstance(transform, type) else getattr(transform, "__func__", None)
     owner = owner or (transform if "__qualname__" in dir(transform) else type(transform))
     return f"{owner.__module__}.{owner.__qualname__}"
@@ -100,7 +100,7 @@ def check_transform(transform: object) -> None:
 
 
 def declared_axes(transform: object) -> dict[str, str | None]:
-    """Give the axes of a transform's new fields, as its attribute ``axes`` says: field -> axis.
+    """Return the axes of a transform's new fields, as its attribute ``axes`` says: field -> axis.
 
     Raises:
         ConfigError: If the attribute is no mapping.

@@ -18,7 +18,7 @@ _MAX_COPIED_BYTES = 8 << 20  # bytes of a column up to which it is copied in one
 
 
 def make_piece_getter(column: Any, *, ragged: bool) -> Callable[[int], Any]:
-    """Give the pieces of a column by number: arrays that may be written to, or texts.
+    """Return the pieces of a column by number: arrays that may be written to, or texts.
 
     Args:
         column: A ``Column``, or a list.
@@ -67,7 +67,7 @@ class SequenceGenerator:
         self._generator = np.random.Generator(self._philox)
 
     def seek(self, occurrence: int, sequence: int) -> np.random.Generator:
-        """Give the generator at the beginning of a sequence's numbers."""
+        """Return the generator at the beginning of a sequence's numbers."""
         self._counter[:] = (0, occurrence, int(Purpose.TRANSFORM), sequence)
         self._philox.state = self._state
         return self._generator

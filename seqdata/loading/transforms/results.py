@@ -32,7 +32,7 @@ class SeparateArrays:
         return np.array([len(array) for array in self.arrays], dtype=np.int64)
 
     def cut(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Column:
-        """Give timesteps ``begins[i]:ends[i]`` of each array: views."""
+        """Return timesteps ``begins[i]:ends[i]`` of each array: views."""
         cuts = zip(self.arrays, begins.tolist(), ends.tolist(), strict=True)
         first = self.arrays[0]
         pieces = [array[begin:end] for array, begin, end in cuts]
@@ -52,7 +52,7 @@ class FlatValues:
     lengths: NDArray[np.int64]
 
     def cut(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Column:
-        """Give timesteps ``begins[i]:ends[i]`` of each sequence; nothing is copied."""
+        """Return timesteps ``begins[i]:ends[i]`` of each sequence; nothing is copied."""
         count = len(self.lengths)
         offsets = np.zeros(count + 1, dtype=np.int64)
         np.cumsum(self.lengths, out=offsets[1:])
@@ -88,7 +88,7 @@ FindAxis = Callable[[str, int], str | None]
 def check_result(
     result: Any, piece: int, find_axis: FindAxis, make_error: ErrorFactory
 ) -> dict[str, Any]:
-    """Give one sequence's result with its values as arrays.
+    """Return one sequence's result with its values as arrays.
 
     Raises:
         DecodeError: If it is no dict, or a field along an axis is no array.

@@ -33,7 +33,7 @@ class Occurrences:
     crop_numbers: CropNumbersFn | None = None
 
     def number_spans(self, spans: NDArray[np.int64], epoch: int) -> NDArray[np.int64] | None:
-        """Give the number of each span, int64 (n,); None: all are 0.
+        """Return the number of each span, int64 (n,); None: all are 0.
 
         The upper half of a number is the position's, the lower half the crop's.
         """

@@ -129,7 +129,7 @@ def dump_stack(pid: int, stacks: AnonymousMemory) -> str:
 
 
 def read_stack(stacks: AnonymousMemory) -> str:
-    """Give what a process has written of its stack."""
+    """Return what a process has written of its stack."""
     return bytes(stacks.mapping[:]).rstrip(b"\0").decode(errors="replace")
 
 
@@ -156,7 +156,7 @@ def _make_error(
 
 
 def _extract_user_frames(stack: str) -> list[str]:
-    """Give the lines of a stack down to where the worker calls what it was given."""
+    """Return the lines of a stack down to where the worker calls what it was given."""
     lines = stack.strip().splitlines()
     ends = [number for number, line in enumerate(lines) if line.endswith(f" in {CALLER}")]
     return lines[: ends[0] if ends else len(lines)]

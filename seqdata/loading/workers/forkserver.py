@@ -80,7 +80,7 @@ def end_with_parent() -> None:
 
 
 def get_context(method: str) -> Any:
-    """Give what starts processes by a method, as ``multiprocessing.get_context``, ready to start.
+    """Return what starts processes by a method, as ``multiprocessing.get_context``, ready to start.
 
     Args:
         method: ``fork``, ``forkserver`` or ``spawn``.
@@ -164,7 +164,7 @@ def _find_short_folder(folder: str, pid: int) -> str:
 
 @functools.cache
 def _get_server(pid: int) -> ForkServer:
-    """Give the server of this process; a fork of it has its own."""
+    """Return the server of this process; a fork of it has its own."""
     del pid
     server = _Server()
     server.set_forkserver_preload(_PRELOADED)

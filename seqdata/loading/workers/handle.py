@@ -150,13 +150,13 @@ def start_worker(
 
 
 def default_start_method() -> str:
-    """Give how workers are started where nobody says: not as copies of a process with threads."""
+    """Return how workers are started where nobody says: not as copies of a process with threads."""
     methods = multiprocessing.get_all_start_methods()
     return "forkserver" if "forkserver" in methods else "spawn"
 
 
 def needs_script(fetcher: WorkerFetcher, options: EngineOptions) -> bool:
-    """Tell whether workers need something of the user's script, or may."""
+    """Return whether workers need something of the user's script, or may."""
     if options.start_method == "fork":  # they have it
         return True
     try:
@@ -167,7 +167,7 @@ def needs_script(fetcher: WorkerFetcher, options: EngineOptions) -> bool:
 
 
 def _is_bootstrapping() -> bool:
-    """Tell whether this process still runs a script again, to begin: it may start none."""
+    """Return whether this process still runs a script again, to begin: it may start none."""
     return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 

@@ -28,7 +28,7 @@ OnSequence = Callable[[int], None]
 
 
 def count_request_bytes(request: StepRequest) -> int:
-    """Give the bytes that a request takes in a slot."""
+    """Return the bytes that a request takes in a slot."""
     num_occurrences = 0 if request.occurrences is None else len(request.ids)
     return 8 * (_HEADER_NUMBERS + 4 * len(request.ids) + num_occurrences)
 
@@ -145,7 +145,7 @@ def _align(position: int) -> int:
 def unpack_columns(
     answer: memoryview, header: memoryview, kernel: Kernel
 ) -> tuple[dict[str, Any], Axes | None]:
-    """Give the columns of an answer, where they lie: they are there until the slot is used again.
+    """Return the columns of an answer, where they lie: they are there until the slot is used again.
 
     Args:
         answer: Its bytes.
@@ -199,7 +199,7 @@ class SharedColumn:
         return len(self._offsets) - 1
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """Give one piece, (length, *shape): a copy."""
+        """Return one piece, (length, *shape): a copy."""
         start, stop = self._offsets[number : number + 2].tolist()
         piece = self._values[start * self._width : stop * self._width]
         return np.frombuffer(bytearray(piece), self.dtype).reshape(stop - start, *self.shape)

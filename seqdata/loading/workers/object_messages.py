@@ -46,7 +46,7 @@ class ObjectMessage:
 
 
 def unpack_object(answer: memoryview, header: memoryview) -> Any:
-    """Give the object; nothing of it lies in the slot any more.
+    """Return the object; nothing of it lies in the slot any more.
 
     Args:
         answer: Its bytes.
@@ -69,7 +69,7 @@ class _Pickler(pickle.Pickler):
 
 
 def reduce_tensor(value: Any) -> Any:
-    """Give how a tensor is pickled as an array; ``NotImplemented`` where it is no plain one."""
+    """Return how a tensor is pickled as an array; ``NotImplemented`` where it is no plain one."""
     import torch
 
     is_plain = value.layout is torch.strided and value.device.type == "cpu"

@@ -126,7 +126,7 @@ class WorkerPool:
         return min(self._workers, key=lambda worker: len(worker.tasks))
 
     def submit(self, requests: list[StepRequest]) -> WorkerTask:
-        """Give a task to the worker that has least to do."""
+        """Return a task to the worker that has least to do."""
         worker = self._find_least_busy()
         slot = self._slots.view_slot(self._free_slots[-1])
         write_requests(slot, requests)
@@ -365,7 +365,7 @@ def _raise_worker_error(header: memoryview, worker: WorkerHandle) -> None:
 
 
 def _unpack_error(pickled: bytes, message: str, notes: list[str]) -> Exception:
-    """Give an exception as itself where it can be made here, else in words."""
+    """Return an exception as itself where it can be made here, else in words."""
     if pickled:
         try:
             error: Exception = pickle.loads(pickled)

@@ -37,7 +37,7 @@ class WorkerPoolCache:
 
     @contextmanager
     def open_session(self) -> Iterator[PoolSession]:
-        """Give a run over a crew of its own.
+        """Yield a run over a crew of its own.
 
         Raises:
             ConfigError: If processes cannot be started.
@@ -66,7 +66,7 @@ class WorkerPoolCache:
             pool.close()
 
     def _acquire(self) -> WorkerPool:
-        """Give a crew whose workers all live: the one that was kept, or a new one."""
+        """Return a crew whose workers all live: the one that was kept, or a new one."""
         with self._lock:
             idle_pools, self._idle = self._idle, []
             for pool in idle_pools:

@@ -46,7 +46,7 @@ class PoolSession:
         self._requests = requests
 
     def take(self) -> tuple[Any, Axes]:
-        """Give the columns of the next request; they are there until the next one is taken.
+        """Return the columns of the next request; they are there until the next one is taken.
 
         Raises:
             Exception: What a worker raised, after all that was made before was taken.
@@ -64,7 +64,7 @@ class PoolSession:
                 raise
 
     def end(self) -> bool:
-        """Give all slots back; what was not taken is thrown away.
+        """Return all slots back; what was not taken is thrown away.
 
         Returns:
             Whether nobody takes any more, so that the crew can be used again.
@@ -129,7 +129,7 @@ class PoolSession:
                 self._failure, self._is_exhausted = error, True
 
     def _next_requests(self) -> list[StepRequest]:
-        """Give the requests of the next task: about 1 MiB, and not more than a moment's work."""
+        """Return the requests of the next task: about 1 MiB, and not more than a moment's work."""
         pool, requests = self._pool, list[StepRequest]()
         max_requests, free_bytes = 1, SLOT_BYTES - SLOT_HEADER - 8
         if pool.request_seconds:

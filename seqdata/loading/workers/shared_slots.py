@@ -53,25 +53,25 @@ class SharedSlots:
         )
 
     def view_status(self) -> NDArray[np.int64]:
-        """Give the lines of all workers, int64 (workers, 8)."""
+        """Return the lines of all workers, int64 (workers, 8)."""
         flat = np.frombuffer(
             self.memory.mapping, dtype=np.int64, count=self.num_workers * STATUS_WIDTH
         )
         return flat.reshape(self.num_workers, STATUS_WIDTH)
 
     def view_slot(self, number: int) -> memoryview:
-        """Give the bytes of a slot."""
+        """Return the bytes of a slot."""
         first = self.memory.size - (self.num_slots - number) * self.slot_bytes
         return memoryview(self.memory.mapping)[first : first + self.slot_bytes]
 
 
 def view_num_done(slot: memoryview) -> NDArray[np.int64]:
-    """Give the head of a slot, int64 (1,): how many of its requests are done."""
+    """Return the head of a slot, int64 (1,): how many of its requests are done."""
     return np.frombuffer(slot, dtype=np.int64, count=1)
 
 
 def view_answer_table(slot: memoryview) -> NDArray[np.int64]:
-    """Give where answers lie, int64 (16, 3): place, bytes, bytes of a head.
+    """Return where answers lie, int64 (16, 3): place, bytes, bytes of a head.
 
     A place of -1 is memory of its own; bytes of -1 an error.
     """

@@ -73,7 +73,7 @@ class DeferredPickle:
         return functools.partial(DeferredPickle, pickled=True), (file.getvalue(),)
 
     def load(self) -> Any:
-        """Give the content."""
+        """Return the content."""
         return pickle.loads(self._content) if self._pickled else self._content
 
 
@@ -299,7 +299,7 @@ class _ResultWriter:
 
 
 def _pack_error(error: Exception) -> bytes:
-    """Give an exception with its traceback as bytes, as itself where it can be sent."""
+    """Return an exception with its traceback as bytes, as itself where it can be sent."""
     text = "".join(traceback.format_exception(error))
     class_path = f"{type(error).__module__}.{type(error).__qualname__}"
     message = f"{class_path}: {error}", list(getattr(error, "__notes__", ()))
@@ -340,7 +340,7 @@ def _exit_with_parent(context: WorkerContext) -> None:
 
 
 def _open_parent_sentinels() -> list[int]:
-    """Give descriptors that are ready once the parent is gone, whoever else holds its pipes."""
+    """Return descriptors that are ready once the parent is gone, whoever else holds its pipes."""
     parent = parent_process()
     if parent is None or parent.pid is None:
         return []
@@ -364,7 +364,7 @@ def _tune_malloc() -> None:
 
 
 def _seed_generators(context: WorkerContext) -> None:
-    """Give each worker other global random numbers, and one thread of torch, where it is there."""
+    """Seed the global generators of this worker, and bound torch to one thread, if imported."""
     random.seed(context.seed)
     np.random.seed(context.seed % (1 << 32))
     torch = sys.modules.get("torch")
@@ -374,7 +374,7 @@ def _seed_generators(context: WorkerContext) -> None:
 
 
 def _observe_dataset(fetcher: WorkerFetcher, on_sequence: OnSequence) -> WorkerFetcher:
-    """Give the same, where a Dataset tells of each item before it reads it."""
+    """Return the same, where a Dataset tells of each item before it reads it."""
     store, reader = fetcher.reader.store, fetcher.reader
     if isinstance(store, SupportsObserver):
         store = store.watched(on_sequence)

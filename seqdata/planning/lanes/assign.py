@@ -109,7 +109,7 @@ def _assign_by_level(loads: NDArray[np.int64], size: int, count: int) -> NDArray
 
 
 def _capacity(loads: NDArray[np.int64], level: int, size: int) -> NDArray[np.int64]:
-    """Give how many sizes each lane takes that begin below a level, int64 (L,)."""
+    """Return how many sizes each lane takes that begin below a level, int64 (L,)."""
     return np.maximum(0, -((loads - level) // size))
 
 
@@ -228,6 +228,6 @@ def _reorder_lanes(queues: LaneQueues, order: NDArray[np.int64]) -> LaneQueues:
 
 
 def _concat_ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give ``begins[0], begins[0]+1, …`` for each of many runs, int64."""
+    """Return ``begins[0], begins[0]+1, …`` for each of many runs, int64."""
     offsets = offsets_from_sizes(sizes)
     return np.arange(int(offsets[-1])) + np.repeat(starts - offsets[:-1], sizes)

@@ -32,7 +32,7 @@ class Chunks:
         return self.chunk - self.advance
 
     def count_chunks(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the chunks of sequences of at least one timestep, int64 (n,)."""
+        """Return the chunks of sequences of at least one timestep, int64 (n,)."""
         return 1 + np.maximum(0, -((self.chunk - lengths) // self.advance))
 
     def count_scored(
@@ -43,11 +43,11 @@ class Chunks:
         return np.where(chunk_counts > 0, np.minimum(reached, lengths), 0)
 
     def offsets_before(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give how far a lane was read before each of some steps, int64 (k,)."""
+        """Return how far a lane was read before each of some steps, int64 (k,)."""
         return np.where(steps > 0, steps * self.advance + self.overlap, 0)
 
     def scale(self, step: int) -> float:
-        """Give the length of a step's chunks over the usual one."""
+        """Return the length of a step's chunks over the usual one."""
         del step  # all are alike
         return 1.0
 
@@ -70,13 +70,13 @@ class UnevenChunks:
         return 0
 
     def count_chunks(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the chunks of lanes of some lengths, int64 (n,)."""
+        """Return the chunks of lanes of some lengths, int64 (n,)."""
         return np.searchsorted(self.offsets, lengths)
 
     def offsets_before(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give how far a lane was read before each of some steps, int64 (k,)."""
+        """Return how far a lane was read before each of some steps, int64 (k,)."""
         return self.offsets[steps]
 
     def scale(self, step: int) -> float:
-        """Give the length of a step's chunks over the usual one."""
+        """Return the length of a step's chunks over the usual one."""
         return int(self.offsets[step + 1] - self.offsets[step]) / self.chunk

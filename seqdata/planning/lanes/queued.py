@@ -45,7 +45,7 @@ class QueuedLanes:
         return len(self.loads)
 
     def lay_out(self, first: int, stop: int) -> ArrayTable:
-        """Give steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
+        """Return steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
         steps = np.arange(first, stop)
         positions, chunk_numbers = self._locate(steps)
         starts = chunk_numbers * self.chunks.advance
@@ -59,7 +59,7 @@ class QueuedLanes:
         return ArrayTable(spans.reshape(-1, 3), None, make_step_offsets(self.lanes, len(steps)))
 
     def count_scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the timesteps that are scored before each of some steps, int64 (k,)."""
+        """Return the timesteps that are scored before each of some steps, int64 (k,)."""
         positions, chunk_numbers = self._locate(steps)
         lengths = self.offsets[positions + 1] - self.offsets[positions]
         read_before = self.offsets[positions] - self.offsets[self.lane_offsets[:-1]][:, None]
@@ -73,20 +73,20 @@ class QueuedLanes:
         return total
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the rows before each of some steps that are not idle, int64 (k,)."""
         return count_live_before(self.loads, steps)
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Give None: every span is widened by itself."""
+        """Return None: every span is widened by itself."""
         del first, stop
         return None
 
     def scale(self, step: int) -> float:
-        """Give the length of a step's chunks over the usual one."""
+        """Return the length of a step's chunks over the usual one."""
         return self.chunks.scale(step)
 
     def _locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give the sequence of each lane in each step and which chunk of it, int64 (L, k) each.
+        """Return the sequence of each lane in each step and which chunk of it, int64 (L, k) each.
 
         Of a lane that is idle they are those of any sequence.
         """

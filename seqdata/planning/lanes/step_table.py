@@ -34,23 +34,23 @@ class LaneSchedule(Protocol):
         ...
 
     def lay_out(self, first: int, stop: int) -> ArrayTable:
-        """Give steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
+        """Return steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
         ...
 
     def count_scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the timesteps that are scored before each of some steps, int64 (k,)."""
+        """Return the timesteps that are scored before each of some steps, int64 (k,)."""
         ...
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the rows before each of some steps that are not idle, int64 (k,)."""
         ...
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Give steps ``first:stop`` with rows that go on along a stream; None: no row does."""
+        """Return steps ``first:stop`` with rows that go on along a stream; None: no row does."""
         ...
 
     def scale(self, step: int) -> float:
-        """Give the length of a step's chunks over the usual one."""
+        """Return the length of a step's chunks over the usual one."""
         ...
 
 
@@ -89,17 +89,17 @@ class StepTable:
         return self.schedule.steps
 
     def batch(self, number: int) -> PlanBatch:
-        """Give one batch: a slice of its run."""
+        """Return one batch: a slice of its run."""
         window = self._window(number // self.window_size)
         return window.table.batch(number - window.first)
 
     def slice(self, first: int, stop: int) -> ArrayTable:
-        """Give batches ``first:stop`` of one run as a table of their own."""
+        """Return batches ``first:stop`` of one run as a table of their own."""
         window = self._window(first // self.window_size)
         return window.table.slice(first - window.first, stop - window.first)
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Give batches of one run with rows that go on along a stream; None: no row does."""
+        """Return batches of one run with rows that go on along a stream; None: no row does."""
         window = self._window(first // self.window_size)
         return (
             None
@@ -108,11 +108,11 @@ class StepTable:
         )
 
     def scale(self, number: int) -> float:
-        """Give the length of a batch's chunks over the usual one."""
+        """Return the length of a batch's chunks over the usual one."""
         return self.schedule.scale(number)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Give scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
         del overlap  # the lanes know their own
         if first >= stop:
             return 0, 0
@@ -125,7 +125,7 @@ class StepTable:
         return int(scored[1] - scored[0]), int(live[1] - live[0])
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Give all batches in order, a run after another; they are not kept."""
+        """Yield all batches in order, a run after another; they are not kept."""
         for first in range(0, len(self), self.window_size):
             yield self.schedule.lay_out(first, min(first + self.window_size, len(self)))
 
@@ -155,17 +155,17 @@ class StepTable:
 
 
 def make_step_table(schedule: LaneSchedule) -> StepTable:
-    """Give a table whose runs hold about as many rows, however many lanes there are."""
+    """Return a table whose runs hold about as many rows, however many lanes there are."""
     return StepTable(schedule, max(1, _WINDOW_ROWS // max(1, schedule.lanes)))
 
 
 def make_step_offsets(lanes: int, steps: int) -> NDArray[np.int64]:
-    """Give where each of some steps begins, int64 (steps+1,): every lane has a row."""
+    """Return where each of some steps begins, int64 (steps+1,): every lane has a row."""
     return np.arange(steps + 1) * lanes
 
 
 def count_live_before(loads: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the rows before each of some steps, int64 (k,), of lanes that end after ``loads``.
+    """Return the rows before each of some steps, int64 (k,), of lanes that end after ``loads``.
 
     Args:
         loads: int64 (L,), steps of each lane.

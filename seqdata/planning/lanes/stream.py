@@ -46,25 +46,25 @@ class StreamLanes:
         return len(self.loads)
 
     def lay_out(self, first: int, stop: int) -> ArrayTable:
-        """Give steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
+        """Return steps ``first:stop``, a row per lane; an idle lane has a span 0, 0, 0."""
         return self._make_table(first, stop, 0)
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Give the same with rows that go on ``lookahead`` timesteps; None where that is 0."""
+        """Return the same with rows that go on ``lookahead`` timesteps; None where that is 0."""
         return self._make_table(first, stop, self.lookahead) if self.lookahead else None
 
     def count_scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the timesteps that are scored before each of some steps, int64 (k,)."""
+        """Return the timesteps that are scored before each of some steps, int64 (k,)."""
         reached = np.minimum(self.chunks.offsets_before(steps)[:, None], np.diff(self.lane_offsets))
         total: NDArray[np.int64] = reached.sum(axis=1)
         return total
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the rows before each of some steps that are not idle, int64 (k,)."""
         return count_live_before(self.loads, steps)
 
     def scale(self, step: int) -> float:
-        """Give the length of a step's chunks over the usual one."""
+        """Return the length of a step's chunks over the usual one."""
         return self.chunks.scale(step)
 
     def _make_table(self, first: int, stop: int, lookahead: int) -> ArrayTable:
@@ -86,7 +86,7 @@ class StreamLanes:
     def _row_bounds(
         self, steps: NDArray[np.int64], lookahead: int
     ) -> tuple[NDArray[np.int64], ...]:
-        """Give begin, end, first sequence and one past the last of rows, int64 (rows,) each."""
+        """Return begin, end, first sequence and one past the last of rows, int64 (rows,) each."""
         read_before = self.chunks.offsets_before(steps)[:, None]
         reached = np.minimum(
             read_before + self.lane_offsets[:-1], self.lane_offsets[1:]
@@ -118,7 +118,7 @@ class StreamLanes:
         self, begin: NDArray[np.int64], end: NDArray[np.int64], low: NDArray[np.int64],
         high: NDArray[np.int64],
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Give the spans of runs of the stream that lie in sequences ``low:high``, int64 (n, 3)."""
+        """Return spans of runs of the stream that lie in sequences ``low:high``, int64 (n, 3)."""
         sizes = high - low
         offsets = offsets_from_sizes(sizes)
         positions = np.arange(int(offsets[-1])) + np.repeat(low - offsets[:-1], sizes)
@@ -152,5 +152,5 @@ def make_stream_lanes(
 
 
 def make_column_offsets(timesteps: int, lanes: int) -> NDArray[np.int64]:
-    """Give the edges of equal columns of a stream, int64 (lanes+1,): ``floor(j*N/L)``."""
+    """Return the edges of equal columns of a stream, int64 (lanes+1,): ``floor(j*N/L)``."""
     return np.arange(lanes + 1) * timesteps // lanes

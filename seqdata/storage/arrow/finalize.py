@@ -80,7 +80,7 @@ def finalize(
 
 
 def _rename_files(shard: ArrowShard, number: int) -> ArrowShard:
-    """Give the facts of a shard with its files' names in the store."""
+    """Return the facts of a shard with its files' names in the store."""
     name = f"part-{number:05d}"
     checksums = shard.checksums and replace(shard.checksums, file=f"{name}.crc")
     return replace(shard, file=f"{name}.arrow", checksums=checksums)

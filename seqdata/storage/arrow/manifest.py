@@ -117,7 +117,7 @@ class Manifest:
 
 
 def compute_fingerprint(content: Mapping[str, Any]) -> str:
-    """Give the digest of what a manifest says about the data (32 hex digits)."""
+    """Return the digest of what a manifest says about the data (32 hex digits)."""
     chosen = {name: content.get(name) for name in _FINGERPRINTED_KEYS}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -153,7 +153,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
-    """Give the text of ``seqdata.json``; it ends with a digest over all of it."""
+    """Return the text of ``seqdata.json``; it ends with a digest over all of it."""
     document = _to_json(manifest) | {"fingerprint": manifest.fingerprint}
     if manifest.checksums is not None:
         document["checksums"] = _checksums_to_json(manifest, manifest.checksums)
@@ -194,7 +194,7 @@ def _insert_digest(text: bytes) -> bytes:
 
 
 def compute_digest(text: bytes, recorded: str) -> str:
-    """Give the digest that a sealed text must have, which has ``recorded`` in that place."""
+    """Return the digest that a sealed text must have, which has ``recorded`` in that place."""
     recorded_bytes = recorded.encode(errors="replace") or DIGEST_PLACEHOLDER.encode()
     before, _, after = text.rpartition(recorded_bytes)
     return hashlib.sha256(before + DIGEST_PLACEHOLDER.encode() + after).hexdigest()

@@ -244,7 +244,7 @@ class _ManifestReader:
         return shard
 
     def read_checksums(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
-        """Give a manifest with what is said of its checksums."""
+        """Return a manifest with what is said of its checksums."""
         path = "'checksums'"
         spec = ChecksumSpec(
             algorithm=self.require(facts, "algorithm", str, path),

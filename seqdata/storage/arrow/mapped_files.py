@@ -76,7 +76,7 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
 
 
 def count_checksums(manifest: Manifest) -> int:
-    """Give the number of checksums of all fields and shards."""
+    """Return the number of checksums of all fields and shards."""
     files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
     return sum(both[0][1] // 4 for one in files for both in one.places.values())
 
@@ -84,7 +84,7 @@ def count_checksums(manifest: Manifest) -> int:
 def load_checksums(
     manifest: Manifest, mapped: MappedFiles, bits: SharedBits | None
 ) -> dict[str, FieldChecksums] | None:
-    """Give what each field is verified by; None: nothing.
+    """Return what each field is verified by; None: nothing.
 
     Args:
         manifest: What was written.
@@ -176,12 +176,12 @@ def make_source(
 
 
 def locate_shard(root: Path | str, i: int, shard: ArrowShard) -> DataLocation:
-    """Give the place of a shard, for an error."""
+    """Return the place of a shard, for an error."""
     return DataLocation(dataset=str(root), shard=i, file=shard.file, verify=True)
 
 
 def locate_checksums(root: Path | str, i: int, file: ChecksumFile) -> DataLocation:
-    """Give the place of a shard's checksums, for an error."""
+    """Return the place of a shard's checksums, for an error."""
     file_kind = f"checksums of shard {i}"
     return DataLocation(
         dataset=str(root), shard=i, file=file.file, file_kind=file_kind, verify=True
@@ -189,7 +189,7 @@ def locate_checksums(root: Path | str, i: int, file: ChecksumFile) -> DataLocati
 
 
 def locate_lengths(root: Path | str, manifest: Manifest, axis: str) -> DataLocation:
-    """Give the place of the lengths along an axis, for an error."""
+    """Return the place of the lengths along an axis, for an error."""
     file_kind = f"lengths of axis {quote(axis)}"
     return DataLocation(dataset=str(root), file=manifest.lengths[axis].file, file_kind=file_kind)
 

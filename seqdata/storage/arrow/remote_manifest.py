@@ -13,7 +13,7 @@ from seqdata.storage.remote.transport import RemoteFiles
 
 
 def read_manifest(files: RemoteFiles) -> Manifest:
-    """Give the manifest of a remote store.
+    """Return the manifest of a remote store.
 
     Raises:
         MissingShardError: If it is not there.
@@ -27,7 +27,7 @@ def read_manifest(files: RemoteFiles) -> Manifest:
 
 
 def file_exists(files: RemoteFiles, name: str) -> bool:
-    """Tell whether a file is there.
+    """Return whether a file is there.
 
     Raises:
         RemoteReadError: If it cannot be asked for.

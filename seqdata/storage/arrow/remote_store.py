@@ -142,11 +142,11 @@ class RemoteStore(SequenceStore):
         return self._fingerprint
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the same numbers: this store is no view."""
+        """Return the same numbers: this store is no view."""
         return numbers
 
     def place(self, number: int) -> DataLocation:
-        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        """Return place of a sequence, for an error; of one that is not there, the data set's."""
         if not 0 <= number < len(self):
             return DataLocation(dataset=self.location)
         shard = int(np.searchsorted(self._shard_offsets, number, side="right")) - 1
@@ -200,7 +200,7 @@ class RemoteStore(SequenceStore):
         return self._open_shards.expect(dict.fromkeys(shards.tolist()))
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Give the ids of sequences."""
+        """Return the ids of sequences."""
         wanted = np.asarray(numbers, dtype=np.int64)
         if self._manifest.key is None:
             self._find_shards(wanted)
@@ -209,7 +209,7 @@ class RemoteStore(SequenceStore):
         return texts
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Give the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
+        """Return the bytes of ids or of a field of texts; see ``raw.SupportsRawTexts``."""
         name = self._manifest.key if name is None else name
         if name is None:
             self._find_shards(numbers)
@@ -233,7 +233,7 @@ class RemoteStore(SequenceStore):
     def _open_for_texts(
         self, names: list[str], numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[OpenArrowShard]]:
-        """Give local spans, shards and parts of texts: whole shards are not fetched for them."""
+        """Return local spans, shards and parts of texts: whole shards are not fetched for them."""
         shards = self._find_shards(numbers)
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers - self._shard_offsets[shards]
@@ -281,7 +281,7 @@ class RemoteStore(SequenceStore):
     def _spans_along(
         self, number: int, name: str, spans: NDArray[np.int64], axis: str
     ) -> NDArray[np.int64]:
-        """Give spans along the axis of a field: those of another one come whole."""
+        """Return spans along the axis of a field: those of another one come whole."""
         field_axis = self.fields[name].axis
         if field_axis == axis and self.fields[name].dtype not in TEXT_DTYPES:
             return spans
@@ -316,7 +316,7 @@ class RemoteStore(SequenceStore):
             )
 
     def _find_shards(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the shard of each sequence, integers (n,)."""
+        """Return the shard of each sequence, integers (n,)."""
         outside = (numbers < 0) | (numbers >= len(self))
         if outside.any():
             raise ConfigError(
@@ -346,7 +346,7 @@ class RemoteStore(SequenceStore):
             self._cache.acquire_if_room(self._make_cache_request(number), location)
 
     def _get_checksums(self, number: int) -> Any | None:
-        """Give the bytes of a shard's checksums; they are few and stay."""
+        """Return the bytes of a shard's checksums; they are few and stay."""
         file = self._manifest.shards[number].checksums
         if file is None:
             return None

@@ -112,12 +112,12 @@ class _DigestingFile:
         self.closed = True
 
     def hexdigest(self) -> str:
-        """Give the sha256 of what was written."""
+        """Return the sha256 of what was written."""
         return self._thread.submit(self._digest.hexdigest).result()  # ends: hashing takes a moment
 
 
 def digest_file(path: Path) -> str:
-    """Give the sha256 of a file; in few large pieces, so that other threads are not held up."""
+    """Return the sha256 of a file; in few large pieces, so that other threads are not held up."""
     digest = hashlib.sha256()
     piece = memoryview(bytearray(min(_READ_BYTES, path.stat().st_size)))
     with open(path, "rb", buffering=0) as file:
@@ -127,7 +127,7 @@ def digest_file(path: Path) -> str:
 
 
 def read_footer(descriptor: int, size: int, file_name: str) -> bytes:
-    """Give the footer of an Arrow file with its size and the magic at the end.
+    """Return the footer of an Arrow file with its size and the magic at the end.
 
     Raises:
         CorruptShardError: If it is no Arrow file.
@@ -144,7 +144,7 @@ def read_footer(descriptor: int, size: int, file_name: str) -> bytes:
 
 
 def _item_bytes(field: Field, offsets: NDArray[np.int64] | None) -> int:
-    """Give the bytes of what offsets count, or of a whole value where there are none."""
+    """Return the bytes of what offsets count, or of a whole value where there are none."""
     return 1 if offsets is not None and field.dtype in TEXT_DTYPES else field_width(field)
 
 
@@ -153,7 +153,7 @@ def _make_note(
     checksums: Mapping[str, ComputedChecksums],
     about: Mapping[str, int],
 ) -> str:
-    """Give the note in a shard's schema; the checksum makes every shard's footer its own."""
+    """Return the note in a shard's schema; the checksum makes every shard's footer its own."""
     checksum = 0
     for one in checksums.values():
         checksum = zlib.crc32(one.values.astype("<u4", copy=False).data, checksum)

@@ -59,7 +59,7 @@ class ShardRangeReader:
     def open_shards(
         self, requests: Mapping[int, ShardRequest], checksums: Mapping[int, Any]
     ) -> list[OpenArrowShard]:
-        """Give shards of which only what is asked for is there.
+        """Return shards of which only what is asked for is there.
 
         Args:
             requests: Shard -> what is wanted of it.
@@ -138,7 +138,7 @@ class ShardRangeReader:
     def _text_offset_ranges(
         self, number: int, request: ShardRequest
     ) -> Iterator[NDArray[np.int64]]:
-        """Give the ranges, int64 (n, 2), of where the texts of a shard begin and end."""
+        """Yield the ranges, int64 (n, 2), of where the texts of a shard begin and end."""
         shard = self._shard(number)
         for name, spans in request.items():
             if self.factory.manifest.fields[name].dtype in TEXT_DTYPES:
@@ -148,7 +148,7 @@ class ShardRangeReader:
     def _value_ranges(
         self, number: int, request: ShardRequest, content: Any
     ) -> Iterator[NDArray[np.int64]]:
-        """Give the ranges of values; notes in memory where ragged ones begin."""
+        """Yield the ranges of values; notes in memory where ragged ones begin."""
         shard = self._shard(number)
         for name, spans in request.items():
             stored_field = self.factory.manifest.fields[name]

@@ -195,7 +195,7 @@ def read_shards(
     fields: Iterable[str],
     axis: str,
 ) -> dict[str, Any]:
-    """Give the columns of spans.
+    """Return the columns of spans.
 
     Args:
         open_shards: All that they touch, by number.

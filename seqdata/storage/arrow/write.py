@@ -124,7 +124,7 @@ def _write_and_upload(
 
 
 def _count_sequences(sequences: object) -> int | None:
-    """Give how many sequences, or parts, there are; None where that is not known."""
+    """Return how many sequences, or parts, there are; None where that is not known."""
     if not isinstance(sequences, Sized):
         return None
     if isinstance(sequences, Sequence) and sequences and is_table(sequences[0]):
@@ -245,7 +245,7 @@ def _write_parts(
 
 
 def _common_fields(parts: Sequence[WrittenPart]) -> Fields:
-    """Give the fields, which all parts with sequences must have alike."""
+    """Return the fields, which all parts with sequences must have alike."""
     filled = [part for part in parts if part.fields is not None]
     if not filled:
         raise ConfigError(

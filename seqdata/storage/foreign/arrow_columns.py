@@ -45,7 +45,7 @@ class Kind:
         return self.dtype in ("str", "bytes")
 
     def alike(self, other: Kind | None) -> bool:
-        """Tell whether both are the same field, however they are stored."""
+        """Return whether both are the same field, however they are stored."""
         return other is not None and replace(self, plain=True) == replace(other, plain=True)
 
 
@@ -68,7 +68,7 @@ class DecodedColumn:
 
 
 def infer_kind(type_: pa.DataType) -> Kind | None:
-    """Give what a column of a type holds; None where it cannot be a field."""
+    """Return what a column of a type holds; None where it cannot be a field."""
     from pyarrow import BaseExtensionType, types
 
     if isinstance(type_, BaseExtensionType):
@@ -111,7 +111,7 @@ def _infer_number_kind(type_: pa.DataType) -> Kind | None:
 
 
 def measure_nesting(type_: pa.DataType) -> int:
-    """Give how many types lie inside of one another."""
+    """Return how many types lie inside of one another."""
     from pyarrow import BaseExtensionType, types
 
     if isinstance(type_, BaseExtensionType):
@@ -123,7 +123,7 @@ def measure_nesting(type_: pa.DataType) -> int:
 def decode_column(
     location: DataLocation, array: pa.Array, kind: Kind, width: int | None = None
 ) -> DecodedColumn:
-    """Give a column's values and offsets.
+    """Return a column's values and offsets.
 
     Args:
         location: Unit and column, for messages.
@@ -165,7 +165,7 @@ def decode_column(
 
 
 def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int64]:
-    """Give where each list or text begins and ends, int64 (rows+1,), within the column's values.
+    """Return where each list or text begins and ends, int64 (rows+1,), within the column's values.
 
     Raises:
         CorruptShardError: If they do not rise.
@@ -190,7 +190,7 @@ def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int
 def measure_row_lengths(
     location: DataLocation, array: pa.Array, kind: Kind
 ) -> tuple[NDArray[np.int64], tuple[int, int] | None]:
-    """Give the timesteps of each row, int64 (rows,), and the narrowest and widest timestep.
+    """Return the timesteps of each row, int64 (rows,), and the narrowest and widest timestep.
 
     The latter is None where the type says it, or there is no timestep.
 
@@ -210,7 +210,7 @@ def measure_row_lengths(
 
 
 def has_nulls(array: pa.Array) -> bool:
-    """Tell whether a value is missing, at any depth."""
+    """Return whether a value is missing, at any depth."""
     from pyarrow import types
 
     if array.null_count:
@@ -221,7 +221,7 @@ def has_nulls(array: pa.Array) -> bool:
 
 
 def _unwrap(location: DataLocation, array: pa.Array) -> pa.Array:
-    """Give a column as plain numbers, lists or text.
+    """Return a column as plain numbers, lists or text.
 
     pyarrow follows indices and views of bytes without a look, so all of them are checked before.
     """
@@ -242,7 +242,7 @@ def _unwrap(location: DataLocation, array: pa.Array) -> pa.Array:
 
 
 def _decode_dictionary(location: DataLocation, array: pa.DictionaryArray) -> pa.Array:
-    """Give the values that the codes of a dictionary stand for."""
+    """Return the values that the codes of a dictionary stand for."""
     from pyarrow import DictionaryArray
 
     array.validate(full=True)
@@ -260,7 +260,7 @@ def _decode_dictionary(location: DataLocation, array: pa.DictionaryArray) -> pa.
 
 
 def _view_sizes(array: pa.Array) -> NDArray[np.int64]:
-    """Give the bytes that each view of a column asks for, int64 (rows,)."""
+    """Return the bytes that each view of a column asks for, int64 (rows,)."""
     buffer = array.buffers()[1]
     if not len(array) or buffer is None:
         return np.zeros(len(array), dtype=np.int64)

@@ -28,7 +28,7 @@ _NUMBERED_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 
 
 def is_foreign(location: str | os.PathLike[str]) -> bool:
-    """Tell whether a location is a file or folder of the foreign store's, by names alone."""
+    """Return whether a location is a file or folder of the foreign store's, by names alone."""
     path = Path(location)
     if path.suffix in SUFFIXES and not path.is_dir():
         return True
@@ -41,7 +41,7 @@ def is_foreign(location: str | os.PathLike[str]) -> bool:
 
 
 def find_files(root: Path) -> tuple[Path, list[str]]:
-    """Give the folder and the names of the files to open, in the order of their sequences.
+    """Return the folder and the names of the files to open, in the order of their sequences.
 
     Of a folder these are the files that its ``state.json`` names, if the datasets library wrote
     one, else all with a known ending, by name.

@@ -144,7 +144,7 @@ def _load(cache: Path, kinds: Mapping[str, Kind], units: int) -> LengthScan | No
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
-    """Give one array of the archive, which must be as ``numpy.savez`` writes it.
+    """Return one array of the archive, which must be as ``numpy.savez`` writes it.
 
     Raises:
         ValueError: If it is not.

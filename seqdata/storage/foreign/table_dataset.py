@@ -70,11 +70,11 @@ class TableSet:
     lengths_of: Mapping[str, NDArray[Any]]
 
     def units(self) -> Units:
-        """Give all units of all files in order."""
+        """Return all units of all files in order."""
         return [(file, unit) for file in self.files for unit in range(file.units)]
 
     def decode(self, name: str, units: Units, number: int) -> DecodedColumn:
-        """Give one column of one unit."""
+        """Return one column of one unit."""
         file, unit = units[number]
         kind = self.kinds[name]
         width = kind.shape[0] if kind.nested else None
@@ -91,7 +91,7 @@ class TableSet:
             return decode_column(location, array, kind, width)
 
     def is_in_place(self, name: str) -> bool:
-        """Tell whether a column's bytes can be used as they lie, in all files."""
+        """Return whether a column's bytes can be used as they lie, in all files."""
         for file in self.files:
             kind = infer_kind(file.schema.field(name).type)
             if not file.is_mapped or kind is None or not kind.plain:
@@ -158,7 +158,7 @@ def open_paths(
 def make_sources(
     location: str, tables: TableSet, key: str | None
 ) -> tuple[ShardLayout, dict[str, NumberSource | TextSource | DecodedSource]]:
-    """Give where sequences lie, and the source of every field.
+    """Return where sequences lie, and the source of every field.
 
     Args:
         location: Of the data set, for messages.
@@ -187,7 +187,7 @@ def make_sources(
 
 
 def _infer_kinds(files: Sequence[TableFile]) -> tuple[dict[str, Kind], dict[str, str]]:
-    """Give what the columns hold, and those that cannot be fields, with the reason."""
+    """Return what the columns hold, and those that cannot be fields, with the reason."""
     kinds: dict[str, Kind] = {}
     left_out: dict[str, str] = {}
     for column in files[0].schema:
@@ -239,7 +239,7 @@ def _check_alike(first: TableFile, file: TableFile, name: str, kind: Kind) -> No
 def _assign_axes(
     kinds: Mapping[str, Kind], lengths: Mapping[str, NDArray[Any]]
 ) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
-    """Give column -> axis and axis -> lengths: columns of equal lengths share an axis."""
+    """Return column -> axis and axis -> lengths: columns of equal lengths share an axis."""
     axes: dict[str, str] = {}
     lengths_of: dict[str, NDArray[Any]] = {}
     for name, kind in kinds.items():

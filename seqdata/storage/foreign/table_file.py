@@ -65,12 +65,12 @@ class TableFile:
         return str(self.location.file)
 
     def locate_unit(self, unit: int, field: str | None = None) -> DataLocation:
-        """Give the place of a unit, or of one column of it."""
+        """Return the place of a unit, or of one column of it."""
         return replace(self.location, unit=unit if self.units > 1 else None, field=field)
 
 
 def detect_format(path: Path, location: DataLocation) -> str | None:
-    """Give the format of a file by its first bytes; None where it is none that we read.
+    """Return the format of a file by its first bytes; None where it is none that we read.
 
     Args:
         path: The file.

@@ -26,7 +26,7 @@ class ThriftError(Exception):
 def read_struct(
     data: memoryview, at: int, wanted_fields: StructFields, depth: int = 0
 ) -> tuple[Struct, int]:
-    """Give the wanted fields of a struct, as far as it has them, and where it ends.
+    """Return the wanted fields of a struct, as far as it has them, and where it ends.
 
     Args:
         data: The bytes, uint8.
@@ -75,7 +75,7 @@ def _read_value(
 
 
 def _skip_value(data: memoryview, at: int, type_: int, depth: int) -> int:
-    """Give where a value ends that nobody wants."""
+    """Return where a value ends that nobody wants."""
     if type_ in (_TRUE, _FALSE):  # in a struct a bool is its type
         return at
     if type_ in (_BYTE, _DOUBLE):
@@ -98,7 +98,7 @@ def _skip_value(data: memoryview, at: int, type_: int, depth: int) -> int:
 
 
 def _read_list_header(data: memoryview, at: int) -> tuple[int, int, int]:
-    """Give type and number of a list's values, and where they begin."""
+    """Return type and number of a list's values, and where they begin."""
     head, at = _read_byte(data, at), at + 1
     count = head >> 4
     if count == 15:

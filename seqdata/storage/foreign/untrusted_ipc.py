@@ -50,7 +50,7 @@ class _FlatTable:
         return cls(data, _read_number(data, 0, "<I"))
 
     def find_field(self, field: int) -> int | None:
-        """Give where a field lies; None where it has its default."""
+        """Return where a field lies; None where it has its default."""
         vtable = self.at - _read_number(self.data, self.at, "<i")
         if 4 + 2 * field + 2 > _read_number(self.data, vtable, "<H"):
             return None
@@ -90,7 +90,7 @@ def _read_number(data: memoryview, at: int, code: str) -> int:
 
 
 def find_batches(location: DataLocation, data: memoryview) -> MessageExtents:
-    """Give where the record batches of an Arrow file lie; its dictionaries are checked.
+    """Return where the record batches of an Arrow file lie; its dictionaries are checked.
 
     Raises:
         LimitError: If a dictionary asks for more than a cap allows.
@@ -131,7 +131,7 @@ def check_stream(location: DataLocation, data: memoryview) -> None:
 
 
 def _iter_messages(location: DataLocation, data: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Give place, bytes of metadata and bytes of the body of each message."""
+    """Yield place, bytes of metadata and bytes of the body of each message."""
     at = 0
     while at + 4 <= len(data):
         prefix_bytes = 8 if _read_number(data, at, "<I") == _CONTINUATION else 4
@@ -195,7 +195,7 @@ def check_message(
 
 
 def _parse_batch(metadata: memoryview) -> _FlatTable | None:
-    """Give what a message says of its record batch; None where it has none."""
+    """Return what a message says of its record batch; None where it has none."""
     message = _FlatTable.root(metadata)
     header_type = message.read_number(_HEADER_TYPE, "<B")
     header = message.read_table(_HEADER)

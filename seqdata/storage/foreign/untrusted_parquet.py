@@ -75,7 +75,7 @@ class PageTotals:
 
 
 def read_row_groups(location: DataLocation, data: memoryview) -> tuple[RowGroupInfo, ...]:
-    """Give what the footer says of the row groups.
+    """Return what the footer says of the row groups.
 
     Args:
         location: The file, for messages.

@@ -34,7 +34,7 @@ def audit(
     told: Told,
     remote: Remote | None = None,
 ) -> tuple[int, Iterator[AuditReport]]:
-    """Give the bytes of shards, and a report of each as it is made.
+    """Return the bytes of shards, and a report of each as it is made.
 
     Args:
         location: The files.
@@ -64,7 +64,7 @@ def audit(
 
 
 def _count(location: str, number: int, shard: Shard, kind: FileKind) -> int:
-    """Give how many samples a shard has, as far as its index can be read."""
+    """Return how many samples a shard has, as far as its index can be read."""
     try:
         return len(shard.index(location, number, kind) or ())
     except DataError:  # said where that shard is looked at
@@ -111,7 +111,7 @@ def _report(
 def _index(
     shard: Shard, place: DataLocation, kind: FileKind, content: NDArray[np.uint8]
 ) -> tuple[ShardIndex | None, DataError | None]:
-    """Give the index of a shard, if it is this one's; else what is wrong, if anything is."""
+    """Return the index of a shard, if it is this one's; else what is wrong, if anything is."""
     try:
         index = shard.index(place.dataset, place.shard or 0, kind)
     except DataError as error:
@@ -149,7 +149,7 @@ def _without(
 def _damages(
     content: NDArray[np.uint8], index: ShardIndex, place: DataLocation, kind: FileKind, first: int
 ) -> list[DataError]:
-    """Give what is not as it was indexed; nothing where the digest is the same."""
+    """Return what is not as it was indexed; nothing where the digest is the same."""
     found = digest_of(content)
     if found == index.sha256:
         return []

@@ -34,7 +34,7 @@ class ShardsOnDemand:
         self._starts = np.array(made.layout.shard_offsets, dtype=np.int64)
 
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
-        """Give the columns of spans, int64 (n, 3), of sequences that are there."""
+        """Return the columns of spans, int64 (n, 3), of sequences that are there."""
         names, layout = list(fields), self._made.layout
         shards = self._shards_of(spans[:, 0])
         touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
@@ -61,7 +61,7 @@ class ShardsOnDemand:
         return join_columns(found, names, owner, index)
 
     def texts(self, name: str, numbers: NDArray[np.int64]) -> list[Any]:
-        """Give the values of a field of texts."""
+        """Return the values of a field of texts."""
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         texts: list[Any] = self.read(spans, [name], next(iter(self._made.layout.lengths_of)))[name]

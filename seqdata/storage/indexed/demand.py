@@ -48,7 +48,7 @@ class ShardProvider(Protocol):
     """A way to bring shards."""
 
     def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
-        """Give shards, by number, in which all is there that is asked for.
+        """Return shards, by number, in which all is there that is asked for.
 
         Raises:
             MissingShardError: If a shard is not there.

@@ -28,7 +28,7 @@ MAX_SMALL = 1 << 30
 
 
 def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArray[np.uint8]:
-    """Give the bytes of a shard, uint8, mapped for reading.
+    """Return the bytes of a shard, uint8, mapped for reading.
 
     Args:
         path: The shard.
@@ -53,7 +53,7 @@ def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArra
 
 
 def content_of(path: Path, place: DataLocation) -> bytes:
-    """Give the bytes of a small file.
+    """Return the bytes of a small file.
 
     Args:
         path: The file.
@@ -81,7 +81,7 @@ def check_small(size: int, place: DataLocation) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Give the names in a folder, in order.
+    """Return the names in a folder, in order.
 
     Raises:
         DataError: If it cannot be read.

@@ -108,7 +108,7 @@ def index_one(dataset: str, number: int, shard: Shard, kind: FileKind) -> tuple[
 
 
 def digest_of(view: NDArray[np.uint8]) -> str:
-    """Give the sha256 of a shard."""
+    """Return the sha256 of a shard."""
     made = hashlib.sha256()
     for at in range(0, len(view), _PIECE):
         made.update(view[at : at + _PIECE].data)
@@ -122,7 +122,7 @@ Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 def sums_of(
     view: NDArray[np.uint8], fields: Sequence[Places], using: str
 ) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
-    """Give the checksums of all values, extension by extension, as ``Members`` has them.
+    """Yield the checksums of all values, extension by extension, as ``Members`` has them.
 
     Args:
         view: The shard, uint8; read once for all.
@@ -158,7 +158,7 @@ def sums_of(
 def _bounds(
     begins: NDArray[np.int64], sizes: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give the edges of all blocks of values, with what lies between as one more piece each.
+    """Return the edges of all blocks of values, with what lies between as one more piece each.
 
     Returns:
         int64 (pieces+1,), rising; and per value the number of its first piece.
@@ -171,7 +171,7 @@ def _bounds(
 
 
 def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give 0, 1, … for each of some runs, int64."""
+    """Return 0, 1, … for each of some runs, int64."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
 
@@ -179,7 +179,7 @@ def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 def index_facts(
     dataset: str, shards: Sequence[Shard], made: Sequence[str], kind: FileKind
 ) -> dict[str, Any]:
-    """Give facts about the indexes of shards.
+    """Return facts about the indexes of shards.
 
     Args:
         dataset: The location, for errors.

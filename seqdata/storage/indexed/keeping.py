@@ -24,7 +24,7 @@ SUFFIX = ".idx"
 
 
 def cache_folder() -> Path:
-    """Give the folder for what cannot be kept beside the data: ``SEQDATA_CACHE``, or the user's."""
+    """Return folder for what cannot be kept beside the data: ``SEQDATA_CACHE``, or the user's."""
     wanted = os.environ.get("SEQDATA_CACHE") or "~/.cache/seqdata"
     return Path(wanted).expanduser()
 
@@ -48,7 +48,7 @@ def find_index(file: Path, root: Path | None = None) -> Path | None:
 
 
 def index_place(dataset: str, number: int, path: Path) -> DataLocation:
-    """Give the place of an index file, for an error."""
+    """Return the place of an index file, for an error."""
     return DataLocation(
         dataset=dataset, shard=number, file=path.name, file_kind=f"index of shard {number}"
     )

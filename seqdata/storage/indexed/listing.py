@@ -36,7 +36,7 @@ class Listed:
 
 
 def dump_list(shards: Sequence[tuple[str, str]], told: Told) -> bytes:
-    """Give the file of a list.
+    """Return the file of a list.
 
     Args:
         shards: Name and sha256 of each, in order.

@@ -84,14 +84,14 @@ class RemoteShards:
         return changed
 
     def some(self, number: int, extents: ShardExtents) -> NDArray[np.uint8]:
-        """Give a shard of which the values of one field are there."""
+        """Return a shard of which the values of one field are there."""
         self.look([number])
         one = SparseFile(allocate_sparse(self.indexes[number].bytes))
         self.bring({number: one}, {number: [np.stack(extents, axis=1)]})
         return self.settled(number, one)
 
     def settled(self, number: int, held: SparseFile) -> NDArray[np.uint8]:
-        """Give the bytes of a shard, not for writing."""
+        """Return the bytes of a shard, not for writing."""
         view = np.frombuffer(held.content, dtype=np.uint8)[: self.indexes[number].bytes]
         view.flags.writeable = False
         return view
@@ -133,7 +133,7 @@ class RangedShards:
     kept: RangeCache
 
     def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
-        """Give shards by number; see ``ShardProvider``."""
+        """Return shards by number; see ``ShardProvider``."""
         far = [number for number in asked if number in self.distant.files]
         self.distant.look(far)
         parts = {
@@ -170,7 +170,7 @@ class RangedShards:
 
 
 def ranges_of(sources: Mapping[str, FieldSource], asked: Asked) -> Iterable[NDArray[np.int64]]:
-    """Give the ranges of a shard, int64 (n, 2) each, that a batch needs of its fields."""
+    """Yield the ranges of a shard, int64 (n, 2) each, that a batch needs of its fields."""
     for name in asked.names:
         source = sources[name]
         if isinstance(source, KeptValues) and source.source is None:

@@ -54,7 +54,7 @@ def read_sources(
     names: Iterable[str],
     axis: str,
 ) -> dict[str, Any]:
-    """Give the columns of a batch; see ``protocols.Store.read``.
+    """Return the columns of a batch; see ``protocols.Store.read``.
 
     Args:
         location: For messages.
@@ -90,7 +90,7 @@ def read_sources(
 def _whole(
     numbers: NDArray[np.int64], axis: str | None, lengths_of: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.int64]:
-    """Give the spans of whole sequences; a number that is not there stays to be refused."""
+    """Return the spans of whole sequences; a number that is not there stays to be refused."""
     spans = np.zeros((len(numbers), 3), dtype=np.int64)
     spans[:, 0] = numbers
     spans[:, 2] = 1 if axis is None else lengths_of[axis].take(numbers, mode="clip")

@@ -87,7 +87,7 @@ class RemoteShard:
         return cache.repair(CacheRequest(self.name, index.bytes, index.sha256), content, place)
 
     def size(self) -> int:
-        """Give its bytes; 0 where it cannot be asked for."""
+        """Return its bytes; 0 where it cannot be asked for."""
         with suppress(DataError, RemoteReadError):
             return make_remote_files(self.url, self.remote).stat(self.name).size
         return 0
@@ -135,16 +135,16 @@ class RemoteShard:
             ) from error
 
     def kept(self, name: str) -> list[Path]:
-        """Give the file of this machine in which more may be kept."""
+        """Return the file of this machine in which more may be kept."""
         folder = hashlib.sha256(identify_url(self.url).encode()).hexdigest()[:16]
         return [cache_folder() / "index" / folder / name]
 
     def list_of_folder(self) -> bytes | None:
-        """Give the file of the list of its folder's shards; see ``shards.Shard``."""
+        """Return the file of the list of its folder's shards; see ``shards.Shard``."""
         return _list_of(self.url, self.remote)
 
     def with_listed(self, listed: Listed | None) -> RemoteShard:
-        """Give the same shard, with what the list says of it."""
+        """Return the same shard, with what the list says of it."""
         return replace(self, listed=listed)
 
     def _raw_index(self, place: DataLocation) -> bytes | None:
@@ -156,7 +156,7 @@ class RemoteShard:
 
 
 def _if_there(call: Callable[[], Given]) -> Given | None:
-    """Give what a call gives; None where a file is not there.
+    """Return what a call gives; None where a file is not there.
 
     Who may not list a bucket is refused what is not there.
     """
@@ -184,7 +184,7 @@ def _whole(files: RemoteFiles, name: str, place: DataLocation) -> bytes:
 
 
 def _list_of(url: str, remote: Remote) -> bytes | None:
-    """Give the file of the list of the shards of a folder; None: there is none.
+    """Return the file of the list of the shards of a folder; None: there is none.
 
     Raises:
         RemoteReadError: If it cannot be asked for.

@@ -55,7 +55,7 @@ class Shard(Protocol):
         ahead: bool = False,
         release: Callable[[], None] | None = None,
     ) -> NDArray[np.uint8]:
-        """Give its bytes, uint8; held for as long as the array is.
+        """Return its bytes, uint8; held for as long as the array is.
 
         Args:
             place: Its place, for errors.
@@ -89,7 +89,7 @@ class Shard(Protocol):
         ...
 
     def size(self) -> int:
-        """Give its bytes; 0 where it cannot be asked for."""
+        """Return its bytes; 0 where it cannot be asked for."""
         ...
 
     def look(self, place: DataLocation) -> None:
@@ -125,11 +125,11 @@ class Shard(Protocol):
         ...
 
     def kept(self, name: str) -> list[Path]:
-        """Give the files in which more may be kept beside its index, on this machine."""
+        """Return the files in which more may be kept beside its index, on this machine."""
         ...
 
     def list_of_folder(self) -> bytes | None:
-        """Give the file of the list of its folder's shards; None: there is none.
+        """Return the file of the list of its folder's shards; None: there is none.
 
         Raises:
             RemoteReadError: If it cannot be asked for.
@@ -137,7 +137,7 @@ class Shard(Protocol):
         ...
 
     def with_listed(self, listed: Listed | None) -> Shard:
-        """Give the same shard, with what the list says of it."""
+        """Return the same shard, with what the list says of it."""
         ...
 
 
@@ -197,7 +197,7 @@ class LocalShard:
         return False
 
     def size(self) -> int:
-        """Give its bytes; 0 where it is not there."""
+        """Return its bytes; 0 where it is not there."""
         with suppress(OSError):
             return self.path.stat().st_size
         return 0
@@ -236,7 +236,7 @@ class LocalShard:
         return content_of(path, place) if path.is_file() else None
 
     def with_listed(self, listed: Listed | None) -> LocalShard:
-        """Give the same shard, with what the list says of it."""
+        """Return the same shard, with what the list says of it."""
         return replace(self, listed=listed)
 
 
@@ -249,7 +249,7 @@ def _is_of(read: Callable[[], ShardIndex | None]) -> bool:
 
 
 def with_told(index: ShardIndex, listed: Listed | None) -> ShardIndex:
-    """Give an index that says what its writer said of the fields."""
+    """Return an index that says what its writer said of the fields."""
     return index if listed is None else replace(index, told=listed.told)
 
 

@@ -124,11 +124,11 @@ class IndexedStore(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Give the keys of sequences."""
+        """Return the keys of sequences."""
         return self._parts.ids.take(np.asarray(numbers, dtype=np.int64))
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Give the bytes of keys or of a field of texts; see ``read_bytes.SupportsRawTexts``."""
+        """Return the bytes of keys or of a field of texts; see ``read_bytes.SupportsRawTexts``."""
         if name is None:
             return self._parts.ids.read_bytes(numbers)
         source = self._parts.sources.get(name)
@@ -144,11 +144,11 @@ class IndexedStore(SequenceStore):
         return False if self._on_demand is None else self._on_demand.expect(numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the same numbers: this store is no view."""
+        """Return the same numbers: this store is no view."""
         return numbers
 
     def place(self, number: int) -> DataLocation:
-        """Give the place of a sequence, for an error; of one that is not there, the data set's."""
+        """Return place of a sequence, for an error; of one that is not there, the data set's."""
         if 0 <= number < len(self):
             return self._parts.layout.locate(number)
         return DataLocation(dataset=self._location)

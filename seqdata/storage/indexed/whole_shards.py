@@ -49,7 +49,7 @@ class WholeShards:
         self._others = others
 
     def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
-        """Give shards by number; see ``ShardProvider``."""
+        """Return shards by number; see ``ShardProvider``."""
         found = cast("list[OpenShard]", self._shelf.get(list(asked)))
         if len(found) < len(asked):
             there = {part.number for part in found}

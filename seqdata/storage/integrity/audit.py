@@ -88,7 +88,7 @@ class AuditReport:
 
 
 def count_bytes(manifest: Manifest, shard_number: int | None) -> int:
-    """Give the bytes of the shards that ``audit_store`` tells of as it goes."""
+    """Return the bytes of the shards that ``audit_store`` tells of as it goes."""
     return sum(shard.bytes for _, shard in _select_shards(manifest, shard_number))
 
 
@@ -294,7 +294,7 @@ class _AuditedShard:
     lengths_of: Mapping[str, NDArray[Any]]
 
     def sources(self) -> Iterator[NumberSource | TextSource]:
-        """Give each field over this shard alone; errors name the sequence's number in the store."""
+        """Yield each field over this shard alone; errors name sequence's number in the store."""
         shard = self.manifest.shards[self.number]
         shard_offsets = [
             0,
@@ -332,7 +332,7 @@ class _AuditedShard:
 
 
 def _lengths_from_offsets(content: Any, shard_manifest: Manifest, axis: str) -> NDArray[np.int64]:
-    """Give the lengths that a shard's own offsets tell, where the file of lengths is damaged."""
+    """Return the lengths that a shard's own offsets tell, where the file of lengths is damaged."""
     name = next(name for name, field in shard_manifest.fields.items() if field.axis == axis)
     position = shard_manifest.shards[0].buffers[name][1][0]
     offsets = np.frombuffer(content, np.int64, shard_manifest.sequences + 1, position)
@@ -360,7 +360,7 @@ def _audit_sequences(audited: _AuditedShard, findings: _FindingCollector) -> Non
 def _find_bad_spans(
     source: NumberSource | TextSource, spans: NDArray[np.int64]
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Give every span that is not right: what the kernel says of it, and it alone."""
+    """Yield every span that is not right: what the kernel says of it, and it alone."""
     while len(spans):
         result = source.engine.verify(source.handle, spans)
         if result == -1:

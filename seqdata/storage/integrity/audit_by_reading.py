@@ -52,7 +52,7 @@ def _iter_errors(store: Store, numbers: Any, axis: str) -> Iterator[DataError]:
 
 
 def _find_error(store: Store, numbers: Any, axis: str) -> DataError | None:
-    """Give what is wrong with the first of some sequences that cannot be read."""
+    """Return what is wrong with the first of some sequences that cannot be read."""
     spans = np.zeros((len(numbers), 3), dtype=np.int64)
     spans[:, 0] = numbers
     spans[:, 2] = store.lengths_of[axis][numbers]

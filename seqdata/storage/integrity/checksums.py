@@ -41,7 +41,7 @@ class ComputedChecksums:
 
 
 def choose_algorithm() -> str:
-    """Give the name of the best algorithm that this process can compute."""
+    """Return the name of the best algorithm that this process can compute."""
     available = get_kernel().algorithms()
     return next(name for name in ALGORITHMS if name in available)
 
@@ -52,7 +52,7 @@ def compute_checksums(
     width: int,
     algorithm_name: str | None = None,
 ) -> ComputedChecksums:
-    """Give the checksums of all sequences of a packed field, in their order.
+    """Return the checksums of all sequences of a packed field, in their order.
 
     A sequence of more than ``CHECKSUM_BYTES`` bytes has one for each block, counted from its
     start; an empty one has that of no bytes, which is 0.
@@ -82,7 +82,7 @@ def compute_checksums(
 
 
 def compute_checksum_offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Give each sequence's first checksum, int64 (n+1,), for its bytes; None: one per sequence."""
+    """Return each sequence's first checksum, int64 (n+1,); None if each has exactly one."""
     if int(sizes.max(initial=0)) <= CHECKSUM_BYTES:
         return None
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
@@ -93,7 +93,7 @@ def compute_checksum_offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64] | No
 def checksum_byte_offsets(
     byte_offsets: NDArray[np.int64], checksum_offsets: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Give where the bytes of each checksum begin, and the last ends: int64 (k+1,).
+    """Return where the bytes of each checksum begin, and the last ends: int64 (k+1,).
 
     Args:
         byte_offsets: int64 (n+1,): sequence -> its first byte.

@@ -26,7 +26,7 @@ _logger = logging.getLogger("seqdata.storage")
 
 
 def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: str) -> str:
-    """Give the mode of a store: off, first_read or always.
+    """Return the mode of a store: off, first_read or always.
 
     Args:
         verify: What was asked for; None: first_read where it can be done.
@@ -56,7 +56,7 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
 
 
 def accept_unverified(verify: str | None, dataset: str, reason: str, remedy: str) -> str:
-    """Give the mode of a store that cannot be verified, saying once that it is not.
+    """Return the mode of a store that cannot be verified, saying once that it is not.
 
     Args:
         verify: What was asked for, not ``"off"``; None: nothing.
@@ -202,7 +202,7 @@ def make_mismatch_error(
 
 
 def _checksum_range(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> tuple[int, int]:
-    """Give the number of a sequence's first checksum, and how many it has; 0 if that cannot be."""
+    """Return number of a sequence's first checksum, and how many it has; 0 if that cannot be."""
     offsets = checksums.offsets[mismatched.shard]
     if offsets is None:
         return mismatched.index_in_shard, 1
@@ -213,7 +213,7 @@ def _checksum_range(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> 
 
 
 def _requested_checksums(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> range:
-    """Give the blocks that were asked for."""
+    """Return the blocks that were asked for."""
     if not len(mismatched.content):
         return range(1)
     return range(

@@ -107,7 +107,7 @@ class FileCache:
         location: DataLocation | None = None,
         release: ReleaseFn = None,
     ) -> CachedFile:
-        """Give a file, fetched where it is not there.
+        """Return a file, fetched where it is not there.
 
         Args:
             request: Which one, and what it must be.
@@ -232,7 +232,7 @@ class FileCache:
         return _has_digest(content, request.sha256)
 
     def has(self, request: CacheRequest) -> bool:
-        """Tell whether a file of a known digest is there."""
+        """Return whether a file of a known digest is there."""
         if request.sha256 is None or request.size is None:
             return False
         return (self.remote.folder / self._make_file_name(request, request.size, None)).exists()
@@ -304,7 +304,7 @@ class FileCache:
 
 
 def make_cache(files: RemoteFiles) -> FileCache:
-    """Give the cache that remote files are held in."""
+    """Return the cache that remote files are held in."""
     return FileCache(files)
 
 
@@ -370,7 +370,7 @@ def _move_into_place(partial: Path, path: Path, descriptor: int) -> None:
 
 
 def _lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
-    """Give the file aside, locked; None where the file is there by then, or nothing moves.
+    """Return the file aside, locked; None where the file is there by then, or nothing moves.
 
     Args:
         partial: Its name.

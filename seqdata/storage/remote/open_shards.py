@@ -116,7 +116,7 @@ class OpenShards:
         return [found[number] for number in sorted(found)]
 
     def get_all(self) -> list[OpenArrowShard] | None:
-        """Give all parts, where all of them are open."""
+        """Return all parts, where all of them are open."""
         if len(self._open_shards) < len(self._sizes):
             return None
         with self._lock:
@@ -124,7 +124,7 @@ class OpenShards:
         return open_shards if len(open_shards) == len(self._sizes) else None
 
     def peek(self, number: int) -> OpenArrowShard | None:
-        """Give a part that is open; None where it is not."""
+        """Return a part that is open; None where it is not."""
         return self._open_shards.get(number)
 
     def expect(self, numbers: Iterable[int]) -> bool:

@@ -92,7 +92,7 @@ class Remote:
 
 
 def resolve_remote(remote: str | Remote | None) -> Remote:
-    """Give the options that are meant by ``"cache"``, ``"ranges"``, None or themselves.
+    """Return the options that are meant by ``"cache"``, ``"ranges"``, None or themselves.
 
     Raises:
         ConfigError: If it is something else.

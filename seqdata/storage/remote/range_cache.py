@@ -46,7 +46,7 @@ class SparseFile:
     overlay: Any = None
 
     def missing(self, ranges: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Give what is not there of some ranges, int64 (n, 2)."""
+        """Return what is not there of some ranges, int64 (n, 2)."""
         wanted = union_ranges(ranges)
         breaks = np.unique(np.concatenate([wanted.reshape(-1), self.present.reshape(-1)]))
         low = breaks[:-1]
@@ -145,7 +145,7 @@ def _count_bytes(ranges: NDArray[np.int64]) -> int:
 
 
 def _is_covered(ranges: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell which bytes lie in ranges that rise."""
+    """Return which bytes lie in ranges that rise."""
     if not len(ranges):
         return np.zeros(len(at), dtype=np.bool_)
     before = np.searchsorted(ranges[:, 0], at, side="right") - 1

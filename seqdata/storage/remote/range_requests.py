@@ -44,7 +44,7 @@ class RangeDownload:
 
 
 def allocate_sparse(size: int) -> Any:
-    """Give memory of a size, in bytes, that takes no room before it is written to."""
+    """Return memory of a size, in bytes, that takes no room before it is written to."""
     return mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
 
 
@@ -78,7 +78,7 @@ def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThr
 
 
 def _clip_ranges(ranges: NDArray[np.int64], low: int, high: int) -> list[tuple[int, int]]:
-    """Give what lies in ``low:high`` of ranges that rise."""
+    """Return what lies in ``low:high`` of ranges that rise."""
     first = np.searchsorted(ranges[:, 1], low, side="right")
     stop = np.searchsorted(ranges[:, 0], high, side="left")
     inside: list[tuple[int, int]] = np.clip(ranges[first:stop], low, high).tolist()
@@ -86,7 +86,7 @@ def _clip_ranges(ranges: NDArray[np.int64], low: int, high: int) -> list[tuple[i
 
 
 def union_ranges(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int64]:
-    """Give ranges in order, those that meet as one, int64 (n, 2); empty ones are left out.
+    """Return ranges in order, those that meet as one, int64 (n, 2); empty ones are left out.
 
     Args:
         ranges: int64 (n, 2) each: first byte and one past the last.
@@ -108,7 +108,7 @@ def union_ranges(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[n
 
 
 def coalesce_ranges(ranges: NDArray[np.int64], gap: int) -> list[tuple[int, int]]:
-    """Give the requests that bring ranges: neighbours as one, long ones in pieces.
+    """Return the requests that bring ranges: neighbours as one, long ones in pieces.
 
     Args:
         ranges: int64 (n, 2), first byte and one past the last.

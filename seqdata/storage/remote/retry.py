@@ -42,7 +42,7 @@ class ShortBodyError(OSError):
 def retry(
     call: Callable[[float], T], location: DataLocation, remote: Remote, *, action: str = "read"
 ) -> T:
-    """Give what a function gives, tried again while that may help.
+    """Return what a function gives, tried again while that may help.
 
     Args:
         call: Is told how many seconds it may take.
@@ -79,7 +79,7 @@ def retry(
 
 
 def describe_error(error: BaseException) -> str:
-    """Give what an exception says, in one line without secrets."""
+    """Return what an exception says, in one line without secrets."""
     if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # which may be another reason than that
     text = str(error).strip().splitlines()
@@ -87,7 +87,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def find_status(error: BaseException) -> int | None:
-    """Give the status of the answer that an exception is about; None: it is about none."""
+    """Return the status of the answer that an exception is about; None: it is about none."""
     answer = getattr(error, "response", None)
     statuses = (
         getattr(error, "status", None), getattr(error, "status_code", None),
@@ -99,7 +99,7 @@ def find_status(error: BaseException) -> int | None:
 def _make_final_error(
     error: Exception, location: DataLocation, attempt: int, action: str
 ) -> SeqDataError | None:
-    """Give the error that no other try would help against; None: one may."""
+    """Return the error that no other try would help against; None: one may."""
     cause, status = error.__cause__, find_status(error)
     for candidate in (error, cause):
         if isinstance(candidate, RefusedRedirectError):
@@ -162,7 +162,7 @@ def _make_failed_error(
 
 
 def make_changed_error(location: DataLocation) -> DataError:
-    """Give the error about a file that is another one than when it was first looked at."""
+    """Return the error about a file that is another one than when it was first looked at."""
     from seqdata.errors import FingerprintMismatch
 
     return location.make_error(

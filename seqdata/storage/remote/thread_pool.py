@@ -31,7 +31,7 @@ class ForkSafeThreadPool:
         self._lock = threading.Lock()
 
     def map(self, function: Callable[[T], ResultT], items: Iterable[T]) -> list[ResultT]:
-        """Give a function's results, in order; the first error is raised when all have ended."""
+        """Return a function's results, in order; the first error is raised when all have ended."""
         all_items = list(items)
         if len(all_items) < 2:
             return [function(one) for one in all_items]

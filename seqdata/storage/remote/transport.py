@@ -66,7 +66,7 @@ class RemoteFiles(Protocol):
         ...
 
     def sizes(self) -> dict[str, int | None]:
-        """Give the files in the folder by name, with their bytes where the listing tells them.
+        """Return the files in the folder by name, with their bytes where the listing tells them.
 
         Raises:
             MissingShardError: If there is no such folder, or it cannot be listed (web servers).
@@ -75,11 +75,11 @@ class RemoteFiles(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """Give the names of the files in the folder, in order; see ``sizes``."""
+        """Return the names of the files in the folder, in order; see ``sizes``."""
         ...
 
     def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
-        """Give size and tag of a file.
+        """Return size and tag of a file.
 
         Args:
             name: Of the file.
@@ -92,7 +92,7 @@ class RemoteFiles(Protocol):
         ...
 
     def read(self, name: str, start: int, stop: int, location: DataLocation | None = None) -> bytes:
-        """Give bytes ``start:stop`` of a file: all of them.
+        """Return bytes ``start:stop`` of a file: all of them.
 
         Raises:
             MissingShardError: If it is not there.
@@ -109,7 +109,7 @@ class RemoteFiles(Protocol):
         ...
 
     def url(self, name: str) -> str:
-        """Give the whole URL of a file, with what may be secret."""
+        """Return the whole URL of a file, with what may be secret."""
         ...
 
 
@@ -139,7 +139,7 @@ class WritableFiles(RemoteFiles, Protocol):
 
 
 def make_remote_files(folder: str, remote: Remote) -> RemoteFiles:
-    """Give the files of a remote folder.
+    """Return the files of a remote folder.
 
     Args:
         folder: Its URL.
@@ -152,7 +152,7 @@ def make_remote_files(folder: str, remote: Remote) -> RemoteFiles:
 
 
 def make_writable_files(folder: str, remote: Remote) -> WritableFiles:
-    """Give the files of a remote folder, to write to.
+    """Return the files of a remote folder, to write to.
 
     Raises:
         ConfigError: As ``make_remote_files``; or if it is a web address.
@@ -167,7 +167,7 @@ def make_writable_files(folder: str, remote: Remote) -> WritableFiles:
 
 
 def make_remote_file(url: str, remote: Remote) -> tuple[RemoteFiles, str]:
-    """Give the files of the folder that a remote file lies in, and its name."""
+    """Return the files of the folder that a remote file lies in, and its name."""
     folder, name = split_url(url)
     return make_remote_files(folder, remote), name
 
@@ -207,11 +207,11 @@ class FsspecFiles:
         return self._remote
 
     def url(self, name: str) -> str:
-        """Give the whole URL of a file, with what may be secret."""
+        """Return the whole URL of a file, with what may be secret."""
         return join_url(self._folder, name)
 
     def sizes(self) -> dict[str, int | None]:
-        """Give the files in the folder with their bytes; see ``RemoteFiles``."""
+        """Return the files in the folder with their bytes; see ``RemoteFiles``."""
 
         def call(seconds: float) -> dict[str, int | None]:
             system, path = self._get_filesystem(self._folder)
@@ -225,11 +225,11 @@ class FsspecFiles:
         return {name: found[name] for name in sorted(found)}
 
     def names(self) -> list[str]:
-        """Give the names of the files in the folder; see ``RemoteFiles``."""
+        """Return the names of the files in the folder; see ``RemoteFiles``."""
         return list(self.sizes())
 
     def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
-        """Give size and tag of a file; see ``RemoteFiles``."""
+        """Return size and tag of a file; see ``RemoteFiles``."""
         url, file_location = self.url(name), self._locate(name, location)
 
         def call(seconds: float) -> FileStat:
@@ -239,7 +239,7 @@ class FsspecFiles:
         return retry(call, file_location, self._remote)
 
     def read(self, name: str, start: int, stop: int, location: DataLocation | None = None) -> bytes:
-        """Give bytes ``start:stop`` of a file; see ``RemoteFiles``."""
+        """Return bytes ``start:stop`` of a file; see ``RemoteFiles``."""
         if start >= stop:
             return b""
         url = self.url(name)
@@ -311,7 +311,7 @@ class FsspecFiles:
         retry(call, self._locate(name, None), self._remote, action="removed")
 
     def _get_filesystem(self, url: str) -> tuple[Any, str]:
-        """Give the file system of this process, and a path in it."""
+        """Return the file system of this process, and a path in it."""
         system, path = _make_filesystem(self._scheme, url, self._remote)
         if system is not self._system:
             self._system = system
@@ -323,7 +323,7 @@ class FsspecFiles:
 
 
 def _make_filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
-    """Give fsspec's file system of this process, and a path in it; fsspec keeps them by pid.
+    """Return fsspec's file system of this process, and a path in it; fsspec keeps them by pid.
 
     Raises:
         ConfigError: If what it needs is not installed, or it does not take the options.

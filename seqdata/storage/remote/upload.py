@@ -59,14 +59,14 @@ class UploadPlan(Protocol):
         ...
 
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
-        """Give the sha256 of each file of a written store but the last one, by name.
+        """Return the sha256 of each file of a written store but the last one, by name.
 
         In groups, of which each is there before the next one begins.
         """
         ...
 
     def old(self, files: WritableFiles) -> Iterable[str]:
-        """Give names of files that may be an older store's."""
+        """Return names of files that may be an older store's."""
         ...
 
 

@@ -33,14 +33,14 @@ _QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
 
 
 def is_remote(location: str | os.PathLike[str]) -> bool:
-    """Tell whether a location is a URL of another machine, or of ``memory://``."""
+    """Return whether a location is a URL of another machine, or of ``memory://``."""
     text = os.fspath(location)
     found = _URL.match(text) if isinstance(text, str) else None
     return found is not None and found["scheme"].lower() != "file"
 
 
 def check_url(url: str) -> str:
-    """Give the scheme of a URL that can be opened.
+    """Return the scheme of a URL that can be opened.
 
     Raises:
         ConfigError: If it is of another scheme, or of several at once.
@@ -57,7 +57,7 @@ def check_url(url: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Give a URL for people: without the user's name and password, and without its query.
+    """Return a URL for people: without the user's name and password, and without its query.
 
     Examples:
         >>> shown("https://me:secret@host/data?signature=abc")
@@ -67,12 +67,12 @@ def redact_url(url: str) -> str:
 
 
 def redact_secrets(text: str) -> str:
-    """Give a text whose URLs have lost user, password, query and fragment."""
+    """Return a text whose URLs have lost user, password, query and fragment."""
     return _QUERY.sub(r"\1", _USER_INFO.sub(r"\1\2", text))
 
 
 def identify_url(url: str, *, has_tag: bool = True) -> str:
-    """Give the text by which a location is told from others: what its files are kept under.
+    """Return the text by which a location is told from others: what its files are kept under.
 
     Args:
         url: The location.
@@ -88,7 +88,7 @@ def identify_url(url: str, *, has_tag: bool = True) -> str:
 
 
 def join_url(folder: str, name: str) -> str:
-    """Give the URL of a file in a folder; a web address keeps its query."""
+    """Return the URL of a file in a folder; a web address keeps its query."""
     if urlsplit(folder).scheme.lower() in WEB:
         url = urlsplit(folder)
         path = f"{url.path.rstrip('/')}/{name}"
@@ -97,7 +97,7 @@ def join_url(folder: str, name: str) -> str:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Give the URL of the folder that a file lies in, and the file's name.
+    """Return the URL of the folder that a file lies in, and the file's name.
 
     Examples:
         >>> parted("s3://bucket/data/part.tar")

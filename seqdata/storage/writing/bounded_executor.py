@@ -61,7 +61,7 @@ class BoundedExecutor:
             self._wait_for_one()
 
     def iter_completed(self) -> Iterator[Any]:
-        """Give results as they come, until nothing is under way.
+        """Yield results as they come, until nothing is under way.
 
         Raises:
             WorkerDiedError: If the executor broke.
@@ -71,7 +71,7 @@ class BoundedExecutor:
             yield _get_result(future)
 
     def collect(self) -> list[Any]:
-        """Give all results, in the order in which functions were added.
+        """Return all results, in the order in which functions were added.
 
         Raises:
             WorkerDiedError: If the executor broke.
@@ -116,7 +116,7 @@ def _make_broken_error(error: Exception) -> WorkerDiedError:
 def bounded_executor(
     executor: Executor | None, max_pending: int | None
 ) -> Iterator[BoundedExecutor]:
-    """Give a place for jobs; at the end nothing of them is under way.
+    """Yield a place for jobs; at the end nothing of them is under way.
 
     Args:
         executor: Where functions run; None: two threads of our own.

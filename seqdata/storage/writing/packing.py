@@ -37,7 +37,7 @@ class Packer(Protocol):
         ...
 
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
-        """Give (values, offsets or None) of what was added, and start anew."""
+        """Return (values, offsets or None) of what was added, and start anew."""
         ...
 
     def reserve(self, name: str, max_sequences: int) -> FieldBuffer:
@@ -118,7 +118,7 @@ class RaggedPacker:
         return array
 
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Give (values, offsets) of what was added, and start anew."""
+        """Return (values, offsets) of what was added, and start anew."""
         values = self._buffer[: self._used]
         offsets = np.array(self._offsets, dtype=np.int64)
         self._reset(len(self._buffer))  # the next shard is about as large
@@ -190,7 +190,7 @@ class FixedPacker:
         return array
 
     def take(self) -> tuple[NDArray[Any], None]:
-        """Give (values, None) of what was added, and start anew."""
+        """Return (values, None) of what was added, and start anew."""
         self._buffer.resize((self._used, *self._shape), refcheck=False)
         values = self._buffer
         self._reset()
@@ -254,7 +254,7 @@ class TextPacker:
         return len(value) + 8
 
     def take(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Give (bytes, offsets) of what was added, and start anew."""
+        """Return (bytes, offsets) of what was added, and start anew."""
         values = np.frombuffer(self._buffer, dtype=np.uint8)
         offsets = np.array(self._offsets, dtype=np.int64)
         self._reset()
@@ -296,7 +296,7 @@ def _describe_wrong_type(value: Any, expected: str) -> str:
 
 
 def make_packer(field: Field, *, is_key: bool = False) -> Packer:
-    """Give the packer of a field."""
+    """Return the packer of a field."""
     if field.dtype in TEXT_DTYPES:
         return TextPacker(field, is_key=is_key)
     return FixedPacker(field) if field.axis is None else RaggedPacker(field)
@@ -309,7 +309,7 @@ def describe_sequence(number: int, sequence: Any, key: str) -> str:
 
 
 def pack_sequence(packers: Mapping[str, Packer], sequence: Any, number: int, key: str) -> int:
-    """Give one more sequence to the packers; gives the bytes that it takes.
+    """Return one more sequence to the packers; gives the bytes that it takes.
 
     Raises:
         DecodeError: If it is not what sequence 0 was, naming the place and what must be.
@@ -339,7 +339,7 @@ def pack_sequences(
     max_sequences: int,
     max_bytes: int,
 ) -> tuple[int, int, tuple[Any, ...] | None]:
-    """Give sequences to the packers while they are plain, up to two bounds.
+    """Return sequences to the packers while they are plain, up to two bounds.
 
     Returns:
         How many; the bytes that they take; and what comes next: the sequence that is not plain, in
@@ -377,7 +377,7 @@ def check_axis_lengths(
     first: int,
     key: str,
 ) -> dict[str, NDArray[np.int64]]:
-    """Give axis -> lengths, int64 (sequences,), where all fields of an axis agree on them.
+    """Return axis -> lengths, int64 (sequences,), where all fields of an axis agree on them.
 
     Args:
         fields: Name -> field.

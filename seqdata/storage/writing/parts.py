@@ -44,7 +44,7 @@ class WrittenPart:
 
 
 def is_part_list(sequences: Any) -> bool:
-    """Tell whether sequences are given as a list of functions."""
+    """Return whether sequences are given as a list of functions."""
     is_list = isinstance(sequences, Sequence) and not isinstance(sequences, str | bytes)
     return is_list and len(sequences) > 0 and all(map(callable, sequences))
 
@@ -92,7 +92,7 @@ def _write_shards(folder: Path, number: int, part: Part, scheme: ResumeKey) -> W
 
 
 def _iter_part(sequences: Iterable[Any], axes: Axes | None) -> tuple[Iterator[Any], Axes | None]:
-    """Give a part's sequences as dicts; there may be none."""
+    """Return a part's sequences as dicts; there may be none."""
     if is_table(sequences):
         return normalize_sequences(sequences, axes)
     iterator = iter(sequences)

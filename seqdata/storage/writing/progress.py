@@ -112,7 +112,7 @@ def show_progress_bar(description: str, total: float | None) -> Iterator[Progres
 def progress_bar(
     progress: bool | ProgressFn | None, description: str, total: int | None
 ) -> Iterator[ProgressBar | None]:
-    """Give the bar where one is to be shown: asked for, or nobody said and it would be seen."""
+    """Yield the bar where one is to be shown: asked for, or nobody said and it would be seen."""
     is_wanted = sys.stderr.isatty() if progress is None else progress is True
     if not is_wanted:
         yield None

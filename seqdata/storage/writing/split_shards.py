@@ -37,7 +37,7 @@ def split_into_shards(
     part: int,
     on_progress: ProgressFn,
 ) -> Iterator[PackedShard]:
-    """Give the shards that are still to be written, of all sequences of a part.
+    """Yield the shards that are still to be written, of all sequences of a part.
 
     Args:
         rows: The sequences.

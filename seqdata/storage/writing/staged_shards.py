@@ -108,7 +108,7 @@ def write_packed_shard(
 
 
 def digest_sequence(fields: Mapping[str, Field], packed: PackedFields, i: int) -> str:
-    """Give the digest of the i-th of some packed sequences, and of what its fields are."""
+    """Return the digest of the i-th of some packed sequences, and of what its fields are."""
     digest = hashlib.sha256(repr(list(fields.items())).encode())
     for name in fields:
         values, offsets = packed[name]
@@ -147,7 +147,7 @@ def explain_full_disk(path: Path, size: int) -> Iterator[None]:
 
 
 def read_finished_shards(folder: Path, part: int | None = None) -> list[FinishedShard]:
-    """Give what is said of whole shards in a folder aside, in their order; reads no shard.
+    """Return what is said of whole shards in a folder aside, in their order; reads no shard.
 
     Args:
         folder: The folder aside.
@@ -159,13 +159,13 @@ def read_finished_shards(folder: Path, part: int | None = None) -> list[Finished
 
 
 def count_unfinished(root: Path) -> tuple[int, int]:
-    """Give how many shards, and sequences, an unfinished writing left; it may be going on."""
+    """Return how many shards, and sequences, an unfinished writing left; it may be going on."""
     found = [one for folder in find_staging_dirs(root) for one in read_finished_shards(folder)]
     return len(found), sum(one.shard.sequences for one in found)
 
 
 def find_finished_shards(folder: Path, part: int) -> dict[int, FinishedShard]:
-    """Give number -> whole shard of one part; their files are read and are what was written."""
+    """Return number -> whole shard of one part; their files are read and are what was written."""
     found = read_finished_shards(folder, part)
     with ThreadPoolExecutor(_DIGEST_THREADS) as pool:
         are_intact = pool.map(lambda one: _is_intact(folder, one), found)
@@ -190,7 +190,7 @@ def _has_digest(path: Path, size: int, digest: str) -> bool:
 
 
 def _read_facts(path: Path) -> FinishedShard | None:
-    """Give facts; None where their file is damaged or gone: then the shard is written again."""
+    """Return facts; None where their file is damaged or gone: then the shard is written again."""
     try:
         facts = read_with_digest(path)
         return None if facts is None else _parse_facts(json.loads(facts))

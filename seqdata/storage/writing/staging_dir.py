@@ -37,7 +37,7 @@ _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def open_staging_dir(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path]:
-    """Give a folder beside the files of ``root``; it is gone at the end, committed or not.
+    """Yield a folder beside the files of ``root``; it is gone at the end, committed or not.
 
     Where writing fails and a shard is whole (there is a file of facts), the folder stays.
 
@@ -193,7 +193,7 @@ def _remove_committed(root: Path) -> None:
 
 
 def _take_staging_dir(root: Path, *, resume: bool) -> tuple[Path, int]:
-    """Give a folder to write in, with its lock: one that a writer left, or a new one."""
+    """Return a folder to write in, with its lock: one that a writer left, or a new one."""
     resumed: tuple[Path, int] | None = None
     for staging_dir in find_staging_dirs(root):
         folder, lock = _take_over(root, staging_dir)

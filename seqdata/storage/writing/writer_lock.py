@@ -39,7 +39,7 @@ class WriterLockedError(Exception):
 
 
 def find_staging_dirs(root: Path) -> list[Path]:
-    """Give the folders aside that writers left or work in."""
+    """Return the folders aside that writers left or work in."""
     return sorted(root.glob(f"{STAGING_PREFIX}*"))
 
 
@@ -62,7 +62,7 @@ def create_staging_dir(root: Path) -> tuple[Path, int]:
 
 
 def take_over_staging_dir(root: Path, folder: Path) -> tuple[Path, int]:
-    """Give a folder that a writer left under a new name, with its lock.
+    """Return a folder that a writer left under a new name, with its lock.
 
     Raises:
         WriterLockedError: If a writer works in it.

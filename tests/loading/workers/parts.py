@@ -30,7 +30,7 @@ STORE = MemoryStore.of(
 
 
 def loader(transform: Any = None, *, store: Any = STORE, **options: Any) -> Loader:
-    """Give a loader with one worker over numbered sequences, four in a batch, in their order."""
+    """Return a loader with one worker over numbered sequences, four in a batch, in their order."""
     options = {"num_workers": 1, "start_method": "fork", **options}
     policy = options.pop("policy", Fixed(4, shuffle=False))
     return Loader(store, policy, transform=transform, **options)
@@ -38,7 +38,7 @@ def loader(transform: Any = None, *, store: Any = STORE, **options: Any) -> Load
 
 @contextmanager
 def playing(transform: Any = None, **options: Any) -> Any:
-    """Give such a loader, and shut it down in the end."""
+    """Yield such a loader, and shut it down in the end."""
     made = loader(transform, **options)
     try:
         yield made
@@ -47,13 +47,13 @@ def playing(transform: Any = None, **options: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two iterables give the same batches, bit by bit."""
+    """Return whether two iterables give the same batches, bit by bit."""
     pairs = zip(one, other, strict=True)
     return all(alike(left.__getstate__(), right.__getstate__()) for left, right in pairs)
 
 
 def lives(pid: int) -> bool:
-    """Tell whether a process is there and no zombie."""
+    """Return whether a process is there and no zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -136,7 +136,7 @@ class TwiceByLambda(Twice):
 
 
 def words(sequence: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Give as many timesteps as nobody can know without running it."""
+    """Return as many timesteps as nobody can know without running it."""
     count = int(sequence["x"].sum()) % 9 + 1
     return {"x": np.arange(count) + rng.integers(0, 100)}
 

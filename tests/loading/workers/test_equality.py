@@ -87,7 +87,7 @@ def loader_of(way, **more):
 
 
 def parts(batch):
-    """Give what can be compared, of whatever is handed out."""
+    """Return what can be compared, of whatever is handed out."""
     return batch.__getstate__() if isinstance(batch, SequenceBatch) else {"all": batch}
 
 

@@ -52,7 +52,7 @@ class FaultTransform:
     among: int = 1
 
     def __call__(self, sequence: Mapping[str, Any], _: Any) -> dict[str, Any]:
-        """Give the same sequence."""
+        """Return the same sequence."""
         if self.held is not None and next(_PASSED) >= _FREE:
             until(self.held.exists)
         if self.among > 1:

@@ -167,7 +167,7 @@ class Mean(LightningModule):
         self.wrong = ""
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
-        """Give the squared distance of all timesteps."""
+        """Return the squared distance of all timesteps."""
         real = [float(weight) > 0 for weight in batch.weight]
         self.trained.append(list(zip(batch.ids.tolist(), real, strict=True)))
         told = different_rows(batch, self.given, set())
@@ -177,7 +177,7 @@ class Mean(LightningModule):
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Give plain descent."""
+        """Return plain descent."""
         return torch.optim.SGD(self.parameters(), 0.1)
 
 

@@ -49,13 +49,13 @@ class BatchFacts:
 
 
 def get_train_loader(trainer: Trainer) -> TrainerLoader | None:
-    """Give the training loader, if it is one of ours."""
+    """Return the training loader, if it is one of ours."""
     loader = trainer.train_dataloader
     return loader if isinstance(loader, TrainerLoader) else None
 
 
 def get_facts(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
-    """Give what is known of a batch that a loader has handed out last; None: nothing is.
+    """Return what is known of a batch that a loader has handed out last; None: nothing is.
 
     Args:
         batch: As the model sees it.
@@ -67,7 +67,7 @@ def get_facts(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
 
 
 def get_lr_scale(batch: Any, loader: TrainerLoader | None) -> float | None:
-    """Give the ``lr_scale`` of a batch that a loader has handed out last; None: it has none.
+    """Return the ``lr_scale`` of a batch that a loader has handed out last; None: it has none.
 
     Args:
         batch: As the model sees it.
@@ -79,7 +79,7 @@ def get_lr_scale(batch: Any, loader: TrainerLoader | None) -> float | None:
 
 
 def get_planned_facts(loader: TrainerLoader) -> BatchFacts | None:
-    """Give what was planned for the batch that a loader has handed out last; None: none was."""
+    """Return what was planned for the batch that a loader has handed out last; None: none was."""
     metadata = _make_metadata(loader)
     if metadata is None:
         return None

@@ -17,7 +17,7 @@ _BIT_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest_tensors(tensors: Sequence[Tensor]) -> list[int]:
-    """Give a number for each tensor; devices are waited for once."""
+    """Return a number for each tensor; devices are waited for once."""
     if not tensors:
         return []
     digests = [_digest_tensor(tensor.detach()) for tensor in tensors]

@@ -34,7 +34,7 @@ class SeenBatch:
 
 
 def digest_batch(batch: Any) -> tuple[int, ...]:
-    """Give numbers for all tensors of a batch of any kind; none for filler."""
+    """Return numbers for all tensors of a batch of any kind; none for filler."""
     tensors: list[Tensor] = []
     if isinstance(batch, SequenceBatch):
         if not bool((batch.weight > 0).any()):

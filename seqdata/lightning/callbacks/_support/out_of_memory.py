@@ -15,7 +15,7 @@ _MAX_IDS = 20
 
 
 def is_out_of_memory(exception: BaseException) -> bool:
-    """Tell whether an exception says that a device or the machine has no memory left."""
+    """Return whether an exception says that a device or the machine has no memory left."""
     if isinstance(exception, torch.OutOfMemoryError | MemoryError):
         return True
     message = str(exception).lower()

@@ -14,7 +14,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def get_peak_bytes(device: torch.device) -> int:
-    """Give the most bytes that tensors on a CUDA device, or else this process, ever had."""
+    """Return the most bytes that tensors on a CUDA device, or else this process, ever had."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if _STATUS.exists():

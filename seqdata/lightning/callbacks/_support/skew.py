@@ -80,7 +80,7 @@ def _describe_reason(ranks: Sequence[StepStats], rank: int, max_ratio: float) ->
 
 
 def _find_highest(values: Sequence[float]) -> tuple[int, float, float]:
-    """Give the rank that has most, what it has, and what the others have."""
+    """Return the rank that has most, what it has, and what the others have."""
     rank = max(range(len(values)), key=values.__getitem__)
     return rank, values[rank], _median_of_others(values, rank)
 

@@ -51,7 +51,7 @@ class StepTimer:
             self._paused_at = None
 
     def get_facts(self, trainer: Trainer, batch: Any) -> BatchFacts | None:
-        """Give what is known of a batch; where that is nothing, say so, once."""
+        """Return what is known of a batch; where that is nothing, say so, once."""
         loader = get_train_loader(trainer)
         facts = get_facts(batch, loader)
         if not self._has_warned and (facts is None or loader is None):
@@ -89,7 +89,7 @@ class StepTimer:
         )
 
     def _take_waited(self, trainer: Trainer) -> float:
-        """Give the seconds that were waited since this was asked last."""
+        """Return the seconds that were waited since this was asked last."""
         loader = get_train_loader(trainer)
         if loader is None:
             return 0.0
