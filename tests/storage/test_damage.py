@@ -171,6 +171,7 @@ def test_no_memory_to_map_is_an_error_that_says_so(root):
         .replace(
             "try:",
             "def open_limited(path):\n"
+            "    open_arrow(path)  # imports what it needs\n"
             "    resource.setrlimit(resource.RLIMIT_AS, (1, -1))\n    open_arrow(path)\ntry:",
             1,
         )
