@@ -54,16 +54,17 @@ def files(found):
 
 
 @pytest.mark.parametrize(
-    ("method", "transform"),
+    ("method", "transform", "count"),
     [
-        ("forkserver", "each"),
-        pytest.param("fork", "each", marks=pytest.mark.nightly),
-        pytest.param("spawn", "whole", marks=pytest.mark.nightly),
+        ("forkserver", "each", 50_000),
+        pytest.param("forkserver", "each", 200_000, marks=pytest.mark.nightly),
+        pytest.param("fork", "each", 200_000, marks=pytest.mark.nightly),
+        pytest.param("spawn", "whole", 200_000, marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.slow
-def test_200_000_sequences_with_a_transform_leave_nothing_in_workers(tmp_path, method, transform):
-    found = play(write(tmp_path / "store", 200_000), method, transform)
+def test_sequences_with_a_transform_leave_nothing_in_workers(tmp_path, method, transform, count):
+    found = play(write(tmp_path / "store", count), method, transform)
     assert grown(found) <= GROWTH
     assert files(found) == [files(found)[0]] * 3
 
