@@ -170,6 +170,26 @@ class ArrayTable:
         rows = self.rows[bounds[0] : bounds[-1] + 1]
         return ArrayTable(self.spans[rows[0] : rows[-1]], rows - rows[0], offsets)
 
+    def every(self, stride: int, max_rows: int) -> ArrayTable:
+        """Return every ``stride``-th batch from the first one on.
+
+        Args:
+            stride: How many batches lie from one to the next.
+            max_rows: Rows that they have at most; the first one is there whatever it has.
+        """
+        starts, stops = self.offsets[:-1:stride], self.offsets[1::stride]
+        offsets = offsets_from_sizes(stops - starts)
+        count = max(1, int(np.searchsorted(offsets[1:], max_rows, side="right")))
+        if stride == 1:
+            return self if count == len(self) else self.slice(0, count)
+        starts, offsets = starts[:count], offsets[: count + 1]
+        numbers = _concat_ranges(starts, offsets)
+        if self.rows is None:
+            return ArrayTable(self.spans.take(numbers, axis=0), None, offsets)
+        firsts = self.rows.take(numbers)
+        rows = offsets_from_sizes(self.rows.take(numbers + 1) - firsts)
+        return ArrayTable(self.spans.take(_concat_ranges(firsts, rows), axis=0), rows, offsets)
+
     def select_lanes(self, first: int, stop: int, lanes: int) -> ArrayTable:
         """Return rows ``first:stop`` of every batch, each of which has a row per lane."""
         if stop - first == lanes:
@@ -229,6 +249,9 @@ def slice_table(table: BatchTable, first: int, stop: int) -> ArrayTable:
     if isinstance(table, SliceableTable):
         return table.slice(first, stop)
     batches = [table.batch(number) for number in range(first, stop)]
+    if all(batch.rows is None for batch in batches):
+        offsets = offsets_from_sizes(np.array([len(batch.spans) for batch in batches]))
+        return ArrayTable(np.concatenate([batch.spans for batch in batches]), None, offsets)
     rows = [
         np.arange(len(batch.spans) + 1) if batch.rows is None else batch.rows for batch in batches
     ]
@@ -250,6 +273,17 @@ def compute_row_lengths(
 
 def _concat_offsets(offset_arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     return offsets_from_sizes(np.concatenate([np.diff(offsets) for offsets in offset_arrays]))
+
+
+def _concat_ranges(starts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of ranges, one range after another.
+
+    Args:
+        starts: int64 (n,), where each range begins.
+        offsets: int64 (n+1,), where each range's numbers lie in the result.
+    """
+    shifts = np.repeat(starts - offsets[:-1], np.diff(offsets))
+    return np.arange(int(offsets[-1])) + shifts
 
 
 def offsets_from_sizes(sizes: NDArray[Any]) -> NDArray[np.int64]:

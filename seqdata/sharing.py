@@ -7,6 +7,7 @@ steps of one rank.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, SeqDataWarning
 from seqdata.plan import Plan
-from seqdata.plan_table import ArrayTable, PlanBatch, compute_row_lengths
+from seqdata.plan_table import ArrayTable, PlanBatch
 from seqdata.world import World
 
 Tail = Literal["fill", "drop", "repeat"]
@@ -45,30 +46,39 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What one rank does in consecutive steps, in each of which its lanes have a row.
+    """What one rank does in consecutive steps.
 
     Attributes:
-        number: Batch of the plan of the first step.
+        numbers: Batch of the plan of each step; of a filler, its step's first batch.
         table: A batch for each step.
         wide: The same rows, longer along a stream; None: spans are widened one by one.
-        weights: float32 (k, r); 0 for an idle row.
-        lengths: int64 (k, r), timesteps of each row.
-        lanes: int64 (r,), lane of each row.
+        weights: float32 (r,), of the rows of all steps; 0 for a filler or an idle row.
+        lengths: int64 (r,), timesteps of each row.
+        lanes: int64 (l,), lane of each row of every step; None where batches are dealt.
     """
 
-    number: int
+    numbers: Sequence[int]
     table: ArrayTable
     wide: ArrayTable | None
     weights: NDArray[np.float32]
     lengths: NDArray[np.int64]
-    lanes: NDArray[np.int64]
+    lanes: NDArray[np.int64] | None
+
+    @classmethod
+    def of_one(cls, step: Step) -> Steps:
+        """Return a step as the only one of a run."""
+        offsets = np.array([0, len(step.weights)])
+        wide = None if step.wide is None else ArrayTable(*step.wide, offsets)
+        table = ArrayTable(step.spans, step.rows, offsets)
+        return cls((step.number,), table, wide, step.weights, step.lengths, step.lanes)
 
     def step(self, i: int) -> Step:
         """Return one of the steps."""
         spans, rows = self.table.batch(i)
         wide = None if self.wide is None else self.wide.batch(i)
-        number, weights, lengths = self.number + i, self.weights[i], self.lengths[i]
-        return Step(number, spans, rows, weights, lengths, self.lanes, wide)
+        first, stop = self.table.offsets[i : i + 2].tolist()
+        weights, lengths = self.weights[first:stop], self.lengths[first:stop]
+        return Step(self.numbers[i], spans, rows, weights, lengths, self.lanes, wide)
 
 
 def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> RankPlan:
@@ -177,63 +187,68 @@ class RankPlan:
         return timesteps, rows
 
     def __getitem__(self, step: int) -> Step:
+        return self.steps_from(step, 1).step(0)
+
+    def steps_from(self, step: int, max_rows: int) -> Steps:
+        """Return a step and those behind it that are at hand.
+
+        Args:
+            step: The first.
+            max_rows: Rows that they have at most, if they are several.
+
+        Raises:
+            IndexError: If the share does not have the step.
+        """
         if not self.first_step <= step < self.steps:
             raise IndexError(
                 f"share: no step {step}, must be in [{self.first_step}, {self.steps}); it was "
                 "trained before this share began, or lies past the epoch"
             )
-        begin = self._first_batch(step)
-        if self.plan.lanes:
-            return self._lane_step(begin)
-        number = begin + self.world.rank
-        if number < len(self.plan):
-            return _make_step(number, self.plan.batch(number))
+        number, plan = self._first_batch(step), self.plan
+        if plan.lanes:
+            most = max(1, max_rows * self.world.size // plan.lanes)
+            stop = min(number + most, plan.prepare(number)) if most > 1 else number + 1
+            return self._lane_steps(number, stop)
+        own = number + self.world.rank
+        if own < len(plan):
+            return self._dealt_steps(own, min(self.steps - step, max_rows), max_rows)
         if self.tail == "repeat":
-            number %= len(self.plan)
-            return _make_step(number, self.plan.batch(number))
-        return _make_filler(begin, self.plan.batch(begin), None)
+            return self._dealt_steps(own % len(plan), 1, 1)
+        return Steps.of_one(_make_filler(number, plan.batch(number), None))
 
     def _first_batch(self, step: int) -> int:
         return self.first + (step - self.first_step) * self.stride
 
-    def steps_from(self, step: int, max_steps: int) -> Steps | None:
-        """Return step of lanes and those behind it that are at hand; None: no lane is this rank's.
+    def _dealt_steps(self, number: int, max_steps: int, max_rows: int) -> Steps:
+        """Return the steps whose batches are ``number`` and every ``stride``-th behind it."""
+        stride = self.stride
+        if max_steps == 1:
+            table = self.plan.slice(number, number + 1)
+        else:
+            stop = min(number + stride * (max_steps - 1) + 1, self.plan.prepare(number))
+            table = self.plan.slice(number, stop).every(stride, max_rows)
+        numbers = range(number, number + stride * len(table), stride)
+        lengths = table.row_lengths()
+        return Steps(numbers, table, None, np.ones(len(lengths), np.float32), lengths, None)
 
-        Args:
-            step: The first.
-            max_steps: How many at most.
-        """
-        number = self._first_batch(step)
-        stop = min(number + max_steps, self.plan.prepare(number))
-        return self._lane_steps(number, stop)
-
-    def _lane_steps(self, number: int, stop: int) -> Steps | None:
+    def _lane_steps(self, number: int, stop: int) -> Steps:
         lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)
         first, last = rank * lanes // size, (rank + 1) * lanes // size
         if first == last:
-            return None
+            return Steps.of_one(self._lane_filler(number))
         table, wide = self.plan.slice(number, stop), self.plan.widen(number, stop)
         own_table = table.select_lanes(first, last, lanes)
         if wide is not None:
             wide = wide.select_lanes(first, last, lanes)
-        lengths = own_table.row_lengths().reshape(stop - number, -1)
+        lengths = own_table.row_lengths()
         weights = (lengths > 0).astype(np.float32)
-        return Steps(number, own_table, wide, weights, lengths, np.arange(first, last))
+        numbers = range(number, stop)
+        return Steps(numbers, own_table, wide, weights, lengths, np.arange(first, last))
 
-    def _lane_step(self, number: int) -> Step:
-        steps = self._lane_steps(number, number + 1)
-        if steps is not None:
-            return steps.step(0)
+    def _lane_filler(self, number: int) -> Step:
         filler = _make_filler(number, self.plan.batch(number), np.zeros(1, dtype=np.int64))
         wide = self.plan.widen(number, number + 1)
         return filler if wide is None else filler._replace(wide=wide.batch(0).slice(0, 1))
-
-
-def _make_step(number: int, batch: PlanBatch) -> Step:
-    lengths = compute_row_lengths(batch.spans, batch.rows)
-    weights = np.empty(len(lengths), dtype=np.float32)
-    weights.fill(1)  # half the time of np.ones
-    return Step(number, batch.spans, batch.rows, weights, lengths, None)
 
 
 def _make_filler(number: int, batch: PlanBatch, lanes: NDArray[np.int64] | None) -> Step:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from seqdata import Bucketed, Packed, SequenceIndex
 from seqdata.errors import ConfigError, PlanError, SeqDataWarning
 from seqdata.plan import Plan
 from seqdata.sharing import share
@@ -156,3 +157,47 @@ def test_lanes_with_several_spans_per_row_are_rebased():
 
 def test_an_empty_plan_has_no_steps():
     assert len(share(Plan([], offsets=[0]), World(2, 3))) == 0
+
+
+@pytest.mark.parametrize("most", [1, 5, 100])
+@pytest.mark.parametrize("world", [World(0, 1), World(1, 2), World(2, 4), World(3, 7)])
+def test_steps_that_come_by_runs_are_the_batches_of_the_plan(world, most):
+    lengths = [1 + (7 * k) % 40 for k in range(600)]
+    index = SequenceIndex.from_lengths(lengths)
+    several = Packed(2, row_length=45).plan(index, seed=1, epoch=0)
+    whole = Plan(several.spans, several.rows, several.offsets)
+    unsliced = Plan.lazy(Unsliced(whole), None)
+    for plan in (nine(), Bucketed(4).plan(index, seed=1, epoch=0), several, whole, unsliced):
+        mine = share(plan, world, first=world.size)
+        number = mine.first_step
+        while number < len(mine):
+            run = mine.steps_from(number, most)
+            assert len(run.table) == 1 or len(run.lengths) <= most
+            for i, batch in enumerate(run.numbers):
+                step, due = run.step(i), plan.batch(batch)
+                if (number + 1 < len(mine)) or batch % world.size == world.rank:
+                    assert batch == number * world.size + world.rank
+                    assert np.array_equal(step.spans, due.spans)
+                    assert (step.rows is None) == (due.rows is None)
+                    assert due.rows is None or np.array_equal(step.rows, due.rows)
+                    assert np.array_equal(step.lengths, due.lengths)
+                    assert step.weights.all()
+                else:
+                    assert not step.weights.any()  # filler
+                number += 1
+
+
+class Unsliced:
+    """A table of somebody else, which makes one batch at a time."""
+
+    def __init__(self, plan):
+        self.plan = plan
+
+    def __len__(self):
+        return len(self.plan)
+
+    def batch(self, number):
+        return self.plan.batch(number)
+
+    def prepare(self, number):
+        return len(self.plan)

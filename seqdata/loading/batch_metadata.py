@@ -1,29 +1,132 @@
-"""The head of a batch: all that is known of its rows before a byte of data is read.
+"""Prepares steps before any I/O: what each asks for, and its batch's metadata without data.
 
-Place in the flow: Step -> SequenceBatch without data -> collator. Reads: a step. Makes: the head.
+Every step, dealt or of lanes, is described as one of a run of steps, whose arrays are computed at
+once: a batch costs views of them. Every tensor has its part of memory to itself, so what a user
+does to one reaches no other batch. Place in the flow: RankPlan -> step requests and metadata ->
+pipeline. Reads: a plan. Makes: both, step by step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
+
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
-from seqdata.loading.lane_metadata import (
-    compute_context,
-    describe_first_spans,
-    make_lane_metadata,
-    make_segments,
-)
+from seqdata.loading.field_reader import FieldReader
+from seqdata.loading.shifted_stream import compute_padded_offsets, find_whole_rows, simplify_rows
+from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.transforms.rng import Occurrences
 from seqdata.plan import Plan
-from seqdata.plan_table import ArrayTable
-from seqdata.sharing import Step, Steps
+from seqdata.plan_table import ArrayTable, offsets_from_sizes
+from seqdata.sharing import RankPlan, Step, Steps
+
+_MAX_ROWS = 1 << 13  # of the steps that are described at once
+
+
+class PreparedStep(NamedTuple):
+    """One step.
+
+    Attributes:
+        request: What it asks for.
+        metadata: Its batch, without data and counts.
+        make_step: Makes the step itself.
+    """
+
+    request: StepRequest
+    metadata: SequenceBatch
+    make_step: Callable[[], Step]
+
+
+class _StepSpans(NamedTuple):
+    """Spans of many steps, their base numbers, and where each step's begin."""
+
+    spans: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    offsets: list[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepPreparer:
+    """Prepares the steps of one epoch.
+
+    Attributes:
+        reader: What reads.
+        occurrences: Numbers the draws of each span's sequence; None: nothing is drawn.
+        joint_targets: Whether the collator takes inputs and targets of a shift as one column.
+        plan: Of the epoch.
+        epoch: Its number.
+    """
+
+    reader: FieldReader
+    occurrences: Occurrences | None
+    joint_targets: bool
+    plan: Plan
+    epoch: int
+
+    def prepare_from(self, share: RankPlan, first: int) -> Iterator[PreparedStep]:
+        """Return a step, and some that follow it: those that are at hand."""
+        return self._prepare_run(share.steps_from(first, _MAX_ROWS))
+
+    def prepare(self, step: Step) -> PreparedStep:
+        """Return a single step."""
+        return next(self._prepare_run(Steps.of_one(step)))
+
+    def _prepare_run(self, steps: Steps) -> Iterator[PreparedStep]:
+        wide, has_whole_rows = steps.wide, find_whole_rows(steps)
+        step_spans = self._locate_spans(steps.table)
+        wide_spans = step_spans
+        if wide is not None and not all(has_whole_rows):
+            wide_spans = self._locate_spans(wide)
+        bounds = self._pad_offsets(steps, has_whole_rows)
+        batches = describe_steps(
+            steps, step_spans.ids, has_whole_rows, self.plan, self.reader.axes, bounds
+        )
+        horizon = self.plan.lookahead - self.reader.shift
+        for i, (is_whole_row, metadata) in enumerate(zip(has_whole_rows, batches, strict=True)):
+            chosen = step_spans if is_whole_row else wide_spans
+            part = slice(chosen.offsets[i], chosen.offsets[i + 1])
+            spans = chosen.spans[part]
+            occurrences = None
+            if self.occurrences is not None:
+                occurrences = self.occurrences.number_spans(spans, self.epoch)
+            request = StepRequest(
+                spans=spans, ids=chosen.ids[part], epoch=self.epoch, horizon=horizon,
+                joint_targets=self.joint_targets and is_whole_row, occurrences=occurrences,
+                is_shifted_stream=wide is not None and not is_whole_row,
+            )  # fmt: skip
+            yield PreparedStep(request, metadata, partial(_make_step, steps, i))
+
+    def _locate_spans(self, table: ArrayTable) -> _StepSpans:
+        offsets = table.offsets if table.rows is None else table.rows[table.offsets]
+        ids = self.reader.store.base_numbers(table.spans[:, 0])
+        return _StepSpans(table.spans, ids, offsets.tolist())
+
+    def _pad_offsets(
+        self, steps: Steps, has_whole_rows: list[bool]
+    ) -> Iterable[NDArray[np.int64] | None]:
+        """Return where the pieces of each step lie in padded rows; None: the collator knows."""
+        reader, wide = self.reader, steps.wide
+        is_planned = self.joint_targets and reader.transform is None and steps.lanes is not None
+        if not is_planned or (wide is not None and reader.unshifted_fields):
+            return repeat(None, len(has_whole_rows))
+        has_targets = np.array([is_whole or wide is not None for is_whole in has_whole_rows])
+        widths = _compute_widths(steps) + has_targets * reader.shift
+        return compute_padded_offsets(steps.table if wide is None else wide, widths)
+
+
+def _make_step(steps: Steps, i: int) -> Step:
+    return simplify_rows(steps.step(i))
 
 
 def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) -> SequenceBatch:
-    """Describe the rows of a step.
+    """Describe the rows of a single step.
 
     Args:
         step: Its spans, rows and weights.
@@ -31,43 +134,61 @@ def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) ->
         plan: Where the step is from.
         axes: Which field runs along which axis.
     """
-    if step.lanes is not None:
-        steps = _as_single_window(step, step.lanes)
-        return next(make_lane_metadata(steps, ids, [step.rows is None], plan, axes))
-    spans, rows = step.spans, step.rows
-    count = len(step.weights)
-    row_numbers = np.empty((4, count), dtype=np.int64)  # lengths, ids, start, positions
-    row_numbers[0] = step.lengths
-    if rows is None:
-        row_numbers[1], row_numbers[2], row_numbers[3] = ids, spans[:, 1], spans[:, 0]
-    else:
-        row_numbers[1:] = describe_first_spans(spans, rows, ids)
-    described = {
-        "lengths": row_numbers[0],
-        "ids": row_numbers[1],
-        "weight": step.weights,
-        "start": row_numbers[2],
-        "positions": row_numbers[3],
-        "segments": None if rows is None else make_segments(spans, rows, ids),
-    }
-    timesteps = row_numbers[0].tolist()  # 64 numbers are added up faster in Python
-    width = max(timesteps, default=1) or 1
-    known = {"number": step.number, "padded_length": width, "axes": axes}
-    metadata = SequenceBatch.described(described, known)
-    if plan.overlap:
-        metadata.overlap, metadata.lr_scale = plan.overlap, plan.lr_scale(step.number)
-        context = compute_context(row_numbers[:1], row_numbers[2:3], plan, step.number)[0]
-        metadata.burn_in = torch.from_numpy(context)
-        metadata.num_tokens = int((row_numbers[0] - context) @ (step.weights > 0))
-    elif count and step.weights[0]:  # a batch that is dealt whole has filler everywhere or nowhere
-        metadata.num_tokens = sum(timesteps)
-    return metadata
+    return next(describe_steps(Steps.of_one(step), ids, [step.rows is None], plan, axes))
 
 
-def _as_single_window(step: Step, lanes: NDArray[np.int64]) -> Steps:
-    """Return a step of lanes as the only one of a run."""
-    table = ArrayTable(step.spans, step.rows, np.array([0, len(step.weights)]))
-    return Steps(step.number, table, None, step.weights[None], step.lengths[None], lanes)
+def describe_steps(
+    steps: Steps,
+    ids: NDArray[np.int64],
+    has_whole_rows: Sequence[bool],
+    plan: Plan,
+    axes: Axes,
+    bounds: Iterable[NDArray[np.int64] | None] = repeat(None),
+) -> Iterator[SequenceBatch]:
+    """Describe the rows of many steps.
+
+    Args:
+        steps: Their spans, rows and weights.
+        ids: int64 (n,), base number of each span's sequence.
+        has_whole_rows: Which of them have no segments: a row is a span.
+        plan: Where the steps are from.
+        axes: Which field runs along which axis.
+        bounds: Where the spans of each begin in flat padded rows; None: that is worked out later.
+    """
+    row_ids, start, positions = _describe_first_spans(steps.table, ids)
+    context = _compute_context(steps, start, plan)
+    rows: dict[str, NDArray[Any]] = {
+        "lengths": steps.lengths, "ids": row_ids, "weight": steps.weights, "start": start,
+        "positions": positions,
+    }  # fmt: skip
+    if steps.lanes is not None or plan.overlap:
+        rows["burn_in"] = context
+    if steps.lanes is not None:
+        rows["reset"] = _find_resets(steps, start, plan)
+        rows["lanes"] = np.tile(steps.lanes, len(steps.numbers))
+    offsets = steps.table.offsets
+    values = zip(
+        steps.numbers, zip(*(_split_rows(array, offsets) for array in rows.values()), strict=True),
+        _split_segments(steps.table, ids, has_whole_rows), _count_timesteps(steps, context),
+        _compute_widths(steps).tolist(), [plan.lr_scale(number) for number in steps.numbers],
+        strict=True,
+    )  # fmt: skip
+    for (number, of_rows, segments, tokens, width, scale), starts in zip(values, bounds):  # noqa: B905 - bounds may have no end
+        described = dict(zip(rows, of_rows, strict=True))
+        described["segments"] = segments
+        known = {
+            "carry": plan.carry, "overlap": plan.overlap, "axes": axes, "number": number,
+            "num_tokens": tokens, "padded_length": width, "lr_scale": scale, "bounds": starts,
+        }  # fmt: skip
+        yield SequenceBatch.described(described, known)
+
+
+def _split_rows(array: NDArray[Any], offsets: NDArray[np.int64]) -> Iterable[NDArray[Any]]:
+    """Return the part of each step."""
+    if (np.diff(offsets) == offsets[1]).all():
+        parts: Iterable[NDArray[Any]] = array.reshape(len(offsets) - 1, -1)  # faster than slices
+        return parts
+    return [array[low:high] for low, high in pairwise(offsets.tolist())]
 
 
 def count_scored(batch: SequenceBatch) -> int:
@@ -77,3 +198,82 @@ def count_scored(batch: SequenceBatch) -> int:
     if batch.burn_in is not None:
         timesteps = timesteps - batch.burn_in[is_counted].sum()
     return int(timesteps)
+
+
+def _compute_widths(steps: Steps) -> NDArray[np.int64]:
+    """Return the padded length of each step, int64 (k,)."""
+    offsets = steps.table.offsets
+    widths = np.maximum.reduceat(np.append(steps.lengths, 0), offsets[:-1])
+    widths[offsets[:-1] == offsets[1:]] = 0  # reduceat takes the next value where there is none
+    return np.maximum(widths, 1)
+
+
+def _count_timesteps(steps: Steps, context: NDArray[np.int64]) -> list[int]:
+    """Return the scored timesteps of each step, in the rows of weight above 0."""
+    scored = offsets_from_sizes((steps.lengths - context) * (steps.weights > 0))
+    counts: list[int] = np.diff(scored[steps.table.offsets]).tolist()
+    return counts
+
+
+def _describe_first_spans(table: ArrayTable, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each row's first span: id, start, position, int64 (3, r); -1, 0, -1 without any."""
+    spans = table.spans
+    if table.rows is None:
+        return np.stack([ids, spans[:, 1], spans[:, 0]])
+    firsts, is_filled = table.rows[:-1], table.rows[1:] > table.rows[:-1]
+    described = np.empty((3, len(firsts)), dtype=np.int64)
+    if is_filled.all():
+        first_spans = spans.take(firsts, axis=0)
+        described[0], described[1], described[2] = (
+            ids.take(firsts), first_spans[:, 1], first_spans[:, 0],
+        )  # fmt: skip
+        return described
+    described.T[:] = -1, 0, -1
+    firsts = firsts[is_filled]
+    described[:, is_filled] = ids[firsts], spans[firsts, 1], spans[firsts, 0]
+    return described
+
+
+def _split_segments(
+    table: ArrayTable, ids: NDArray[np.int64], has_whole_rows: Sequence[bool]
+) -> Iterator[NDArray[np.int64] | None]:
+    """Return row, id, start and stop of each step's spans, int64 (n, 4); None: a row is one."""
+    if table.rows is None or all(has_whole_rows):
+        yield from repeat(None, len(has_whole_rows))
+        return
+    row_numbers = np.arange(len(table.rows) - 1)
+    row_numbers -= np.repeat(table.offsets[:-1], np.diff(table.offsets))  # from 0 in every step
+    segments = np.empty((len(table.spans), 4), dtype=np.int64)
+    segments[:, 0] = row_numbers.repeat(np.diff(table.rows))
+    segments[:, 1], segments[:, 2:] = ids, table.spans[:, 1:]
+    bounds = pairwise(table.rows[table.offsets].tolist())
+    for (low, high), is_whole_row in zip(bounds, has_whole_rows, strict=True):
+        yield None if is_whole_row else segments[low:high]
+
+
+def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
+    """Return the timesteps at the head of each row that the row before it in its lane scored.
+
+    Args:
+        steps: The steps.
+        start: int64 (r,), the first timestep of each row in its sequence.
+        plan: Where they are from.
+    """
+    if not plan.overlap:
+        return np.zeros_like(steps.lengths)
+    context: NDArray[np.int64] = np.minimum(steps.lengths, plan.overlap)
+    if not plan.carry:
+        return np.where(start > 0, context, 0)
+    if not steps.numbers[0]:
+        context[: steps.table.offsets[1]] = 0
+    return context
+
+
+def _find_resets(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
+    """Return where a lane begins a sequence; a carried state begins only with the epoch."""
+    resets: NDArray[np.bool_] = steps.lengths > 0
+    if not plan.carry:
+        resets &= start == 0
+        return resets
+    resets[0 if steps.numbers[0] else steps.table.offsets[1] :] = False
+    return resets

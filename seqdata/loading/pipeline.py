@@ -16,14 +16,13 @@ from seqdata.batch.batch import SequenceBatch
 from seqdata.collators.base import SupportsWorkerCollate
 from seqdata.errors import REPLAY_PREFIX, SeqDataError, format_step
 from seqdata.loading.bad_sequences import is_about_data, repair_batch, shorten_step
-from seqdata.loading.batch_metadata import count_scored
+from seqdata.loading.batch_metadata import PreparedStep, StepPreparer, count_scored
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.options import OnError, UpdateSchedule
 from seqdata.loading.output import Output
 from seqdata.loading.profiler_ranges import COLLATE, FETCH, profile_range
 from seqdata.loading.shifted_stream import select_step_columns
-from seqdata.loading.step_preparer import PreparedStep, StepPreparer
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences
 from seqdata.protocols import Collator
@@ -107,8 +106,6 @@ class BatchPipeline:
         return self._select_output(batch), size
 
     def _prepare(self, number: int) -> PreparedStep:
-        if not self.share.plan.lanes:
-            return self._preparer.prepare(self.share[number])
         prepared = next(self._prepared, None) if number == self._next_number else None
         if prepared is None:
             self._prepared = self._preparer.prepare_from(self.share, number)
@@ -210,7 +207,7 @@ class BatchPipeline:
             step = shorten_step(step, repaired.columns, repaired.axes)
         batch = self._fill_counts(self._preparer.prepare(step), number)
         batch.num_tokens = count_scored(batch)
-        batch.axes = repaired.axes
+        batch.axes, batch.bounds = repaired.axes, None  # the columns are others than planned
         return parts.collator(self._select_step_columns(repaired.columns, batch, step), batch)
 
     def _set_totals(self, batch: SequenceBatch, number: int) -> None:

@@ -23,8 +23,8 @@ from seqdata.storage.array_column import ArrayColumn
 
 
 def simplify_rows(step: Step) -> Step:
-    """Return a step whose rows are spans by themselves, where every row lies in one sequence."""
-    if step.rows is None or len(step.spans) != len(step.weights):
+    """Return a step of lanes whose rows are spans, where every row lies in one sequence."""
+    if step.rows is None or step.lanes is None or len(step.spans) != len(step.weights):
         return step
     if step.wide is not None and len(step.wide.spans) != len(step.spans):
         return step
@@ -34,7 +34,9 @@ def simplify_rows(step: Step) -> Step:
 
 
 def find_whole_rows(steps: Steps) -> list[bool]:
-    """Return which of many steps ``simplify_rows`` makes plain: every row lies in one sequence."""
+    """Return which of many steps have rows that are spans, once ``simplify_rows`` has seen them."""
+    if steps.lanes is None:
+        return [steps.table.rows is None] * len(steps.table)
     tables = [batch_table for batch_table in (steps.table, steps.wide) if batch_table is not None]
     is_whole_row = np.ones(len(steps.table), dtype=np.bool_)
     for table in tables:

@@ -146,6 +146,12 @@ class BlockTable:
         block_range, number_in_block = self._locate(number)
         return self._block_table(block_range.block).batch(number_in_block)
 
+    def slice(self, first: int, stop: int) -> ArrayTable:
+        """Return batches ``first:stop`` of one range as a table of their own."""
+        block_range, number_in_block = self._locate(first)
+        table = self._block_table(block_range.block)
+        return table.slice(number_in_block, number_in_block + stop - first)
+
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
         timesteps = rows = 0

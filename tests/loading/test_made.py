@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata import TBPTT, Loader, Plan, World
+from seqdata import TBPTT, Bucketed, Loader, Packed, Plan, TokenBudget, Windows, World
+from seqdata.loading.batch_metadata import StepPreparer
 from seqdata.loading.field_reader import make_reader
 from seqdata.loading.options import EngineOptions
-from seqdata.loading.step_preparer import StepPreparer
 from seqdata.sharing import share
 from seqdata.storage.memory import MemoryStore
 
@@ -26,10 +26,17 @@ POLICIES = {
     "more lanes than timesteps": TBPTT(150, 3, continuous=True),
     "single spans": TBPTT(2, 1, continuous=True),
 }
+DEALT = {
+    "buckets": Bucketed(3),
+    "a budget": TokenBudget(90),
+    "rows of several sequences": Packed(2, row_length=45),
+    "windows": Windows(2, batch_size=3),
+}
 FIELDS = (
     "lengths", "ids", "weight", "start", "number", "num_tokens", "lanes", "reset", "burn_in",
     "carry", "overlap", "lr_scale", "positions", "segments", "padded_length",
 )  # fmt: skip
+REQUESTED = ("spans", "ids", "joint_targets", "is_shifted_stream", "horizon", "epoch")
 TENSORS = (
     "lengths", "ids", "weight", "start", "positions", "lanes", "reset", "burn_in", "segments",
 )  # fmt: skip
@@ -51,9 +58,9 @@ def making(policy, shift, together=True):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 @pytest.mark.parametrize("shift", [0, 1, 3])
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", [*POLICIES, *DEALT])
 def test_a_run_of_steps_says_of_each_what_is_said_of_it_alone(name, shift, size):
-    made, plan = making(POLICIES[name], shift)
+    made, plan = making({**POLICIES, **DEALT}[name], shift)
     for rank in range(size):
         mine = share(plan, World(rank, size))
         number = 0
@@ -63,7 +70,7 @@ def test_a_run_of_steps_says_of_each_what_is_said_of_it_alone(name, shift, size)
                 for field in FIELDS:
                     found, due = getattr(one.metadata, field), getattr(alone.metadata, field)
                     assert same(found, due), (field, rank, number)
-                for field in ("spans", "ids", "together", "streamed", "horizon", "epoch"):
+                for field in REQUESTED:
                     found, due = getattr(one.request, field), getattr(alone.request, field)
                     assert same(found, due), (field, rank, number)
                 number += 1
@@ -105,13 +112,15 @@ def test_what_was_planned_lies_where_the_collator_would_lay_it(name, shift, size
                 assert torch.equal(batch["x"], due)  # padding is zero
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", [*POLICIES, *DEALT])
 def test_what_a_user_does_to_a_batch_reaches_no_other_and_no_repetition(name):
+    policy, shift = {**POLICIES, **DEALT}[name], int(name in POLICIES)
+
     def batches():
-        return iter(Loader(STORE, POLICIES[name], seed=1, shift=1, prefetch=0))
+        return iter(Loader(STORE, policy, seed=1, shift=shift, prefetch=0))
 
     due = [copy.deepcopy(batch) for batch in batches()]
-    loader = Loader(STORE, POLICIES[name], seed=1, shift=1, prefetch=0)
+    loader = Loader(STORE, policy, seed=1, shift=shift, prefetch=0)
     begun = loader.state_dict()
     for again in range(2):
         loader.load_state_dict(begun)
@@ -124,8 +133,9 @@ def test_what_a_user_does_to_a_batch_reaches_no_other_and_no_repetition(name):
                     value.fill_(1)
 
 
-def test_a_tensor_of_a_batch_keeps_and_sends_no_more_than_itself():
-    for batch in Loader(STORE, POLICIES["stream"], prefetch=0):
+@pytest.mark.parametrize("policy", [POLICIES["stream"], *DEALT.values()])
+def test_a_tensor_of_a_batch_keeps_and_sends_no_more_than_itself(policy):
+    for batch in Loader(STORE, policy, prefetch=0):
         for field in TENSORS:
             value = getattr(batch, field)
             if value is not None:
