@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seqdata.api import concat, folds, open_store, split, write_store
     from seqdata.batch import SequenceBatch, batch_size_fn, length_fn
     from seqdata.errors import (
         CacheError,
@@ -65,10 +66,7 @@ if TYPE_CHECKING:
     from seqdata.policies.windows import Windows
     from seqdata.random_streams import RandomStreams
     from seqdata.recurrent.lane_states import LaneStates
-    from seqdata.resolve_store import open_store
-    from seqdata.resolve_writer import write_store
     from seqdata.sharing import share
-    from seqdata.split_stores import concat, folds, split
     from seqdata.storage.remote.options import Remote
     from seqdata.storage.views import SequenceStore
     from seqdata.world import World
@@ -173,15 +171,15 @@ _DEFINED_IN = {
     "World": "world",
     "batch_size_fn": "batch",
     "columnar": "loading.transforms.declare",
-    "concat": "split_stores",
-    "folds": "split_stores",
+    "concat": "api",
+    "folds": "api",
     "hookimpl": "hookspecs",
     "length_fn": "batch",
     "measure_lengths": "loading.measure_lengths",
-    "open_store": "resolve_store",
+    "open_store": "api",
     "share": "sharing",
-    "split": "split_stores",
-    "write_store": "resolve_writer",
+    "split": "api",
+    "write_store": "api",
 }
 
 

@@ -1,30 +1,311 @@
-"""From what a user names to objects: locations to stores, names to policies and collators.
+"""What users call on data: open a store, write one, split it, join several.
 
-The one place that composes a plugin host for a process, when a name is first needed; every function
-takes another host as an argument. Place in the flow: the first step of every run. Reads: locations
-and names. Makes: stores, policies, collators.
+The tree of `open_store`, `write_store`, `split`, `folds` and `concat`; `measure_lengths` is in
+``seqdata.loading``, as it runs transforms.
 """
 
-from seqdata.default_host import default_host
-from seqdata.detect import LocationLike, detect_backend
-from seqdata.open_location import find_opener
-from seqdata.required_members import POLICY_MEMBERS, STORE_MEMBERS
-from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy
-from seqdata.resolve_store import is_map_style, open_store, resolve_store
-from seqdata.resolve_writer import write_store
+from __future__ import annotations
 
-__all__ = [
-    "POLICY_MEMBERS",
-    "STORE_MEMBERS",
-    "CollatorLike",
-    "LocationLike",
-    "default_host",
-    "detect_backend",
-    "find_opener",
-    "is_map_style",
-    "open_store",
-    "resolve_collator",
-    "resolve_policy",
-    "resolve_store",
-    "write_store",
-]
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from seqdata.arguments import select_options
+from seqdata.detect import LocationLike
+from seqdata.errors import ConfigError
+from seqdata.host import PluginHost, default_host
+from seqdata.protocols import Opener, Store, SupportsWriting
+from seqdata.resolve import (
+    are_locations,
+    is_location,
+    is_store,
+    open_locations,
+    resolve_rows,
+    resolve_store,
+)
+from seqdata.storage import splitting
+from seqdata.storage.arrow.write import SHARD_BYTES, write_arrow
+from seqdata.storage.concat import concat_stores
+from seqdata.storage.indexed.formats import FileFormat
+from seqdata.storage.inputs import Axes
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.splitting import Folds
+from seqdata.storage.store_rows import StoreSequences
+from seqdata.storage.views import SequenceStore, View, as_sequence_store
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+
+def open_store(  # noqa: PLR0913
+    location: Any,
+    *,
+    backend: str | Opener | FileFormat | None = None,
+    verify: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    index: str | None = None,
+    remote: str | Remote | None = None,
+    host: PluginHost | None = None,
+    lengths: Any = None,
+    group: str | None = None,
+    axes: Axes | None = None,
+) -> SequenceStore:
+    """Open whatever holds sequences, reading no data yet that is not in memory.
+
+    Args:
+        location: A path or a URL: a folder that ``write_store`` wrote; an Arrow, Feather or Parquet
+            file that others wrote, or a folder of them; or a form that an installed plugin reads. A
+            list of these, or of stores, which become one store. Or data in memory: a list of arrays
+            or dicts, a pandas, Polars or Arrow table, a torch Dataset with its ``lengths``.
+        backend: Name of a backend, a ``FileFormat`` (``seqdata.backends``), or a function that
+            opens a location; None: chosen by the location's form.
+        verify: When checksums of the data are looked at: ``"first_read"``: once in a run, shared
+            by its worker processes; ``"always"``: at each read; ``"off"``: never. None is
+            ``first_read`` where the store has checksums. Sizes, footers and the manifest are
+            checked in any case.
+        schema: What fields hold, for backends that must be told; of tar shards: extension -> type.
+        index: ``"build"``: make the index that a backend reads by, where there is none.
+        remote: How a URL is read: ``"cache"`` (None): shards as a whole, kept on this machine;
+            ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more to say.
+        host: Where names are looked up; None: the installed plugins.
+        lengths: Timesteps of each item of a torch Dataset, or a function that returns them.
+        group: Column whose equal values make a sequence, of a table with a row per timestep.
+        axes: Of data in memory: field -> axis; None: a value or vector per sequence.
+
+    Raises:
+        ConfigError: If nothing lies there, or an argument is invalid or does not go with the data.
+        PluginError: If the backend is not installed or broken.
+        DataError: If what lies there is not whole.
+
+    Examples:
+        >>> open_store([[1, 2, 3], [4]]).lengths.tolist()
+        [3, 1]
+    """
+    options = {
+        "backend": backend, "verify": verify, "schema": schema, "index": index, "remote": remote,
+        "host": host,
+    }  # fmt: skip
+    passed = [name for name, value in options.items() if value is not None and name != "host"]
+    locations = [location] if is_location(location) else location if are_locations(location) else []
+    if passed and not locations:
+        raise ConfigError(
+            f"open_store: `{passed[0]}` goes with a path or URL, but the data is a "
+            f"{type(location).__name__}. Leave it out"
+        )
+    if locations:
+        _refuse_for_locations({"lengths": lengths, "group": group, "axes": axes})
+        return open_locations(location, options)
+    return resolve_store(location, lengths=lengths, group=group, axes=axes, host=host)
+
+
+def write_store(  # noqa: PLR0913
+    location: LocationLike,
+    sequences: Any,
+    *,
+    format: str = "arrow",
+    axes: Mapping[str, str | None] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    key: str = "id",
+    executor: Executor | None = None,
+    resume: bool = True,
+    progress: bool | Callable[[int, int], None] | None = None,
+    overwrite: bool = False,
+    remote: Remote | None = None,
+    group: str | None = None,
+) -> SequenceStore:
+    """Write sequences, whole or not at all, and open what was written.
+
+    Args:
+        location: A folder that is not there yet, is empty, or where a writer stopped; or a URL,
+            for which the store is made on this machine first, and sent.
+        sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
+            plain arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
+            per sequence. Read once, in order. Or a store, a view of one, a path or a list of paths,
+            to be written in another form or place; or a torch Dataset. Or a list of functions
+            without arguments, *parts*, that give such sequences, each on the executor.
+        format: ``arrow``, or a backend that writes: ``webdataset``.
+        axes: Field -> the axis it runs along; None: a vector per sequence. Arrays that are not
+            named run on ``time``.
+        shard_bytes: Size at which a new file begins.
+        key: The ``str`` field that names a sequence, where there is one.
+        executor: Where shards are written; None: threads of our own. Bytes do not depend on it. In
+            memory are the open shard and those under way: 1 with our threads, else up to 1 GiB.
+        resume: Whether to go on after the whole shards that a writer left; False: remove them.
+        progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
+        overwrite: Whether a store that lies there is replaced, once the new one is whole.
+        remote: How a URL is reached; None: as the transport is set up.
+        group: The column whose equal values make a sequence, of a table with a row per timestep.
+
+    Raises:
+        ConfigError: If an argument cannot be meant, there is no sequence, or something lies there.
+        DataError: If a sequence is not like the first or not what was written, or the disk is full.
+        RemoteReadError: If a URL cannot be reached.
+        WorkerDiedError: If the executor broke.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = write_store(f"{folder}/store", [{"x": [1, 2, 3]}, {"x": [4]}])
+        ...     store.lengths.tolist()
+        [3, 1]
+    """
+    write = _find_writer(format)
+    sequences, axes = _prepare_input(sequences, axes, key, group)
+    store = write(
+        location, sequences, axes=axes, shard_bytes=shard_bytes, key=key, executor=executor,
+        resume=resume, progress=progress, overwrite=overwrite,
+        **select_options("write_store", write, format, {"remote": remote}),
+    )  # fmt: skip
+    return as_sequence_store(store)
+
+
+def split(
+    store: Any,
+    parts: Mapping[str, float],
+    *,
+    seed: int = 0,
+    by: str | None = None,
+    exact: bool = False,
+    stratify: str | None = None,
+    lengths: Any = None,
+) -> dict[str, View]:
+    """Split sequences into parts by a hash of each id, or of what it belongs to.
+
+    A sequence stays in its part when data is appended or reordered, and sequences with one value of
+    ``by`` stay together. The hash is one of the text (of a number: of its 8 bytes as int64 or
+    float64), the same on every machine and for every kind of store. Parts have *about* their
+    fractions; with ``exact`` they have them, and a few sequences may change their part when data is
+    appended.
+
+    Args:
+        store: A store, a location, or whatever ``open_store`` takes.
+        parts: Name -> fraction of the sequences; they add up to 1.
+        seed: Another seed gives another split.
+        by: A ``str`` field, or one number per sequence, such as ``"speaker"``; None: the id.
+        exact: Whether each part has its fraction of the sequences, rounded; with ``by``, of the
+            values of ``by``.
+        stratify: A ``str`` field, or one number per sequence, such as ``"label"``: every part has
+            its fraction of each value, as nearly as whole sequences allow. Implies ``exact``.
+        lengths: Of the items of a torch Dataset.
+
+    Returns:
+        Name -> view, in the store's order.
+
+    Raises:
+        ConfigError: If fractions do not add up to 1, a field is not there or has many values per
+            sequence, both ``by`` and ``stratify`` are given, or a part is empty.
+
+    Examples:
+        >>> rows = [{"x": [number], "y": number % 2} for number in range(10)]
+        >>> parts = split(rows, {"train": 0.8, "val": 0.2}, exact=True)
+        >>> len(parts["train"]), len(parts["val"])
+        (8, 2)
+        >>> parts = split(rows, {"train": 0.8, "val": 0.2}, stratify="y")
+        >>> sorted(int(row["y"]) for row in parts["val"])
+        [0, 1]
+    """
+    opened = resolve_store(store, lengths=lengths)
+    return splitting.split(opened, parts, seed=seed, by=by, exact=exact, stratify=stratify)
+
+
+def folds(
+    store: Any,
+    count: int,
+    *,
+    seed: int = 0,
+    by: str | None = None,
+    stratify: str | None = None,
+    lengths: Any = None,
+) -> Folds:
+    """Return the pairs (training view, validation view) of a cross-validation.
+
+    Every sequence is in exactly one validation view. Ids, or the values of ``by``, are ordered by
+    the hash of ``split`` and dealt out one by one, so that folds differ by at most one of them.
+
+    Args:
+        store: A store, a location, or whatever ``open_store`` takes.
+        count: Number of folds, at least 2.
+        seed: Another seed gives other folds.
+        by: A ``str`` field, or one number per sequence, whose values stay together; None: the id.
+        stratify: A ``str`` field, or one number per sequence: the sequences of each value are dealt
+            out evenly.
+        lengths: Of the items of a torch Dataset.
+
+    Returns:
+        A sequence of ``count`` pairs; a pair is made when it is asked for.
+
+    Raises:
+        ConfigError: If there are fewer sequences, or values of ``by``, than folds; a field is not
+            there; or both ``by`` and ``stratify`` are given.
+
+    Examples:
+        >>> [len(val) for train, val in folds([[1], [2], [3], [4], [5]], 2)]
+        [3, 2]
+    """
+    opened = resolve_store(store, lengths=lengths)
+    return splitting.folds(opened, count, seed=seed, by=by, stratify=stratify)
+
+
+def concat(stores: Sequence[Any]) -> SequenceStore:
+    """Return the sequences of several stores as one store, one after the other.
+
+    It goes wherever a store goes. A sequence keeps its id and its place in messages; ids that are
+    just numbers are numbered through.
+
+    Args:
+        stores: Stores, locations, or whatever ``open_store`` takes, all with the same fields; with
+            ``select`` and ``rename`` they are made so.
+
+    Raises:
+        ConfigError: If there is none, their fields differ (both are shown), or they carry different
+            transforms.
+
+    Examples:
+        >>> store = concat([[[1, 2], [3]], [[4, 5, 6]]])
+        >>> store.lengths.tolist()
+        [2, 1, 3]
+    """
+    if is_location(stores) or is_store(stores) or not isinstance(stores, Sequence):
+        raise ConfigError(
+            f"concat: stores must be given as a list, but this is a {type(stores).__name__}. Write "
+            "concat([first, second])"
+        )
+    return concat_stores([resolve_store(source) for source in stores])
+
+
+def _refuse_for_locations(passed: Mapping[str, Any]) -> None:
+    """Refuse what goes with data in memory only."""
+    advice = {
+        "lengths": "It is for a torch Dataset; of what is stored they are known. Leave it out",
+        "group": "Read the table (e.g. pd.read_parquet) and pass it with `group`, or write a store "
+        "once: `seqdata write TABLE OUT --group COLUMN`",
+        "axes": "Of what is stored they are known: leave it out, or pass it to `write_store`",
+    }
+    for name, value in passed.items():
+        if value is not None:
+            raise ConfigError(
+                f"open_store: `{name}` goes with data in memory, but the data is a path. "
+                f"{advice[name]}"
+            )
+
+
+def _prepare_input(
+    data: Any, axes: Mapping[str, str | None] | None, key: str, group: str | None
+) -> tuple[Any, Mapping[str, str | None] | None]:
+    """Return what holds sequences as a writer takes it, and the axes of its fields."""
+    if is_store(data) or is_location(data) or are_locations(data):
+        rows = StoreSequences(resolve_store(data), key)
+        data, axes = rows, {**rows.axes, **(axes or {})}
+    return resolve_rows(data, axes, group)
+
+
+def _find_writer(format: str) -> Callable[..., Store]:
+    """Return what writes a format."""
+    if format == "arrow":
+        return write_arrow
+    backend: object = default_host().find("backend", format)
+    if not isinstance(backend, SupportsWriting):
+        raise ConfigError(
+            f"write_store: `format` is {format!r}, must be 'arrow' or an installed backend "
+            "that writes; for 'webdataset': pip install seqdata-webdataset"
+        )
+    return backend.write

@@ -1,8 +1,4 @@
-"""Keyword arguments that not everything takes: options of backends, and names from elsewhere.
-
-Place in the flow: opening and writing hand on what was given; constructors that users call say what
-an unknown argument is called here. Reads: signatures. Makes: arguments.
-"""
+"""Keyword arguments that not everything takes: options of backends, and names from elsewhere."""
 
 from __future__ import annotations
 

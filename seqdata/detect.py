@@ -1,7 +1,4 @@
-"""Which backend a location's form means: its ending, or what lies in a folder.
-
-Place in the flow: the first step of opening. Reads: names. Makes: the name of a backend.
-"""
+"""The backend of a location, found by its suffix or by what a folder holds."""
 
 from __future__ import annotations
 
@@ -11,12 +8,14 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from seqdata.default_host import default_host
-from seqdata.errors import MissingShardError, PluginError, RemoteReadError
-from seqdata.host import PluginHost
+from seqdata.errors import ConfigError, MissingShardError, PluginError, RemoteReadError
+from seqdata.host import PluginHost, default_host
+from seqdata.protocols import Opener
+from seqdata.readers.binary import LIBRARY_BY_SUFFIX
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.remote_manifest import file_exists
 from seqdata.storage.foreign.file_discovery import SUFFIXES, is_foreign
+from seqdata.storage.indexed.backend import as_opener
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import make_remote_files
@@ -25,9 +24,11 @@ from seqdata.storage.writing.staging_dir import find_staging_dirs
 
 LocationLike = str | os.PathLike[str]
 
+_PACKAGES = {"webdataset": "seqdata-webdataset"}
 _TAR = ".tar"
 _TAR_FILE = re.compile(r"\.(tar(\.\w+)?|tgz)$")
 _MOST_NAMES = 100_000  # of a folder that are looked at
+
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "webdataset",
@@ -42,6 +43,23 @@ Other files are opened by the plugin that claims their suffix (``seqdata.suffixe
 
 A folder without a manifest is ``foreign`` or ``webdataset`` where it holds files of those endings.
 """
+
+
+def find_opener(
+    location: LocationLike, *, backend: str | None = None, host: PluginHost | None = None
+) -> Opener:
+    """Return the opener of a backend.
+
+    Args:
+        location: What is opened.
+        backend: Name of the backend; None: the one that the location's form means.
+        host: Where names are looked up; None: the installed plugins.
+
+    Raises:
+        PluginError: If it is not installed or broken.
+    """
+    host = host or default_host()
+    return find_backend(backend or detect_backend_at(location, host=host), location, host)
 
 
 def detect_backend(location: LocationLike, host: PluginHost | None = None) -> str:
@@ -66,6 +84,64 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
         if name == "arrow" and path.is_dir():
             return _of_names(text, _below(path), host) or name
     return _find_plugin_backend(text, host) or name if name == "arrow" else name
+
+
+def detect_backend_at(
+    location: LocationLike, remote: str | Remote | None = None, host: PluginHost | None = None
+) -> str:
+    """Return the name of the backend that a location means; at the URL of a folder it looks.
+
+    Raises:
+        ConfigError: If the URL cannot be meant.
+        RemoteReadError: If it cannot be asked for.
+    """
+    name = detect_backend(location, host)
+    if name != "arrow" or not is_remote(location):
+        return name
+    files = make_remote_files(os.fspath(location), resolve_remote(remote))
+    if file_exists(files, MANIFEST):
+        return name
+    try:
+        names = files.names()
+    except (MissingShardError, RemoteReadError):  # web servers; or the backend says it
+        return name
+    if any(file_name.endswith(_TAR) for file_name in names):
+        return "webdataset"
+    return _of_names(redact_url(os.fspath(location)), names, host) or name
+
+
+def refuse_binary_file(location: LocationLike) -> None:
+    """Raise if a location is a file of a known format that no installed backend opens.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    ending = os.path.splitext(os.fspath(location))[1].lower()
+    if ending not in LIBRARY_BY_SUFFIX or is_remote(location) or not local_path(location).is_file():
+        return
+    raise ConfigError(
+        f"open_store: no installed backend opens {os.fspath(location)!r} by its suffix "
+        f"{ending!r}. Read it with {LIBRARY_BY_SUFFIX[ending]} and pass the arrays to "
+        "`write_store`, or "
+        "install a plugin whose backend opens such files; `seqdata plugins` lists those there are."
+    )
+
+
+def find_backend(name: str, location: LocationLike, host: PluginHost) -> Opener:
+    """Return the opener of a backend by its name; the location is for messages.
+
+    Raises:
+        PluginError: If it is not installed or broken.
+    """
+    package = _PACKAGES.get(name)
+    if package is not None and host.find("backend", name) is None:
+        raise PluginError.at(
+            f"open_store: {redact_url(os.fspath(location))!r} needs the backend {name!r}, which "
+            "is not "
+            f"installed; pip install {package}",
+            package=package,
+        )
+    return as_opener(host.backend(name))
 
 
 def _find_plugin_backend(text: str, host: PluginHost | None) -> str | None:
@@ -100,30 +176,6 @@ def _below(folder: Path) -> Iterator[str]:
     for _, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (name for name in names if not name.startswith("."))
-
-
-def detect_backend_at(
-    location: LocationLike, remote: str | Remote | None = None, host: PluginHost | None = None
-) -> str:
-    """Return the name of the backend that a location means; at the URL of a folder it looks.
-
-    Raises:
-        ConfigError: If the URL cannot be meant.
-        RemoteReadError: If it cannot be asked for.
-    """
-    name = detect_backend(location, host)
-    if name != "arrow" or not is_remote(location):
-        return name
-    files = make_remote_files(os.fspath(location), resolve_remote(remote))
-    if file_exists(files, MANIFEST):
-        return name
-    try:
-        names = files.names()
-    except (MissingShardError, RemoteReadError):  # web servers; or the backend says it
-        return name
-    if any(file_name.endswith(_TAR) for file_name in names):
-        return "webdataset"
-    return _of_names(redact_url(os.fspath(location)), names, host) or name
 
 
 def _has_tar_files(path: Path) -> bool:

@@ -2,12 +2,12 @@
 
 A host is an object. It knows of installed plugins by their metadata, imports one only when a name
 needs it, and a broken one breaks nothing but its own names. The core's own parts come through the
-same hooks, from ``seqdata.builtin``: an entry point that is known beforehand. Place in the flow:
-``opening`` asks it for backends, policies and collators. Reads: metadata. Makes: factories.
+same hooks, from ``seqdata.builtin``: an entry point that is known beforehand.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -355,6 +355,12 @@ class PluginHost:
         if disabled:
             sentences.append(f"SEQDATA_PLUGINS keeps out: {', '.join(disabled)}.")
         return " ".join(sentences)
+
+
+@functools.cache
+def default_host() -> PluginHost:
+    """Return the host of this process, over the installed plugins."""
+    return PluginHost.discover()
 
 
 def core_version() -> str:

@@ -1,24 +1,117 @@
-"""From names to policies and collators, or the ones that are passed.
+"""From what a user passes to objects: data to stores, names to policies and collators.
 
-Place in the flow: Loader, DataModule and the command ask here. Reads: names. Makes: policies,
-collators.
+Loader, DataModule, the functions of ``seqdata.api`` and the command begin here. What is passed may
+be a name, a location, several, a store, a Dataset, a table or a list.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from seqdata.default_host import default_host
+import numpy as np
+
+from seqdata.arguments import select_options
+from seqdata.detect import LocationLike, detect_backend_at, find_backend, refuse_binary_file
 from seqdata.errors import ConfigError, PluginError, did_you_mean
-from seqdata.host import PluginHost
-from seqdata.protocols import Collator, Policy
-from seqdata.required_members import POLICY_MEMBERS, missing_members
+from seqdata.host import PluginHost, default_host
+from seqdata.protocols import Collator, Opener, Policy, Store
+from seqdata.readers.tables import iter_groups
+from seqdata.storage.concat import concat_stores
+from seqdata.storage.dataset import DatasetStore
+from seqdata.storage.dataset_items import as_mapping
+from seqdata.storage.indexed.backend import as_opener
+from seqdata.storage.indexed.formats import FileFormat
+from seqdata.storage.inputs import Axes, is_table, to_arrow_table
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.views import SequenceStore, as_sequence_store
+
+_TORCH_DATASET = "torch.utils.data.dataset"
+_TORCH_LOADER = "torch.utils.data.dataloader"
 
 CollatorLike = Collator | Callable[[list[dict[str, Any]]], Any]
 """A collator, or a torch ``collate_fn``."""
+
+POLICY_MEMBERS = ("axis", "num_batches", "plan")
+STORE_MEMBERS = ("base_numbers", "fields", "fingerprint", "keys", "lengths", "lengths_of", "read")
+
+
+def resolve_store(
+    data: Any,
+    *,
+    lengths: Any = None,
+    names: Sequence[str] | None = None,
+    group: str | None = None,
+    axes: Axes | None = None,
+    host: PluginHost | None = None,
+) -> SequenceStore:
+    """Return the store of whatever a user may pass as data.
+
+    Args:
+        data: A location, a store, or a list of these; sequences in memory: a list of arrays (field
+            ``x``), tuples or dicts, or a pandas, Polars or Arrow table; or, with ``lengths``, a
+            map-style Dataset.
+        lengths: Timesteps of each item of a Dataset, or a function that gives them.
+        names: Of the parts of its items, where they are tuples of as many parts.
+        group: The column whose equal values make a sequence, of a table with a row per timestep.
+        axes: Of data in memory: field -> axis.
+        host: Where a backend is looked up.
+
+    Raises:
+        ConfigError: If it is none of these, or ``lengths`` or ``group`` do not go with it.
+    """
+    if _is_loader(data):
+        raise ConfigError(
+            f"dataset: a {type(data).__name__} makes batches itself, but sequences are needed. "
+            "Pass its dataset: loader.dataset, with `lengths`"
+        )
+    if group is not None:
+        return MemoryStore.of(*group_rows(data, group, axes))
+    if is_map_style(data) and (lengths is not None or _needs_lengths(data)):
+        if lengths is None:
+            raise ConfigError(
+                f"dataset: a {type(data).__name__} has no lengths to plan with; pass `lengths`: an "
+                "array with the timesteps of each item, or a function that gives those of an item"
+            )
+        return DatasetStore.of(data, lengths, names=_match_names(data, names))
+    if lengths is not None:
+        raise ConfigError(
+            f"dataset: `lengths` are given for a {type(data).__name__}, must go with a Dataset "
+            "only; leave them out: they are known"
+        )
+    if is_location(data) or are_locations(data):
+        return open_locations(data, {"host": host})
+    if is_store(data):
+        return as_sequence_store(cast(Store, data))
+    if data is None:
+        raise ConfigError(
+            "data: must be a path, a store, or sequences, but is None. Pass what holds the "
+            "sequences; a function that loads it may lack its `return`"
+        )
+    store = MemoryStore.of(data, axes)
+    part_names = _match_names(data, names) if isinstance(data, list | tuple) else None
+    return (
+        store
+        if part_names is None
+        else store.rename(dict(zip(store.fields, part_names, strict=True)))
+    )
+
+
+def resolve_rows(data: Any, axes: Axes | None = None, group: str | None = None) -> tuple[Any, Any]:
+    """Return data in memory as a writer takes it, with its axes; anything else as it is.
+
+    Raises:
+        ConfigError: If ``group`` does not go with it.
+    """
+    if group is not None:
+        return group_rows(data, group, axes)
+    if is_map_style(data) and _needs_lengths(data):
+        return _iter_items(data), axes
+    return data, axes
 
 
 def resolve_policy(
@@ -87,6 +180,144 @@ def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = 
     from seqdata.collators.collate_fn import Samples  # torch is imported only where it is needed
 
     return Samples(cast(Callable[..., Any], collator))
+
+
+def open_location(
+    location: LocationLike,
+    *,
+    backend: str | Opener | FileFormat | None = None,
+    verify: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    index: str | None = None,
+    remote: str | Remote | None = None,
+    host: PluginHost | None = None,
+) -> SequenceStore:
+    """Open what lies at a path or URL, reading no data yet; see ``open_store``.
+
+    A store of a backend that has only what the contract asks for is wrapped, so that every store
+    can be looked at and selected from.
+
+    Args:
+        location: A path or a URL.
+        backend: Name of a backend, a ``FileFormat``, or a function that opens a location; None:
+            chosen by the location's form.
+        verify: When checksums of the data are looked at.
+        schema: What fields hold, for backends that must be told.
+        index: ``"build"``: make the index that a backend reads by, where there is none.
+        remote: How a URL is read.
+        host: Where names are looked up; None: the installed plugins.
+
+    Raises:
+        ConfigError: If nothing lies there, or an argument cannot be meant.
+        PluginError: If the backend is not installed or broken.
+        DataError: If what lies there is not whole.
+    """
+    host = host or default_host()
+    name = detect_backend_at(location, remote, host) if backend is None else backend
+    if name == "arrow" and backend is None:
+        refuse_binary_file(location)
+    opener = find_backend(name, location, host) if isinstance(name, str) else as_opener(name)
+    options = {"schema": schema, "index": index, "remote": remote}
+    store = opener(location, verify=verify, **select_options("open_store", opener, name, options))
+    if missing_names := missing_members(store, STORE_MEMBERS):
+        raise PluginError(
+            f"backend {name!r}: gave a {type(store).__name__} without {', '.join(missing_names)}, "
+            "must "
+            "give a Store; tell its author"
+        )
+    return as_sequence_store(store)
+
+
+def group_rows(data: Any, group: str, axes: Axes | None) -> tuple[Iterator[Any], Axes | None]:
+    """Return a sequence for the rows of each value of a column, and the axes of fields.
+
+    Raises:
+        ConfigError: If this is not a table, or there is no such column.
+    """
+    if not is_table(data):
+        raise ConfigError(
+            f"`group` is {group!r}, but the data is a {type(data).__name__}: it goes with a "
+            "pandas, Polars or Arrow table with a row per timestep. Leave it out, or read the "
+            "table first"
+        )
+    single = [name for name, axis in (axes or {}).items() if axis is None]
+    return iter_groups(to_arrow_table(data), group, single), axes
+
+
+def is_location(data: object) -> bool:
+    """Return whether data is a path or a URL."""
+    return isinstance(data, str | os.PathLike)
+
+
+def is_store(data: object) -> bool:
+    """Return whether data has what the contract of a store asks for."""
+    return isinstance(data, SequenceStore) or not missing_members(data, STORE_MEMBERS)
+
+
+def are_locations(data: object) -> bool:
+    """Return whether data is a list of locations and stores, as its first item tells."""
+    if not isinstance(data, list | tuple) or not data:
+        return False
+    first = data[0]
+    return is_location(first) or (not isinstance(first, np.ndarray | dict) and is_store(first))
+
+
+def is_map_style(data: Any) -> bool:
+    """Return whether data has a length and items by number, and is nothing that we know better."""
+    if missing_members(data, ("__getitem__", "__len__")) or is_store(data):
+        return False
+    return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_table(data))
+
+
+def missing_members(obj: object, members: Iterable[str]) -> list[str]:
+    """Return the members that a thing does not have."""
+    present = set(dir(obj))  # not hasattr: it would compute properties
+    return [member for member in members if member not in present]
+
+
+def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
+    """Open a location, or several as one store."""
+    if is_location(data):
+        return open_location(data, **options)
+    stores: list[Store] = []
+    for number, item in enumerate(data):
+        if is_store(item):
+            stores.append(item)
+            continue
+        if not is_location(item):
+            raise ConfigError(
+                f"data: a list of paths or stores must hold nothing else, but item {number} is a "
+                f"{type(item).__name__}. Open it first, with open_store"
+            )
+        try:
+            stores.append(open_location(item, **options))
+        except ConfigError as error:
+            raise ConfigError(
+                f"data: item {number} of the list: {error}. A list of texts is a list of paths; "
+                "text as data is encoded first, e.g. np.frombuffer(text.encode(), np.uint8)"
+            ) from error
+    return concat_stores(stores)
+
+
+def _is_loader(data: Any) -> bool:
+    """Return whether data is a torch DataLoader, without importing torch."""
+    return any(base.__module__ == _TORCH_LOADER for base in type(data).__mro__)
+
+
+def _needs_lengths(data: Any) -> bool:
+    """Return whether map-style data cannot be taken into memory: torch's, or not to be iterated."""
+    torch_like = any(base.__module__ == _TORCH_DATASET for base in type(data).__mro__)
+    return torch_like or not isinstance(data, Iterable)
+
+
+def _iter_items(dataset: Any) -> Iterator[Mapping[str, Any]]:
+    for number in range(len(dataset)):
+        yield as_mapping(dataset[number], None)
+
+
+def _match_names(data: Any, names: Sequence[str] | None) -> Sequence[str] | None:
+    first = data[0] if names is not None and len(data) else None
+    return names if isinstance(first, tuple) and len(first) == len(names or ()) else None
 
 
 def _takes_one_argument(function: Callable[..., Any]) -> bool:

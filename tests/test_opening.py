@@ -8,20 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from seqdata.api import (
-    default_host,
-    detect_backend,
-    open_store,
-    resolve_collator,
-    resolve_policy,
-    resolve_store,
-    write_store,
-)
+from seqdata.api import open_store, write_store
+from seqdata.detect import detect_backend
 from seqdata.errors import ConfigError, IncompleteDatasetError, PluginError
 from seqdata.hookspecs import hookimpl
-from seqdata.host import PluginHost
+from seqdata.host import PluginHost, default_host
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.resolve import resolve_collator, resolve_policy, resolve_store
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.waiting import patient
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from seqdata.default_host import default_host
 from seqdata.errors import PluginError
+from seqdata.host import default_host
 from seqdata.plugin_source import CommandClaim
 
 

@@ -26,7 +26,7 @@ from seqdata.cli._report.console import (
     make_console,
     report_errors,
 )
-from seqdata.default_host import default_host
+from seqdata.host import default_host
 
 _RUN_FILE = "seqdata-run.yaml"
 _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}

@@ -21,8 +21,8 @@ from seqdata.cli._report.console import (
     make_console,
     report_errors,
 )
+from seqdata.detect import find_opener
 from seqdata.errors import ConfigError
-from seqdata.open_location import find_opener
 from seqdata.protocols import SupportsIndexing
 from seqdata.storage.remote.urls import redact_secrets
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from seqdata.api import open_store
 from seqdata.cli._report.console import backend_option, format_examples, make_console, report_errors
 from seqdata.cli._report.lane_plot import draw_lanes
 from seqdata.cli._report.ledger import STDOUT, iter_ledger, write_ledger
@@ -27,7 +28,6 @@ from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.report import BatchMeasures
 from seqdata.resolve import resolve_policy
-from seqdata.resolve_store import open_store
 from seqdata.sharing import Tail
 
 _DEFAULT = "token-budget"

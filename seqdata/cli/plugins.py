@@ -13,7 +13,7 @@ from rich.table import Table
 
 from seqdata.builtin import BACKENDS, COLLATORS, POLICIES, READERS
 from seqdata.cli._report.console import EXIT_DATA, format_examples, make_console, report_errors
-from seqdata.default_host import default_host
+from seqdata.host import default_host
 
 _OWN = {"backends": BACKENDS, "policies": POLICIES, "collators": COLLATORS, "readers": READERS}
 

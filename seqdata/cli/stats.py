@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from seqdata.api import open_store
 from seqdata.cli._report.console import (
     backend_option,
     format_bytes,
@@ -29,7 +30,6 @@ from seqdata.cli._report.non_finite import (
 )
 from seqdata.cli._report.statistics import LengthStats, compute_length_stats
 from seqdata.protocols import Field, Store
-from seqdata.resolve_store import open_store
 from seqdata.storage.remote.urls import is_remote, redact_secrets
 
 _BAR_WIDTH = 40

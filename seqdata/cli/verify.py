@@ -23,6 +23,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from seqdata.api import open_store
 from seqdata.cli._report.console import (
     EXIT_DATA,
     backend_option,
@@ -31,11 +32,9 @@ from seqdata.cli._report.console import (
     make_console,
     report_errors,
 )
-from seqdata.detect import detect_backend
+from seqdata.detect import detect_backend, find_opener
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
-from seqdata.open_location import find_opener
 from seqdata.protocols import SupportsAudit
-from seqdata.resolve_store import open_store
 from seqdata.storage.arrow.audit_remote import audit_remote
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from seqdata.api import open_store, write_store
 from seqdata.builtin import READERS
 from seqdata.cli._report.console import (
     backend_option,
@@ -22,15 +23,12 @@ from seqdata.cli._report.console import (
     report_errors,
 )
 from seqdata.cli.stats import describe_store, format_field
-from seqdata.default_host import default_host
 from seqdata.detect import detect_backend
 from seqdata.errors import ConfigError, MissingShardError, SeqDataError
-from seqdata.host import PluginHost
+from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Reader, Store
 from seqdata.readers.binary import refuse_binary
 from seqdata.readers.source import ReadOptions, SourceFile, count_suffixes, find_files
-from seqdata.resolve_store import open_store
-from seqdata.resolve_writer import write_store
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
 from seqdata.storage.local_files import local_path

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from seqdata.builtin import POLICIES
-from seqdata.default_host import default_host
 from seqdata.errors import SeqDataError
+from seqdata.host import default_host
 
 _PARSER = "jsonargparse"
 _CLASS = "class_path"

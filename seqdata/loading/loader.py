@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from seqdata.arguments import check_arguments
-from seqdata.default_host import default_host
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
+from seqdata.host import default_host
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.epoch_batches import EpochBatches
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
@@ -30,8 +30,7 @@ from seqdata.loading.options import (
 from seqdata.loading.value_options import DTypes, ValueOptions
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
-from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy
-from seqdata.resolve_store import resolve_store
+from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy, resolve_store
 from seqdata.sharing import RankPlan, Tail
 from seqdata.world import World
 

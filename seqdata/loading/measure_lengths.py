@@ -33,7 +33,7 @@ from seqdata.loading.transforms.results import TransformResults
 from seqdata.loading.transforms.rng import count_occurrences
 from seqdata.loading.workers.pool_cache import WorkerPoolCache
 from seqdata.protocols import Columns, Store, Transform
-from seqdata.resolve_store import resolve_store
+from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.arrow.store import ArrowStore
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest

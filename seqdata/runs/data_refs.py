@@ -18,16 +18,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.api import open_store
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.required_members import STORE_MEMBERS
-from seqdata.resolve_store import (
-    are_locations,
-    is_location,
-    is_map_style,
-    open_store,
-    resolve_store,
-)
+from seqdata.resolve import STORE_MEMBERS, are_locations, is_location, is_map_style, resolve_store
 from seqdata.runs.to_plain import UNREPLAYABLE, PlainReader, PlainWriter
 from seqdata.storage.concat import ConcatStore, concat_stores
 from seqdata.storage.digest_trailer import has_digest, strip_digest

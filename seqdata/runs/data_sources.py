@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from seqdata.default_host import default_host
 from seqdata.errors import ConfigError
+from seqdata.host import default_host
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.options import EngineOptions
 from seqdata.protocols import Policy, Store
-from seqdata.resolve import resolve_collator, resolve_policy
-from seqdata.resolve_store import resolve_store
+from seqdata.resolve import resolve_collator, resolve_policy, resolve_store
 from seqdata.runs.options import DataKind, DataOptions, disable_shuffle
 from seqdata.world import World
 

@@ -17,8 +17,7 @@ from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.options import EngineOptions, OnError
 from seqdata.loading.value_options import DTypes, ValueOptions
 from seqdata.protocols import Policy, Store, Transform
-from seqdata.resolve import CollatorLike
-from seqdata.resolve_store import is_map_style
+from seqdata.resolve import CollatorLike, is_map_style
 from seqdata.sharing import Tail
 from seqdata.storage.dataset import MapStyle
 from seqdata.world import World

@@ -6,7 +6,6 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
-from seqdata.api import resolve_collator
 from seqdata.batch.batch import SequenceBatch
 from seqdata.collators.collate_fn import Samples
 from seqdata.collators.padded import Padded
@@ -15,6 +14,7 @@ from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
+from seqdata.resolve import resolve_collator
 from seqdata.world import World
 
 ROWS = [{"x": np.arange(n + 1) + 10 * n, "y": n, "name": f"n{n}"} for n in range(5)]

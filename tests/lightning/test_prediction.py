@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.api import open_store
+from seqdata.api import concat, open_store
 from seqdata.errors import ConfigError, PlanError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.predictions.outputs import PredictionSpec
@@ -18,7 +18,6 @@ from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.policies.windows import Windows
-from seqdata.split_stores import concat
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.views import take
 from seqdata.world import World

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from seqdata.api import open_store, write_store
+from seqdata.api import concat, open_store, write_store
 from seqdata.errors import ConfigError, FingerprintMismatch, PlanError, SeqDataError, SeqDataWarning
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
@@ -21,7 +21,6 @@ from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
 from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME, RunFile
 from seqdata.runs.run_record import RunRecord
-from seqdata.split_stores import concat
 from seqdata.storage.splitting import split
 from seqdata.storage.views import take
 from seqdata_testing.waiting import patient

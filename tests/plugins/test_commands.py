@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from seqdata.cli.app import app
-from seqdata.default_host import default_host
+from seqdata.host import default_host
 
 MODULE = """
 import click

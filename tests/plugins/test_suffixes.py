@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from seqdata.api import detect_backend, open_store, write_store
+from seqdata.api import open_store, write_store
 from seqdata.cli.app import app
-from seqdata.default_host import default_host
+from seqdata.detect import detect_backend
 from seqdata.errors import ConfigError, PluginError
+from seqdata.host import default_host
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Fixed

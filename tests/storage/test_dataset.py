@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from seqdata.api import resolve_store
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.loading.loader import Loader
 from seqdata.policies.bucketed import Bucketed
 from seqdata.policies.fixed import Fixed
 from seqdata.protocols import Field, Store
+from seqdata.resolve import resolve_store
 from seqdata.storage.dataset import DatasetStore
 from seqdata_testing.loaders import check_content, check_resumes, check_worlds
 from seqdata_testing.stores import check_store

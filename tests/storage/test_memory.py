@@ -8,9 +8,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from seqdata.api import resolve_store
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Column, Field, Store
+from seqdata.resolve import resolve_store
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.stores import check_store

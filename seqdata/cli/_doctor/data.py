@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from seqdata.api import open_store
 from seqdata.cli._doctor.finding import DoctorFinding
 from seqdata.detect import detect_backend
 from seqdata.errors import SeqDataError, SeqDataWarning
 from seqdata.protocols import Store
-from seqdata.resolve_store import open_store
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import is_remote, redact_secrets, split_url

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from seqdata.default_host import default_host
+from seqdata.host import default_host
 from seqdata.lightning.ranks.collect import Facts
 from seqdata.runs.run_record import installed_versions
 

@@ -4,14 +4,8 @@ import sys
 
 import pytest
 
-from seqdata.default_host import default_host
-from tests.storage.remote.conftest import (  # noqa: F401
-    bucket,
-    faulty,
-    remote,
-    s3,
-    s3_server,
-)
+from seqdata.host import default_host
+from tests.storage.remote.conftest import bucket, faulty, remote, s3, s3_server  # noqa: F401
 
 MODULE = """
 from seqdata.backends import hookimpl

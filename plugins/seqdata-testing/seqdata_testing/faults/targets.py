@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from seqdata.api import open_store, write_store
 from seqdata.errors import SeqDataWarning
 from seqdata.protocols import Store
-from seqdata.resolve_store import open_store
-from seqdata.resolve_writer import write_store
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.remote.options import Remote

@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from seqdata.api import open_store, write_store
 from seqdata.loading.loader import Loader
 from seqdata.loading.measure_lengths import measure_lengths
 from seqdata.policies.fixed import Fixed
-from seqdata.resolve_store import open_store
-from seqdata.resolve_writer import write_store
 from seqdata.storage.foreign.file_discovery import STATE_FILE
 from seqdata_testing.faults import damage
 from seqdata_testing.faults.outcome import WHOLE, WRONG, Outcome, of_error
