@@ -27,7 +27,7 @@ def run(*words: str, program: str = "", **more) -> subprocess.CompletedProcess:
         "raise SystemExit('why')",
         "import atexit; atexit.register(print, 'end'); print('begin')",
         "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
-        "import click, sys; click.open_table_file('-', 'w').write('told')",
+        "import click, sys; click.open_file('-', 'w').write('told')",
     ],
 )
 def test_it_does_what_python_does(code):
