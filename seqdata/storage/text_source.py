@@ -169,6 +169,15 @@ class TextSource:
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         spans[:, 2] = self._compute_sizes(numbers)
+        self.verify_spans(spans)
+
+    def verify_spans(self, spans: NDArray[np.int64]) -> None:
+        """Compare the checksums of the blocks that spans, int64 (n, 3) in bytes, touch.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+            CorruptSampleError: If a recorded place or a checksum is wrong.
+        """
         self.layout.retry_after_repair(
             lambda: self.raise_for_result(self.engine.verify(self.handle, spans), spans)
         )

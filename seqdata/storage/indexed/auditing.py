@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DataError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.indexed.catalogs import with_catalogs
 from seqdata.storage.indexed.finding import find_shards
 from seqdata.storage.indexed.indexing import digest_of, sums_of
 from seqdata.storage.indexed.kinds import FileKind
@@ -47,7 +48,7 @@ def audit(
     Raises:
         ConfigError: If there is no such shard.
     """
-    shards = find_shards(location, kind, remote)
+    shards = with_catalogs(find_shards(location, kind, remote), kind)
     location = redact_url(location)
     if shard is not None and not 0 <= shard < len(shards):
         raise ConfigError(
@@ -194,7 +195,7 @@ def _mismatch(
     begin = int(members.begins[at])
     size = int(members.sizes[at])
     low, high = begin + block * index.block, begin + min(size, (block + 1) * index.block)
-    key = bytes(index.keys[index.key_ends[at] : index.key_ends[at + 1]]).decode(errors="replace")
+    key = index.id_of(at)
     must = int(members.sums[bad])
     return replace(
         place, sequence=first + at, key=key, field=name, offset=low, length=high - low

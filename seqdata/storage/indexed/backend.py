@@ -13,6 +13,7 @@ from typing import Any
 
 from seqdata.errors import ConfigError
 from seqdata.storage.indexed.auditing import audit
+from seqdata.storage.indexed.catalogs import with_catalogs
 from seqdata.storage.indexed.finding import Location, find_shards, text_of
 from seqdata.storage.indexed.format_kind import FormatKind
 from seqdata.storage.indexed.formats import FileFormat
@@ -139,6 +140,8 @@ def index_files(
     """
     text = text_of(location, kind)
     shards = find_shards(text, kind, resolve_remote(remote))
+    shards = shards if anew else with_catalogs(shards, kind)
     where = redact_url(text)
     folders = build(where, shards, kind, anew=anew, executor=executor, progress=progress)
+    shards = with_catalogs(shards, kind)
     return index_facts(where, shards, folders, kind)

@@ -20,10 +20,12 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import NumberSource, ShardLayout
 from seqdata.storage.data_location import quote
 from seqdata.storage.extents import ShardExtents
+from seqdata.storage.indexed.catalogs import MANY, joined_keys, with_ids
 from seqdata.storage.indexed.decoded import DecodedValues
 from seqdata.storage.indexed.kept_values import KeptValues
 from seqdata.storage.indexed.kinds import IndexedField
 from seqdata.storage.indexed.lengths import OpenedFiles, axes_of_fields
+from seqdata.storage.indexed.numbered_ids import NumberedIds
 from seqdata.storage.indexed.shard_index import Members, ShardIndex
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import FieldChecksums
@@ -61,7 +63,7 @@ class StoreFields:
     part: Callable[
         [int, NDArray[np.uint8], Iterable[str] | None, RepairFn | None], Mapping[str, FieldSource]
     ]
-    ids: TextSource
+    ids: TextSource | NumberedIds
     indexes: Sequence[ShardIndex]
     verify: str
     bits: SharedBits | None
@@ -189,6 +191,9 @@ def _extents(opened: OpenedFiles, member: str) -> list[ShardExtents]:
     extents: list[ShardExtents] = []
     for i, index in enumerate(opened.indexes):
         one = index.members.get(member)
+        if one is not None and len(one.begins) == 1 and one.begins[0] >= 0:  # of many files
+            extents.append(one.extents)
+            continue
         missing = np.ones(len(index), dtype=bool) if one is None else one.begins < 0
         if missing.any() and (one is None or one.values is None):
             number = opened.starts[i] + int(np.argmax(missing))
@@ -277,8 +282,17 @@ def starts_of(indexes: Sequence[ShardIndex]) -> list[int]:
     return [0, *itertools.accumulate(map(len, indexes))]
 
 
-def ids_of(location: str, indexes: Sequence[ShardIndex], names: Sequence[str]) -> TextSource:
+def ids_of(
+    location: str, indexes: Sequence[ShardIndex], names: Sequence[str]
+) -> TextSource | NumberedIds:
     """Return the ids of all sequences, from the indexes."""
+    if all(one.is_numbered for one in indexes):
+        return NumberedIds(location, names, starts_of(indexes))
+    indexes = [with_ids(one) for one in indexes]
+    if len(indexes) > MANY:
+        keys, ends = joined_keys(indexes)
+        layout = ShardLayout(location, ("ids",), [0, len(ends) - 1], {})
+        return TextSource.of("__key__", Field("str", (), None), layout, [keys], [ends])
     layout = ShardLayout(location, names, starts_of(indexes), {})
     return TextSource.of(
         "__key__", Field("str", (), None), layout, [one.keys for one in indexes],

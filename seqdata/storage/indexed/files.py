@@ -23,6 +23,7 @@ from seqdata.storage.limits import raise_limit_error
 from seqdata.storage.local_files import describe_limit
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
+_SMALL = 1 << 20
 MAX_SMALL = 1 << 30
 """Bytes of an index, or of the list of a folder's shards: these are read as a whole."""
 
@@ -39,7 +40,7 @@ def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArra
         MissingShardError: If it is not there.
         DataError: If it cannot be read, or is no ordinary file.
     """
-    with _opened(path, place) as (descriptor, size):
+    with opened(path, place) as (descriptor, size):
         try:
             mapping = get_kernel().map_file(descriptor, size) if size else b""
         except OSError as error:
@@ -52,8 +53,21 @@ def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArra
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
+def small_content(path: Path, place: DataLocation) -> NDArray[np.uint8]:
+    """Return the bytes of a file: read where it is small, which is faster, else mapped.
+
+    Raises:
+        MissingShardError: If it is not there.
+        DataError: If it cannot be read, or is no ordinary file.
+    """
+    with opened(path, place) as (descriptor, size):
+        if size <= _SMALL:
+            return np.frombuffer(os.pread(descriptor, size, 0), dtype=np.uint8)
+    return map_shard(path, place, ahead=True)
+
+
 def content_of(path: Path, place: DataLocation) -> bytes:
-    """Return the bytes of a small file.
+    """Give the bytes of a small file.
 
     Args:
         path: The file.
@@ -125,7 +139,13 @@ def _unreadable(place: DataLocation, error: OSError) -> DataError:
 
 
 @contextmanager
-def _opened(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
+def opened(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
+    """Open an ordinary file for reading: yields (descriptor, bytes) and closes it at the end.
+
+    Raises:
+        MissingShardError: If it is not there.
+        DataError: If it cannot be read, or is no ordinary file.
+    """
     try:
         descriptor = os.open(path, _OPEN)
     except FileNotFoundError as error:

@@ -106,13 +106,12 @@ def find_shards(
                     probed = True
                 found.extend(shards)
                 continue
-            for each in _local(local_path(one), kind):
-                found.append(each)
-                if there and not local_path(one).is_dir():
-                    file = DataLocation(
-                        dataset=redact_url(location), shard=len(found) - 1, file=each.name
-                    )
-                    each.look(file)
+            path = local_path(one)
+            files = _local(path, kind)
+            for each in files if there and not path.is_dir() else ():
+                at = len(found) + files.index(each)
+                each.look(DataLocation(dataset=redact_url(location), shard=at, file=each.name))
+            found.extend(files)
     found = _with_lists(found)
     seen = set[tuple[str, str]]()
     for shard in found:

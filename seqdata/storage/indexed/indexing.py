@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,8 +20,11 @@ from numpy.typing import NDArray
 
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.indexed.catalogs import is_many, write_catalog
+from seqdata.storage.indexed.files import small_content
 from seqdata.storage.indexed.kinds import FileKind
-from seqdata.storage.indexed.shards import Shard
+from seqdata.storage.indexed.shard_index import ShardIndex
+from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.writing.progress import ProgressFn, progress_bar
@@ -28,6 +32,7 @@ from seqdata.storage.writing.progress import ProgressFn, progress_bar
 _AT_ONCE = 8  # index files that are asked for side by side
 Given = TypeVar("Given")
 _PIECE = 8 << 20  # bytes that are digested at once
+_AT_A_TIME = 256  # of many files that one thread or process indexes
 
 
 def build(
@@ -38,6 +43,7 @@ def build(
     anew: bool = False,
     executor: Executor | None = None,
     progress: bool | ProgressFn | None = None,
+    have: Sequence[bool] | None = None,
 ) -> list[str]:
     """Make the indexes of shards that have none; gives the folder of each that was made.
 
@@ -49,13 +55,17 @@ def build(
         executor: Where shards are read; None: some threads.
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function
             that is told (sequences, bytes).
+        have: Which files have an index; None: each is asked.
 
     Raises:
         MissingShardError: If a shard is not there.
         DataError: If a shard is damaged, or cannot be read as samples.
     """
-    have = [False] * len(shards) if anew else of_each(shards, lambda i: shards[i].has_index(kind))
+    if have is None:
+        have = of_each(shards, lambda i: not anew and shards[i].has_index(kind))
     due = [(i, one) for i, one in enumerate(shards) if not have[i]]
+    if due and is_many(shards, kind):
+        return _build_many(dataset, due, kind, anew=anew, executor=executor, progress=progress)
     made: list[str] = []
     count = size = done = 0
     with (
@@ -78,6 +88,62 @@ def build(
     return made
 
 
+def _build_many(
+    dataset: str,
+    due: Sequence[tuple[int, Shard]],
+    kind: FileKind,
+    *,
+    anew: bool,
+    executor: Executor | None,
+    progress: bool | ProgressFn | None,
+) -> list[str]:
+    """Make and keep the indexes of very many local files; see ``build``."""
+    roots = {one.root: one for _, one in due if isinstance(one, LocalShard)}
+    found: dict[Path, list[ShardIndex]] = {root: [] for root in roots}
+    count = size = 0
+    with (
+        progress_bar(progress, f"indexing {len(due)} files", len(due)) as bar,
+        ExitStack() as stack,
+    ):
+        if executor is None:
+            executor = stack.enter_context(ThreadPoolExecutor(1, "seqdata-index"))
+        under_way = []
+        for first in range(0, len(due), _AT_A_TIME):
+            few = [(i, LocalShard(one.root, one.name)) for i, one in due[first : first + _AT_A_TIME]
+                   if isinstance(one, LocalShard)]  # fmt: skip
+            under_way.append(executor.submit(_index_some, dataset, few, kind))
+        stack.callback(_cancel, under_way)
+        for future in as_completed(under_way):
+            for root, one in future.result(timeout=0):
+                found[root].append(one)
+                count, size = count + len(one), size + one.bytes
+            if bar is not None:
+                bar.update(count, size, sum(map(len, found.values())))
+            if callable(progress):
+                progress(count, size)
+    folders = [
+        str(write_catalog(root, sorted(mine, key=_name_of), alone=anew).parent)
+        for root, mine in found.items()
+    ]
+    return [folders[0]] * len(due)
+
+
+def _name_of(index: ShardIndex) -> str:
+    return index.shard
+
+
+def _index_some(
+    dataset: str, shards: Sequence[tuple[int, LocalShard]], kind: FileKind
+) -> list[tuple[Path, ShardIndex]]:
+    found = []
+    for number, shard in shards:
+        place = DataLocation(dataset=dataset, shard=number, file=shard.name)
+        content = small_content(shard.path, place)
+        index = kind.make_index(content, shard.name, place, shard.neighbour)
+        found.append((shard.root, index))
+    return found
+
+
 def of_each(
     shards: Sequence[Shard], function: Callable[[int], Given], numbers: range | None = None
 ) -> list[Given]:
@@ -89,7 +155,9 @@ def of_each(
         numbers: Of some of them; None: of all.
     """
     numbers = range(len(shards)) if numbers is None else numbers
-    if all(one.here for one in shards):  # threads need memory, and local files do not wait
+    if all(
+        shards[number].here for number in numbers
+    ):  # threads need memory, and local files do not wait
         return [function(number) for number in numbers]
     return ForkSafeThreadPool(_AT_ONCE).map(function, numbers)
 

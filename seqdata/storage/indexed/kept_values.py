@@ -18,6 +18,8 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
 from seqdata.storage.text_source import TextSource
 
+_FIRST_BYTE = np.array([[0, 1]])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptValues:
@@ -27,10 +29,12 @@ class KeptValues:
         values: The numbers, from the indexes.
         source: The bytes that they were read from, with their checksums; None: they are not
             compared.
+        is_one_block: Whether each has some bytes, in one block, which is compared as a whole.
     """
 
     values: NumberSource
     source: TextSource | None
+    is_one_block: bool
 
     @classmethod
     def of(
@@ -52,7 +56,7 @@ class KeptValues:
         """
         there = [one.astype(np.dtype(field.dtype)) for one in values]
         checked = None if source.checksums is None else source
-        return cls(NumberSource.of(name, field, layout, there), checked)
+        return cls(NumberSource.of(name, field, layout, there), checked, _is_one_block(checked))
 
     def take(self, spans: NDArray[np.int64]) -> SpanColumn:
         """Return the column of spans, int64 (n, 3), of values whose bytes are as they were indexed.
@@ -62,5 +66,21 @@ class KeptValues:
             CorruptSampleError: If a checksum of their bytes is another.
         """
         if self.source is not None:
-            self.source.verify(spans[:, 0])
+            self._verify(self.source, spans)
         return SpanColumn(self.values, spans)
+
+    def _verify(self, source: TextSource, spans: NDArray[np.int64]) -> None:
+        if not self.is_one_block:
+            source.verify(spans[:, 0])
+            return
+        members = spans.copy()
+        members[:, 1:] = _FIRST_BYTE
+        source.verify_spans(members)
+
+
+def _is_one_block(source: TextSource | None) -> bool:
+    if source is None or source.checksums is None:
+        return True
+    block = source.checksums.bytes_per_checksum
+    sizes = [ends - begins for begins, ends in source.extents]
+    return all(bool(((one >= 1) & (one <= block)).all()) for one in sizes)

@@ -20,6 +20,7 @@ from seqdata.storage.columns import ShardLayout
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.fields import field_width
+from seqdata.storage.indexed.numbered_ids import NumberedIds
 from seqdata.storage.indexed.shard_index import Members, ShardIndex
 from seqdata.storage.text_source import TextSource
 
@@ -52,7 +53,7 @@ class OpenedFiles:
     hold: Callable[[int, ShardExtents], NDArray[np.uint8]]
     content: tuple[NDArray[np.uint8], ...] | None
     verify: str
-    ids: TextSource
+    ids: TextSource | NumberedIds
     starts: list[int]
     file_of: Callable[[int], DataLocation]
     mend: Callable[[int, NDArray[np.uint8]], bool]

@@ -79,7 +79,7 @@ def read_sources(
             continue
         along = fields[name].axis
         if along not in whole:
-            whole[along] = _whole(spans[:, 0], along, lengths_of)
+            whole[along] = whole_spans(spans[:, 0], along, lengths_of)
         mine = whole[along]
         columns[name] = (
             SpanColumn(source, mine) if isinstance(source, NumberSource) else source.take(mine)
@@ -87,7 +87,7 @@ def read_sources(
     return columns
 
 
-def _whole(
+def whole_spans(
     numbers: NDArray[np.int64], axis: str | None, lengths_of: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.int64]:
     """Return the spans of whole sequences; a number that is not there stays to be refused."""

@@ -6,13 +6,14 @@ Place in the flow: a format's ``index`` is given one. Reads: bytes. Makes: the s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import MissingShardError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.indexed.shard_index import ends_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,12 +25,14 @@ class FileReader:
         content: Its bytes, uint8.
         place: Its place, for errors.
         neighbour: Returns the bytes of a file next to it; None: there is none.
+        siblings: Those that were asked for, by path.
     """
 
     name: str
     content: NDArray[np.uint8]
     place: DataLocation
     neighbour: Callable[[str, DataLocation], NDArray[np.uint8]] | None = None
+    siblings: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -59,4 +62,15 @@ class FileReader:
             raise place.make_error(
                 MissingShardError, "is not there, must be next to it; restore it"
             )
-        return FileReader(path, self.neighbour(path, place), place, self.neighbour)
+        content = self.siblings[path] = self.neighbour(path, place)
+        return FileReader(path, content, place, self.neighbour, self.siblings)
+
+
+def siblings_of(file: FileReader) -> dict[str, tuple[int, str]]:
+    """Return the bytes and the digest of both ends of the siblings that were asked for."""
+    return {name: facts_of(content) for name, content in file.siblings.items()}
+
+
+def facts_of(content: NDArray[np.uint8]) -> tuple[int, str]:
+    """Return by what a sibling is told from another: its bytes, and the digest of both ends."""
+    return len(content), ends_of(content, max(0, len(content) - 512))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,6 +75,9 @@ class ShardIndex:
         members: Field -> its values, in the order in which they were met.
         told: Field -> (name, dtype, shape, axis), where our writer made it.
         kind: What made it; "": what the suffix says.
+        is_numbered: Whether ids are the file's name and a number, and are not kept.
+        siblings: Name -> (bytes, digest of both ends) of the files next to it that it was made by.
+        table: Of an index of many files, the facts of each; see ``catalogs``. None: it is of one.
     """
 
     shard: str
@@ -89,9 +92,19 @@ class ShardIndex:
     members: Mapping[str, Members]
     told: Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
     kind: str = ""
+    is_numbered: bool = False
+    siblings: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    table: Mapping[str, NDArray[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.key_ends) - 1
+
+    def id_of(self, number: int) -> str:
+        """Return the id of a sequence."""
+        if self.is_numbered:
+            return f"{self.shard}/{number}"
+        raw = self.keys[self.key_ends[number] : self.key_ends[number + 1]]
+        return raw.tobytes().decode(errors="replace")
 
 
 class Kind(Protocol):
@@ -122,6 +135,16 @@ def ends_of(content: Any, last: int) -> str:
     return hashlib.sha256(bytes(view[:512]) + bytes(view[last : last + 512])).hexdigest()
 
 
+def digest_of_places(index: ShardIndex) -> bytes:
+    """Return the digest of where the values of a file lie, and of its ids."""
+    digest = hashlib.sha256(index.keys.tobytes())
+    for name, members in index.members.items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(members.begins).data)
+        digest.update(np.ascontiguousarray(members.sizes).data)
+    return digest.digest()
+
+
 def dump_index(index: ShardIndex) -> bytes:
     """Return the file of an index."""
     arrays: list[NDArray[Any]] = []
@@ -138,7 +161,14 @@ def dump_index(index: ShardIndex) -> bytes:
     }
     if index.kind:
         facts["kind"] = index.kind
-    facts["keys"], facts["key_ends"] = put(index.keys), put(index.key_ends)
+    if index.siblings:
+        facts["siblings"] = {name: list(one) for name, one in index.siblings.items()}
+    if index.table is not None:
+        facts["table"] = {name: put(one) for name, one in index.table.items()}
+    if index.is_numbered:
+        facts["numbered"] = len(index)
+    else:
+        facts["keys"], facts["key_ends"] = put(index.keys), put(index.key_ends)
     facts["told"] = {name: list(one) for name, one in index.told.items()}
     facts["members"] = {
         name: {
@@ -183,8 +213,9 @@ def load_index(content: bytes, place: DataLocation, kind: Kind | None = None) ->
     seal = content[len(_MAGIC) : len(_MAGIC) + _SEAL]
     if not content.startswith(_MAGIC) or hashlib.sha256(body).hexdigest().encode() != seal:
         raise _damaged(place, "is damaged or no index")
-    text, _, _ = content[len(_MAGIC) + _SEAL + 1 :].partition(b"\n")
     try:
+        begin = len(_MAGIC) + _SEAL + 1
+        text = content[begin : content.index(b"\n", begin)]
         facts = json.loads(text)
         if facts["version"] != VERSION:
             raise _damaged(place, f"is of version {facts['version']!r}, not {VERSION}")
@@ -213,7 +244,13 @@ def _arrays(told: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:
 
 
 def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
-    keys, key_ends = _array(arrays, facts["keys"], "|u1"), _array(arrays, facts["key_ends"], "<i8")
+    numbered = facts.get("numbered")
+    if numbered is None:
+        keys = _array(arrays, facts["keys"], "|u1")
+        key_ends = _array(arrays, facts["key_ends"], "<i8")
+    else:
+        check(type(numbered) is int and 0 <= numbered <= facts["bytes"], "numbers")
+        keys, key_ends = np.empty(0, np.uint8), np.zeros(numbered + 1, np.int64)
     count = len(key_ends) - 1
     check(count >= 0 and key_ends[0] == 0 and key_ends[-1] == len(keys), "keys")
     check(bool((np.diff(key_ends) >= 0).all()), "keys")
@@ -227,10 +264,16 @@ def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
         name: (str(one[0]), str(one[1]), tuple(map(int, one[2])), one[3])
         for name, one in facts["told"].items()
     }
+    siblings = {
+        str(name): (int(size), str(ends))
+        for name, (size, ends) in facts.get("siblings", {}).items()
+    }
+    table = {name: arrays[number] for name, number in facts.get("table", {}).items()}
     return ShardIndex(
         shard=facts["shard"], bytes=size, sha256=facts["sha256"], ends=facts["ends"],
         last=facts["last"], algorithm=facts["algorithm"], block=block, keys=keys,
         key_ends=key_ends, members=members, told=told, kind=str(facts.get("kind", "")),
+        is_numbered=numbered is not None, siblings=siblings, table=table or None,
     )  # fmt: skip
 
 

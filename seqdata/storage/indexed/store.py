@@ -21,7 +21,9 @@ from seqdata.storage.indexed.batches import ShardsOnDemand
 from seqdata.storage.indexed.fields import StoreFields
 from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.reading import check_read, read_sources
+from seqdata.storage.indexed.shard_index import digest_of_places
 from seqdata.storage.indexed.shards import Shard
+from seqdata.storage.indexed.small_files import SmallFiles
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.text_bytes import TextBytes, concat_texts
 from seqdata.storage.text_source import TextSource
@@ -65,7 +67,7 @@ class IndexedStore(SequenceStore):
         options: Options,
         shards: Sequence[Shard],
         parts: StoreFields,
-        on_demand: ShardsOnDemand | None,
+        on_demand: ShardsOnDemand | SmallFiles | None,
         reopen: Any,
     ) -> None:
         self._location = location
@@ -120,6 +122,8 @@ class IndexedStore(SequenceStore):
             digest = hashlib.sha256(told.encode())
             for index in self._parts.indexes:
                 digest.update(f"{index.sha256}\n".encode())
+                if index.kind:  # the same bytes may be divided in another way
+                    digest.update(digest_of_places(index))
             self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
 

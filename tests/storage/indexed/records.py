@@ -90,9 +90,9 @@ def write_file(path, given):
     return path
 
 
-def write_files(folder, given, per_file=16):
+def write_files(folder, given, per_file=16, digits=1):
     """Write files of so many records each, some in a folder below."""
     for number, first in enumerate(range(0, len(given), per_file)):
         where = folder / "more" if number else folder
-        write_file(where / f"part-{number}.recs", given[first : first + per_file])
+        write_file(where / f"part-{number:0{digits}}.recs", given[first : first + per_file])
     return folder

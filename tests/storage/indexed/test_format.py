@@ -2,13 +2,14 @@
 
 import pickle
 import shutil
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from seqdata import Bucketed, Loader, open_store
-from seqdata.backends import FormatBackend
+from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend
 from seqdata.cli.app import app
 from seqdata.errors import (
     ConfigError,
@@ -18,6 +19,7 @@ from seqdata.errors import (
     DecodeError,
     FingerprintMismatch,
     MissingShardError,
+    PluginError,
 )
 from seqdata_testing.contract import StoreContract
 from seqdata_testing.stores import check_store
@@ -251,3 +253,99 @@ def test_two_packages_that_claim_files_of_one_folder_are_named(folder, claimed):
     with pytest.raises(Exception, match=r"'part-0.recs' \(backend 'records'\) and 'x.other'"):
         open_store(folder)
     shutil.rmtree(folder / "more")
+
+
+@dataclass(frozen=True)
+class Tokens(FileFormat):
+    """Two bytes a token; documents end where a file next to it says."""
+
+    suffixes = (".tok",)
+
+    def index(self, file):
+        raw = file.sibling(file.name.rpartition("/")[2].replace(".tok", ".ends")).read(0, 1 << 20)
+        ends = np.frombuffer(raw, "<i8") * 2
+        return FileIndex({"tokens": Extents(np.append(0, ends[:-1]), ends, "<u2")})
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    np.arange(100, dtype="<u2").tofile(tmp_path / "a.tok")
+    np.array([10, 10, 60, 100]).astype("<i8").tofile(tmp_path / "a.ends")
+    return tmp_path / "a.tok"
+
+
+def test_what_lies_next_to_a_file_belongs_to_its_index(tokens):
+    store = open_store(tokens, backend=Tokens())
+    assert store.lengths.tolist() == [10, 0, 50, 40]
+    assert store.keys([0, 3]) == ["a.tok/0", "a.tok/3"]
+    check_store(store, [{"tokens": np.arange(*one, dtype=np.uint16)} for one in
+                        [(0, 10), (10, 10), (10, 60), (60, 100)]])  # fmt: skip
+    sent = pickle.dumps(store)
+    np.array([20, 30, 40, 100]).astype("<i8").tofile(tokens.with_name("a.ends"))
+    again = open_store(tokens, backend=Tokens())
+    assert again.lengths.tolist() == [20, 10, 10, 60]
+    assert again.fingerprint != store.fingerprint
+    with pytest.raises(FingerprintMismatch):
+        pickle.loads(sent)
+
+
+def test_a_file_without_its_neighbour_is_refused(tokens):
+    tokens.with_name("a.ends").unlink()
+    with pytest.raises(MissingShardError, match=r'sibling of a.tok \("a.ends"\): is not there'):
+        open_store(tokens, backend=Tokens())
+
+
+def field_of(**changes):
+    """Return a format whose only field is wrong."""
+    given = {"begins": [0, 4], "ends": [4, 8], "dtype": "<i4", **changes}
+    given |= {name: np.array(given[name]) for name in ("begins", "ends")}
+
+    class Wrong(Tokens):
+        def index(self, file):
+            return FileIndex({"x": Extents(**given)})
+
+    return Wrong()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"dtype": "object"}, "`dtype` must be one of bool, int8"),
+        ({"dtype": "nonsense"}, "`dtype` must be one of"),
+        (
+            {"ends": [4, 999]},
+            r"must lie in the 200 bytes of the file, but is '4..999 of sequence 1",
+        ),
+        ({"ends": [4]}, "`begins` and `ends` must be integers"),
+        ({"begins": [0.0, 4.0]}, "`begins` and `ends` must be integers"),
+        ({"ends": [4, 7]}, "must have a multiple of 4 bytes"),
+        ({"axis": None, "ends": [4, 12]}, "must have 4 bytes"),
+        ({"lengths": np.array([1, 2])}, "as `lengths` say"),
+        ({"lengths": np.array([1])}, "`lengths` must be integers"),
+        ({"shape": (0,)}, "`shape` must be of one number at least"),
+        ({"dtype": "str"}, "texts must have `axis`=None"),
+        ({"values": np.zeros(2)}, r"`values` must be \(2, \*shape\), of `axis`=None"),
+        ({"decoder": len}, "`decoder` must be a method of the format whose name begins with"),
+    ],
+)
+def test_what_a_format_says_is_compared_before_it_is_believed(tokens, changes, text):
+    with pytest.raises(PluginError, match=text):
+        open_store(tokens, backend=field_of(**changes))
+
+
+def test_other_byte_orders_and_empty_values_are_read(tmp_path):
+    class Swapped(Tokens):
+        def index(self, file):
+            nothing = np.full(2, -1)
+            fields = {
+                "x": Extents(np.array([1, 9]), np.array([9, 13]), ">i4"),
+                "y": Extents(nothing, nothing, "int8", axis=None, values=np.array([3, 4])),
+            }
+            return FileIndex(fields, ["a", "b"])
+
+    (tmp_path / "a.tok").write_bytes(b"?" + np.array([1, 2, 3], ">i4").tobytes())
+    store = open_store(tmp_path / "a.tok", backend=FormatBackend(Swapped()))
+    rows = [{"x": np.array([1, 2], np.int32), "y": np.int8(3)}, {"x": np.int32([3]), "y": 4}]
+    columns = store.read(np.array([[0, 1, 2], [1, 0, 1]]), ["x", "y"])
+    assert [columns["x"][i].tolist() for i in (0, 1)] == [[2], [3]]
+    assert [int(columns["y"][i][0]) for i in (0, 1)] == [int(one["y"]) for one in rows]

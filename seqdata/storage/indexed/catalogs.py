@@ -1,0 +1,237 @@
+"""Indexes of very many files, kept together: a file of its own for each would take longer to write.
+
+A catalog is an index whose sequences are those of many files, one behind another, with a table of
+the files. Place in the flow: indexing writes catalogs for folders of many files, finding indexes
+reads them. Reads: catalogs. Makes: indexes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.storage.indexed.keeping import SUFFIX, index_files, put_file, read_index
+from seqdata.storage.indexed.shard_index import Kind, Members, ShardIndex, check, dump_index
+from seqdata.storage.indexed.shards import LocalShard, Shard
+
+MANY = 1024
+"""Local files of one location from which on their indexes are kept together."""
+_NAME = "catalog-"
+_TABLE = ("names", "name_ends", "bytes", "counts", "sha256", "ends")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogShard(LocalShard):
+    """One of many files of this machine.
+
+    Attributes:
+        catalog: Name -> its index, of the files whose index is there.
+    """
+
+    catalog: Mapping[str, ShardIndex] | None = None
+
+    def has_index(self, kind: Kind) -> bool:
+        """Return whether there is an index."""
+        return self.index("", 0, kind) is not None
+
+    def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
+        """Return its index; see ``Shard``."""
+        del dataset, number
+        found = None if self.catalog is None else self.catalog.get(self.name)
+        return found if found is not None and found.kind == kind.identity else None
+
+    def keep_index(self, index: ShardIndex) -> str:
+        """Keep its index; returns the folder."""
+        return str(write_catalog(self.root, [index]).parent)
+
+
+def is_many(shards: Sequence[Shard], kind: Kind) -> bool:
+    """Return whether indexes of files are kept together."""
+    plain = all(type(one) in (LocalShard, CatalogShard) for one in shards)
+    return len(shards) > MANY and plain and bool(kind.identity)
+
+
+def with_catalogs(shards: Sequence[Shard], kind: Kind) -> list[Shard]:
+    """Return files that know their indexes in catalogs, where they are very many."""
+    if not is_many(shards, kind):
+        return list(shards)
+    catalogs: dict[Path, dict[str, ShardIndex]] = {}
+    found: list[Shard] = []
+    for one in shards:
+        if isinstance(one, LocalShard):
+            if one.root not in catalogs:
+                catalogs[one.root] = read_catalogs(one.root, kind)
+            found.append(CatalogShard(one.root, one.name, one.listed, catalogs[one.root]))
+    return found
+
+
+def read_catalogs(root: Path, kind: Kind) -> dict[str, ShardIndex]:
+    """Return the indexes of files below a folder by name, the newest where there are several.
+
+    Raises:
+        CorruptShardError: If a catalog is damaged.
+    """
+    found: dict[str, ShardIndex] = {}
+    for path in _paths(root):
+        catalog = read_index(str(root), 0, path, kind)
+        if catalog.table is not None and catalog.kind == kind.identity:
+            found.update((one.shard, one) for one in indexes_in(catalog))
+    return found
+
+
+def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = False) -> Path:
+    """Keep the indexes of files below a folder.
+
+    Args:
+        root: The folder.
+        indexes: Of the files.
+        alone: Whether catalogs that are there are removed.
+
+    Raises:
+        OSError: If they can be kept nowhere.
+    """
+    digest = hashlib.sha256("\n".join(one.shard for one in indexes).encode()).hexdigest()[:16]
+    number = len(_paths(root))
+    beside, cached = (
+        path.with_name(f"{_NAME}{number:06d}-{digest}{SUFFIX}")
+        for path in index_files(root / "x", root)
+    )
+    content = dump_index(catalog_of(indexes))
+    old = _paths(root)
+    try:
+        path = put_file(beside, content)
+    except OSError:  # the folder is somebody else's, or full
+        path = put_file(cached, content)
+    for one in old if alone else []:
+        with suppress(OSError):
+            one.unlink()
+    return path
+
+
+def _paths(root: Path) -> list[Path]:
+    folders = [path.parent for path in index_files(root / "x", root)]
+    return [path for folder in folders for path in sorted(folder.glob(f"{_NAME}*{SUFFIX}"))]
+
+
+def catalog_of(indexes: Sequence[ShardIndex]) -> ShardIndex:
+    """Return the index of many files, all of one kind."""
+    first = indexes[0]
+    names = [one.shard.encode() for one in indexes]
+    table: dict[str, NDArray[Any]] = {
+        "names": np.frombuffer(b"".join(names), dtype=np.uint8),
+        "name_ends": np.array([0, *itertools.accumulate(map(len, names))], dtype=np.int64),
+        "bytes": np.array([one.bytes for one in indexes], dtype=np.int64),
+        "counts": np.array([len(one) for one in indexes], dtype=np.int64),
+        "sha256": _digests([one.sha256 for one in indexes]),
+        "ends": _digests([one.ends for one in indexes]),
+    }
+    members = {
+        name: joined_members([one.members[name] for one in indexes]) for name in first.members
+    }
+    keys, key_ends = joined_keys(indexes)
+    return replace(
+        first, shard="", bytes=int(table["bytes"].max()), last=0, keys=keys, key_ends=key_ends,
+        members=members, table=table, sha256="", ends="", is_numbered=False,
+    )  # fmt: skip
+
+
+def joined_keys(
+    indexes: Sequence[ShardIndex],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the ids of many files behind one another, and where each ends."""
+    indexes = [with_ids(one) for one in indexes]
+    sizes = np.concatenate([np.diff(one.key_ends) for one in indexes])
+    ends = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    return np.concatenate([one.keys for one in indexes]), ends
+
+
+def with_ids(index: ShardIndex) -> ShardIndex:
+    """Return an index that keeps the ids of its sequences."""
+    if not index.is_numbered:
+        return index
+    raw = [index.id_of(number).encode() for number in range(len(index))]
+    ends = np.array([0, *itertools.accumulate(map(len, raw))], dtype=np.int64)
+    keys = np.frombuffer(b"".join(raw), dtype=np.uint8)
+    return replace(index, keys=keys, key_ends=ends, is_numbered=False)
+
+
+def joined_members(parts: Sequence[Members]) -> Members:
+    """Return the values of one field of many files."""
+    firsts = None
+    if any(one.firsts is not None for one in parts):
+        counts = np.concatenate(
+            [
+                np.ones(len(one.begins), np.int64) if one.firsts is None else np.diff(one.firsts)
+                for one in parts
+            ]
+        )
+        firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Members(
+        begins=np.concatenate([one.begins for one in parts]),
+        sizes=np.concatenate([one.sizes for one in parts]),
+        sums=np.concatenate([one.sums for one in parts]),
+        firsts=firsts,
+        heads=parts[0].heads,
+        numbers=_joined([one.numbers for one in parts]),
+        values=_joined([one.values for one in parts]),
+    )
+
+
+def _joined(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    there = [one for one in parts if one is not None]
+    return np.concatenate(there) if there and len(there) == len(parts) else None
+
+
+def _digests(texts: Sequence[str]) -> NDArray[np.uint8]:
+    return np.frombuffer(bytes.fromhex("".join(texts)), dtype=np.uint8)
+
+
+def indexes_in(catalog: ShardIndex) -> Iterator[ShardIndex]:
+    """Yield the index of each file of a catalog.
+
+    Raises:
+        ValueError: If its table cannot be true.
+    """
+    table = catalog.table or {}
+    check(set(table) == set(_TABLE), "table")
+    count = len(table["bytes"])
+    names, edges = table["names"].tobytes(), table["name_ends"].tolist()
+    starts = [0, *itertools.accumulate(table["counts"].tolist())]
+    digests = [table[name].tobytes().hex() for name in ("sha256", "ends")]
+    whole = len(edges) == count + 1 and edges[-1] == len(names) and starts[-1] == len(catalog)
+    check(whole and all(len(one) == 64 * count for one in digests), "table")
+    for row, (size, first, stop) in enumerate(
+        zip(table["bytes"].tolist(), starts[:-1], starts[1:], strict=True)
+    ):
+        ends = catalog.key_ends[first : stop + 1]
+        yield ShardIndex(
+            shard=names[edges[row] : edges[row + 1]].decode(), bytes=size,
+            sha256=digests[0][64 * row : 64 * row + 64], ends=digests[1][64 * row : 64 * row + 64],
+            last=max(0, size - 512), algorithm=catalog.algorithm, block=catalog.block,
+            keys=catalog.keys[ends[0] : ends[-1]], key_ends=ends - ends[0],
+            members={name: part_of(one, first, stop) for name, one in catalog.members.items()},
+            told={}, kind=catalog.kind,
+        )  # fmt: skip
+
+
+def part_of(members: Members, first: int, stop: int) -> Members:
+    """Return the values of some neighbouring sequences."""
+    sums, firsts = members.sums[first:stop], None
+    if members.firsts is not None:
+        firsts = members.firsts[first : stop + 1] - members.firsts[first]
+        sums = members.sums[members.firsts[first] : members.firsts[stop]]
+        firsts = None if len(sums) == stop - first else firsts
+    return Members(
+        members.begins[first:stop], members.sizes[first:stop], sums, firsts, members.heads, None,
+        None if members.numbers is None else members.numbers[first:stop],
+        None if members.values is None else members.values[first:stop],
+    )  # fmt: skip

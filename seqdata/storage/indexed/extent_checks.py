@@ -1,0 +1,110 @@
+"""What a format says of a file, compared with what can be true.
+
+Place in the flow: a format's ``FileIndex`` is looked at here before an index is made of it. Reads:
+extents. Makes: errors.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import PluginError
+from seqdata.storage.fields import MAX_WIDTH, NUMBER_DTYPES, TEXT_DTYPES
+from seqdata.storage.indexed.formats import Extents, FileIndex
+
+
+@functools.lru_cache(maxsize=256)
+def native_name(dtype: str) -> str:
+    """Return the name of a stored dtype when it is read."""
+    return dtype if dtype in TEXT_DTYPES else np.dtype(dtype).name
+
+
+def count_sequences(found: FileIndex, where: str) -> int:
+    """Return how many sequences a file holds.
+
+    Raises:
+        PluginError: If its fields do not agree.
+    """
+    counts = {name: len(one.begins) for name, one in found.fields.items()}
+    if found.ids is not None:
+        counts["ids"] = len(found.ids)
+    if len(set(counts.values())) > 1:
+        raise PluginError.at(
+            f"{where}: fields and ids must be of equally many sequences, but are of {counts}; tell "
+            "its author"
+        )
+    return next(iter(counts.values()))
+
+
+def check_extents(one: Extents, count: int, size: int, where: str) -> None:
+    """Refuse what a format says of a field if it cannot be true.
+
+    Raises:
+        PluginError: If it cannot.
+    """
+    begins, ends = np.asarray(one.begins), np.asarray(one.ends)
+    try:
+        dtype = native_name(one.dtype)
+    except TypeError:
+        dtype = ""
+    if dtype not in (*NUMBER_DTYPES, *TEXT_DTYPES):
+        raise _wrong(
+            where, f"`dtype` must be one of {', '.join((*NUMBER_DTYPES, *TEXT_DTYPES))}", one.dtype
+        )
+    if begins.dtype.kind not in "iu" or begins.shape != (count,) or ends.shape != (count,):
+        said = f"{begins.dtype} {list(begins.shape)} and {list(ends.shape)}"
+        raise _wrong(where, f"`begins` and `ends` must be integers ({count},)", said)
+    outside = (begins < -1) | ((begins >= 0) & ((ends < begins) | (ends > size)))
+    if outside.any():
+        at = int(np.argmax(outside))
+        raise _wrong(
+            where, f"extents must lie in the {size} bytes of the file",
+            f"{begins[at]}..{ends[at]} of sequence {at}",
+        )  # fmt: skip
+    if dtype in TEXT_DTYPES:
+        if one.axis is not None or one.shape or one.decoder is not None:
+            raise _wrong(where, "texts must have `axis`=None, no shape and no decoder", one.axis)
+        return
+    width = np.dtype(one.dtype).itemsize * math.prod(one.shape)
+    if not 0 < width < MAX_WIDTH:
+        raise _wrong(where, "`shape` must be of one number at least", one.shape)
+    if one.values is not None and (one.axis is not None or len(one.values) != count):
+        raise _wrong(where, f"`values` must be ({count}, *shape), of `axis`=None", one.axis)
+    if one.decoder is None and one.values is None:
+        _check_sizes(one, sizes_of(one), width, where)
+    if one.lengths is not None and np.shape(one.lengths) != (count,):
+        raise _wrong(where, f"`lengths` must be integers ({count},)", np.shape(one.lengths))
+
+
+def _check_sizes(one: Extents, sizes: NDArray[np.int64], width: int, where: str) -> None:
+    bad = sizes % width != 0 if one.axis is not None else sizes != width
+    if one.lengths is not None:
+        bad |= sizes != np.asarray(one.lengths) * width
+    if bad.any():
+        at = int(np.argmax(bad))
+        must = "a multiple of " if one.axis is not None else ""
+        raise _wrong(
+            where, f"values must have {must}{width} bytes, as `lengths` say",
+            f"{sizes[at]} of sequence {at}",
+        )  # fmt: skip
+
+
+def _wrong(where: str, must: str, found: object) -> PluginError:
+    return PluginError.at(f"{where}: {must}, but is {found!r}; tell its author")
+
+
+def begins_of(one: Extents) -> NDArray[np.int64]:
+    """Return where values begin, int64; -1 where there are none and none are kept."""
+    begins = np.array(one.begins, dtype=np.int64)
+    return begins if one.values is None else np.maximum(begins, 0)  # kept without any bytes
+
+
+def sizes_of(one: Extents) -> NDArray[np.int64]:
+    """Return the bytes of values, int64."""
+    begins, ends = np.array(one.begins, dtype=np.int64), np.array(one.ends, dtype=np.int64)
+    sizes: NDArray[np.int64] = np.where(begins < 0, 0, ends - begins)
+    return sizes

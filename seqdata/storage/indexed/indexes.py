@@ -1,0 +1,228 @@
+"""The indexes of the files of a data set, compared with what they are of.
+
+Place in the flow: opening asks. Reads: index files. Makes: indexes, ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from seqdata.errors import (
+    ConfigError,
+    CorruptShardError,
+    DataError,
+    DecodeError,
+    FingerprintMismatch,
+    IncompleteDatasetError,
+    MissingShardError,
+)
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.hashing import hash_texts
+from seqdata.storage.indexed.catalogs import joined_keys, with_ids
+from seqdata.storage.indexed.fields import ids_of
+from seqdata.storage.indexed.indexing import of_each
+from seqdata.storage.indexed.keeping import FOLDER
+from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.listing import LIST
+from seqdata.storage.indexed.numbered_ids import NumberedIds
+from seqdata.storage.indexed.reading_files import facts_of
+from seqdata.storage.indexed.shard_index import ShardIndex
+from seqdata.storage.indexed.shards import Shard
+from seqdata.storage.text_source import TextSource
+from seqdata.storage.unique_ids import check_unique_ids
+
+_ONE_BY_ONE = 256  # files whose ids are looked at one by one
+_AT_A_TIME = 1024  # indexes that are read before it is looked whether their files are there
+
+
+def indexes_of(
+    location: str,
+    shards: Sequence[Shard],
+    kind: FileKind,
+    known: Sequence[ShardIndex | None] | None = None,
+) -> list[ShardIndex]:
+    """Return the indexes of files, of which each must have one.
+
+    Args:
+        location: Of the files, for errors.
+        shards: The files.
+        kind: What they are.
+        known: Indexes that were read already.
+
+    Raises:
+        ConfigError: If one has none.
+        MissingShardError: If a file, or the index of a listed one, is not there.
+        IncompleteDatasetError: If the list of the files is not there.
+        FingerprintMismatch: If an index is of another file.
+        CorruptShardError: If an index is damaged, or made otherwise than the first.
+        DataError: If files hold nothing.
+    """
+    indexes: list[ShardIndex | None] = []
+
+    def index_of(i: int) -> ShardIndex | None:
+        found = None if known is None else known[i]
+        return shards[i].index(location, i, kind) if found is None else found
+
+    for first in range(0, len(shards), _AT_A_TIME):
+        indexes += of_each(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
+        _check_there(location, shards, indexes, first)
+    for i, (shard, one) in enumerate(zip(shards, indexes, strict=True)):
+        _check_listed(DataLocation(dataset=location, shard=i, file=shard.name), shard, one)
+    without = [shard for shard, index in zip(shards, indexes, strict=True) if index is None]
+    if without:
+        raise ConfigError(
+            f"{location}: {len(without)} of {len(shards)} shards have no index "
+            f"({without[0].name}), must have one, for samples to be read in place; make it once "
+            f"with `seqdata index '{location}'`, or open with index='build'"
+        )
+    found = [index for index in indexes if index is not None]
+    if not any(map(len, found)):
+        only = shards[0].name if len(shards) == 1 else None
+        raise DataLocation(dataset=location, file=only).make_error(
+            DataError,
+            f"holds no {kind.item}; check the location, or write it again",
+        )
+    for i, one in enumerate(found):
+        if (one.algorithm, one.block) != (found[0].algorithm, found[0].block):
+            raise DataLocation(dataset=location, shard=i, file=one.shard).make_error(
+                CorruptShardError,
+                f"has an index with {one.algorithm} by {one.block} bytes, must have "
+                f"{found[0].algorithm} by {found[0].block} as the first shard; make it anew with "
+                "`seqdata index --anew`",
+            )
+    return found
+
+
+def known_indexes(shards: Sequence[Shard], kind: FileKind) -> list[ShardIndex | None] | None:
+    """Return the indexes that are there and whole; None: whether they are is told without reading.
+
+    Args:
+        shards: The files.
+        kind: What they are.
+    """
+    if not kind.identity or not all(one.here for one in shards):
+        return None
+
+    def index_of(shard: Shard) -> ShardIndex | None:
+        try:
+            found = shard.index(shard.folder, 0, kind)
+            return found if found is None or _siblings_are_same(shard, found) else None
+        except DataError:  # it is made again
+            return None
+
+    return [index_of(one) for one in shards]
+
+
+def _siblings_are_same(shard: Shard, index: ShardIndex) -> bool:
+    """Return whether the files next to one are those that its index was made by."""
+    for name, facts in index.siblings.items():
+        place = DataLocation(dataset=shard.folder, file=name)
+        if facts_of(shard.neighbour(name, place)) != facts:
+            return False
+    return True
+
+
+def _check_there(
+    location: str, shards: Sequence[Shard], indexes: Sequence[ShardIndex | None], first: int
+) -> None:
+    """Compare whether files without an index are there at all: that is another matter.
+
+    Args:
+        location: Of all of them, for errors.
+        shards: All of them.
+        indexes: Those of files so far.
+        first: The first one that was not looked at yet.
+
+    Raises:
+        MissingShardError: If one is not.
+    """
+    without = [i for i in range(first, len(indexes)) if indexes[i] is None]
+    if not without:
+        return
+    local = all(one.here for one in shards)
+    for i in without if local else without[:1]:
+        place = DataLocation(dataset=location, shard=i, file=shards[i].name)
+        if local:
+            shards[i].content(place)
+        else:
+            shards[i].look(place)
+
+
+def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -> None:
+    """Compare an index with the list of its writer's files.
+
+    Raises:
+        MissingShardError: If it is not there.
+        IncompleteDatasetError: If the list is not there.
+        FingerprintMismatch: If it is of another file.
+    """
+    place = replace(place, file_kind=f"index of shard {place.shard}")
+    if shard.listed is None and index is not None and index.told:
+        raise place.make_error(
+            IncompleteDatasetError,
+            f"is of a writer that lists all of its shards ({FOLDER}/{LIST}), and there is no such "
+            "list, must be; writing was never finished, or not all was copied: copy it, or make "
+            "the index anew with `seqdata index --anew`",
+        )
+    if shard.listed is not None and index is None:
+        raise place.make_error(
+            MissingShardError,
+            "is not there, must be; make it anew with `--repair-index`, or restore it",
+        )
+    if shard.listed is not None and index is not None and index.sha256 != shard.listed.sha256:
+        raise place.make_error(
+            FingerprintMismatch,
+            f"is of a shard of sha256 {index.sha256[:16]}, must be of "
+            f"{shard.listed.sha256[:16]} as when it was written; restore it and its shard; or, "
+            f"if that was replaced, remove {FOLDER}/{LIST} and make indexes anew with `seqdata "
+            "index --anew`",
+            expected=shard.listed.sha256, found=index.sha256,
+        )  # fmt: skip
+
+
+def all_ids(
+    location: str, names: Sequence[str], indexes: Sequence[ShardIndex], keys: str
+) -> TextSource | NumberedIds:
+    """Return the ids of all sequences.
+
+    Raises:
+        DecodeError: If one is there twice.
+    """
+    if keys == "by_shard":
+        indexes = [_prefixed(index, name) for index, name in zip(indexes, names, strict=True)]
+    ids = ids_of(location, indexes, names)
+    if isinstance(ids, NumberedIds):
+        return ids
+    if len(indexes) > _ONE_BY_ONE:
+        hashes = hash_texts(*joined_keys(indexes))
+    else:
+        each = [with_ids(one) for one in indexes if len(one)]
+        hashes = np.concatenate([hash_texts(one.keys, one.key_ends) for one in each])
+    try:
+        check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))
+    except DecodeError as error:
+        raise DecodeError.at(
+            f"{location}: {error}. Where shards number their samples anew, open them with "
+            "keys='by_shard'",
+            **error.facts,
+        ) from error
+    return ids
+
+
+def _prefixed(index: ShardIndex, name: str) -> ShardIndex:
+    if index.is_numbered:
+        return index
+    head = np.frombuffer(f"{name}/".encode(), dtype=np.uint8)
+    sizes = np.diff(index.key_ends)
+    ends = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes + len(head), out=ends[1:])
+    keys = np.empty(int(ends[-1]), dtype=np.uint8)
+    at = ends[:-1, None] + np.arange(len(head))
+    keys[at] = head
+    rest = np.ones(len(keys), dtype=bool)
+    rest[at] = False
+    keys[rest] = index.keys
+    return replace(index, keys=keys, key_ends=ends)

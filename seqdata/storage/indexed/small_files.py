@@ -1,0 +1,249 @@
+"""Batches from very many small files: each is opened, read and closed, for the batch at hand.
+
+So many cannot be mapped. The values that a batch needs lie in one piece of memory, a region for
+each sequence, so that sources, checksums and errors are those of any store. What comes is verified
+each time. Place in the flow: the store over many local files reads by it. Reads: parts of files.
+Makes: columns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.protocols import Field
+from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.fields import field_width
+from seqdata.storage.indexed.catalogs import joined_members
+from seqdata.storage.indexed.checked import check_size
+from seqdata.storage.indexed.decoded import DecodedValues
+from seqdata.storage.indexed.fields import StoreFields
+from seqdata.storage.indexed.files import opened
+from seqdata.storage.indexed.kept_values import KeptValues
+from seqdata.storage.indexed.kinds import IndexedField
+from seqdata.storage.indexed.reading import whole_spans
+from seqdata.storage.indexed.shard_index import Members
+from seqdata.storage.indexed.shards import LocalShard, Shard
+from seqdata.storage.integrity.verify import FieldChecksums
+from seqdata.storage.remote.range_requests import allocate_sparse
+from seqdata.storage.text_source import TextSource
+
+_RAW = Field("bytes", (), None)
+_ALIGNED = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RowLayout(ShardLayout):
+    """Where the sequences of one batch lie, each in a row of its own.
+
+    Attributes:
+        numbers: Row -> the sequence in the store.
+        whole: Where all sequences of the store lie.
+        moved: Row -> what is added to a byte of its file to find it in memory.
+    """
+
+    numbers: NDArray[np.int64] | None = None
+    whole: ShardLayout | None = None
+    moved: NDArray[np.int64] | None = None
+
+    def locate(
+        self,
+        number: int,
+        field: str | None = None,
+        offset: int | None = None,
+        length: int | None = None,
+    ) -> DataLocation:
+        """Return the place of a row's sequence in its file, for an error."""
+        if self.numbers is None or self.whole is None or self.moved is None:
+            return DataLocation(dataset=self.location)
+        at = None if offset is None else offset - int(self.moved[number])
+        return self.whole.locate(int(self.numbers[number]), field, at, length)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Needed:
+    """What a batch needs of one field.
+
+    Attributes:
+        begins: Row -> first byte of the sequence's values in its file.
+        sizes: Row -> their bytes.
+        low: Row -> the first of these that is read.
+        high: Row -> one past the last.
+        bases: Row -> where the values begin in memory.
+        room: Bytes of memory for all rows.
+    """
+
+    begins: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+    bases: NDArray[np.int64]
+    room: int
+
+    @property
+    def table(self) -> list[list[int]]:
+        """Row -> where the bytes that are read lie in the file, where in memory, and how many."""
+        places = (self.begins + self.low, self.bases + self.low, self.high - self.low)
+        rows: list[list[int]] = np.stack(places, axis=1).tolist()
+        return rows
+
+
+class SmallFiles:
+    """The files of a store, read for each batch.
+
+    Args:
+        parts: What the store consists of.
+        shards: The files.
+        wanted: The fields.
+    """
+
+    __slots__ = ("_by_name", "_members", "_parts", "_shards", "_starts")
+
+    def __init__(
+        self, parts: StoreFields, shards: Sequence[Shard], wanted: Iterable[IndexedField]
+    ) -> None:
+        self._parts = parts
+        self._shards = [one for one in shards if isinstance(one, LocalShard)]
+        self._starts = np.array(parts.layout.shard_offsets, dtype=np.int64)
+        self._by_name = {one.name: replace(one, field=parts.fields[one.name]) for one in wanted}
+        members = dict.fromkeys(one.member for one in self._by_name.values())
+        self._members: Mapping[str, Members] = {
+            name: joined_members([index.members[name] for index in parts.indexes])
+            for name in members
+        }
+
+    def expect(self, numbers: NDArray[np.int64]) -> bool:
+        """Return False: nothing is read ahead; see ``protocols.Expecting``."""
+        del numbers
+        return False
+
+    def texts(self, name: str, numbers: NDArray[np.int64]) -> list[Any]:
+        """Return the values of a field of texts."""
+        spans = np.zeros((len(numbers), 3), dtype=np.int64)
+        spans[:, 0] = numbers
+        texts: list[Any] = self.read(spans, [name], next(iter(self._parts.layout.lengths_of)))[name]
+        return texts
+
+    def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
+        """Return the columns of spans, int64 (n, 3), of sequences that are there.
+
+        Raises:
+            MissingShardError: If a file is not there.
+            CorruptShardError: If a file is not as long as its index says.
+            ConfigError: If a span asks for what is not there.
+        """
+        numbers = np.ascontiguousarray(spans[:, 0])
+        whole, names = self._parts.layout, list(fields)
+        outside = (numbers < 0) | (numbers >= len(whole))
+        if outside.any():
+            whole.find_shard(int(numbers[outside][0]))  # says that it is not there
+        needed = [self._needed(self._by_name[name], spans, axis) for name in names]
+        memory = self._brought(numbers, needed)
+        along: dict[str | None, NDArray[np.int64]] = {axis: spans}
+        columns: dict[str, Any] = {}
+        for name, one in zip(names, needed, strict=True):
+            field = self._parts.fields[name]
+            if field.axis not in along:
+                along[field.axis] = whole_spans(numbers, field.axis, whole.lengths_of)
+            rows = along[field.axis].copy()
+            rows[:, 0] = np.arange(len(rows))
+            columns[name] = self._column(self._by_name[name], numbers, rows, memory, one)
+        return columns
+
+    def _needed(self, one: IndexedField, spans: NDArray[np.int64], axis: str) -> _Needed:
+        members, numbers = self._members[one.member], spans[:, 0]
+        sizes = members.sizes[numbers]
+        low, high = np.zeros_like(sizes), sizes
+        if one.how == "place" and one.field.axis == axis:
+            width = field_width(one.field)
+            low, high = spans[:, 1] * width, spans[:, 2] * width
+            if self._parts.verify != "off":  # of whole blocks only can it be told
+                block = self._parts.indexes[0].block
+                low, high = low // block * block, -(-high // block) * block
+            low, high = np.clip(low, 0, sizes), np.clip(high, 0, sizes)
+        elif one.how == "values" and self._parts.verify == "off":
+            high = low
+        room = -(-sizes // _ALIGNED) * _ALIGNED
+        bases = np.zeros(len(room), dtype=np.int64)
+        np.cumsum(room[:-1], out=bases[1:])
+        return _Needed(members.begins[numbers], sizes, low, high, bases, int(room.sum()))
+
+    def _brought(self, numbers: NDArray[np.int64], needed: Sequence[_Needed]) -> NDArray[np.uint8]:
+        """Read what is needed of each sequence; bases become places in the memory returned."""
+        total = 0
+        for one in needed:
+            np.add(one.bases, total, out=one.bases)
+            total += one.room
+        raw = allocate_sparse(total)
+        memory, layout = memoryview(raw), self._parts.layout
+        shards = np.searchsorted(self._starts, numbers, side="right") - 1
+        tables = [
+            np.stack(
+                [one.begins + one.low, one.bases + one.low, one.high - one.low], axis=1
+            ).tolist()
+            for one in needed
+        ]
+        for row, shard in enumerate(shards.tolist()):
+            where = DataLocation(dataset=layout.location)
+            where = where if layout.locate_shard is None else layout.locate_shard(shard)
+            with opened(self._shards[shard].path, where) as (descriptor, size):
+                check_size(size, self._parts.indexes[shard], where)
+                for table in tables:
+                    at, base, count = table[row]
+                    if count > 0:
+                        os.preadv(descriptor, [memory[base : base + count]], at)
+        content = np.frombuffer(raw, dtype=np.uint8)
+        content.flags.writeable = False
+        return content
+
+    def _column(
+        self,
+        one: IndexedField,
+        numbers: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        memory: NDArray[np.uint8],
+        needed: _Needed,
+    ) -> Any:
+        whole = self._parts.layout
+        layout = _RowLayout(
+            whole.location, ("",), [0, len(numbers)],
+            {axis: lengths[numbers] for axis, lengths in whole.lengths_of.items()},
+            numbers=numbers, whole=whole, moved=needed.bases - needed.begins,
+        )  # fmt: skip
+        extents = [(needed.bases, needed.bases + needed.sizes)]
+        checks = self._checks(one.member, numbers)
+        if one.how == "place":
+            source = NumberSource.over(one.name, one.field, layout, [memory], extents, checks)
+            return SpanColumn(source, rows)
+        about = one.field if one.how == "text" else _RAW
+        raw = TextSource.over(one.name, about, layout, [memory], extents, checks, [0])
+        if one.how == "text":
+            return (raw if one.advice is None else replace(raw, advice=one.advice)).take(rows[:, 0])
+        if one.how == "decode":
+            return DecodedValues(one, raw, 0).take(rows)
+        members = self._members[one.member]
+        values = members.numbers if members.values is None else members.values
+        kept = np.empty(0, np.int64) if values is None else values[numbers]
+        return KeptValues.of(one.name, one.field, layout, [kept], raw).take(rows)
+
+    def _checks(self, member: str, numbers: NDArray[np.int64]) -> FieldChecksums | None:
+        """Return what the rows of a batch are verified by, each time."""
+        if self._parts.verify == "off":
+            return None
+        first, members = self._parts.indexes[0], self._members[member]
+        firsts, which = None, numbers
+        if members.firsts is not None:
+            counts = np.diff(members.firsts)[numbers]
+            firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+            within = np.arange(int(firsts[-1])) - np.repeat(firsts[:-1], counts)
+            which = np.repeat(members.firsts[numbers], counts) + within
+        return FieldChecksums(
+            first.algorithm, first.block, (members.sums[which],), (firsts,), ("the index",), None,
+            (0,), None,
+        )  # fmt: skip
