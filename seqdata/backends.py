@@ -46,26 +46,19 @@ from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 from seqdata.storage.integrity.checksums import choose_algorithm as checksum_algorithm
 from seqdata.storage.limits import check_size
 from seqdata.storage.limits import raise_limit_error as refuse_size
-from seqdata.storage.local_files import local_path
+from seqdata.storage.local_files import local_path, sync_file, write_atomically, write_synced
 from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
 from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, make_remote_files
 from seqdata.storage.remote.upload import upload_store
 from seqdata.storage.remote.urls import is_remote, redact_url
 from seqdata.storage.unique_ids import check_unique_ids
 from seqdata.storage.writing.bounded_executor import bounded_executor
+from seqdata.storage.writing.finished_shards import explain_full_disk
 from seqdata.storage.writing.packing import Packer, check_axis_lengths, make_packer, pack_sequence
-from seqdata.storage.writing.parts import is_part_list
 from seqdata.storage.writing.progress import ProgressBar, ProgressFn
 from seqdata.storage.writing.progress import progress_bar as progress_bar
-from seqdata.storage.writing.staged_shards import explain_full_disk
-from seqdata.storage.writing.staging_dir import (
-    FACTS_SUFFIX,
-    find_staging_dirs,
-    open_staging_dir,
-    sync_file,
-    write_atomically,
-    write_synced,
-)
+from seqdata.storage.writing.sharded_writer import is_part_list
+from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, find_staging_dirs, open_staging_dir
 
 __all__ = [  # authors of formats and stores need the first block, the rest is of the engine
     "CHECKSUM_BYTES",

@@ -12,9 +12,9 @@ from seqdata.errors import ConfigError, MissingShardError, PluginError, RemoteRe
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Opener
 from seqdata.readers.binary import LIBRARY_BY_SUFFIX
-from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.remote_manifest import file_exists
-from seqdata.storage.foreign.file_discovery import SUFFIXES, is_foreign
+from seqdata.storage.foreign.file_discovery import SUFFIXES, is_data_file
 from seqdata.storage.indexed.backend import as_opener
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote, resolve_remote
@@ -183,3 +183,16 @@ def _has_tar_files(path: Path) -> bool:
     if not path.is_dir() or (path / MANIFEST).exists():
         return False
     return any(entry.name.endswith(_TAR) for entry in path.iterdir())
+
+
+def is_foreign(location: str | os.PathLike[str]) -> bool:
+    """Return whether a location is a file or folder of the foreign store's, by names alone."""
+    path = Path(location)
+    if path.suffix in SUFFIXES and not path.is_dir():
+        return True
+    if not path.is_dir() or (path / MANIFEST).exists() or find_staging_dirs(path):
+        return False
+    file_names = [one.name for one in path.iterdir()]
+    return not any(STORE_FILES.names.fullmatch(name) for name in file_names) and any(
+        map(is_data_file, file_names)
+    )

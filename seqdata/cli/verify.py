@@ -35,17 +35,12 @@ from seqdata.cli._report.console import (
 from seqdata.detect import detect_backend, find_opener
 from seqdata.errors import ConfigError, MissingShardError, RemoteReadError
 from seqdata.protocols import SupportsAudit
+from seqdata.storage.arrow.audit import audit_store, count_bytes
 from seqdata.storage.arrow.audit_remote import audit_remote
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.remote_manifest import read_manifest
-from seqdata.storage.integrity.audit import (
-    AuditReport,
-    BytesProgressFn,
-    audit_store,
-    copy_damaged_bytes,
-    count_bytes,
-)
+from seqdata.storage.integrity.audit import AuditReport, BytesProgressFn, copy_damaged_bytes
 from seqdata.storage.integrity.audit_by_reading import audit_by_reading
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote

@@ -33,8 +33,8 @@ from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.urls import is_remote, redact_url
+from seqdata.storage.writing.finished_shards import count_unfinished
 from seqdata.storage.writing.progress import ProgressBar, progress_bar
-from seqdata.storage.writing.staged_shards import count_unfinished
 
 STORE = "store"
 _TAR = ".tar"
@@ -145,8 +145,8 @@ def write(
         shards, sequences = count_unfinished(Path(out))
         if shards:
             make_console(stderr=True).print(
-                f"note: {shards} whole shards ({sequences:,} sequences) are kept: the same command "
-                "goes on after them, or begins anew with --no-resume"
+                f"note: {shards} finished shards ({sequences:,} sequences) are kept: the same "
+                "command continues after them, or starts again with --no-resume"
             )
         raise
     _print_report(store, out, time.monotonic() - begin)

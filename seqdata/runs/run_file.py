@@ -26,7 +26,7 @@ from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.options import DataKind, DataOptions
 from seqdata.runs.to_plain import IMPORT, OBJECT, UNREPLAYABLE, PlainReader, PlainWriter
 from seqdata.storage.digest_trailer import add_digest, has_digest, strip_digest
-from seqdata.storage.writing.staging_dir import write_atomically
+from seqdata.storage.local_files import write_atomically
 
 _logger = logging.getLogger("seqdata.replay")
 NAME = "seqdata-run.yaml"

@@ -18,7 +18,6 @@ from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
 from seqdata.storage.columns import ShardLayout
 from seqdata.storage.fields import TEXT_DTYPES
-from seqdata.storage.foreign.arrow_columns import DecodedColumn
 
 MAX_CACHED_BYTES = 256 << 20
 """Decoded bytes that one store keeps; the unit in use may be larger."""
@@ -128,3 +127,21 @@ class DecodedSource:
                 f"is no UTF-8 text ({error.reason} at byte {error.start}), must be; restore the "
                 "file",
             ) from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedColumn:
+    """One column of one record batch or row group.
+
+    Attributes:
+        values: (timesteps, *shape), or bytes of text, uint8.
+        offsets: int64 (rows+1,), row -> values; None: one value each.
+    """
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self.values.nbytes + (0 if self.offsets is None else self.offsets.nbytes)

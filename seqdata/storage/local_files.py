@@ -6,6 +6,7 @@ Place in the flow: below every store. Reads: locations. Makes: paths and open fi
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import stat
@@ -26,6 +27,8 @@ _PATH_ERRORS = {
     errno.EPERM: "cannot be looked at (no permission), must be in folders that may be entered",
 }
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a pipe's writer
+
+_READ_BYTES = 16 << 20  # bytes
 
 
 def local_path(location: str | os.PathLike[str]) -> Path:
@@ -199,3 +202,41 @@ def _open_link(root: Path, name: str, location: DataLocation) -> int:
         raise location.make_error(
             MissingShardError, "is a link to nothing, must lead to a file; restore it"
         ) from error
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file, flushed to the disk."""
+    path.write_bytes(content)
+    sync_file(path)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all, flushed to the disk."""
+    temporary = path.with_name(f"{path.name}.new")
+    write_synced(temporary, content)
+    os.replace(temporary, path)
+    sync_file(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file, or a folder's names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest_file(path: Path) -> str:
+    """Return the sha256 of a file; in few large pieces, so that other threads are not held up."""
+    digest = hashlib.sha256()
+    piece = memoryview(bytearray(min(_READ_BYTES, path.stat().st_size)))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+    return digest.hexdigest()
+
+
+def has_digest(path: Path, size: int, digest: str) -> bool:
+    """Return whether a file is there, and has this size and SHA-256."""
+    return path.is_file() and path.stat().st_size == size and digest_file(path) == digest

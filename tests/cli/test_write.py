@@ -158,8 +158,8 @@ def test_writing_goes_on_where_it_stopped(folder):
     assert failed.exit_code == 1
     note, error = failed.stderr.splitlines()
     assert note == (
-        "note: 3 whole shards (3 sequences) are kept: the same command goes on after them, or "
-        "begins anew with --no-resume"
+        "note: 3 finished shards (3 sequences) are kept: the same command continues after them, or "
+        "starts again with --no-resume"
     )
     assert error.startswith("error: file 'in/d.npy': cannot be read")
     np.save(folder / "in" / "d.npy", np.zeros(20))
@@ -173,12 +173,12 @@ def test_writing_may_begin_anew(folder):
     (folder / "in").mkdir()
     np.save(folder / "in" / "a.npy", np.zeros(30))
     (folder / "in" / "b.npy").write_bytes(b"no array")
-    assert "1 whole shards" in write("in", "store", "--shard-bytes", "1").stderr
+    assert "1 finished shards" in write("in", "store", "--shard-bytes", "1").stderr
     (folder / "in" / "b.npy").unlink()
     np.save(folder / "in" / "a.npy", np.ones(3))
     done = write("in", "store", "--shard-bytes", "1")
     assert done.exit_code == 1
-    assert "sequence 0: is not the one that was written before writing stopped" in done.stderr
+    assert "sequence 0: must be the one that was written before the interruption" in done.stderr
     done = write("in", "store", "--no-resume")
     assert done.exit_code == 0, done.output
     assert done.stderr == ""

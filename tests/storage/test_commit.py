@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
-from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.store import open_arrow
-from seqdata.storage.arrow.write import write_arrow
+from seqdata.storage.arrow.write import ArrowFormat, write_arrow
 from seqdata.storage.digest_trailer import add_digest
 from seqdata.storage.writing import staging_dir
-from seqdata.storage.writing.parts import write_part
-from seqdata.storage.writing.resume_key import ResumeKey, check_resume_key
+from seqdata.storage.writing.finished_shards import ResumeKey, check_resume_key
+from seqdata.storage.writing.sharded_writer import write_part
 from seqdata_testing.waiting import patient
 
 
@@ -125,7 +125,7 @@ def test_notes_of_a_writer_are_believed_sealed_only(tmp_path, name):
         (folder / name).write_bytes(add_digest(b'{"a": "part-00000.arrow"}', name))
         (tmp_path / "part-00000.arrow").touch()
     else:
-        due = write_part(folder, 0, part, scheme)
+        due = write_part(folder, 0, part, scheme, ArrowFormat)
     raw = (folder / name).read_bytes()
     for bit in range(0, 8 * len(raw), 5):
         flipped = bytearray(raw)
@@ -135,12 +135,12 @@ def test_notes_of_a_writer_are_believed_sealed_only(tmp_path, name):
             with pytest.raises(ConfigError, match=r"must be as the writer left it, but is damaged"):
                 check_resume_key(tmp_path, folder, scheme)
         elif name == "moves.json":
-            staging_dir._undo_moves(tmp_path, folder)
+            staging_dir._undo_moves(tmp_path, folder, STORE_FILES)
             assert (tmp_path / "part-00000.arrow").exists()
         else:
-            assert write_part(folder, 0, part, scheme).shards == due.shards
+            assert write_part(folder, 0, part, scheme, ArrowFormat).shards == due.shards
             assert (folder / name).read_bytes() == raw
     if name == "moves.json":
         (folder / name).write_bytes(raw)
-        staging_dir._undo_moves(tmp_path, folder)
+        staging_dir._undo_moves(tmp_path, folder, STORE_FILES)
         assert [path.name for path in folder.iterdir()] == ["a"]

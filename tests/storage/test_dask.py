@@ -127,7 +127,7 @@ def test_a_part_that_kills_every_worker_is_an_error_and_the_same_call_goes_on(cl
             tmp_path / "there", parts(break_in=die), shard_bytes=1_000,
             executor=cluster.get_executor(),
         )  # fmt: skip
-    assert "are kept: the same call goes on after them" in caught.value.__notes__[-1]
+    assert "are kept: the same call continues after them" in caught.value.__notes__[-1]
     with pytest.raises(
         IncompleteDatasetError, match=r"whole shards .* are there, and the same call"
     ):

@@ -10,7 +10,7 @@ import pytest
 from seqdata.errors import IncompleteDatasetError
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.writing.staged_shards import explain_full_disk
+from seqdata.storage.writing.finished_shards import explain_full_disk
 from seqdata_testing.waiting import patient
 
 LIMITED = """
@@ -36,11 +36,13 @@ def test_a_full_disk_is_an_error_that_says_what_is_needed_and_writing_goes_on(tm
         capture_output=True, text=True, timeout=patient(), check=True,
     )  # fmt: skip
     text, facts, notes = json.loads(done.stdout)
-    assert "00000-00002.arrow: cannot be written (File too large), needs about 72008 bytes" in text
-    assert text.endswith("are free; make room and write again: whole shards are kept")
+    assert (
+        "00000-00002.arrow: cannot be written (File too large): it needs about 72008 bytes" in text
+    )
+    assert text.endswith("are free. Free some space and write again: finished shards are kept.")
     assert (facts["needed"], facts["free"] > 0) == (72008, True)
     assert any("if they never end, cut them with itertools.islice" in note for note in notes)
-    assert any("are kept: the same call goes on after them" in note for note in notes)
+    assert any("are kept: the same call continues after them" in note for note in notes)
     names = [path.name for path in (tmp_path / "store").glob(".seqdata-tmp-*/*")]
     assert "00000-00000.facts" in names
     assert not [name for name in names if name.startswith("00000-00002")], "nothing half"

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from seqdata.storage.lengths import LengthsWriter, narrow_lengths
+from seqdata.storage.arrow.lengths_file import LengthsWriter
+from seqdata.storage.lengths import narrow_lengths
 
 
 def test_lengths_are_written_in_uint32(tmp_path):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from seqdata.storage.arrow.write import _PROGRESS_SEQUENCES as MANY
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.writing.split_shards import _PROGRESS_SEQUENCES as MANY
 
 COUNT = 2 * MANY + 77
 
@@ -59,7 +59,7 @@ def test_the_store_is_the_same_however_sequences_are_given(tmp_path, engine, mak
 
 def content_of_one_by_one(folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("seqdata.storage.writing.split_shards.pack_sequences", first_of)
+        patch.setattr("seqdata.storage.arrow.write.pack_sequences", first_of)
         write(folder, plain)
     return content(folder)
 

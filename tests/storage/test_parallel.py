@@ -82,11 +82,11 @@ def test_the_bytes_do_not_depend_on_processes(tmp_path, due):
 @pytest.mark.parametrize(("shard_bytes", "most"), [(400 << 20, 2), (256 << 20, 4), (1, 64)])
 def test_so_many_shards_are_under_way_at_a_time(tmp_path, monkeypatch, shard_bytes, most):
     """Shards that would take shard_bytes are made small, so that the test needs no memory."""
-    from seqdata.storage.writing import split_shards
+    from seqdata.storage.arrow import write
 
-    monkeypatch.setattr(split_shards, "pack_sequences", lambda *given: one(given[2]))
-    small = split_shards.pack_sequence
-    monkeypatch.setattr(split_shards, "pack_sequence", lambda *given: small(*given) * shard_bytes)
+    monkeypatch.setattr(write, "pack_sequences", lambda *given: one(given[2]))
+    small = write.pack_sequence
+    monkeypatch.setattr(write, "pack_sequence", lambda *given: small(*given) * shard_bytes)
     pool = Backwards(most + 1)
     write_arrow(tmp_path / "store", rows(most + 3), shard_bytes=shard_bytes, executor=pool)
     assert pool.most == most
@@ -100,7 +100,9 @@ def one(rows):
 
 @pytest.mark.parametrize("executor", [4, "threads", ThreadPoolExecutor])
 def test_what_is_no_executor_is_an_error(tmp_path, executor):
-    with pytest.raises(ConfigError, match=r"`executor` is .*, must be a concurrent.futures.Execut"):
+    with pytest.raises(
+        ConfigError, match=r"`executor` must be a concurrent.futures.Executor, but is"
+    ):
         write_arrow(tmp_path / "store", rows(), executor=executor)
 
 
@@ -133,7 +135,9 @@ def test_a_part_may_give_a_table_or_plain_arrays(tmp_path):
 
 
 def test_parts_that_give_nothing_at_all_are_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="`sequences` has parts, but none of them gives a sequen"):
+    with pytest.raises(
+        ConfigError, match="`sequences` must have a part with at least one sequence"
+    ):
         write_arrow(tmp_path / "store", [list, list])
     assert not (tmp_path / "store").exists()
 
@@ -150,8 +154,8 @@ def test_an_error_names_the_part(tmp_path):
 
 def test_parts_with_other_fields_are_an_error(tmp_path):
     text = (
-        r"part 2: has fields x float64 \[\] time, must have those of part 0: x int64 \[\] time; "
-        "give all parts the same"
+        r"part 2: must have the fields x int64 \[\] time, as part 0, but has x float64 \[\] time. "
+        "Give all parts the same"
     )
     with pytest.raises(DecodeError, match=text):
         write_arrow(tmp_path / "store", [lambda: [[1]], list, lambda: [[1.5]]])
@@ -195,7 +199,7 @@ def test_a_finished_part_that_begins_otherwise_is_an_error(tmp_path):
 
     with pytest.raises(OSError, match="source is gone"):
         write_arrow(tmp_path, [lambda: rows(3, "a"), fails], shard_bytes=1)
-    text = "part 0, sequence 0: is not the one that was written before writing stopped"
+    text = "part 0, sequence 0: must be the one that was written before the interruption"
     with pytest.raises(DecodeError, match=text):
         write_arrow(tmp_path, [lambda: rows(3, "b"), lambda: rows(3, "c")], shard_bytes=1)
 

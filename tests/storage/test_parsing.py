@@ -13,8 +13,6 @@ from seqdata.storage.arrow import manifest_parser
 from seqdata.storage.arrow.manifest import (
     DIGEST_PLACEHOLDER,
     MANIFEST,
-    ChecksumFile,
-    ChecksumSpec,
     compute_digest,
     compute_fingerprint,
     dump_manifest,
@@ -23,6 +21,7 @@ from seqdata.storage.arrow.manifest_parser import load_manifest, parse_manifest
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
 
 PLACE = DataLocation(dataset="store", file_kind="manifest", file="seqdata.json")
 

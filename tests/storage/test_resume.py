@@ -190,8 +190,8 @@ def test_an_error_of_the_users_keeps_whole_shards_and_says_so(begun):
     with pytest.raises(Stop) as caught:
         write_arrow(begun, stopping(numbers(14)), shard_bytes=320)
     assert caught.value.__notes__ == [
-        "3 whole shards (12 sequences) are kept: the same call goes on after them, or begins anew "
-        "with `resume`=False"
+        "3 finished shards (12 sequences) are kept: the same call continues after them, or starts "
+        "again with `resume`=False"
     ]
     with pytest.raises(IncompleteDatasetError, match=r"3 whole shards \(12 sequences\) are there"):
         open_store(begun)
@@ -282,9 +282,18 @@ def test_writing_may_begin_anew(begun):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"shard_bytes": 300}, r"was begun with `shard_bytes` 320, must go on with it and not wit"),
-        ({"key": "name"}, "was begun with `key` 'id', must go on with it and not with 'name'; pas"),
-        ({"axes": {"x": "t"}}, r"was begun with `axes` None, must .* or `resume`=False to begin a"),
+        (
+            {"shard_bytes": 300},
+            "`shard_bytes` must be 320, as it was before the interruption, but is 300. Pass",
+        ),
+        (
+            {"key": "name"},
+            "`key` must be 'id', as it was before the interruption, but is 'name'. Pass",
+        ),
+        (
+            {"axes": {"x": "t"}},
+            "`axes` must be None, as .* the same, or pass `resume`=False to start again",
+        ),
     ],
 )
 def test_other_arguments_do_not_go_on(begun, change, text):
@@ -294,7 +303,9 @@ def test_other_arguments_do_not_go_on(begun, change, text):
 
 
 def test_parts_do_not_go_on_with_sequences(begun):
-    with pytest.raises(ConfigError, match="was begun with `parts` None, must go on with it and no"):
+    with pytest.raises(
+        ConfigError, match="`parts` must be None, as it was before the interruption, but is"
+    ):
         write_arrow(begun, [lambda: numbers(14)], shard_bytes=320)
 
 
@@ -305,20 +316,23 @@ def other(count, at, value=-1):
 @pytest.mark.parametrize(
     ("sequences", "text"),
     [
-        (other(14, 0), "sequence 0: is not the one that was written before writing stopped, must"),
-        (other(14, 3), "sequence 3: is not the one that was written before writing stopped, must"),
-        (other(14, 4), "sequence 4: is not the one .*; give the same .* or pass `resume`=False to"),
-        (numbers(14, 8), "sequence 0: is not the one that was written"),
+        (other(14, 0), "sequence 0: must be the one that was written before the interruption, bu"),
+        (other(14, 3), "sequence 3: must be the one that was written before the interruption, bu"),
+        (other(14, 4), "sequence 4: must be the one .* Pass the same .* or pass `resume`=False to"),
+        (numbers(14, 8), "sequence 0: must be the one that was written"),
         (
             [{"x": np.full(9, i, np.int32)} for i in range(14)],
-            "sequence 0: is not the one that was",
+            "sequence 0: must be the one that was",
         ),
-        (numbers(3), "sequence 3: is not there, must be, as it was written before writing stopped"),
-        (numbers(2), "sequence 2: is not there, must be"),
-        (numbers(4), "sequence 4: is not there, must be"),
+        (
+            numbers(3),
+            "sequence 3: must be there, as it was written before the interruption, but is",
+        ),
+        (numbers(2), "sequence 2: must be there, as it"),
+        (numbers(4), "sequence 4: must be there, as it"),
         (
             numbers(9),
-            "sequence 9: is not there, must be, .*; give the same sequences, or pass `res",
+            "sequence 9: must be there, .* but is missing. Pass the same sequences, or pass `res",
         ),
     ],
 )
@@ -331,7 +345,7 @@ def test_other_sequences_do_not_go_on(begun, sequences, text):
 def test_sequences_after_what_was_the_last_shard_do_not_go_on(tmp_path, monkeypatch):
     """The last shard is shorter than others; the same sequences end with it."""
     stop_in_commit(tmp_path / "store", numbers(6), monkeypatch)
-    text = "sequence 6: comes after the last one that was there before writing stopped, must be non"
+    text = "sequence 6: must not be there, but follows what was the last sequence before"
     with pytest.raises(DecodeError, match=text):
         write_arrow(tmp_path / "store", numbers(7), shard_bytes=320)
     assert len(write_arrow(tmp_path / "store", numbers(6), shard_bytes=320)) == 6

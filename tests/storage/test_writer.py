@@ -316,7 +316,7 @@ def test_a_table_column_that_cannot_be_stored_is_an_error(tmp_path, column, text
 
 
 def test_a_shard_size_of_nothing_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="`shard_bytes` is 0, must be at least 1; leave it out"):
+    with pytest.raises(ConfigError, match="`shard_bytes` must be at least 1, but is 0"):
         write_arrow(tmp_path, numbers(1), shard_bytes=0)
 
 

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.writing.staging_dir import write_atomically
+from seqdata.storage.local_files import write_atomically
 
 _TENSOR_NAMES = ("lengths", "ids", "weight", "start", "lanes", "reset", "burn_in", "segments")
 _SCALAR_NAMES = (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptShardError
 from seqdata.lightning.predictions.outputs import PredictedRows, PredictionField, check_same_fields
-from seqdata.storage.arrow.shard_file import digest_file
+from seqdata.storage.local_files import digest_file
 
 SPAN_DTYPE = np.dtype("<i8")
 

@@ -34,6 +34,7 @@ from seqdata.lightning.predictions.spill import SpillManifest, SpillWriter, merg
 from seqdata.lightning.ranks.collect import agree, all_gather
 from seqdata.lightning.trainer_loader import TrainerLoader
 from seqdata.loading.engine import EpochEngine
+from seqdata.storage.arrow.manifest import STORE_FILES
 from seqdata.storage.local_files import is_plain_name, local_path
 from seqdata.storage.writing.staging_dir import check_target, open_staging_dir
 from seqdata.world import World
@@ -172,7 +173,7 @@ class PredictionWriter(Callback):
                     "name, as its predictions go to a folder of that name; rename it"
                 )
             root = root / loader.name
-        check_target(root, overwrite=self._overwrite)
+        check_target(root, STORE_FILES, overwrite=self._overwrite)
         plan = engine.plan(0)
         target = PredictionTarget(
             store=engine.store,
@@ -282,7 +283,9 @@ class _PredictionSession:
     def _make_folder(self, root: Path) -> Path:
         spill_folder = root.absolute().with_name(f".{root.absolute().name}.predicting")
         self._stack.callback(_remove_empty, spill_folder)
-        return self._stack.enter_context(open_staging_dir(spill_folder, overwrite=True))
+        return self._stack.enter_context(
+            open_staging_dir(spill_folder, STORE_FILES, overwrite=True)
+        )
 
     def _check_shared_folder(self) -> None:
         if not self._folder.is_dir():

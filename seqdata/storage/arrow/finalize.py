@@ -16,29 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.arrow.manifest import (
-    MANIFEST,
-    ArrowShard,
-    ChecksumSpec,
-    LengthsFile,
-    Manifest,
-    dump_manifest,
-)
+from seqdata.storage.arrow.lengths_file import LengthsFile, LengthsWriter
+from seqdata.storage.arrow.manifest import MANIFEST, ArrowShard, Manifest, dump_manifest
 from seqdata.storage.fields import list_axes
 from seqdata.storage.hashing import hash_texts
-from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
-from seqdata.storage.lengths import LengthsWriter
+from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, ChecksumSpec
+from seqdata.storage.local_files import write_synced
 from seqdata.storage.unique_ids import check_unique_ids
-from seqdata.storage.writing.resume_key import ResumeKey
-from seqdata.storage.writing.staged_shards import FinishedShard, explain_full_disk
-from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, write_synced
+from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey, explain_full_disk
+from seqdata.storage.writing.staging_dir import FACTS_SUFFIX
 
 _LENGTH_BYTES = 8  # bytes of one, at most
 _MANIFEST_BYTES_PER_SHARD = 4096  # bytes of what a manifest says of one, about
 
 
 def finalize(
-    folder: Path, fields: Mapping[str, Field], shards: Sequence[FinishedShard], scheme: ResumeKey
+    folder: Path,
+    fields: Mapping[str, Field],
+    shards: Sequence[FinishedShard[ArrowShard]],
+    scheme: ResumeKey,
 ) -> dict[str, str]:
     """Make everything that a store needs beside its shards.
 
@@ -94,7 +90,10 @@ def _list_moves(shard: ArrowShard, target: ArrowShard) -> list[tuple[str, str]]:
 
 
 def _write_lengths(
-    folder: Path, axis: str, fields: Mapping[str, Field], shards: Sequence[FinishedShard]
+    folder: Path,
+    axis: str,
+    fields: Mapping[str, Field],
+    shards: Sequence[FinishedShard[ArrowShard]],
 ) -> LengthsFile:
     """Write the lengths along an axis, as the offsets in the shards have them."""
     name = next(name for name, field in fields.items() if field.axis == axis)
@@ -104,7 +103,7 @@ def _write_lengths(
     return writer.finish()
 
 
-def _check_unique_ids(folder: Path, shards: Sequence[FinishedShard], key: str) -> None:
+def _check_unique_ids(folder: Path, shards: Sequence[FinishedShard[ArrowShard]], key: str) -> None:
     """Refuse one id twice; no shard is whole then: one of them must be written again."""
     hashes = [hash_texts(*_read_texts(folder, finished.shard, key)) for finished in shards]
     shard_offsets = [0, *itertools.accumulate(finished.shard.sequences for finished in shards)]

@@ -8,57 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from seqdata.protocols import Field
+from seqdata.storage.arrow.lengths_file import LengthsFile
+from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
+from seqdata.storage.writing.staging_dir import StoreFiles
 
 MANIFEST = "seqdata.json"
+STORE_FILES = StoreFiles(
+    MANIFEST, re.compile(r"part-\d{5,}\.(arrow|crc)|lengths-[A-Za-z0-9_-]+\.u(32|64)")
+)
 FORMAT = "seqdata"
 VERSION = 1
 DIGEST_PLACEHOLDER = "0" * 64  # stands for the digest of a text while that is computed
 _FINGERPRINTED_KEYS = ("format", "version", "sequences", "key", "fields", "lengths", "shards")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthsFile:
-    """The lengths of all sequences along one axis: a raw little-endian array in one file."""
-
-    file: str
-    dtype: str
-    sha256: str
-    checksum: int | None = None  # of the whole file, by the manifest's algorithm
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksumFile:
-    """The checksums of one shard's sequences.
-
-    Attributes:
-        file: Its name in the store's folder.
-        bytes: Its size.
-        sha256: Digest of the whole file, looked at by ``seqdata verify``.
-        places: Field -> (position, bytes) of its checksums, then of its firsts where it has any.
-    """
-
-    file: str
-    bytes: int
-    sha256: str
-    places: Mapping[str, tuple[tuple[int, int], ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksumSpec:
-    """How the checksums of a store were made.
-
-    Attributes:
-        algorithm: Its name.
-        bytes_per_checksum: A sequence with more bytes has a checksum for each so many of them.
-    """
-
-    algorithm: str
-    bytes_per_checksum: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,20 +14,19 @@ from typing import Any
 
 from seqdata.errors import DataError, FingerprintMismatch, LimitError
 from seqdata.protocols import Field
+from seqdata.storage.arrow.lengths_file import LengthsFile
 from seqdata.storage.arrow.manifest import (
     FORMAT,
     MANIFEST,
     VERSION,
     ArrowShard,
-    ChecksumFile,
-    ChecksumSpec,
-    LengthsFile,
     Manifest,
     compute_digest,
     compute_fingerprint,
 )
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import MAX_WIDTH, NUMBER_DTYPES, TEXT_DTYPES, field_width, list_axes
+from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
 from seqdata.storage.limits import MAX_FOOTER
 from seqdata.storage.local_files import is_plain_name, open_inside
 

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.kernel.dispatch import Kernel
-from seqdata.storage.arrow.manifest import ArrowShard, ChecksumFile, ChecksumSpec, Manifest
+from seqdata.storage.arrow.manifest import ArrowShard, Manifest
 from seqdata.storage.columns import NumberSource, ShardLayout
 from seqdata.storage.data_location import DataLocation, quote
 from seqdata.storage.fields import TEXT_DTYPES, field_width
+from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.local_files import describe_limit, open_inside

@@ -14,7 +14,7 @@ import numpy as np
 from seqdata.errors import DataError, IncompleteDatasetError, MissingShardError, RemoteReadError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Store
-from seqdata.storage.arrow.manifest import MANIFEST, Manifest
+from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, Manifest
 from seqdata.storage.arrow.mapped_files import (
     check_lengths_checksum,
     check_total_timesteps,
@@ -34,7 +34,6 @@ from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import FileStat, RemoteFiles, make_remote_files
 from seqdata.storage.remote.urls import WEB, check_url
-from seqdata.storage.writing.staging_dir import STORE_FILE_NAMES
 
 
 def open_remote(
@@ -135,7 +134,7 @@ def _open_without_manifest(
                 "no store must be named, as 'x.parquet' or 'x-{000..017}.tar'",
             ) from None
         raise missing from None
-    store_files = [name for name in names if STORE_FILE_NAMES.fullmatch(name)]
+    store_files = [name for name in names if STORE_FILES.names.fullmatch(name)]
     if store_files:
         raise data_location.make_error(
             IncompleteDatasetError,

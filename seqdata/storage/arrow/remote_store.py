@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Field
-from seqdata.storage.arrow.manifest import ChecksumFile, Manifest
+from seqdata.storage.arrow.manifest import Manifest
 from seqdata.storage.arrow.mapped_files import locate_checksums, locate_shard
 from seqdata.storage.arrow.shard_ranges import ShardRangeReader, ShardRequest
 from seqdata.storage.arrow.shard_reader import (
@@ -26,6 +26,7 @@ from seqdata.storage.arrow.shard_reader import (
 )
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
+from seqdata.storage.integrity.checksums import ChecksumFile
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.open_shards import OpenShards

@@ -31,7 +31,6 @@ from seqdata.storage.integrity.checksums import (
 from seqdata.storage.writing.packing import PackedFields
 
 _MAGIC = b"ARROW1"
-_READ_BYTES = 16 << 20  # bytes
 _TAIL_BYTES = 4 + len(_MAGIC)  # the footer's size, and the magic
 
 
@@ -114,16 +113,6 @@ class _DigestingFile:
     def hexdigest(self) -> str:
         """Return the sha256 of what was written."""
         return self._thread.submit(self._digest.hexdigest).result()  # ends: hashing takes a moment
-
-
-def digest_file(path: Path) -> str:
-    """Return the sha256 of a file; in few large pieces, so that other threads are not held up."""
-    digest = hashlib.sha256()
-    piece = memoryview(bytearray(min(_READ_BYTES, path.stat().st_size)))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(piece):
-            digest.update(piece[:count])
-    return digest.hexdigest()
 
 
 def read_footer(descriptor: int, size: int, file_name: str) -> bytes:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DataError, IncompleteDatasetError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Field, Store
-from seqdata.storage.arrow.manifest import MANIFEST, Manifest
+from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, Manifest
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.mapped_files import (
     MappedFiles,
@@ -40,8 +40,8 @@ from seqdata.storage.store_fields import StoreFields, add_ids
 from seqdata.storage.text_bytes import TextBytes
 from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
-from seqdata.storage.writing.staged_shards import count_unfinished
-from seqdata.storage.writing.staging_dir import STORE_FILE_NAMES, find_staging_dirs
+from seqdata.storage.writing.finished_shards import count_unfinished
+from seqdata.storage.writing.staging_dir import find_staging_dirs
 
 _ARROW_MAGIC = b"ARROW1"
 
@@ -298,7 +298,7 @@ def _make_no_store_error(root: Path) -> ConfigError | DataError:
         return _make_no_folder_error(root)
     location = DataLocation(dataset=str(root), file=MANIFEST, file_kind="manifest")
     names = sorted(path.name for path in root.iterdir())
-    own = [name for name in names if STORE_FILE_NAMES.fullmatch(name)]
+    own = [name for name in names if STORE_FILES.names.fullmatch(name)]
     if find_staging_dirs(root):
         shards, sequences = count_unfinished(root)
         finished = (

@@ -1,48 +1,57 @@
-"""Writing a store: any iterable of sequences, shard by shard, all of it or nothing.
+"""Writing an Arrow store: any iterable of sequences, all of it or nothing.
 
-While one shard is digested and written, the next is packed. What was written before a failure is
-gone on with by the next call. Place in the flow: the user's data becomes a store. Reads: sequences.
-Makes: Arrow shards, lengths and a manifest.
+Place in the flow: the user's data becomes a store. Reads: sequences. Makes: Arrow shards, lengths
+and a manifest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
+import numpy as np
+
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Field, Store
 from seqdata.storage.arrow.finalize import finalize
+from seqdata.storage.arrow.manifest import STORE_FILES, ArrowShard
+from seqdata.storage.arrow.shard_file import write_shard
 from seqdata.storage.arrow.store import open_local
 from seqdata.storage.fields import infer_fields
 from seqdata.storage.inputs import is_table, normalize_sequences
-from seqdata.storage.integrity.checksums import choose_algorithm
-from seqdata.storage.local_files import local_path
+from seqdata.storage.integrity.checksums import ChecksumFile, choose_algorithm
+from seqdata.storage.local_files import has_digest, local_path
 from seqdata.storage.remote.options import Remote, refuse_remote
 from seqdata.storage.remote.urls import is_remote
-from seqdata.storage.writing.bounded_executor import bounded_executor
-from seqdata.storage.writing.parts import Part, WrittenPart, is_part_list, write_part
-from seqdata.storage.writing.progress import ProgressBar, ProgressFn, progress_bar
-from seqdata.storage.writing.resume_key import ResumeKey, check_resume_key
-from seqdata.storage.writing.split_shards import split_into_shards
-from seqdata.storage.writing.staged_shards import (
-    FinishedShard,
-    find_finished_shards,
-    read_finished_shards,
-    write_packed_shard,
+from seqdata.storage.writing.finished_shards import ResumeKey
+from seqdata.storage.writing.packing import (
+    PackedFields,
+    check_axis_lengths,
+    check_packed_ids,
+    make_packer,
+    pack_sequence,
+    pack_sequences,
 )
-from seqdata.storage.writing.staging_dir import commit, open_staging_dir
+from seqdata.storage.writing.progress import ProgressFn
+from seqdata.storage.writing.shard_format import PackedShard, PackFn
+from seqdata.storage.writing.sharded_writer import (
+    check_arguments,
+    is_part_list,
+    open_sharded_writer,
+)
+from seqdata.storage.writing.staging_dir import commit
 
 SHARD_BYTES = 256 << 20
-_MAX_PENDING_BYTES = 1 << 30  # bytes of shards that an executor has at a time
-_MAX_PENDING = 64
+_PROGRESS_SEQUENCES = 1024  # between two reports of progress, at most
+_PROGRESS_BYTES = 1 << 24
+_COUNT_BYTES = 8  # of a count in a digest
 
 
 def write_arrow(  # noqa: PLR0913
@@ -58,21 +67,22 @@ def write_arrow(  # noqa: PLR0913
     overwrite: bool = False,
     remote: str | Remote | None = None,
 ) -> Store:
-    """Write sequences as a store and open it; see ``opening.write_store``.
+    """Write sequences as a store and open it.
 
     The first sequence fixes the fields. The store is there when all of it is; an older one stays as
-    it was until then. A writer that fails or is killed leaves its whole shards in a folder aside,
-    and the same call goes on after them: what it writes is, byte for byte, what it would have been.
+    it was until then. A writer that fails or is killed leaves its finished shards in a staging
+    directory, and the same call continues after them: what it writes is, byte for byte, what it
+    would have been.
 
-    Its arguments are those of ``opening.write_store``.
+    Its arguments are those of ``api.write_store``.
 
     Raises:
-        ConfigError: If an argument cannot be meant, or does not fit what is there.
+        ConfigError: If an argument is invalid, or does not fit what is there.
         DecodeError: If a sequence is not like the first one, or not what was written before.
         IncompleteDatasetError: If the disk is full.
         WorkerDiedError: If the executor broke.
     """
-    _check_arguments(shard_bytes, executor)
+    check_arguments(shard_bytes, executor)
     if is_remote(location):
         write_local = partial(
             write_arrow, sequences=sequences, axes=axes, shard_bytes=shard_bytes, key=key,
@@ -82,28 +92,27 @@ def write_arrow(  # noqa: PLR0913
     refuse_remote(location, remote)
     root = local_path(location)
     parts = list(sequences) if is_part_list(sequences) else None
-    resume_key = _make_resume_key(axes, shard_bytes, key, parts)
+    resume_key = ResumeKey(
+        axes=None if axes is None else dict(axes), shard_bytes=shard_bytes, key=key,
+        algorithm=choose_algorithm(), parts=None if parts is None else len(parts),
+    )  # fmt: skip
     rows, axes = (iter(()), axes) if parts is not None else normalize_sequences(sequences, axes)
     total = _count_sequences(sequences)
-    with (
-        open_staging_dir(root, overwrite=overwrite, resume=resume) as folder,
-        _note_finished_shards(folder, is_counted=total is not None),
-        progress_bar(progress, f"writing {root.name}", total) as bar,
-    ):
-        check_resume_key(root, folder, resume_key)
-        report_progress = _ProgressReporter(progress if callable(progress) else None, bar)
-        staging_dir = folder.absolute()  # an executor may work in another folder
+    with open_sharded_writer(
+        root, STORE_FILES, resume_key, executor=executor, progress=progress, total=total,
+        overwrite=overwrite, resume=resume,
+    ) as writer:  # fmt: skip
         if parts is None:
-            fields, shards = _write_rows(
-                staging_dir, rows, axes, resume_key, executor, report_progress
-            )
+            first = next(rows)
+            fields: Mapping[str, Field] = infer_fields(first, axes)
+            rows = itertools.chain([first], rows)
+            shards = writer.write_rows(rows, ArrowFormat(fields, resume_key))
         else:
-            fields, shards = _write_parts(staging_dir, parts, resume_key, executor, report_progress)
-        moves = finalize(folder, fields, shards, resume_key)
-        report_progress(
-            sum(one.shard.sequences for one in shards), sum(one.size for one in shards), total
-        )
-        commit(root, folder, moves)
+            fields, shards = writer.write_parts(parts, ArrowFormat)
+        moves = finalize(writer.folder, fields, shards, resume_key)
+        count = sum(finished.shard.sequences for finished in shards)
+        writer.report(count, sum(finished.size for finished in shards), total)
+        commit(root, writer.folder, STORE_FILES, moves)
     return open_local(root)
 
 
@@ -124,7 +133,7 @@ def _write_and_upload(
 
 
 def _count_sequences(sequences: object) -> int | None:
-    """Return how many sequences, or parts, there are; None where that is not known."""
+    """Return how many sequences, or parts, there are; None if that is not known."""
     if not isinstance(sequences, Sized):
         return None
     if isinstance(sequences, Sequence) and sequences and is_table(sequences[0]):
@@ -132,158 +141,122 @@ def _count_sequences(sequences: object) -> int | None:
     return len(sequences)
 
 
-def _make_resume_key(
-    axes: Mapping[str, str | None] | None,
-    shard_bytes: int,
-    key: str,
-    parts: Sequence[Part] | None,
-) -> ResumeKey:
-    return ResumeKey(
-        axes=None if axes is None else dict(axes),
-        shard_bytes=shard_bytes,
-        key=key,
-        algorithm=choose_algorithm(),
-        parts=None if parts is None else len(parts),
-    )
-
-
-def _check_arguments(shard_bytes: int, executor: object) -> None:
-    if shard_bytes < 1:
-        raise ConfigError(f"`shard_bytes` is {shard_bytes!r}, must be at least 1; leave it out")
-    if not isinstance(executor, Executor | None):
-        raise ConfigError(
-            f"`executor` is {executor!r}, must be a concurrent.futures.Executor; e.g. "
-            "ThreadPoolExecutor(4)"
-        )
-
-
-Fields = Mapping[str, Field]
-
-
-@dataclass(slots=True)
-class _ProgressReporter:
-    """Hands on how far writing is.
+@dataclass(frozen=True, slots=True)
+class ArrowFormat:
+    """Arrow shards: a ``ShardFormat``.
 
     Attributes:
-        function: The user's; None: there is none.
-        bar: What is shown; None: nothing is.
-        before: Sequences that an earlier call wrote; the rate does not count them.
+        fields: Name -> field.
+        resume_key: How sequences become shards.
     """
 
-    function: ProgressFn | None
-    bar: ProgressBar | None
-    before: int = 0
+    fields: Mapping[str, Field]
+    resume_key: ResumeKey
 
-    def __call__(self, sequences: int, size: int, done: int | None = None) -> None:
-        if self.function is not None:
-            self.function(sequences, size)
-        if self.bar is not None:
-            if sequences <= self.before:
-                self.bar.restart(sequences, sequences if done is None else done)
-            self.bar.update(sequences, size, done)
+    suffix: ClassVar[str] = ".arrow"
 
+    def make_packer(self) -> PackFn:
+        """Return what packs one shard after the other."""
+        return _ArrowPacker(self.fields, self.resume_key).pack
 
-def _write_rows(
-    folder: Path,
-    rows: Iterator[Any],
-    axes: Mapping[str, str | None] | None,
-    scheme: ResumeKey,
-    executor: Executor | None,
-    report_progress: _ProgressReporter,
-) -> tuple[Fields, list[FinishedShard]]:
-    """Pack sequences here, and write their shards on the executor."""
-    first = next(rows)
-    fields = infer_fields(first, axes)
-    finished = find_finished_shards(folder, 0)
-    report_progress.before = sum(
-        written_shard.shard.sequences for written_shard in finished.values()
-    )
-    most = (
-        1
-        if executor is None
-        else max(1, min(_MAX_PENDING, _MAX_PENDING_BYTES // scheme.shard_bytes) - 1)
-    )
-    with bounded_executor(executor, most) as jobs:
-        for load in split_into_shards(
-            itertools.chain([first], rows), fields, scheme, finished, 0, report_progress
-        ):
-            jobs.submit(write_packed_shard, folder, fields, load, scheme.algorithm)
-            del load  # its memory is the job's from here on
-        written = {written_shard.number: written_shard for written_shard in jobs.collect()}
-    all_shards = {**finished, **written}
-    return fields, [all_shards[number] for number in sorted(all_shards)]
+    def digest(self, sequence: Any, number: int) -> str:
+        """Return the digest of a sequence; see ``ShardFormat``."""
+        packer = _ArrowPacker(self.fields, self.resume_key)
+        pack_sequence(packer.packers, sequence, number, self.resume_key.key)
+        return digest_sequence(self.fields, packer.take(), 0)
 
+    def write(self, folder: Path, packed: PackedShard) -> tuple[ArrowShard, str, str]:
+        """Write a shard and its checksums; see ``ShardFormat``."""
+        content, timesteps = packed.content
+        path = folder / f"{packed.stem}{self.suffix}"
+        note = {"part": packed.part, "shard": packed.number}
+        algorithm = self.resume_key.algorithm
+        shard = write_shard(path, self.fields, content, timesteps, note, algorithm)
+        first, last = (digest_sequence(self.fields, content, i) for i in (0, shard.sequences - 1))
+        return shard, first, last
 
-def _write_parts(
-    folder: Path,
-    parts: Sequence[Part],
-    scheme: ResumeKey,
-    executor: Executor | None,
-    report_progress: _ProgressReporter,
-) -> tuple[Fields, list[FinishedShard]]:
-    """Write every part, packed and all, on the executor; here where there is none."""
-    written: dict[int, WrittenPart] = {}
-    with ExitStack() as stack:
-        if executor is None:
-            completed: Iterator[WrittenPart] = (
-                write_part(folder, i, part, scheme) for i, part in enumerate(parts)
-            )
-        else:
-            jobs = stack.enter_context(bounded_executor(executor, None))
-            for number, part in enumerate(parts):
-                jobs.submit(write_part, folder, number, part, scheme)
-            completed = jobs.iter_completed()
-        count = size = 0
-        for written_part in completed:
-            written[written_part.part] = written_part
-            count += sum(finished.shard.sequences for finished in written_part.shards)
-            size += sum(finished.size for finished in written_part.shards)
-            report_progress(count, size, len(written))
-    ordered = [written[number] for number in range(len(parts))]
-    fields = _common_fields(ordered)
-    return fields, [finished for written_part in ordered for finished in written_part.shards]
+    def parse(self, facts: dict[str, Any]) -> ArrowShard:
+        """Return a shard from the JSON that it became."""
+        checksums = dict(facts["checksums"])
+        checksums["places"] = _parse_ranges(checksums["places"])
+        shard = {**facts, "buffers": _parse_ranges(facts["buffers"])}
+        return ArrowShard(**{**shard, "checksums": ChecksumFile(**checksums)})
 
-
-def _common_fields(parts: Sequence[WrittenPart]) -> Fields:
-    """Return the fields, which all parts with sequences must have alike."""
-    filled = [part for part in parts if part.fields is not None]
-    if not filled:
-        raise ConfigError(
-            "`sequences` has parts, but none of them gives a sequence, at least one must, which "
-            "fixes the fields; check where they come from"
+    def is_intact(self, folder: Path, files: ArrowShard) -> bool:
+        """Return whether the files of a shard are as they were written."""
+        checksums = files.checksums
+        return (
+            checksums is not None
+            and has_digest(folder / files.file, files.bytes, files.sha256)
+            and has_digest(folder / checksums.file, checksums.bytes, checksums.sha256)
         )
-    first = filled[0]
-    for part in filled:
-        if list((part.fields or {}).items()) != list((first.fields or {}).items()):
-            raise DecodeError.at(
-                f"part {part.part}: has fields {_describe_fields(part.fields)}, must have those "
-                "of part "
-                f"{first.part}: {_describe_fields(first.fields)}; give all parts the same",
-                part=part.part,
+
+
+class _ArrowPacker:
+    """Packs one shard after the other, into one buffer per field.
+
+    Args:
+        fields: Name -> field.
+        resume_key: Where a shard ends.
+    """
+
+    __slots__ = ("_fields", "_key", "_limit", "packers")
+
+    def __init__(self, fields: Mapping[str, Field], resume_key: ResumeKey) -> None:
+        key = resume_key.key
+        self.packers = {name: make_packer(one, is_key=name == key) for name, one in fields.items()}
+        self._fields = fields
+        self._key = key
+        self._limit = resume_key.shard_bytes
+
+    def take(self) -> PackedFields:
+        """Return what was packed, and start again."""
+        return {name: packer.take() for name, packer in self.packers.items()}
+
+    def pack(
+        self, rows: Iterator[Any], first: int, on_progress: ProgressFn
+    ) -> tuple[int, int, Any] | None:
+        """Pack the sequences of one more shard; see ``PackFn``."""
+        limit, key, kernel = self._limit, self._key, get_kernel()
+        count, size, stop = first, 0, min(limit, _PROGRESS_BYTES)
+        unpacked: tuple[Any, ...] | None = ()
+        while unpacked is not None and size < limit:
+            max_rows = _PROGRESS_SEQUENCES - count % _PROGRESS_SEQUENCES
+            packed, bytes_, unpacked = pack_sequences(
+                kernel, self.packers, rows, max_rows, stop - size
             )
-    return first.fields or {}
+            count, size = count + packed, size + bytes_
+            if unpacked:  # not plain, or no room: by itself, and the next ones if none was plain
+                next_rows = itertools.islice(rows, 0 if packed else max_rows - 1)
+                for sequence in itertools.chain(unpacked, next_rows):
+                    size += pack_sequence(self.packers, sequence, count, key)
+                    count += 1
+                    if size >= stop:
+                        break
+            if count % _PROGRESS_SEQUENCES == 0 or size >= stop:
+                on_progress(count, size)
+                stop = min(limit, size + _PROGRESS_BYTES)
+        if count == first:
+            return None
+        content = self.take()
+        lengths = check_axis_lengths(self._fields, content, first, key)
+        check_packed_ids(self._fields, content, key, first)
+        timesteps = {axis: int(one.sum()) for axis, one in lengths.items()}
+        return count - first, size, (content, timesteps)
 
 
-def _describe_fields(fields: Fields | None) -> str:
-    every = (fields or {}).items()
-    return ", ".join(f"{name} {one.dtype} {list(one.shape)} {one.axis}" for name, one in every)
+def digest_sequence(fields: Mapping[str, Field], packed: PackedFields, i: int) -> str:
+    """Return the digest of the i-th of some packed sequences, and of what its fields are."""
+    digest = hashlib.sha256(repr(list(fields.items())).encode())
+    for name in fields:
+        values, offsets = packed[name]
+        first, stop = (i, i + 1) if offsets is None else (int(offsets[i]), int(offsets[i + 1]))
+        digest.update((stop - first).to_bytes(_COUNT_BYTES, "little"))
+        digest.update(np.ascontiguousarray(values[first:stop]).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
-@contextmanager
-def _note_finished_shards(folder: Path, *, is_counted: bool) -> Iterator[None]:
-    """Note in an error what is kept, and what may not end."""
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, IncompleteDatasetError) and not is_counted:
-            error.add_note(
-                "it is not known how many sequences there are: if they never end, cut them with "
-                "itertools.islice"
-            )
-        if finished := read_finished_shards(folder):
-            count = sum(one.shard.sequences for one in finished)
-            error.add_note(
-                f"{len(finished)} whole shards ({count} sequences) are kept: the same call goes on "
-                "after them, or begins anew with `resume`=False"
-            )
-        raise
+def _parse_ranges(ranges_json: Mapping[str, Any]) -> dict[str, tuple[tuple[int, int], ...]]:
+    return {
+        name: tuple((offset, size) for offset, size in pairs) for name, pairs in ranges_json.items()
+    }

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from seqdata.errors import ConfigError
 from seqdata.protocols import Store
-from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.open_remote import open_remote
 from seqdata.storage.arrow.remote_manifest import file_exists
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import WritableFiles
 from seqdata.storage.remote.upload import upload_store
-from seqdata.storage.writing.staging_dir import STORE_FILE_NAMES
 
 
 def write_remote(
@@ -77,4 +76,4 @@ class _ArrowUpload:
         return [found]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
-        return [name for name in files.names() if STORE_FILE_NAMES.fullmatch(name)]
+        return [name for name in files.names() if STORE_FILES.names.fullmatch(name)]

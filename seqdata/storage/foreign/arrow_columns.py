@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DecodeError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.decoded_source import DecodedColumn
 from seqdata.storage.limits import check_size
 
 if TYPE_CHECKING:
@@ -47,24 +48,6 @@ class Kind:
     def alike(self, other: Kind | None) -> bool:
         """Return whether both are the same field, however they are stored."""
         return other is not None and replace(self, plain=True) == replace(other, plain=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodedColumn:
-    """One column of one record batch or row group.
-
-    Attributes:
-        values: (timesteps, *shape), or bytes of text, uint8.
-        offsets: int64 (rows+1,), row -> values; None: one value each.
-    """
-
-    values: NDArray[Any]
-    offsets: NDArray[np.int64] | None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-        return self.values.nbytes + (0 if self.offsets is None else self.offsets.nbytes)
 
 
 def infer_kind(type_: pa.DataType) -> Kind | None:

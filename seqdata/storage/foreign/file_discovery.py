@@ -7,16 +7,13 @@ names. Makes: names of files.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from seqdata.errors import ConfigError, CorruptShardError, DataError, MissingShardError
-from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.local_files import is_plain_name
-from seqdata.storage.writing.staging_dir import STORE_FILE_NAMES, find_staging_dirs
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".parquet", ".pq")
 STATE_FILE = (
@@ -25,19 +22,6 @@ STATE_FILE = (
 _INFO_FILE = "dataset_info.json"  # lies beside it
 MAX_STATE_BYTES = 1 << 24  # bytes
 _NUMBERED_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
-
-
-def is_foreign(location: str | os.PathLike[str]) -> bool:
-    """Return whether a location is a file or folder of the foreign store's, by names alone."""
-    path = Path(location)
-    if path.suffix in SUFFIXES and not path.is_dir():
-        return True
-    if not path.is_dir() or (path / MANIFEST).exists() or find_staging_dirs(path):
-        return False
-    file_names = [one.name for one in path.iterdir()]
-    return not any(STORE_FILE_NAMES.fullmatch(name) for name in file_names) and any(
-        map(_is_data_file, file_names)
-    )
 
 
 def find_files(root: Path) -> tuple[Path, list[str]]:
@@ -101,7 +85,7 @@ def choose_files(location: str, existing: Iterable[str], listed: Sequence[str]) 
                 f"{len(existing & set(listed))} are there), but is not. Restore it, or save the "
                 "dataset again",
             )
-    names = list(listed) or sorted(name for name in existing if _is_data_file(name))
+    names = list(listed) or sorted(name for name in existing if is_data_file(name))
     if not names:
         raise DataLocation(dataset=location).make_error(
             DataError,
@@ -138,7 +122,8 @@ def describe_gaps(names: Sequence[str]) -> str:
     return ""
 
 
-def _is_data_file(name: str) -> bool:
+def is_data_file(name: str) -> bool:
+    """Return whether a file with this name is opened when its folder is."""
     return name.endswith(SUFFIXES) and not name.startswith((".", "_"))
 
 

@@ -21,10 +21,9 @@ from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.columns import NumberSource, ShardLayout
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.decoded_source import DecodedSource, UnitCache
+from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
 from seqdata.storage.fields import MAX_WIDTH, TEXT_DTYPES, field_width
 from seqdata.storage.foreign.arrow_columns import (
-    DecodedColumn,
     Kind,
     decode_column,
     has_nulls,

@@ -16,7 +16,7 @@ from seqdata.errors import ConfigError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.files import content_of
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
-from seqdata.storage.writing.staging_dir import sync_file
+from seqdata.storage.local_files import sync_file
 
 FOLDER = "seqdata-index"
 """The folder of index files, beside the shards."""

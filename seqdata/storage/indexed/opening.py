@@ -15,10 +15,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import (
-    ConfigError,
-)
-from seqdata.storage.arrow.manifest import ChecksumSpec
+from seqdata.errors import ConfigError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.extents import ShardExtents
@@ -40,6 +37,7 @@ from seqdata.storage.indexed.shards import Shard, keep
 from seqdata.storage.indexed.small_files import SmallFiles
 from seqdata.storage.indexed.store import IndexedStore, Options
 from seqdata.storage.indexed.whole_shards import Hold, WholeShards
+from seqdata.storage.integrity.checksums import ChecksumSpec
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import check_verify_mode, resolve_verify_mode
 from seqdata.storage.local_files import check_fingerprint

@@ -6,12 +6,10 @@ Place in the flow: remote shards are read by it unless by ranges. Reads: shards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.arrow.shard_reader import OpenArrowShard
 from seqdata.storage.indexed.demand import Asked, OpenShard, ShardProvider
 from seqdata.storage.indexed.fields import StoreFields
 from seqdata.storage.remote.open_shards import OpenShards
@@ -37,9 +35,9 @@ class WholeShards:
     def __init__(self, made: StoreFields, room: int, hold: Hold, others: ShardProvider) -> None:
         sizes = [index.bytes for index in made.indexes]
 
-        def opened(number: int, release: Callable[[], None]) -> OpenArrowShard:
+        def opened(number: int, release: Callable[[], None]) -> OpenShard:
             sources = made.part(number, hold(number, release), None, None)
-            return cast(OpenArrowShard, OpenShard(number, sources))
+            return OpenShard(number, sources)
 
         def fetch(number: int) -> None:
             hold(number, _nothing)
@@ -50,7 +48,7 @@ class WholeShards:
 
     def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
         """Return shards by number; see ``ShardProvider``."""
-        found = cast("list[OpenShard]", self._shelf.get(list(asked)))
+        found = self._shelf.get(list(asked))
         if len(found) < len(asked):
             there = {part.number for part in found}
             found += self._others.get({n: one for n, one in asked.items() if n not in there})

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.kernel.dispatch import get_kernel
-from seqdata.storage.arrow.manifest import ChecksumFile
 
 CHECKSUM_BYTES = 1 << 16  # bytes
 ALGORITHMS = ("crc32c", "crc32")
@@ -137,3 +136,33 @@ def write_checksums(path: Path, by_field: Mapping[str, ComputedChecksums]) -> Ch
     return ChecksumFile(
         file=path.name, bytes=size, sha256=digest.hexdigest(), places=ranges_of_fields
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksumFile:
+    """The checksums of one shard's sequences.
+
+    Attributes:
+        file: Its name in the store's folder.
+        bytes: Its size.
+        sha256: Digest of the whole file, looked at by ``seqdata verify``.
+        places: Field -> (position, bytes) of its checksums, then of its firsts where it has any.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+    places: Mapping[str, tuple[tuple[int, int], ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksumSpec:
+    """How the checksums of a store were made.
+
+    Attributes:
+        algorithm: Its name.
+        bytes_per_checksum: A sequence with more bytes has a checksum for each so many of them.
+    """
+
+    algorithm: str
+    bytes_per_checksum: int

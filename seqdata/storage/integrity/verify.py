@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, CorruptSampleError, SeqDataWarning
 from seqdata.kernel.dispatch import ChecksumBuffers as KernelChecks
 from seqdata.kernel.dispatch import Kernel, get_kernel
-from seqdata.storage.arrow.manifest import ChecksumSpec
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.integrity.checksums import ChecksumSpec
 
 VERIFY_MODES = ("off", "first_read", "always")
 _logger = logging.getLogger("seqdata.storage")

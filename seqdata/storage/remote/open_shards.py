@@ -12,10 +12,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from seqdata.errors import SeqDataError
-from seqdata.storage.arrow.shard_reader import OpenArrowShard
 from seqdata.storage.remote.file_cache import CacheFullError
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
@@ -24,10 +23,22 @@ _MAX_PREFETCHED = 4  # shards that are fetched before they are asked for
 _OPEN_FRACTION = (
     8  # an eighth of a cache that is smaller than the data may stay open in one process
 )
-OpenFn = Callable[[int, Callable[[], None]], OpenArrowShard]
 
 
-class OpenShards:
+class HasNumber(Protocol):
+    """A shard that is open."""
+
+    @property
+    def number(self) -> int:
+        """Its number in the data set."""
+        ...
+
+
+ShardT = TypeVar("ShardT", bound=HasNumber)
+OpenFn = Callable[[int, Callable[[], None]], ShardT]
+
+
+class OpenShards(Generic[ShardT]):
     """Parts by number.
 
     Args:
@@ -57,7 +68,7 @@ class OpenShards:
 
     def __init__(
         self,
-        open_shard: OpenFn,
+        open_shard: OpenFn[ShardT],
         download: Callable[[int], None],
         sizes: Sequence[int],
         cache_bytes: int,
@@ -74,12 +85,12 @@ class OpenShards:
         self._thread_pool = thread_pool
         self._dataset = dataset
         self._has_warned = False  # that there was no room
-        self._open_shards: OrderedDict[int, OpenArrowShard] = OrderedDict()  # last used last
+        self._open_shards: OrderedDict[int, ShardT] = OrderedDict()  # last used last
         self._pending: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
-    def get(self, numbers: Sequence[int]) -> list[OpenArrowShard]:
+    def get(self, numbers: Sequence[int]) -> list[ShardT]:
         """Return parts, by number; those that are not there are fetched side by side.
 
         Those that the cache has no room for are left out, which the log says once.
@@ -115,7 +126,7 @@ class OpenShards:
             self._warn_no_room(len(found), len(wanted))
         return [found[number] for number in sorted(found)]
 
-    def get_all(self) -> list[OpenArrowShard] | None:
+    def get_all(self) -> list[ShardT] | None:
         """Return all parts, where all of them are open."""
         if len(self._open_shards) < len(self._sizes):
             return None
@@ -123,7 +134,7 @@ class OpenShards:
             open_shards = [self._open_shards[number] for number in sorted(self._open_shards)]
         return open_shards if len(open_shards) == len(self._sizes) else None
 
-    def peek(self, number: int) -> OpenArrowShard | None:
+    def peek(self, number: int) -> ShardT | None:
         """Return a part that is open; None where it is not."""
         return self._open_shards.get(number)
 
@@ -140,7 +151,7 @@ class OpenShards:
                 self._pending[number] = self._thread_pool.submit(self._prefetch, number)
             return len(self._pending) < _MAX_PREFETCHED
 
-    def _open_if_room(self, number: int, release: Callable[[], None]) -> OpenArrowShard | None:
+    def _open_if_room(self, number: int, release: Callable[[], None]) -> ShardT | None:
         try:
             return self._open(number, release)
         except CacheFullError:

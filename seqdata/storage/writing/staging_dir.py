@@ -15,11 +15,12 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from seqdata.errors import ConfigError
-from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
+from seqdata.storage.local_files import sync_file, write_atomically
 from seqdata.storage.writing.writer_lock import (
     WriterLockedError,
     create_staging_dir,
@@ -28,21 +29,36 @@ from seqdata.storage.writing.writer_lock import (
 )
 from seqdata.storage.writing.writer_lock import find_staging_dirs as find_staging_dirs
 
-STORE_FILE_NAMES = re.compile(r"part-\d{5,}\.(arrow|crc)|lengths-[A-Za-z0-9_-]+\.u(32|64)")
 FACTS_SUFFIX = ".facts"  # ends the names of files that say that a shard is whole
 _MOVES_FILE = "moves.json"  # is there from just before the first rename on
 
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """Which files of a folder are a store's.
+
+    Attributes:
+        last: The name of the file that is renamed into place last: the store is there with it.
+        names: What the names of the others match.
+    """
+
+    last: str
+    names: re.Pattern[str]
+
+
 @contextmanager
-def open_staging_dir(root: Path, *, overwrite: bool, resume: bool = False) -> Iterator[Path]:
+def open_staging_dir(
+    root: Path, files: StoreFiles, *, overwrite: bool, resume: bool = False
+) -> Iterator[Path]:
     """Yield a folder beside the files of ``root``; it is gone at the end, committed or not.
 
     Where writing fails and a shard is whole (there is a file of facts), the folder stays.
 
     Args:
         root: The store's folder; made where it is not there.
+        files: Which of its files are a store's.
         overwrite: Whether a finished store may be replaced; it stays as it is until ``commit``.
         resume: Whether a folder that a writer left is given, with what is in it.
 
@@ -50,8 +66,8 @@ def open_staging_dir(root: Path, *, overwrite: bool, resume: bool = False) -> It
         ConfigError: If there is a finished store, files that nobody finished, or another writer.
     """
     _check_parents(root)
-    _remove_committed(root)
-    check_target(root, overwrite=overwrite)
+    _remove_committed(root, files)
+    check_target(root, files, overwrite=overwrite)
     was_empty = root.exists() and not any(root.iterdir())
     try:
         make_folder(root)
@@ -62,7 +78,7 @@ def open_staging_dir(root: Path, *, overwrite: bool, resume: bool = False) -> It
             f"{root}: cannot be made ({error.strerror}), must be a folder to write to; choose "
             "another path, or check the rights of the folder above it"
         ) from error
-    folder, lock = _take_staging_dir(root, resume=resume)
+    folder, lock = _take_staging_dir(root, files, resume=resume)
     must_keep = False
     try:
         yield folder
@@ -96,7 +112,7 @@ def _check_parents(root: Path) -> None:
         )
 
 
-def check_target(root: Path, *, overwrite: bool) -> None:
+def check_target(root: Path, files: StoreFiles, *, overwrite: bool) -> None:
     """Refuse a folder that a store cannot be written to.
 
     Raises:
@@ -105,10 +121,10 @@ def check_target(root: Path, *, overwrite: bool) -> None:
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root}: is a file, must be a folder or not there; choose another path")
     if not overwrite:
-        _check_no_overwrite(root)
+        _check_no_overwrite(root, files)
 
 
-def commit(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
+def commit(root: Path, folder: Path, files: StoreFiles, moves: Mapping[str, str]) -> None:
     """Rename files and the manifest from the folder aside into place.
 
     A store that was there before is gone from the first rename on; the new one is there with the
@@ -117,20 +133,21 @@ def commit(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
     Args:
         root: The store's folder.
         folder: The folder aside, with the manifest.
+        files: Which files are a store's.
         moves: Name of a file there -> its name in the store.
     """
     write_atomically(
         folder / _MOVES_FILE, add_digest(json.dumps(dict(moves)).encode(), _MOVES_FILE)
     )
-    old = [path.name for path in root.iterdir() if STORE_FILE_NAMES.fullmatch(path.name)]
-    (root / MANIFEST).unlink(missing_ok=True)
+    old = [path.name for path in root.iterdir() if files.names.fullmatch(path.name)]
+    (root / files.last).unlink(missing_ok=True)
     sync_file(root)
     for name in set(old) - set(moves.values()):
         (root / name).unlink(missing_ok=True)
     for name, target in moves.items():
         os.replace(folder / name, root / target)
     sync_file(root)
-    os.replace(folder / MANIFEST, root / MANIFEST)
+    os.replace(folder / files.last, root / files.last)
     sync_file(root)
 
 
@@ -142,38 +159,13 @@ def make_folder(root: Path) -> None:
         sync_file(path.parent)
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file, flushed to the disk."""
-    path.write_bytes(content)
-    sync_file(path)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all, flushed to the disk."""
-    temporary = path.with_name(f"{path.name}.new")
-    write_synced(temporary, content)
-    os.replace(temporary, path)
-    sync_file(path.parent)
-
-
-def sync_file(path: Path) -> None:
-    """Flush a file, or a folder's names, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _check_no_overwrite(root: Path) -> None:
-    if (root / MANIFEST).exists():
+def _check_no_overwrite(root: Path, files: StoreFiles) -> None:
+    if (root / files.last).exists():
         raise ConfigError(
             f"{root}: holds a store, must be another folder; choose one, or pass `overwrite`=True"
         )
     if root.is_dir() and not find_staging_dirs(root):
-        found = sorted(
-            path.name for path in root.iterdir() if STORE_FILE_NAMES.fullmatch(path.name)
-        )
+        found = sorted(path.name for path in root.iterdir() if files.names.fullmatch(path.name))
         if found:
             raise ConfigError(
                 f"{root}: holds {found[0]!r} but no manifest, must be empty; choose another "
@@ -181,23 +173,23 @@ def _check_no_overwrite(root: Path) -> None:
             )
 
 
-def _remove_committed(root: Path) -> None:
+def _remove_committed(root: Path, files: StoreFiles) -> None:
     """Remove folders whose writers had come to the end of their commit."""
-    if not (root / MANIFEST).exists():
+    if not (root / files.last).exists():
         return
     for staging_dir in find_staging_dirs(root):
-        if (staging_dir / _MOVES_FILE).exists() and not (staging_dir / MANIFEST).exists():
+        if (staging_dir / _MOVES_FILE).exists() and not (staging_dir / files.last).exists():
             folder, lock = _take_over(root, staging_dir)
             shutil.rmtree(folder, ignore_errors=True)
             release_lock(lock)
 
 
-def _take_staging_dir(root: Path, *, resume: bool) -> tuple[Path, int]:
+def _take_staging_dir(root: Path, files: StoreFiles, *, resume: bool) -> tuple[Path, int]:
     """Return a folder to write in, with its lock: one that a writer left, or a new one."""
     resumed: tuple[Path, int] | None = None
     for staging_dir in find_staging_dirs(root):
         folder, lock = _take_over(root, staging_dir)
-        _undo_moves(root, folder)
+        _undo_moves(root, folder, files)
         if resume and resumed is None and _has_facts(folder):
             resumed = folder, lock
             continue
@@ -225,14 +217,14 @@ def _explain_lock(root: Path) -> Iterator[None]:
         ) from error
 
 
-def _undo_moves(root: Path, folder: Path) -> None:
+def _undo_moves(root: Path, folder: Path, files: StoreFiles) -> None:
     """Take files back that a writer had renamed into place when it ended."""
     if not (folder / _MOVES_FILE).exists():
         return
     moves = read_with_digest(folder / _MOVES_FILE)  # damaged: what was renamed is written again
     for name, target in json.loads(moves or b"{}").items():
         moved = not (folder / name).exists() and (root / target).exists()
-        if moved and STORE_FILE_NAMES.fullmatch(target):
+        if moved and files.names.fullmatch(target):
             os.replace(root / target, folder / name)
     (folder / _MOVES_FILE).unlink()
 

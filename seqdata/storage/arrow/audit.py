@@ -1,0 +1,313 @@
+"""An audit of an Arrow store on this machine: it lists everything that is damaged.
+
+Where opening stops at the first damage, this continues: the digest of every file, the checksums and
+extents of every sequence. ``seqdata verify`` asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, CorruptShardError, DataError
+from seqdata.kernel.dispatch import get_kernel
+from seqdata.storage.arrow.manifest import ArrowShard, Manifest
+from seqdata.storage.arrow.mapped_files import (
+    MappedFiles,
+    check_footer,
+    load_checksums,
+    locate_checksums,
+    locate_lengths,
+    locate_shard,
+    make_source,
+    map_file,
+    map_lengths,
+)
+from seqdata.storage.columns import NumberSource, ShardLayout
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport, BytesProgressFn
+from seqdata.storage.store_fields import add_ids
+from seqdata.storage.text_source import TextSource
+
+_SEQUENCES_PER_PASS = (
+    1 << 12
+)  # sequences that the kernel looks at once; again for each that is wrong
+_DIGEST_BYTES = 8 << 20  # bytes
+
+
+def count_bytes(manifest: Manifest, shard_number: int | None) -> int:
+    """Return the bytes of the shards that ``audit_store`` tells of as it goes."""
+    return sum(shard.bytes for _, shard in _select_shards(manifest, shard_number))
+
+
+def audit_store(
+    root: Path, manifest: Manifest, shard_number: int | None, on_progress: BytesProgressFn
+) -> Iterator[AuditReport]:
+    """Look at everything, shards in several threads; give a report of each file, in order.
+
+    Args:
+        root: The store's folder.
+        manifest: What was written.
+        shard_number: The number of one shard; None: all.
+        on_progress: Called with the number of bytes that were looked at, from any thread.
+
+    Raises:
+        ConfigError: If there is no such shard.
+    """
+    chosen = _select_shards(manifest, shard_number)
+    lengths_of: dict[str, NDArray[Any]] = {}
+    for axis in manifest.lengths:
+        report, lengths = _audit_lengths(root, manifest, axis)
+        if lengths is not None:
+            lengths_of[axis] = lengths
+        yield report
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        reports = [
+            pool.submit(_audit_shard, root, manifest, i, lengths_of, on_progress) for i, _ in chosen
+        ]
+        try:
+            for future in reports:
+                yield future.result()  # ends: its thread only reads files
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(slots=True)
+class _FindingCollector:
+    """What is being found of one file."""
+
+    findings: list[AuditFinding]
+    damages: int = 0
+
+    def run_check(self, check: Callable[[], None]) -> bool:
+        """Call what raises an error, if something is wrong; whether nothing was."""
+        try:
+            check()
+        except DataError as error:
+            self.damages += 1
+            self.findings.append(AuditFinding(str(error), dict(error.facts)))
+            return False
+        return True
+
+    def report(self, **facts: Any) -> AuditReport:
+        return AuditReport(damages=self.damages, findings=tuple(self.findings), **facts)
+
+
+def _select_shards(manifest: Manifest, shard_number: int | None) -> list[tuple[int, ArrowShard]]:
+    numbered = list(enumerate(manifest.shards))
+    if shard_number is None:
+        return numbered
+    if not 0 <= shard_number < len(numbered):
+        raise ConfigError(
+            f"verify: no shard {shard_number}, must be in [0, {len(numbered)}); choose one of these"
+        )
+    return [numbered[shard_number]]
+
+
+def _check_digest(
+    content: Any, must: str, location: DataLocation, on_progress: BytesProgressFn, advice: str
+) -> None:
+    """Compare the digest of all bytes of a file.
+
+    Raises:
+        CorruptShardError: If it is another.
+    """
+    view, digest = memoryview(content), hashlib.sha256()
+    for at in range(0, len(view), _DIGEST_BYTES):
+        if len(view) > _DIGEST_BYTES:
+            get_kernel().populate(content, at, at + _DIGEST_BYTES)
+        digest.update(view[at : at + _DIGEST_BYTES])
+        on_progress(len(view[at : at + _DIGEST_BYTES]))
+    if digest.hexdigest() != must:
+        raise replace(location, offset=0, length=len(view)).make_error(
+            CorruptShardError,
+            f"sha256 is {digest.hexdigest()[:16]}, must be {must[:16]}; {advice}",
+            expected=must, found=digest.hexdigest(),
+        )  # fmt: skip
+
+
+def _audit_lengths(
+    root: Path, manifest: Manifest, axis: str
+) -> tuple[AuditReport, NDArray[Any] | None]:
+    lengths_file = manifest.lengths[axis]
+    location = locate_lengths(root, manifest, axis)
+    findings, mapped = _FindingCollector([]), []
+    advice = "restore the file or write the store again"
+
+    def check() -> None:
+        mapped.append(map_lengths(root, manifest, axis, get_kernel()))
+        _check_digest(
+            mapped[0].view(np.uint8), lengths_file.sha256, location, lambda _bytes: None, advice
+        )
+
+    is_intact = findings.run_check(check)
+    size = manifest.sequences * np.dtype(lengths_file.dtype).itemsize
+    report = findings.report(
+        file=lengths_file.file, shard=None, sequences=manifest.sequences, bytes=size, by="digest"
+    )
+    return report, mapped[0] if is_intact else None
+
+
+def _audit_shard(
+    root: Path,
+    manifest: Manifest,
+    i: int,
+    lengths_of: Mapping[str, NDArray[Any]],
+    on_progress: BytesProgressFn,
+) -> AuditReport:
+    shard, findings = manifest.shards[i], _FindingCollector([])
+    location = replace(locate_shard(root, i, shard), verify=False)
+    checksums = _map_checksums(root, i, manifest, findings)
+    mapped: list[Any] = []
+    is_mapped = findings.run_check(
+        lambda: mapped.append(map_file(root, shard.file, shard.bytes, location, get_kernel()))
+    )
+    if not is_mapped:
+        on_progress(shard.bytes)
+    else:
+        digest_findings = _FindingCollector([])  # of sequences, unless some are found
+        digest_matches = digest_findings.run_check(
+            lambda: _check_digest(
+                mapped[0],
+                shard.sha256,
+                location,
+                on_progress,
+                _describe_remedy(checksums is not None),
+            )
+        )
+        footer_matches = findings.run_check(lambda: check_footer(mapped[0], location, shard))
+        if checksums is not None and not (digest_matches and findings.damages):
+            _audit_sequences(
+                _AuditedShard(root, manifest, i, mapped[0], checksums, lengths_of), findings
+            )
+        if not digest_matches and footer_matches and not findings.damages:
+            findings.damages, findings.findings = digest_findings.damages, digest_findings.findings
+    return findings.report(
+        file=shard.file, shard=i, sequences=shard.sequences, bytes=shard.bytes,
+        by="digest" if checksums is None else "checksums",
+    )  # fmt: skip
+
+
+def _describe_remedy(has_checksums: bool) -> str:
+    if has_checksums:
+        return "no sequence is damaged, but other readers may need the rest: restore it"
+    return "restore it or write the store again"
+
+
+def _map_checksums(
+    root: Path, i: int, manifest: Manifest, findings: _FindingCollector
+) -> Any | None:
+    """Map the checksums of a shard; None where there are none that can be used."""
+    file, spec = manifest.shards[i].checksums, manifest.checksums
+    if file is None or spec is None or spec.algorithm not in get_kernel().algorithms():
+        return None
+    location = replace(locate_checksums(root, i, file), verify=False)
+    mapped: list[Any] = []
+
+    def check() -> None:
+        mapped.append(map_file(root, file.file, file.bytes, location, get_kernel()))
+        advice = "restore it or write the store again"
+        _check_digest(mapped[0], file.sha256, location, lambda _bytes: None, advice)
+
+    findings.run_check(check)
+    return mapped[0] if mapped else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _AuditedShard:
+    """One shard and what its sequences are compared with."""
+
+    root: Path
+    manifest: Manifest
+    number: int
+    content: Any
+    checksums: Any
+    lengths_of: Mapping[str, NDArray[Any]]
+
+    def sources(self) -> Iterator[NumberSource | TextSource]:
+        """Yield each field over this shard alone; errors name sequence's number in the store."""
+        shard = self.manifest.shards[self.number]
+        shard_offsets = [
+            0,
+            *itertools.accumulate(
+                field_checksums.sequences for field_checksums in self.manifest.shards
+            ),
+        ]
+        first, last = shard_offsets[self.number : self.number + 2]
+        shard_manifest = replace(self.manifest, shards=(shard,), sequences=shard.sequences)
+        recorded = {
+            axis: self.lengths_of[axis][first:last]
+            if axis in self.lengths_of
+            else _lengths_from_offsets(self.content, shard_manifest, axis)
+            for axis in shard_manifest.lengths
+        }
+        location = replace(locate_shard(self.root, self.number, shard), verify=False)
+        layout = ShardLayout(
+            str(self.root), (shard.file,), [0, shard.sequences], recorded, lambda _: location,
+            first_sequence=first,
+        )  # fmt: skip
+        checksums = (
+            load_checksums(
+                shard_manifest, MappedFiles([self.content], recorded, [self.checksums]), None
+            )
+            or {}
+        )
+        for name, field_checksums in checksums.items():
+            if shard_manifest.fields[name].axis not in self.lengths_of:
+                checksums[name] = replace(field_checksums, lengths=None)
+        if shard_manifest.key is not None:
+            ids = make_source(shard_manifest.key, shard_manifest, layout, [self.content], checksums)
+            layout = layout if isinstance(ids, NumberSource) else add_ids(layout, ids)
+        for name in shard_manifest.fields:
+            yield make_source(name, shard_manifest, layout, [self.content], checksums)
+
+
+def _lengths_from_offsets(content: Any, shard_manifest: Manifest, axis: str) -> NDArray[np.int64]:
+    """Return the lengths that a shard's own offsets tell, where the file of lengths is damaged."""
+    name = next(name for name, field in shard_manifest.fields.items() if field.axis == axis)
+    position = shard_manifest.shards[0].buffers[name][1][0]
+    offsets = np.frombuffer(content, np.int64, shard_manifest.sequences + 1, position)
+    return np.maximum(np.diff(offsets), 0)
+
+
+def _audit_sequences(audited: _AuditedShard, findings: _FindingCollector) -> None:
+    for source in audited.sources():
+        lengths = np.ones(len(source.layout), dtype=np.int64)
+        if isinstance(source, TextSource):
+            lengths = np.subtract(source.extents[0][1], source.extents[0][0])
+        elif source.field.axis is not None:
+            lengths = source.layout.lengths_of[source.field.axis].astype(np.int64)
+        for first in range(0, len(lengths), _SEQUENCES_PER_PASS):
+            run = lengths[first : first + _SEQUENCES_PER_PASS]
+            numbers = np.arange(first, first + len(run))
+            spans = np.stack([numbers, np.zeros_like(run), run], axis=1)
+            for result, span in _find_bad_spans(source, spans):
+                if findings.damages < MAX_FINDINGS:
+                    findings.run_check(functools.partial(source.raise_for_result, result, span))
+                else:
+                    findings.damages += 1
+
+
+def _find_bad_spans(
+    source: NumberSource | TextSource, spans: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield every span that is not right: what the kernel says of it, and it alone."""
+    while len(spans):
+        result = source.engine.verify(source.handle, spans)
+        if result == -1:
+            return
+        at = result if result >= 0 else -2 - result
+        if result >= 0:  # places come first: what lies before was not compared yet
+            yield from _find_bad_spans(source, spans[:at])
+        yield (0 if result >= 0 else -2), spans[at : at + 1]
+        spans = spans[at + 1 :]

@@ -1,0 +1,341 @@
+"""Writes sequences as shards, all of them or none: what all formats of shards have alike.
+
+While one shard is written, the next is packed. A writer that fails or is killed leaves its finished
+shards in the staging directory, and the same call continues after them: it compares what was
+written, and packs the rest. How sequences become the bytes of a shard is told by a ``ShardFormat``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError, SeqDataError, must_be
+from seqdata.protocols import Field
+from seqdata.storage.digest_trailer import add_digest, read_with_digest
+from seqdata.storage.fields import infer_fields
+from seqdata.storage.inputs import Axes, is_table, normalize_sequences
+from seqdata.storage.local_files import write_atomically
+from seqdata.storage.writing.bounded_executor import bounded_executor
+from seqdata.storage.writing.finished_shards import (
+    FilesT,
+    FinishedShard,
+    ResumeKey,
+    check_resume_key,
+    count_finished,
+    find_finished_shards,
+)
+from seqdata.storage.writing.progress import ProgressBar, ProgressFn, progress_bar
+from seqdata.storage.writing.shard_format import (
+    ShardFormat,
+    check_same,
+    pack_shards,
+    write_packed_shard,
+)
+from seqdata.storage.writing.staging_dir import StoreFiles, open_staging_dir
+
+Part = Callable[[], Iterable[Any]]
+Fields = Mapping[str, Field]
+MakeFormat = Callable[[Fields, ResumeKey], ShardFormat[FilesT]]
+_MAX_PENDING_BYTES = 1 << 30  # of shards that an executor has at a time
+_MAX_PENDING = 64
+
+
+@dataclass(slots=True)
+class ProgressReporter:
+    """Reports how far a writer is.
+
+    Attributes:
+        function: The user's; None if there is none.
+        bar: What is shown; None if nothing is.
+        before: Sequences that an earlier call wrote; the rate does not count them.
+    """
+
+    function: ProgressFn | None
+    bar: ProgressBar | None
+    before: int = 0
+
+    def __call__(self, sequences: int, size: int, done: int | None = None) -> None:
+        """Report what is written.
+
+        Args:
+            sequences: How many.
+            size: Their bytes.
+            done: How much of the total that is; None: as many as sequences.
+        """
+        if self.function is not None:
+            self.function(sequences, size)
+        if self.bar is not None:
+            if sequences <= self.before:
+                self.bar.restart(sequences, sequences if done is None else done)
+            self.bar.update(sequences, size, done)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedWriter:
+    """Writes shards into a staging directory. Made by ``open_sharded_writer``.
+
+    Attributes:
+        folder: The staging directory; absolute, since an executor may work in another folder.
+        resume_key: How sequences become shards.
+        executor: Where shards are written; None: two threads of our own.
+        report: Is called with (sequences, bytes, parts) that are written.
+    """
+
+    folder: Path
+    resume_key: ResumeKey
+    executor: Executor | None
+    report: ProgressReporter
+
+    def write_rows(
+        self, rows: Iterator[Any], shard_format: ShardFormat[FilesT]
+    ) -> list[FinishedShard[FilesT]]:
+        """Pack sequences here, and write their shards on the executor; return all, in order.
+
+        Raises:
+            DecodeError: If a sequence is not like the first one, or not what was written before.
+            IncompleteDatasetError: If the disk is full.
+            WorkerDiedError: If the executor broke.
+        """
+        finished = find_finished_shards(self.folder, 0, shard_format.parse, shard_format.is_intact)
+        self.report.before = sum(shard.shard.sequences for shard in finished.values())
+        limit = self.resume_key.shard_bytes
+        pending = min(_MAX_PENDING, _MAX_PENDING_BYTES // limit) - 1
+        max_pending = 1 if self.executor is None else max(1, pending)
+        with bounded_executor(self.executor, max_pending) as bounded:
+            for packed in pack_shards(rows, shard_format, limit, finished, 0, self.report):
+                bounded.submit(write_packed_shard, self.folder, shard_format, packed)
+                del packed  # its memory is the executor's from here on
+            written = {shard.number: shard for shard in bounded.collect()}
+        all_shards = {**finished, **written}
+        return [all_shards[number] for number in sorted(all_shards)]
+
+    def write_parts(
+        self, parts: Sequence[Part], make_format: MakeFormat[FilesT]
+    ) -> tuple[Fields, list[FinishedShard[FilesT]]]:
+        """Write every part, packed and all, on the executor; here where there is none.
+
+        Args:
+            parts: Functions that return sequences.
+            make_format: Returns the format of sequences with these fields; goes through pickle.
+
+        Returns:
+            The fields, and all shards in their order.
+
+        Raises:
+            ConfigError: If no part has a sequence.
+            DecodeError: If parts have different fields, or as for ``write_rows``.
+            IncompleteDatasetError: If the disk is full.
+            WorkerDiedError: If the executor broke.
+        """
+        written: dict[int, WrittenPart[FilesT]] = {}
+        count = size = 0
+        for one in self._iter_written(parts, make_format):
+            written[one.part] = one
+            count += sum(finished.shard.sequences for finished in one.shards)
+            size += sum(finished.size for finished in one.shards)
+            self.report(count, size, len(written))
+        ordered = [written[number] for number in range(len(parts))]
+        return _common_fields(ordered), [shard for part in ordered for shard in part.shards]
+
+    def _iter_written(
+        self, parts: Sequence[Part], make_format: MakeFormat[FilesT]
+    ) -> Iterator[WrittenPart[FilesT]]:
+        """Yield parts as they are written, in any order."""
+        if self.executor is None:
+            for number, part in enumerate(parts):
+                yield write_part(self.folder, number, part, self.resume_key, make_format)
+            return
+        with bounded_executor(self.executor, None) as bounded:
+            for number, part in enumerate(parts):
+                bounded.submit(write_part, self.folder, number, part, self.resume_key, make_format)
+            yield from bounded.iter_completed()
+
+
+@contextmanager
+def open_sharded_writer(
+    root: Path,
+    files: StoreFiles,
+    resume_key: ResumeKey,
+    *,
+    executor: Executor | None,
+    progress: bool | ProgressFn | None,
+    total: int | None,
+    overwrite: bool,
+    resume: bool,
+) -> Iterator[ShardedWriter]:
+    """Yield a writer into a staging directory of a folder, which the caller commits.
+
+    Args:
+        root: The folder of the store.
+        files: Which files of the folder are a store's.
+        resume_key: How sequences become shards.
+        executor: Where shards are written; None: two threads of our own.
+        progress: Called with (sequences, bytes); True: a bar; None: a bar on a terminal.
+        total: How many sequences, or parts, there are; None if that is not known.
+        overwrite: Whether a finished store may be replaced.
+        resume: Whether to continue where a writer stopped; else what it left is removed.
+
+    Raises:
+        ConfigError: If an argument is invalid, or does not fit what is there.
+    """
+    check_arguments(resume_key.shard_bytes, executor)
+    with (
+        open_staging_dir(root, files, overwrite=overwrite, resume=resume) as folder,
+        _note_finished_shards(folder, is_counted=total is not None),
+        progress_bar(progress, f"writing {root.name}", total) as bar,
+    ):
+        check_resume_key(root, folder, resume_key)
+        report = ProgressReporter(progress if callable(progress) else None, bar)
+        yield ShardedWriter(folder.absolute(), resume_key, executor, report)
+
+
+def check_arguments(shard_bytes: int, executor: object) -> None:
+    """Raise if the size of shards or the executor is invalid.
+
+    Raises:
+        ConfigError: If it is.
+    """
+    if shard_bytes < 1:
+        raise ConfigError(must_be("`shard_bytes`", "at least 1", repr(shard_bytes), "Leave it out"))
+    if not isinstance(executor, Executor | None):
+        raise ConfigError(
+            must_be(
+                "`executor`",
+                "a concurrent.futures.Executor",
+                repr(executor),
+                "Pass for example ThreadPoolExecutor(4)",
+            )
+        )
+
+
+def is_part_list(sequences: Any) -> bool:
+    """Return whether sequences are given as a list of functions."""
+    is_list = isinstance(sequences, Sequence) and not isinstance(sequences, str | bytes)
+    return is_list and len(sequences) > 0 and all(map(callable, sequences))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPart(Generic[FilesT]):
+    """What became of a part.
+
+    Attributes:
+        part: Its number.
+        fields: Name -> field; None if it had no sequence.
+        shards: All of its shards, in their order.
+    """
+
+    part: int
+    fields: Fields | None
+    shards: tuple[FinishedShard[FilesT], ...]
+
+
+def write_part(
+    folder: Path, number: int, part: Part, resume_key: ResumeKey, make_format: MakeFormat[FilesT]
+) -> WrittenPart[FilesT]:
+    """Write the sequences of a part, after those of its shards that are finished already.
+
+    Of a part that was finished, only the first sequence is drawn and compared.
+
+    Args:
+        folder: The staging directory.
+        number: The number of the part.
+        part: Returns an iterable of sequences.
+        resume_key: How they become shards.
+        make_format: Returns the format of sequences with these fields.
+
+    Raises:
+        SeqDataError: What is wrong with the sequences or the disk, naming the part.
+    """
+    try:
+        return _write_part(folder, number, part, resume_key, make_format)
+    except SeqDataError as error:
+        facts = {name: fact for name, fact in error.facts.items() if name != "part"}
+        raise type(error).at(f"part {number}, {error}", part=number, **facts) from error
+
+
+def _write_part(
+    folder: Path, number: int, part: Part, resume_key: ResumeKey, make_format: MakeFormat[FilesT]
+) -> WrittenPart[FilesT]:
+    done_file = folder / f"{number:05d}.done"
+    rows, axes = _iter_part(part(), resume_key.axes)
+    first = next(rows, None)
+    if first is None:
+        write_atomically(done_file, add_digest(b"0", done_file.name))
+        return WrittenPart(part=number, fields=None, shards=())
+    fields = infer_fields(first, axes)
+    shard_format = make_format(fields, resume_key)
+    shards = find_finished_shards(folder, number, shard_format.parse, shard_format.is_intact)
+    if shards and int(read_with_digest(done_file) or -1) == len(shards):
+        check_same(first, shard_format, 0, shards[0].first)
+    else:
+        rows, limit = itertools.chain([first], rows), resume_key.shard_bytes
+        for packed in pack_shards(rows, shard_format, limit, dict(shards), number, _ignore):
+            shards[packed.number] = write_packed_shard(folder, shard_format, packed)
+        write_atomically(done_file, add_digest(str(len(shards)).encode(), done_file.name))
+    ordered = tuple(shards[i] for i in sorted(shards))
+    return WrittenPart(part=number, fields=fields, shards=ordered)
+
+
+def _iter_part(sequences: Iterable[Any], axes: Axes | None) -> tuple[Iterator[Any], Axes | None]:
+    """Return a part's sequences as dicts; there may be none."""
+    if is_table(sequences):
+        return normalize_sequences(sequences, axes)
+    iterator = iter(sequences)
+    for first in iterator:
+        return normalize_sequences(itertools.chain([first], iterator), axes)
+    return iterator, axes
+
+
+def _ignore(sequences: int, size: int) -> None:
+    del sequences, size  # a part is reported when it is done
+
+
+def _common_fields(parts: Sequence[WrittenPart[Any]]) -> Fields:
+    """Return the fields, which all parts with sequences must have alike."""
+    filled = [part for part in parts if part.fields is not None]
+    if not filled:
+        raise ConfigError(
+            "`sequences` must have a part with at least one sequence, which fixes the fields, but "
+            "no part has any. Check where they come from."
+        )
+    first = filled[0]
+    for part in filled:
+        if list((part.fields or {}).items()) != list((first.fields or {}).items()):
+            raise DecodeError.at(
+                f"part {part.part}: must have the fields {_describe_fields(first.fields)}, as part "
+                f"{first.part}, but has {_describe_fields(part.fields)}. Give all parts the same "
+                "fields.",
+                part=part.part,
+            )
+    return first.fields or {}
+
+
+def _describe_fields(fields: Fields | None) -> str:
+    pairs = (fields or {}).items()
+    return ", ".join(f"{name} {one.dtype} {list(one.shape)} {one.axis}" for name, one in pairs)
+
+
+@contextmanager
+def _note_finished_shards(folder: Path, *, is_counted: bool) -> Iterator[None]:
+    """Note in an error what is kept, and what may not end."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, IncompleteDatasetError) and not is_counted:
+            error.add_note(
+                "it is not known how many sequences there are: if they never end, cut them with "
+                "itertools.islice"
+            )
+        shards, sequences = count_finished(folder)
+        if shards:
+            error.add_note(
+                f"{shards} finished shards ({sequences} sequences) are kept: the same call "
+                "continues after them, or starts again with `resume`=False"
+            )
+        raise
