@@ -46,19 +46,27 @@ from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
 from seqdata.storage.integrity.checksums import choose_algorithm as checksum_algorithm
 from seqdata.storage.limits import check_size
 from seqdata.storage.limits import raise_limit_error as refuse_size
-from seqdata.storage.local_files import local_path, sync_file, write_atomically, write_synced
+from seqdata.storage.local_files import (
+    has_digest,
+    local_path,
+    sync_file,
+    write_atomically,
+    write_synced,
+)
 from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
 from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, make_remote_files
 from seqdata.storage.remote.upload import upload_store
 from seqdata.storage.remote.urls import is_remote, redact_url
 from seqdata.storage.unique_ids import check_unique_ids
 from seqdata.storage.writing.bounded_executor import bounded_executor
-from seqdata.storage.writing.finished_shards import explain_full_disk
+from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey
 from seqdata.storage.writing.packing import Packer, check_axis_lengths, make_packer, pack_sequence
 from seqdata.storage.writing.progress import ProgressBar, ProgressFn
 from seqdata.storage.writing.progress import progress_bar as progress_bar
-from seqdata.storage.writing.sharded_writer import is_part_list
-from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, find_staging_dirs, open_staging_dir
+from seqdata.storage.writing.shard_format import PackedShard, PackFn, ShardFormat
+from seqdata.storage.writing.sharded_writer import ShardedWriter, is_part_list, open_sharded_writer
+from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, StoreFiles
+from seqdata.storage.writing.writer_lock import find_staging_dirs
 
 __all__ = [  # authors of formats and stores need the first block, the rest is of the engine
     "CHECKSUM_BYTES",
@@ -78,6 +86,7 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "FileFormat",
     "FileIndex",
     "FileKind",
+    "FinishedShard",
     "FormatBackend",
     "IndexedField",
     "IndexedStore",
@@ -85,6 +94,8 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "Members",
     "OpenedFiles",
     "Opener",
+    "PackFn",
+    "PackedShard",
     "Packer",
     "ProgressBar",
     "ProgressFn",
@@ -92,9 +103,13 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "Remote",
     "RemoteFiles",
     "RemoteShard",
+    "ResumeKey",
     "ShardExtents",
+    "ShardFormat",
     "ShardIndex",
+    "ShardedWriter",
     "Store",
+    "StoreFiles",
     "WritableFiles",
     "add_digest",
     "audit_files",
@@ -109,12 +124,12 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "dump_index",
     "dump_list",
     "ends_of",
-    "explain_full_disk",
     "extents_of",
     "field_width",
     "find_index",
     "find_shards",
     "find_staging_dirs",
+    "has_digest",
     "hash_texts",
     "hookimpl",
     "ids_of",
@@ -131,7 +146,7 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "normalize_sequences",
     "open_files",
     "open_once",
-    "open_staging_dir",
+    "open_sharded_writer",
     "pack_sequence",
     "progress_bar",
     "quote",
