@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +38,7 @@ from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.selection import MeasuredTransform
 from seqdata.storage.views import View, get_measured_transform, with_transform
+from seqdata.storage.writing.progress import progress_bar
 
 CHUNK_SEQUENCES = 64  # sequences that are transformed together
 _LENGTHS = "lengths"
@@ -147,7 +146,7 @@ def _measure(
     ]
     requests = _make_requests(measurer.reader.store, chunks)
     with ExitStack() as stack:
-        on_progress = stack.enter_context(_progress_bar(progress, count))
+        bar = stack.enter_context(progress_bar(progress, "measuring", count))
         results: Iterator[tuple[Columns, Axes]] = map(measurer.fetch, requests)
         if num_workers and chunks:
             results = stack.enter_context(
@@ -156,7 +155,8 @@ def _measure(
         for (first, stop), (columns, _) in zip(chunks, results, strict=True):
             column: Any = columns[_LENGTHS]
             lengths[first:stop] = column[0]
-            on_progress(stop)
+            if bar is not None:
+                bar.update(stop)
     return lengths
 
 
@@ -246,24 +246,3 @@ def _save_cached(path: Path, lengths: NDArray[Any]) -> None:
     content = io.BytesIO()
     np.save(content, lengths, allow_pickle=False)
     write_with_digest(path, content.getvalue())
-
-
-@contextmanager
-def _progress_bar(progress: bool | None, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield the function that is told how many sequences are done."""
-    if not (sys.stderr.isatty() if progress is None else progress):
-        yield lambda _done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("measuring"), BarColumn(), TextColumn("{task.completed:,} of {task.total:,}"),
-        TextColumn("{task.fields[rate]:,.0f} sequences/s"), TimeRemainingColumn(),
-    )  # fmt: skip
-    start_time = time.monotonic()
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total, rate=0.0)
-        yield lambda done: bar.update(
-            task, completed=done, rate=done / max(1e-9, time.monotonic() - start_time)
-        )

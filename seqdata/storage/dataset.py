@@ -6,7 +6,6 @@ Place in the flow: a torch ``Dataset`` becomes a store. Reads: items, one by one
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -23,6 +22,7 @@ from seqdata.storage.dataset_items import ItemForm, as_mapping, check_value, inf
 from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.views import SequenceStore
+from seqdata.storage.writing.progress import progress_bar
 
 _DATASET_NAME = "dataset"
 
@@ -287,15 +287,13 @@ def _resolve_lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> 
 
 
 def _count_lengths(dataset: MapStyle, measure: LengthFn, progress: bool | None) -> list[int]:
-    numbers = range(len(dataset))
-    if not (sys.stderr.isatty() if progress is None else progress):
-        return [_measure_length(dataset, measure, number) for number in numbers]
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as bar:
-        tracked = bar.track(numbers, description="Counting lengths")
-        return [_measure_length(dataset, measure, number) for number in tracked]
+    lengths = []
+    with progress_bar(progress, "counting lengths", len(dataset)) as bar:
+        for number in range(len(dataset)):
+            lengths.append(_measure_length(dataset, measure, number))
+            if bar is not None:
+                bar.update(number + 1)
+    return lengths
 
 
 def _measure_length(dataset: MapStyle, measure: LengthFn, number: int) -> int:

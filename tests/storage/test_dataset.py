@@ -112,7 +112,7 @@ def test_lengths_may_be_a_function_that_is_run_once_over_all_items():
 
 def test_counting_lengths_shows_a_bar(capfd):
     DatasetStore.of(Dicts(), lambda item: len(item["x"]), progress=True)
-    assert "Counting lengths" in capfd.readouterr().err
+    assert "counting lengths" in capfd.readouterr().err
     DatasetStore.of(Dicts(), lambda item: len(item["x"]), progress=False)
     assert not capfd.readouterr().err
 

@@ -24,6 +24,10 @@ def test_counts_are_written_for_people(left, text):
     assert format_progress(1200, 345_000, 800.4, left) == text
 
 
+def test_bytes_are_left_out_where_nothing_is_written():
+    assert format_progress(1200, None, 800.4, None) == "1,200 sequences, 800 per second"
+
+
 @pytest.fixture
 def drawn(clock):
     clock.rule("seqdata.storage.writing.progress")
@@ -31,7 +35,7 @@ def drawn(clock):
 
 
 def seconds_left(drawn):
-    hours, minutes, seconds = drawn.tasks[0].fields["said"].split(", ")[-1].split(":")
+    hours, minutes, seconds = drawn.tasks[0].fields["text"].split(", ")[-1].split(":")
     return int(hours) * 3600 + int(minutes) * 60 + int(seconds.removesuffix(" left"))
 
 
@@ -64,7 +68,7 @@ def test_the_time_left_may_follow_something_else_than_sequences(drawn, clock):
 def test_no_time_is_left_at_the_end(drawn):
     bar = ProgressBar(drawn, "writing", 4)
     bar.update(4, 1)
-    assert "left" not in drawn.tasks[0].fields["said"]
+    assert "left" not in drawn.tasks[0].fields["text"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,7 @@ def test_the_time_left_is_told_where_the_number_of_sequences_is_known(
     texts = []
     update = Rich.update
     monkeypatch.setattr(
-        Rich, "update", lambda *a, **b: texts.append(b.get("said", "")) or update(*a, **b)
+        Rich, "update", lambda *a, **b: texts.append(b.get("text", "")) or update(*a, **b)
     )
     rows = [{"x": np.zeros(3)} for _ in range(2000)]
     write_arrow(tmp_path / "store", given(rows), progress=True)

@@ -1,8 +1,4 @@
-"""How far writing is: sequences, bytes, rate and the time left, in one line.
-
-Place in the flow: the writer and the command tell it. Reads: counts. Makes: a line on standard
-error.
-"""
+"""The progress bar of the library: sequences, bytes, rate and the time left, in one line."""
 
 from __future__ import annotations
 
@@ -13,48 +9,43 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Rich
+    from rich.progress import Progress
 
 ProgressFn = Callable[[int, int], None]
-"""Is told (sequences, bytes) that are written."""
+"""Is called with (sequences, bytes) that are written."""
 
 
 class ProgressBar:
-    """A line that is drawn again whenever it is told something. Made by ``show_progress_bar``.
+    """A line that is drawn again whenever it is updated. Made by ``show_progress_bar``.
 
     Args:
         rich_progress: What draws it.
         description: Its first words.
-        total: Of what ``update`` is given as done; None: nobody knows.
+        total: Of what ``update`` is given as done; None if it is not known.
     """
 
     __slots__ = (
-        "_rich_progress",
-        "_start_done",
-        "_start_sequences",
-        "_start_time",
-        "_task",
-        "_total",
-    )
+        "_rich_progress", "_start_done", "_start_sequences", "_start_time", "_task", "_total",
+    )  # fmt: skip
 
-    def __init__(self, rich_progress: Rich, description: str, total: float | None) -> None:
+    def __init__(self, rich_progress: Progress, description: str, total: float | None) -> None:
         self._rich_progress = rich_progress
         self._total = total
-        self._task = rich_progress.add_task(description, total=total, said="")
+        self._task = rich_progress.add_task(description, total=total, text="")
         self.restart(0, 0)
 
     def restart(self, sequences: int, done: float) -> None:
-        """Count the rate from here on: so many were written before."""
+        """Count the rate from here on: what was done before does not count."""
         self._start_time = time.monotonic()
         self._start_sequences = sequences
         self._start_done = done
 
-    def update(self, sequences: int, size: int, done: float | None = None) -> None:
+    def update(self, sequences: int, size: int | None = None, done: float | None = None) -> None:
         """Show how far it is.
 
         Args:
-            sequences: That are written.
-            size: Their bytes.
+            sequences: How many are done.
+            size: Their bytes; None: they are not shown.
             done: How much of the total that is; None: as many as sequences.
         """
         done = sequences if done is None else done
@@ -64,27 +55,29 @@ class ProgressBar:
         seconds_left = None
         if self._total is not None and advanced > 0 and done < self._total:
             seconds_left = (self._total - done) * seconds / advanced
-        self._rich_progress.update(
-            self._task, completed=done, said=format_progress(sequences, size, rate, seconds_left)
-        )
+        text = format_progress(sequences, size, rate, seconds_left)
+        self._rich_progress.update(self._task, completed=done, text=text)
 
 
-def format_progress(sequences: int, size: int, rate: float, seconds_left: float | None) -> str:
-    """Write counts for people.
+def format_progress(
+    sequences: int, size: int | None, rate: float, seconds_left: float | None
+) -> str:
+    """Return counts as text.
 
     Args:
-        sequences: That are written.
-        size: Their bytes.
+        sequences: How many are done.
+        size: Their bytes; None: they are not shown.
         rate: Sequences per second.
-        seconds_left: Seconds; None: nobody knows.
+        seconds_left: None if they are not known.
 
     Examples:
-        >>> said(1200, 345_000, 800.4, 75.0)
+        >>> format_progress(1200, 345_000, 800.4, 75.0)
         '1,200 sequences, 345.0 kB, 800 per second, 0:01:15 left'
     """
     from rich.filesize import decimal
 
-    text = f"{sequences:,} sequences, {decimal(size)}, {rate:,.0f} per second"
+    size_text = "" if size is None else f", {decimal(size)}"
+    text = f"{sequences:,} sequences{size_text}, {rate:,.0f} per second"
     if seconds_left is None:
         return text
     minutes, seconds = divmod(round(seconds_left), 60)
@@ -97,14 +90,13 @@ def show_progress_bar(description: str, total: float | None) -> Iterator[Progres
 
     Args:
         description: Its first words.
-        total: Of what ``update`` is given as done; None: nobody knows.
+        total: Of what ``update`` is given as done; None if it is not known.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Rich
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
-    with Rich(*columns, console=Console(stderr=True)) as rich_progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    with Progress(*columns, console=Console(stderr=True)) as rich_progress:
         yield ProgressBar(rich_progress, description, total)
 
 
@@ -112,10 +104,16 @@ def show_progress_bar(description: str, total: float | None) -> Iterator[Progres
 def progress_bar(
     progress: bool | ProgressFn | None, description: str, total: int | None
 ) -> Iterator[ProgressBar | None]:
-    """Yield the bar where one is to be shown: asked for, or nobody said and it would be seen."""
+    """Yield a bar if one is asked for, or if nothing is said and standard error is a terminal.
+
+    Args:
+        progress: What the user asked for; a function gets no bar.
+        description: Its first words.
+        total: Of what ``update`` is given as done; None if it is not known.
+    """
     is_wanted = sys.stderr.isatty() if progress is None else progress is True
     if not is_wanted:
         yield None
         return
-    with show_progress_bar(description, total) as shown_bar:
-        yield shown_bar
+    with show_progress_bar(description, total) as bar:
+        yield bar
