@@ -11,7 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqdata.backends import Extents, FileFormat, FileIndex, RandomAccessFile
+from seqdata.backends import (
+    FOLDER,
+    Extents,
+    FileFormat,
+    FileIndex,
+    FormatBackend,
+    RandomAccessFile,
+    find_index,
+    read_index,
+)
+from seqdata_testing.faults.targets import VERIFY, FaultTarget
 
 HEAD = struct.Struct("<HIiI")
 STEP = np.dtype(("<f4", (3,)))
@@ -96,3 +106,40 @@ def write_files(folder, given, per_file=16, digits=1):
         where = folder / "more" if number else folder
         write_file(where / f"part-{number:0{digits}}.recs", given[first : first + per_file])
     return folder
+
+
+def _write(folder, given):
+    write_files(folder, given, digits=2)
+    _open(folder, "off")
+
+
+def _open(folder, verify):
+    return FormatBackend(Records())(folder, verify=verify, progress=False)
+
+
+def _values(folder):
+    found = []
+    for path in sorted(folder.rglob("*.recs")):
+        index = read_index("", 0, find_index(path, folder))
+        for one in index.members.values():
+            name = path.relative_to(folder).as_posix()
+            both = np.stack([one.begins, one.sizes], axis=1).tolist()
+            found += [(name, begin, size) for begin, size in both if size > 0]
+    return found
+
+
+def _others(folder):
+    return [
+        path.relative_to(folder).as_posix() for path in sorted((folder / FOLDER).rglob("*.idx"))
+    ]
+
+
+def _shards(folder):
+    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.recs"))]
+
+
+TARGET = FaultTarget(
+    name="records", verify=VERIFY, write=_write, open=_open, hits=".recs", shards=_shards,
+    values=_values, others=_others, dataset=sequences,
+)  # fmt: skip
+"""Files of the format, for the matrix of faults."""
