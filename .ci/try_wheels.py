@@ -12,6 +12,7 @@ CHECKS = (
     "import seqdata_models; print('models', seqdata_models.__name__)",
     "import seqdata_testing.plans as plans; print('kit', plans.check_policy.__name__)",
     "from seqdata import PluginHost; print(PluginHost.discover().backend('webdataset'))",
+    "open('x.bin', 'wb').write(bytes(64)); import seqdata; print(seqdata.open_store('x.bin'))",
 )
 
 

@@ -1,0 +1,176 @@
+"""Token files: what Megatron and nanoGPT write opens by path, and what is damaged is refused."""
+
+import struct
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from seqdata_tokens import Tokens
+
+from seqdata import TBPTT, Loader, Packed, SequenceDataModule, open_store
+from seqdata.errors import SeqDataError
+from seqdata_testing.contract import StoreContract
+from seqdata_testing.stores import check_store
+
+CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
+
+
+def documents(count=20, dtype="uint16"):
+    random = np.random.default_rng(1)
+    lengths = random.integers(0, 40, count)
+    return [{"tokens": random.integers(0, 100, length).astype(dtype)} for length in lengths]
+
+
+def write_megatron(path: Path, rows, *, parts=1) -> Path:
+    """Write both files as Megatron's builder does; each document in so many parts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = [row["tokens"] for row in rows]
+    sizes = [len(part) for value in values for part in np.array_split(value, parts)]
+    dtype = values[0].dtype
+    begins = np.concatenate(([0], np.cumsum(sizes)[:-1])) * dtype.itemsize
+    path.write_bytes(np.concatenate(values).tobytes())
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, CODES[dtype.name], len(sizes), len(rows) + 1)
+    firsts = np.arange(len(rows) + 1) * parts
+    arrays = np.int32(sizes), begins.astype(np.int64), firsts.astype(np.int64)
+    path.with_suffix(".idx").write_bytes(head + b"".join(array.tobytes() for array in arrays))
+    return path
+
+
+class TestContract(StoreContract):
+    sequences = tuple(documents(12))
+    methods = ("fork",)
+
+    def make(self, folder, sequences):
+        return open_store(write_megatron(folder / "x.bin", sequences), backend=Tokens())
+
+
+@pytest.mark.parametrize("dtype", sorted(CODES))
+@pytest.mark.parametrize("parts", [1, 3])
+def test_each_document_is_a_sequence(tmp_path, dtype, parts):
+    rows = documents(dtype=dtype)
+    store = open_store(write_megatron(tmp_path / "x.bin", rows, parts=parts), backend=Tokens())
+    assert store.fields["tokens"].dtype == dtype
+    check_store(store, rows)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_a_file_without_an_index_is_one_sequence(tmp_path, dtype):
+    tokens = np.arange(1_000).astype(dtype)
+    tokens.tofile(tmp_path / "train.bin")
+    backend = Tokens() if dtype == "uint16" else Tokens(dtype=dtype)
+    store = open_store(tmp_path / "train.bin", backend=backend)
+    assert len(store) == 1
+    assert store[0]["tokens"].tolist() == tokens.tolist()
+
+
+def test_lanes_and_packed_rows_read_every_token_once(tmp_path):
+    rows = documents()
+    store = open_store(write_megatron(tmp_path / "x.bin", rows), backend=Tokens())
+    everything = sorted(np.concatenate([row["tokens"] for row in rows]).tolist())
+    for policy in (TBPTT(lanes=3, chunk=8), Packed(rows=2, row_length=64)):
+        found = [batch["tokens"][batch.mask].tolist() for batch in Loader(store, policy)]
+        assert sorted(value for batch in found for value in batch) == everything
+
+
+def test_a_step_is_trained_by_path(tmp_path):
+    class Model(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(100, 4)
+
+        def training_step(self, batch, _):
+            return (self.table(batch["tokens"].long()).sum(-1) * batch.score).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    path = write_megatron(tmp_path / "x.bin", documents())
+    data = SequenceDataModule(
+        train=open_store(path, backend=Tokens()), batching=TBPTT(lanes=2, chunk=8)
+    )
+    trainer = L.Trainer(
+        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(Model(), data)
+    assert trainer.global_step == 1
+
+
+def test_the_entry_points_name_the_suffix_and_the_backend():
+    """What an installed wheel offers: ``open_store("x.bin")`` finds it without importing."""
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8")
+    assert '".bin" = "tokens"' in text
+    assert 'tokens = "seqdata_tokens"' in text
+
+
+def cut_index(path):
+    index = path.with_suffix(".idx")
+    index.write_bytes(index.read_bytes()[:-8])
+
+
+def other_magic(path):
+    index = path.with_suffix(".idx")
+    index.write_bytes(b"X" + index.read_bytes()[1:])
+
+
+def tiny_index(path):
+    path.with_suffix(".idx").write_bytes(b"MMIDIDX")
+
+
+def cut_tokens(path):
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def patch_index(path, at, value):
+    index = path.with_suffix(".idx")
+    content = bytearray(index.read_bytes())
+    content[at : at + len(value)] = value
+    index.write_bytes(content)
+
+
+def moved_sequence(path):
+    patch_index(path, 34 + 4 * 20 + 8, struct.pack("<q", 1_000_000))
+
+
+def documents_out_of_order(path):
+    patch_index(path, 34 + 12 * 20 + 8, struct.pack("<q", 19))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (cut_index, "its .idx is cut off: it says 20 sequences"),
+        (other_magic, r"its .idx is not an index of Megatron \(MMIDIDX, version 1\)"),
+        (tiny_index, "its .idx has 7 bytes, but must have at least 34"),
+        (cut_tokens, r"has \d+ bytes, but its .idx says \d+"),
+        (moved_sequence, "its .idx has sequences that do not lie one behind another"),
+        (documents_out_of_order, "its .idx has documents that do not cover its sequences in order"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_by_name(tmp_path, harm, message):
+    path = write_megatron(tmp_path / "x.bin", documents())
+    harm(path)
+    with pytest.raises(SeqDataError, match=message) as raised:
+        open_store(path, backend=Tokens())
+    assert "x.bin" in str(raised.value)
+
+
+def test_a_plain_file_of_another_width_is_refused(tmp_path):
+    (tmp_path / "odd.bin").write_bytes(b"abc")
+    with pytest.raises(
+        SeqDataError, match=r"has 3 bytes, but must have a multiple of 2, as uint16"
+    ):
+        open_store(tmp_path / "odd.bin", backend=Tokens())
+
+
+def test_a_changed_token_is_found_when_it_is_read(tmp_path):
+    path = write_megatron(tmp_path / "x.bin", documents(200))
+    open_store(path, backend=Tokens())
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # its first and last bytes say that it is the same file
+    path.write_bytes(content)
+    store = open_store(path, backend=Tokens())
+    with pytest.raises(SeqDataError, match=r"x\.bin"):
+        [row["tokens"] for row in store]
