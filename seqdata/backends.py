@@ -18,12 +18,13 @@ from seqdata.storage.extents import ShardExtents, extents_of
 from seqdata.storage.fields import (
     MAX_WIDTH,
     NUMBER_DTYPES,
+    check_axis_lengths,
     default_axis,
     field_width,
     infer_fields,
     make_unknown_name_error,
 )
-from seqdata.storage.hashing import hash_texts
+from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.auditing import audit as audit_files
 from seqdata.storage.indexed.backend import FormatBackend, index_files
 from seqdata.storage.indexed.fields import ids_of
@@ -57,10 +58,9 @@ from seqdata.storage.remote.options import Remote, refuse_remote, resolve_remote
 from seqdata.storage.remote.transport import RemoteFiles, WritableFiles, make_remote_files
 from seqdata.storage.remote.upload import upload_store
 from seqdata.storage.remote.urls import is_remote, redact_url
-from seqdata.storage.unique_ids import check_unique_ids
 from seqdata.storage.writing.bounded_executor import bounded_executor
 from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey
-from seqdata.storage.writing.packing import Packer, check_axis_lengths, make_packer, pack_sequence
+from seqdata.storage.writing.packing import Packer, make_packer, pack_sequence
 from seqdata.storage.writing.progress import ProgressBar, ProgressFn
 from seqdata.storage.writing.progress import progress_bar as progress_bar
 from seqdata.storage.writing.shard_format import PackedShard, PackFn, ShardFormat

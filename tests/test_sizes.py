@@ -18,12 +18,10 @@ LONGER = {
     "seqdata/batch/batch.py": 414,
     "seqdata/lightning/datamodule.py": 433,
     "seqdata/loading/engine.py": 434,
-    "seqdata/storage/columns.py": 409,
     "seqdata/storage/indexed/format_kind.py": 401,
     "seqdata/storage/remote/file_cache.py": 406,
     "seqdata/storage/remote/transport.py": 405,
     "seqdata/storage/views.py": 413,
-    "seqdata/storage/writing/packing.py": 439,
 }
 LONGER_FUNCTIONS = {
     "seqdata/loading/loader.py __init__": 63,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError
-from seqdata.storage.columns import ShardLayout
+from seqdata.storage.data_location import ShardLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)

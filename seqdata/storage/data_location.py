@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from seqdata.errors import REMEDY, Fact, SeqDataError
+from numpy.typing import NDArray
+
+from seqdata.errors import REMEDY, ConfigError, DataError, Fact, SeqDataError
 
 _MAX_ID_CHARS = 80  # characters in a message; the fact has all
 ErrorT = TypeVar("ErrorT", bound=SeqDataError)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,3 +123,87 @@ def quote(text: str) -> str:
     """Return a name as it stands in messages: on one line, in double quotes, cut if long."""
     shortened = text if len(text) <= _MAX_ID_CHARS else f"{text[:_MAX_ID_CHARS]}…"
     return json.dumps(shortened, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardLayout:
+    """Where the sequences of a data set lie.
+
+    Attributes:
+        location: The data set, for messages.
+        shards: Names of the storage files.
+        shard_offsets: Shard -> its first sequence; one more than shards.
+        lengths_of: Axis -> timesteps of each sequence.
+        locate_shard: Shard -> its place; None: they are no files.
+        find_id: Sequence -> its id, None where it cannot be read; None: it has none.
+        first_sequence: Number of its first sequence in the data set, where it is a part of one.
+        repair: Compares a copy that an error is about with its source, and mends it; returns
+            whether it is worth another try. None: the files are no copies.
+    """
+
+    location: str
+    shards: Sequence[str]
+    shard_offsets: list[int]
+    lengths_of: Mapping[str, NDArray[Any]]
+    locate_shard: Callable[[int], DataLocation] | None = None
+    find_id: Callable[[int], str | None] | None = None
+    first_sequence: int = 0
+    repair: Callable[[DataError], bool] | None = None
+
+    def __len__(self) -> int:
+        return self.shard_offsets[-1]
+
+    def retry_after_repair(self, call: Callable[[], T]) -> T:
+        """Return what a function gives, called again where it found a copy damaged that is mended.
+
+        Raises:
+            DataError: If it raises one that is no copy's fault.
+        """
+        while True:  # ends: a copy is mended a few times at most
+            try:
+                return call()
+            except DataError as error:
+                if self.repair is None or not self.repair(error):
+                    raise
+
+    def find_shard(self, number: int) -> int:
+        """Return the shard that holds a sequence.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        if not 0 <= number < self.shard_offsets[-1]:
+            raise ConfigError(
+                f"{self.location}: no sequence {number}, must be in [0, "
+                f"{self.shard_offsets[-1]}); was "
+                "the plan made for other data?"
+            )
+        return bisect_right(self.shard_offsets, number) - 1
+
+    def locate(
+        self,
+        number: int,
+        field: str | None = None,
+        offset: int | None = None,
+        length: int | None = None,
+    ) -> DataLocation:
+        """Return the place of a sequence, or of some bytes of a field of it, for an error.
+
+        Raises:
+            ConfigError: If there is no such sequence.
+        """
+        shard = self.find_shard(number)
+        shard_location = (
+            DataLocation(dataset=self.location)
+            if self.locate_shard is None
+            else self.locate_shard(shard)
+        )
+        key = None if self.find_id is None else self.find_id(number)
+        return replace(
+            shard_location,
+            sequence=self.first_sequence + number,
+            key=key,
+            field=field,
+            offset=offset,
+            length=length,
+        )

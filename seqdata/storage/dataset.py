@@ -16,8 +16,7 @@ from seqdata.errors import ConfigError, DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
-from seqdata.storage.columns import ShardLayout
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.dataset_items import ItemForm, as_mapping, check_value, infer_item_fields
 from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
 from seqdata.storage.lengths import narrow_lengths

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
-from seqdata.storage.columns import ShardLayout
+from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.fields import TEXT_DTYPES
 
 MAX_CACHED_BYTES = 256 << 20

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError, UnknownNameError, did_you_mean
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
+from seqdata.storage.hashing import check_unique_ids, hash_texts
 
 NUMBER_DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -24,6 +25,9 @@ NUMBER_DTYPES = (
 TEXT_DTYPES = ("str", "bytes")
 MAX_WIDTH = 1 << 31  # bytes per timestep
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+PackedFields = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
+"""Field -> what its packer gave: values, and offsets where it has any."""
 
 
 class FieldMismatch(Exception):
@@ -157,3 +161,71 @@ def _infer_field(name: str, value: Any, axes: Mapping[str, str | None]) -> Field
     if not 0 < field_width(field) < MAX_WIDTH:
         raise FieldMismatch(f"has shape {array.shape}, must hold at least one number per timestep")
     return field
+
+
+def check_axis_lengths(
+    fields: Mapping[str, Field],
+    packed: PackedFields,
+    first: int,
+    key: str,
+) -> dict[str, NDArray[np.int64]]:
+    """Return axis -> lengths, int64 (sequences,), where all fields of an axis agree on them.
+
+    Args:
+        fields: Name -> field.
+        packed: Name -> what its packer gave.
+        first: Number of the first sequence.
+        key: The field of ids.
+
+    Raises:
+        DecodeError: If they do not, naming the first sequence and both fields.
+    """
+    found: dict[str, tuple[str, NDArray[np.int64]]] = {}
+    for name, field in fields.items():
+        offsets = packed[name][1]
+        if field.axis is None or offsets is None:
+            continue
+        lengths = np.diff(offsets)
+        first_name, first_lengths = found.setdefault(field.axis, (name, lengths))
+        if (lengths != first_lengths).any():
+            at = int(np.flatnonzero(lengths != first_lengths)[0])
+            raise DecodeError.at(
+                f"sequence {first + at}{_format_id(packed.get(key), fields.get(key), at)}, field "
+                f"{name!r}: has {lengths[at]} timesteps but field {first_name!r} has "
+                f"{first_lengths[at]}, must "
+                f"be equal on axis {field.axis!r}; cut them alike, or give them different `axes`",
+                sequence=first + at, field=name,
+            )  # fmt: skip
+    return {axis: lengths for axis, (_, lengths) in found.items()}
+
+
+def check_packed_ids(
+    fields: Mapping[str, Field], packed: PackedFields, key: str, first: int
+) -> None:
+    """Refuse one id twice among packed sequences.
+
+    Args:
+        fields: Name -> field.
+        packed: Field -> values and offsets.
+        key: The field of ids, if there is one of that name.
+        first: Number of the first sequence.
+
+    Raises:
+        DecodeError: If there is one, naming both sequences.
+    """
+    if key not in fields or fields[key].dtype != "str":
+        return
+    values, offsets = packed[key]
+    id_offsets = np.asarray(offsets)
+    check_unique_ids(
+        hash_texts(values, id_offsets),
+        lambda i: values[id_offsets[i] : id_offsets[i + 1]].tobytes().decode(),
+        first,
+    )
+
+
+def _format_id(packed: Any, field: Field | None, at: int) -> str:
+    if packed is None or field is None or field.dtype != "str":
+        return ""
+    values, offsets = packed
+    return f" ({values[offsets[at] : offsets[at + 1]].tobytes().decode()!r})"

@@ -15,8 +15,12 @@ split by it, the writer looks for ids that are there twice. Reads: bytes. Makes:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
+
+from seqdata.errors import DecodeError
 
 HASH_CHUNK = 512
 """Bytes of a text that are hashed in one chain."""
@@ -30,6 +34,8 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _WORD_MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
 """Bytes that a word has -> its mask."""
 _WORD = np.dtype("<u8")
+
+Hashes = NDArray[np.int64] | NDArray[np.uint64]
 
 
 def hash_texts(
@@ -137,3 +143,32 @@ def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     state *= _SECOND_MULTIPLIER
     state ^= state >> _SHIFTS[2]
     return state
+
+
+def check_unique_ids(hashes: Hashes, id_for: Callable[[int], str], first: int = 0) -> None:
+    """Refuse two sequences with one id.
+
+    Args:
+        hashes: uint64 or int64 (sequences,), of their ids.
+        id_for: Gives the id of sequence ``first + i`` for i.
+        first: Number of the first of these sequences, for the message.
+
+    Raises:
+        DecodeError: If there are such, naming both.
+    """
+    ordered = np.sort(hashes)  # much faster than the order itself, which is seldom needed
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if not len(repeated):
+        return
+    seen: dict[str, int] = {}
+    is_repeated = np.isin(hashes, repeated, kind="sort")  # by tables NumPy 2.0 overflows
+    for number in np.flatnonzero(is_repeated).tolist():
+        name = id_for(number)
+        first_number = seen.setdefault(name, number)
+        if first_number != number:
+            raise DecodeError.at(
+                f"sequence {first + number}: has the id {name!r}, which sequence "
+                f"{first + first_number} "
+                "has, must be its own; make ids unique, or name another field as `key`",
+                sequence=first + number,
+            )

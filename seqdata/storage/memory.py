@@ -16,9 +16,16 @@ from numpy.typing import NDArray
 
 from seqdata.errors import LimitError
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, ShardLayout
-from seqdata.storage.data_location import DataLocation
-from seqdata.storage.fields import TEXT_DTYPES, default_axis, infer_fields
+from seqdata.storage.columns import NumberSource
+from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.fields import (
+    TEXT_DTYPES,
+    PackedFields,
+    check_axis_lengths,
+    check_packed_ids,
+    default_axis,
+    infer_fields,
+)
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.lengths import narrow_lengths
 from seqdata.storage.limits import free_memory
@@ -26,14 +33,7 @@ from seqdata.storage.store_fields import StoreFields, add_ids
 from seqdata.storage.text_bytes import TextBytes
 from seqdata.storage.text_source import TextSource
 from seqdata.storage.views import SequenceStore
-from seqdata.storage.writing.packing import (
-    PackedFields,
-    Packer,
-    check_axis_lengths,
-    check_packed_ids,
-    make_packer,
-    pack_sequence,
-)
+from seqdata.storage.writing.packing import Packer, make_packer, pack_sequence
 
 _SHARD_NAME = "memory"
 

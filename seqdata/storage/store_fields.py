@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError
-from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.decoded_source import DecodedSource
 from seqdata.storage.fields import TEXT_DTYPES, make_unknown_name_error
 from seqdata.storage.text_bytes import TextBytes, concat_texts, format_decimals

@@ -20,8 +20,7 @@ from seqdata.errors import CorruptSampleError, CorruptShardError, DecodeError
 from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.kernel.dispatch import KernelSource as KernelSource
 from seqdata.protocols import Field
-from seqdata.storage.columns import ShardLayout
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.extents import ShardExtents, extents_of
 from seqdata.storage.integrity.verify import ChecksumMismatch, FieldChecksums, make_mismatch_error
 from seqdata.storage.limits import UNCHECKED_BYTES

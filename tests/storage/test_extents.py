@@ -5,7 +5,8 @@ import pytest
 
 from seqdata.errors import ConfigError, CorruptSampleError
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
+from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.text_source import TextSource
 
 FILE = np.arange(64, dtype=np.uint8)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqdata.errors import DecodeError
-from seqdata.storage.unique_ids import check_unique_ids
+from seqdata.storage.hashing import check_unique_ids
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])

@@ -17,8 +17,7 @@ from seqdata.protocols import Field
 from seqdata.storage import limits, text_source
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.columns import ShardLayout
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.digest_trailer import add_digest
 from seqdata.storage.foreign import table_file, untrusted_ipc
 from seqdata.storage.integrity.checksums import compute_checksums

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from seqdata.errors import DecodeError
 from seqdata.protocols import Column, Field
 from seqdata.storage.array_column import ArrayColumn
-from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
+from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.data_location import ShardLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)

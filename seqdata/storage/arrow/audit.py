@@ -33,8 +33,8 @@ from seqdata.storage.arrow.mapped_files import (
     map_file,
     map_lengths,
 )
-from seqdata.storage.columns import NumberSource, ShardLayout
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.columns import NumberSource
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport, BytesProgressFn
 from seqdata.storage.store_fields import add_ids
 from seqdata.storage.text_source import TextSource

@@ -19,10 +19,9 @@ from seqdata.protocols import Field
 from seqdata.storage.arrow.lengths_file import LengthsFile, LengthsWriter
 from seqdata.storage.arrow.manifest import MANIFEST, ArrowShard, Manifest, dump_manifest
 from seqdata.storage.fields import list_axes
-from seqdata.storage.hashing import hash_texts
+from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, ChecksumSpec
 from seqdata.storage.local_files import write_synced
-from seqdata.storage.unique_ids import check_unique_ids
 from seqdata.storage.writing.finished_shards import FinishedShard, ResumeKey, explain_full_disk
 from seqdata.storage.writing.staging_dir import FACTS_SUFFIX
 

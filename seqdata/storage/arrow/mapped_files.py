@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.kernel.dispatch import Kernel
 from seqdata.storage.arrow.manifest import ArrowShard, Manifest
-from seqdata.storage.columns import NumberSource, ShardLayout
-from seqdata.storage.data_location import DataLocation, quote
+from seqdata.storage.columns import NumberSource
+from seqdata.storage.data_location import DataLocation, ShardLayout, quote
 from seqdata.storage.fields import TEXT_DTYPES, field_width
 from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
 from seqdata.storage.integrity.verified_bitmap import SharedBits

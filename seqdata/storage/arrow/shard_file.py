@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError
 from seqdata.protocols import Field
 from seqdata.storage.arrow.manifest import VERSION, ArrowShard
-from seqdata.storage.fields import TEXT_DTYPES, field_width
+from seqdata.storage.fields import TEXT_DTYPES, PackedFields, field_width
 from seqdata.storage.integrity.checksums import (
     ComputedChecksums,
     compute_checksums,
     write_checksums,
 )
-from seqdata.storage.writing.packing import PackedFields
 
 _MAGIC = b"ARROW1"
 _TAIL_BYTES = 4 + len(_MAGIC)  # the footer's size, and the magic

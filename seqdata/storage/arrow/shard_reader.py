@@ -23,7 +23,8 @@ from seqdata.storage.arrow.mapped_files import (
     locate_shard,
     make_source,
 )
-from seqdata.storage.columns import NumberSource, ShardLayout
+from seqdata.storage.columns import NumberSource
+from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
 from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn

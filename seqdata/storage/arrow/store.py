@@ -28,8 +28,8 @@ from seqdata.storage.arrow.mapped_files import (
     make_source,
     map_files,
 )
-from seqdata.storage.columns import NumberSource, ShardLayout
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.columns import NumberSource
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import default_axis, field_width, make_unknown_name_error
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import resolve_verify_mode

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from seqdata.errors import CorruptShardError, DataError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, ShardLayout
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.columns import NumberSource
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
 from seqdata.storage.fields import MAX_WIDTH, TEXT_DTYPES, field_width
 from seqdata.storage.foreign.arrow_columns import (

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import DataError, DecodeError
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, ShardLayout
-from seqdata.storage.data_location import quote
+from seqdata.storage.columns import NumberSource
+from seqdata.storage.data_location import ShardLayout, quote
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.indexed.catalogs import MANY, joined_keys, with_ids
 from seqdata.storage.indexed.decoded import DecodedValues

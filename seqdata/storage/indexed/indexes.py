@@ -20,7 +20,7 @@ from seqdata.errors import (
     MissingShardError,
 )
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.hashing import hash_texts
+from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.catalogs import joined_keys, with_ids
 from seqdata.storage.indexed.fields import ids_of
 from seqdata.storage.indexed.indexing import of_each
@@ -32,7 +32,6 @@ from seqdata.storage.indexed.reading_files import facts_of
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.text_source import TextSource
-from seqdata.storage.unique_ids import check_unique_ids
 
 _ONE_BY_ONE = 256  # files whose ids are looked at one by one
 _AT_A_TIME = 1024  # indexes that are read before it is looked whether their files are there

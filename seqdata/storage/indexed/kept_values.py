@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
+from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.data_location import ShardLayout
 from seqdata.storage.text_source import TextSource
 
 _FIRST_BYTE = np.array([[0, 1]])

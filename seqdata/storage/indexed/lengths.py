@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from seqdata.errors import DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
-from seqdata.storage.columns import ShardLayout
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.fields import field_width
 from seqdata.storage.indexed.numbered_ids import NumberedIds

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.protocols import Field
-from seqdata.storage.columns import NumberSource, ShardLayout, SpanColumn
-from seqdata.storage.data_location import DataLocation
+from seqdata.storage.columns import NumberSource, SpanColumn
+from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import field_width
 from seqdata.storage.indexed.catalogs import joined_members
 from seqdata.storage.indexed.checked import check_size

@@ -19,14 +19,10 @@ from seqdata.kernel.dispatch import Kernel
 from seqdata.kernel.pack_rows import MAX_KEY_BYTES, FieldBuffer, FieldKind
 from seqdata.protocols import Field
 from seqdata.storage.fields import TEXT_DTYPES, FieldMismatch, as_array, field_width
-from seqdata.storage.hashing import hash_texts
-from seqdata.storage.unique_ids import check_unique_ids
 
 _TEXT_BUFFER_BYTES = 1 << 17  # bytes of text that the kernel packs at once
 _INITIAL_BYTES = 1 << 16  # bytes that a buffer has room for at first
 MAX_ID_BYTES = MAX_KEY_BYTES  # bytes of an id
-PackedFields = Mapping[str, tuple[NDArray[Any], NDArray[np.int64] | None]]
-"""Field -> what its packer gave: values, and offsets where it has any."""
 
 
 class Packer(Protocol):
@@ -369,71 +365,3 @@ def _make_fields_error(
         f"sequence 0 ({', '.join(packers)}); give every sequence the same fields",
         sequence=number,
     )
-
-
-def check_axis_lengths(
-    fields: Mapping[str, Field],
-    packed: PackedFields,
-    first: int,
-    key: str,
-) -> dict[str, NDArray[np.int64]]:
-    """Return axis -> lengths, int64 (sequences,), where all fields of an axis agree on them.
-
-    Args:
-        fields: Name -> field.
-        packed: Name -> what its packer gave.
-        first: Number of the first sequence.
-        key: The field of ids.
-
-    Raises:
-        DecodeError: If they do not, naming the first sequence and both fields.
-    """
-    found: dict[str, tuple[str, NDArray[np.int64]]] = {}
-    for name, field in fields.items():
-        offsets = packed[name][1]
-        if field.axis is None or offsets is None:
-            continue
-        lengths = np.diff(offsets)
-        first_name, first_lengths = found.setdefault(field.axis, (name, lengths))
-        if (lengths != first_lengths).any():
-            at = int(np.flatnonzero(lengths != first_lengths)[0])
-            raise DecodeError.at(
-                f"sequence {first + at}{_format_id(packed.get(key), fields.get(key), at)}, field "
-                f"{name!r}: has {lengths[at]} timesteps but field {first_name!r} has "
-                f"{first_lengths[at]}, must "
-                f"be equal on axis {field.axis!r}; cut them alike, or give them different `axes`",
-                sequence=first + at, field=name,
-            )  # fmt: skip
-    return {axis: lengths for axis, (_, lengths) in found.items()}
-
-
-def check_packed_ids(
-    fields: Mapping[str, Field], packed: PackedFields, key: str, first: int
-) -> None:
-    """Refuse one id twice among packed sequences.
-
-    Args:
-        fields: Name -> field.
-        packed: Field -> values and offsets.
-        key: The field of ids, if there is one of that name.
-        first: Number of the first sequence.
-
-    Raises:
-        DecodeError: If there is one, naming both sequences.
-    """
-    if key not in fields or fields[key].dtype != "str":
-        return
-    values, offsets = packed[key]
-    id_offsets = np.asarray(offsets)
-    check_unique_ids(
-        hash_texts(values, id_offsets),
-        lambda i: values[id_offsets[i] : id_offsets[i + 1]].tobytes().decode(),
-        first,
-    )
-
-
-def _format_id(packed: Any, field: Field | None, at: int) -> str:
-    if packed is None or field is None or field.dtype != "str":
-        return ""
-    values, offsets = packed
-    return f" ({values[offsets[at] : offsets[at + 1]].tobytes().decode()!r})"
