@@ -1,10 +1,8 @@
 """Where in stored data something is: in words for a message, and as its facts.
 
 Every error about data is made from a ``DataLocation``, so that all of them read alike: data set,
-shard
-and file, sequence and id, field, bytes; and, where there is such a command, the line that says how
-to look at the rest of the shard. Place in the flow: below every store. Reads: nothing. Makes:
-errors.
+shard and file, sequence and id, field, bytes, and, if there is one, the command that checks the
+rest of the shard. A ``ShardLayout`` finds the location of a sequence.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def test_a_store_that_is_there_is_kept(folder):
     assert write("a", "store").exit_code == 0
     done = write("a", "store")
     assert done.exit_code == 2
-    assert "holds a store, must be another folder" in done.stderr
+    assert "already holds a store. Choose another folder" in done.stderr
 
 
 def test_writing_goes_on_where_it_stopped(folder):

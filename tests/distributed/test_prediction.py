@@ -57,7 +57,7 @@ def test_a_store_that_is_there_is_told_on_every_rank(ranks, tmp_path):
     before = files_of(tmp_path)
     told = ranks.play("write_predictions", 2, {"location": str(tmp_path / "out")})
     assert told[0] == told[1]
-    assert "holds a store, must be another folder" in told[0]
+    assert "already holds a store" in told[0]
     assert files_of(tmp_path) == before
 
 

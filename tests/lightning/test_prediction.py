@@ -338,7 +338,7 @@ def test_a_name_that_is_no_folders_is_refused(tmp_path):
 def test_a_store_that_is_there_stays_unless_it_may_be_overwritten(tmp_path):
     predict(data_of(NAMED[:3]), tmp_path / "out", field="sum")
     before = files_of(tmp_path)
-    with pytest.raises(ConfigError, match="holds a store, must be another folder"):
+    with pytest.raises(ConfigError, match="already holds a store"):
         predict(data_of(), tmp_path / "out", model=Predictor(fail_at=0))
     with pytest.raises(OSError, match="told to fail"):
         predict(data_of(), tmp_path / "out", overwrite=True, model=Predictor(fail_at=2))
@@ -363,7 +363,7 @@ def test_what_a_killed_run_has_left_is_removed(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"lies below .*, which is a file, must lie in a folder"):
+    with pytest.raises(ConfigError, match=r"must be in a folder, but is below .*, which is a file"):
         predict(data_of(), tmp_path / "file" / "out")
 
 

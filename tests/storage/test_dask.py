@@ -121,7 +121,7 @@ def test_a_part_that_kills_every_worker_is_an_error_and_the_same_call_goes_on(cl
         if number == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    text = r"`executor`: broke while shards were written \(.*write_part.*\), must live until all ar"
+    text = r"`executor`: broke while shards were written \(.*write_part.*\). Look for"
     with within(40), pytest.raises(WorkerDiedError, match=text) as caught:
         write_store(
             tmp_path / "there", parts(break_in=die), shard_bytes=1_000,

@@ -68,12 +68,12 @@ def test_what_cannot_be_opened_is_told(location):
 
 
 WRITTEN = {
-    "file/x": "file/x: lies below '.*/file', which is a file, must lie in a folder; choose another",
-    "file/x/y": "lies below '.*/file', which is a file",
-    "pipe/x": "lies below '.*/pipe', which is a file",
-    "/dev/null/x": "lies below '/dev/null', which is a file",
-    "/proc/x": r"/proc/x: cannot be made \(.*\), must be a folder to write to; choose another path",
-    "dangling": "is a link to 'nowhere', which is not there, must be a folder or not there; make",
+    "file/x": "file/x: must be in a folder, but is below '.*/file', which is a file. Choose",
+    "file/x/y": "is below '.*/file', which is a file",
+    "pipe/x": "is below '.*/pipe', which is a file",
+    "/dev/null/x": "is below '/dev/null', which is a file",
+    "/proc/x": r"/proc/x: cannot be created \(.*\)\. Choose another path",
+    "dangling": "must be a folder, or missing, but is a link to 'nowhere', which is missing",
     "self/x": "leads to itself by its links",
     "a\0b": "holds a NUL character",
     LONG: "has a name that is too long",

@@ -231,7 +231,7 @@ def dies():
 
 def test_an_executor_that_breaks_is_an_error_that_says_what_is_kept(tmp_path):
     parts = [dies]
-    text = "`executor`: broke while shards were written .*, must live until all are; look for what"
+    text = "`executor`: broke while shards were written .*. Look for what"
     with (
         ProcessPoolExecutor(1, SPAWN) as pool,
         pytest.raises(WorkerDiedError, match=text) as caught,

@@ -107,8 +107,8 @@ def _get_result(future: Future[Any]) -> Any:
 
 def _make_broken_error(error: Exception) -> WorkerDiedError:
     return WorkerDiedError(
-        f"`executor`: broke while shards were written ({error}), must live until all are; look for "
-        "what ended its processes (memory?) and write again: whole shards are kept"
+        f"`executor`: broke while shards were written ({error}). Look for "
+        "what ended its processes (out of memory?) and write again: finished shards are kept."
     )
 
 

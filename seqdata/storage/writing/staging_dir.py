@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.storage.digest_trailer import add_digest, read_with_digest
 from seqdata.storage.local_files import sync_file, write_atomically
 from seqdata.storage.writing.writer_lock import (
@@ -75,8 +75,8 @@ def open_staging_dir(
         if error.errno in _DISK_FULL_ERRORS:
             raise
         raise ConfigError(
-            f"{root}: cannot be made ({error.strerror}), must be a folder to write to; choose "
-            "another path, or check the rights of the folder above it"
+            f"{root}: cannot be created ({error.strerror}). Choose another path, or check the "
+            "permissions of the folder above it."
         ) from error
     folder, lock = _take_staging_dir(root, files, resume=resume)
     must_keep = False
@@ -101,14 +101,22 @@ def _check_parents(root: Path) -> None:
     """
     if root.is_symlink() and not root.exists():
         raise ConfigError(
-            f"{root}: is a link to {os.readlink(root)!r}, which is not there, must be a folder or "
-            "not there; make that folder, or remove the link"
+            must_be(
+                f"{root}:",
+                "a folder, or missing",
+                f"a link to {os.readlink(root)!r}, which is missing",
+                "Create that folder, or remove the link",
+            )
         )
     above = next((one for one in root.parents if one.exists()), None)
     if above is not None and not above.is_dir():
         raise ConfigError(
-            f"{root}: lies below {str(above)!r}, which is a file, must lie in a folder; choose "
-            "another path"
+            must_be(
+                f"{root}:",
+                "in a folder",
+                f"below {str(above)!r}, which is a file",
+                "Choose another path",
+            )
         )
 
 
@@ -119,7 +127,9 @@ def check_target(root: Path, files: StoreFiles, *, overwrite: bool) -> None:
         ConfigError: If it is a file, or holds a store or files that nobody finished.
     """
     if root.exists() and not root.is_dir():
-        raise ConfigError(f"{root}: is a file, must be a folder or not there; choose another path")
+        raise ConfigError(
+            must_be(f"{root}:", "a folder, or missing", "a file", "Choose another path")
+        )
     if not overwrite:
         _check_no_overwrite(root, files)
 
@@ -162,14 +172,18 @@ def make_folder(root: Path) -> None:
 def _check_no_overwrite(root: Path, files: StoreFiles) -> None:
     if (root / files.last).exists():
         raise ConfigError(
-            f"{root}: holds a store, must be another folder; choose one, or pass `overwrite`=True"
+            f"{root}: already holds a store. Choose another folder, or pass `overwrite`=True."
         )
     if root.is_dir() and not find_staging_dirs(root):
         found = sorted(path.name for path in root.iterdir() if files.names.fullmatch(path.name))
         if found:
             raise ConfigError(
-                f"{root}: holds {found[0]!r} but no manifest, must be empty; choose another "
-                "folder, or pass `overwrite`=True to replace such files"
+                must_be(
+                    f"{root}:",
+                    "empty",
+                    f"not: it holds {found[0]!r}, but no {files.last!r}",
+                    "Choose another folder, or pass `overwrite`=True to replace such files",
+                )
             )
 
 
@@ -212,8 +226,7 @@ def _explain_lock(root: Path) -> Iterator[None]:
     except WriterLockedError as error:
         hint = f"; {error.remedy}" if error.remedy else ""
         raise ConfigError(
-            f"{root}: another process is writing here, must be one at a time; wait for it or "
-            f"choose another folder{hint}"
+            f"{root}: another process is writing here. Wait for it, or choose another folder{hint}."
         ) from error
 
 
