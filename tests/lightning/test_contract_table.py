@@ -54,8 +54,8 @@ def marks(file: str, name: str) -> list[str]:
     return [ast.unparse(decorator) for decorator in one.decorator_list]
 
 
-def test_every_test_that_is_said_to_show_something_is_there():
-    text = (PAGE.parents[1] / "explanation" / "said-and-so.md").read_text("utf-8")
+def test_every_test_that_a_page_names_is_there():
+    text = (PAGE.parents[1] / "explanation" / "common-advice.md").read_text("utf-8")
     found = NAME.findall(text)
     assert len(found) > 20
     assert not [f"{file}::{name}" for file, name in found if name not in functions(file)]

@@ -14,20 +14,20 @@ _SENT = (
     "sending that fails has tests of its own"
 )
 _LOCAL = {
-    "S": "no network lies between",
+    "S": "there is no network between",
     "C": "local files are mapped where they are, without a cache",
 }
 _REMOTE = {
     "D10": "no remote file is mapped; a cached one that is cut off is as a local one",
     **dict.fromkeys(("V1", "V2", "V3", "V4", "V5"), _SENT),
 }
-_AT_OPENING = "it is told at opening, before any sequence"
-_PROCESS = "a process that ends or hangs is no sequence's error: as under raise"
-_RANKS = "a rank that is gone is no sequence's error: as under raise"
-_NETWORK = "what cannot be fetched is no sequence's error, but all's: as under raise"
-_CACHE = "what happens to the cache is no sequence's error: as under raise"
+_AT_OPENING = "opening reports it, before any sequence is read"
+_PROCESS = "a process that ends or hangs is not the error of a sequence: as under raise"
+_RANKS = "a rank that is gone is not the error of a sequence: as under raise"
+_NETWORK = "what cannot be fetched is not the error of one sequence, but of all: as under raise"
+_CACHE = "what happens to the cache is not the error of a sequence: as under raise"
 _WRITER = "a writer has no `on_error`"
-_SYSTEM = "what a system refuses or asks for is no sequence's error: as under raise"
+_SYSTEM = "what a system refuses or asks for is not the error of a sequence: as under raise"
 _MENDING = {
     **dict.fromkeys(("D2", "D3", "D4", "D5", "D7", "D8", "D9"), _AT_OPENING),
     "D10": _PROCESS,
