@@ -86,3 +86,13 @@ def test_only_the_adapter_touches_what_the_trainer_keeps_to_itself():
         )
     }
     assert found == {"adapter.py"}
+
+
+def test_one_module_of_the_room_gathers_from_all_ranks():
+    room = TESTS.parent / "seqdata" / "lightning"
+    found = {
+        str(path.relative_to(room))
+        for path in room.rglob("*.py")
+        if "distributed.all_gather" in path.read_text("utf-8")
+    }
+    assert found == {"ranks/collect.py"}

@@ -27,7 +27,7 @@ from seqdata.lightning.callbacks._support.duplicates import (
     describe_duplicates,
     digest_batch,
 )
-from seqdata.lightning.ranks.gather_group import GatherGroup
+from seqdata.lightning.ranks.collect import GatherGroup
 
 _SHARDED_STRATEGIES = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
 _RUNNING_STATISTICS = ("running_mean", "running_var")

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from seqdata.lightning import adapter
 from seqdata.lightning.callbacks._support.step_stats import StepStats
 from seqdata.lightning.callbacks._support.step_timer import StepTimer
-from seqdata.lightning.ranks.gather_group import GatherGroup
+from seqdata.lightning.ranks.collect import GatherGroup
 
 
 class DataMonitor(Callback):

@@ -29,7 +29,7 @@ from seqdata.lightning.callbacks._support.skew import describe_skew
 from seqdata.lightning.callbacks._support.step_stats import StepStats
 from seqdata.lightning.callbacks._support.step_timer import StepTimer
 from seqdata.lightning.error_context import find_evaluated_loader, format_replay_hint
-from seqdata.lightning.ranks.gather_group import GatherGroup
+from seqdata.lightning.ranks.collect import GatherGroup
 
 
 class RankMemoryMonitor(Callback):

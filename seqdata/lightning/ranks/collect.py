@@ -1,17 +1,23 @@
-"""Ranks agree before they begin: a difference or an error on one is the same error on all.
+"""The gather of all ranks, and the agreement before a fit that is made with it.
 
-Two ranks with other data, or at another place, would train on with wrong batches, or hang far from
-the cause. Place in the flow: called in ``setup`` and before the first step, on every rank. Reads: a
-few primitives of each rank. Makes: nothing, or the same error everywhere.
+``gather`` is the only one: over a group that is kept (``GatherGroup``), over one that is made for a
+single gather (``all_gather``), or while ranks are watched (``lockstep``). ``agree`` compares what
+ranks have: two ranks with other data, or at another position, would train on with wrong batches, or
+hang far from the cause.
+
+Place in the flow: called in ``setup`` and before the first step, on every rank. Reads: a few
+primitives of each rank. Makes: nothing, or the same error everywhere.
 """
 
 from __future__ import annotations
 
+import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
 import torch.distributed
 
 from seqdata.errors import PlanError, SeqDataError, SeqDataWarning
@@ -92,23 +98,74 @@ def _format_ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {first}{more}"
 
 
-def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOUT) -> list[Value]:
-    """Return what every rank says, in the order of the default process group's ranks.
+def _complete(work: Any) -> None:
+    work.wait()  # ends: within the group's timeout
+
+
+def gather(group: Any, value: Value, complete: Callable[[Any], None] = _complete) -> list[Value]:
+    """Return what every rank of a group passes, in the order of ranks; it is a collective.
 
     Args:
-        world: Who we are; alone, nobody is asked.
-        value: What this rank says; anything that pickles.
+        group: A gloo process group.
+        value: What this rank passes; anything that pickles.
+        complete: Waits for a collective that was started.
+    """
+    ranks = torch.distributed.get_world_size(group)
+    own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(ranks)]
+    own_size = torch.tensor([len(own)], device="cpu")
+    complete(torch.distributed.all_gather(sizes, own_size, group=group, async_op=True))
+    max_bytes = max(int(size) for size in sizes)
+    buffers = [own.new_empty(max_bytes) for _ in range(ranks)]
+    padded = torch.cat([own, own.new_zeros(max_bytes - len(own))])
+    complete(torch.distributed.all_gather(buffers, padded, group=group, async_op=True))
+    return [
+        pickle.loads(buffer[: int(size)].numpy().tobytes())
+        for buffer, size in zip(buffers, sizes, strict=True)
+    ]
+
+
+def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOUT) -> list[Value]:
+    """Return what every rank passes, in the order of the default process group's ranks.
+
+    Args:
+        world: Who we are; with one rank nothing is communicated.
+        value: What this rank passes; anything that pickles.
         timeout: How long the others may take to come here.
     """
     if world.size == 1 or not torch.distributed.is_initialized():
         return [value]
-    values = [value] * torch.distributed.get_world_size()
     group = torch.distributed.new_group(backend="gloo", timeout=timeout)
     try:
-        torch.distributed.all_gather_object(values, value, group=group)
+        return gather(group, value)
     finally:
         torch.distributed.destroy_process_group(group)
-    return values
+
+
+class GatherGroup:
+    """A gloo process group of all ranks for many gathers: making one takes longer than a gather.
+
+    With one rank, or without a default process group, there is none.
+    """
+
+    def __init__(self) -> None:
+        self._group: Any = None
+
+    def open(self) -> None:
+        """Make the group, once; all ranks do so at the same time."""
+        is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if self._group is None and is_distributed and torch.distributed.get_world_size() > 1:
+            self._group = torch.distributed.new_group(backend="gloo", timeout=GATHER_TIMEOUT)
+
+    def all_gather(self, value: Value) -> list[Value]:
+        """Return what every rank passes, in the order of ranks; all ranks call it together."""
+        return [value] if self._group is None else gather(self._group, value)
+
+    def close(self) -> None:
+        """Leave the group without waiting for other ranks."""
+        group, self._group = self._group, None
+        if group is not None and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group(group)
 
 
 def with_rank(error: SeqDataError, rank: int) -> SeqDataError:

@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import PeerFailedError
 from seqdata.lightning import adapter
-from seqdata.lightning.ranks.collect import all_gather
+from seqdata.lightning.ranks.collect import all_gather, gather
 from seqdata.lightning.ranks.lockstep import (
     BATCH_TIMEOUT,
     RankCounter,
@@ -170,8 +170,7 @@ class RankCoordinator:
             return None
         rank = torch.distributed.get_rank()
         watchdog_group = _make_group(self._timeouts.unresponsive)
-        processes = [describe_own_process(rank)] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(processes, processes[0], group=watchdog_group)
+        processes = gather(watchdog_group, describe_own_process(rank))
         watchdog = RankWatchdog(watchdog_group, processes, rank, self._timeouts)
         lockstep = RankLockstep(
             _make_group(BATCH_TIMEOUT), rank, watchdog, lambda: self._stop_reason

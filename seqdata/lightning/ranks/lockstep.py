@@ -8,6 +8,7 @@ Makes: the same batches, or the same error on every rank.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import time
 import traceback
@@ -20,7 +21,7 @@ import torch
 import torch.distributed
 
 from seqdata.errors import IncompleteEpochError, PeerFailedError, Preempted, SeqDataError
-from seqdata.lightning.ranks.collect import with_rank
+from seqdata.lightning.ranks.collect import gather, with_rank
 from seqdata.lightning.ranks.watchdog import RankWatchdog
 
 BATCH_TIMEOUT = 1800.0
@@ -142,23 +143,7 @@ class RankLockstep:
         Raises:
             PeerFailedError: If a rank is gone.
         """
-        packed = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        ranks = torch.distributed.get_world_size(self.group)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
-        self._exchange(sizes, torch.tensor([len(packed)]))
-        max_bytes = max(int(size) for size in sizes)
-        buffers = [torch.empty(max_bytes, dtype=torch.uint8) for _ in range(ranks)]
-        self._exchange(buffers, torch.cat([packed, packed.new_zeros(max_bytes - len(packed))]))
-        return [
-            pickle.loads(buffer[: int(size)].numpy().tobytes())
-            for buffer, size in zip(buffers, sizes, strict=True)
-        ]
-
-    def _exchange(self, buffers: list[torch.Tensor], buffer: torch.Tensor) -> None:
-        self._wait(
-            torch.distributed.all_gather(buffers, buffer, group=self.group, async_op=True),
-            is_leaving=True,
-        )
+        return gather(self.group, value, functools.partial(self._wait, is_leaving=True))
 
     def _draw_ahead(
         self, source: Iterator[Item], counter: RankCounter[Item] | None
@@ -202,13 +187,9 @@ class RankLockstep:
                     raise self._watchdog.make_lost_error(cause) from cause
 
     def _raise_agreed(self, pending: _PendingItem[Item]) -> NoReturn:
-        reports = [_RankReport(_OK)] * torch.distributed.get_world_size(self.group)
+        own_report = _make_report(pending.code, pending.error, self._get_stop_reason())
         try:
-            torch.distributed.all_gather_object(
-                reports,
-                _make_report(pending.code, pending.error, self._get_stop_reason()),
-                group=self.group,
-            )
+            reports = gather(self.group, own_report)
         except RuntimeError as cause:
             raise self._watchdog.await_lost_error(cause) from cause
         self.raised_error, error_cause = self._choose_error(reports, pending.error)

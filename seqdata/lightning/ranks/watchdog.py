@@ -22,6 +22,7 @@ import torch
 import torch.distributed
 
 from seqdata.errors import PeerFailedError
+from seqdata.lightning.ranks.collect import gather
 from seqdata.lightning.ranks.peers import LostRank, RankProcess, find_lost_ranks
 
 _LOG = logging.getLogger(__name__)
@@ -194,9 +195,7 @@ class RankWatchdog:
         return [int(status) for status in statuses.tolist()]
 
     def _exchange_reasons(self) -> list[str]:
-        reasons = [""] * len(self._processes)
-        torch.distributed.all_gather_object(reasons, self._reason, group=self._group)
-        return reasons
+        return gather(self._group, self._reason)
 
     def _handle_lost_rank(self, cause: RuntimeError) -> None:
         """End the process, if the training thread does not by itself."""
