@@ -186,10 +186,9 @@ class EpochEngine:
         if saved_label is None or saved_label == self.transform_label:
             return ""
         return (
-            f"`transform_label` was {saved_label}, is {self.transform_label}: batches from here "
-            "on are made by other "
-            "code than those before; pass the transform that the run began with, unless this is "
-            "meant"
+            f"`transform` was {saved_label}, is {self.transform_label}: batches from here on are "
+            "made by other code than those before; pass the transform that the run began with, "
+            "unless this is meant"
         )
 
     def iterate(

@@ -36,7 +36,7 @@ LANES: dict[str, dict[str, Any]] = {
     "rows": {}, "overlapping": {"advance": 6}, "segments": {"segments": True},
     "stream": {"continuous": True},
 }  # fmt: skip
-PATIENT = {"parting": 60.0, "grace": 60.0, "patience": 60.0}
+PATIENT = {"leave_grace": 60.0, "exit_grace": 60.0, "unresponsive": 60.0}
 
 
 class Told(Exception):

@@ -70,7 +70,7 @@ class Hurt(Callback):
         self.pids: list[int] = []
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        self.handed.append((trainer.train_dataloader.handed.step, batch_idx))
+        self.handed.append((trainer.train_dataloader.last_batch.step, batch_idx))
         if not self.in_val and trainer.global_step == self.at:
             self._do(trainer)
 
@@ -84,7 +84,7 @@ class Hurt(Callback):
     def _do(self, trainer):
         how, self.how = self.how, ""
         if how == "late":
-            while trainer.datamodule._together._groups.watchdog.failure is None:
+            while trainer.datamodule._coordinator._groups.watchdog.failure is None:
                 time.sleep(0.01)
         if how in ("raise", "late"):
             raise KeyError("told to fail")
@@ -183,7 +183,9 @@ def fail(spec: dict[str, Any]) -> dict[str, Any]:
         "handed": hurt.handed,
         "workers": [(pid, (Path("/proc") / str(pid)).exists()) for pid in hurt.pids],
         "signals": before == after,
-        "waited": made.train_dataloader.waited if made.train_dataloader is not None else 0.0,
+        "waited": made.train_dataloader.waited_seconds
+        if made.train_dataloader is not None
+        else 0.0,
     }
 
 

@@ -8,7 +8,7 @@ from seqdata_testing.waiting import patient
 
 pytestmark = pytest.mark.distributed
 
-SHORT = {"beat": 0.5, "patience": patient(3), "grace": 1.0, "parting": 1.0}
+SHORT = {"heartbeat": 0.5, "unresponsive": patient(3), "exit_grace": 1.0, "leave_grace": 1.0}
 
 
 def seconds_until_all_ended(answer, folder, hurt):

@@ -12,7 +12,7 @@ from seqdata_testing.waiting import patient
 
 pytestmark = pytest.mark.distributed
 
-SHORT = {"beat": 0.5, "patience": patient(3), "grace": 1.0, "parting": 1.0}
+SHORT = {"heartbeat": 0.5, "unresponsive": patient(3), "exit_grace": 1.0, "leave_grace": 1.0}
 CLOSE = {"float64": 1e-12, "float32": 1e-6}
 
 
@@ -176,7 +176,7 @@ def test_a_rank_that_fails_alone_saves_no_lanes_and_waits_for_nobody(ranks, tmp_
     assert told["losses"]
 
 
-LONG = {"grace": 60.0, "parting": 60.0, "patience": 60.0}  # all come, however slow they are
+LONG = {"exit_grace": 60.0, "leave_grace": 60.0, "unresponsive": 60.0}  # however slow they are
 
 
 def test_lanes_are_saved_where_all_ranks_fail_by_themselves(ranks, alone, tmp_path):

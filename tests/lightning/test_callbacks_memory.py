@@ -69,7 +69,7 @@ def notes_of(model, data, monitor=None, **trainer):
 
 def planned(data, number, epoch=0):
     """Return lengths and ids of a batch as the plan has them."""
-    player = data._players("train")[0]
+    player = data._get_engines("train")[0]
     spans = player.plan(epoch).batch(number).spans
     return (spans[:, 2] - spans[:, 1]).tolist(), spans[:, 0].tolist()
 

@@ -58,9 +58,9 @@ def test_drawing_a_batch_from_the_trainers_own_loader_in_mid_epoch_moves_nothing
 
         def look(self, trainer, number):
             loader = trainer.train_dataloader
-            before = loader.handed
+            before = loader.last_batch
             assert next(iter(loader)).number == number
-            assert loader.handed == before
+            assert loader.last_batch == before
 
     options = {"max_epochs": 3, "val_check_interval": 2}
     whole = fit(data_of(), folder=tmp_path / "whole", every=1, **options)

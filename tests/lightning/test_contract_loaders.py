@@ -62,7 +62,7 @@ class Ahead(Callback):
         self.found: list[int] = []
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        self.found.append(trainer.train_dataloader.handed.step - batch_idx)
+        self.found.append(trainer.train_dataloader.last_batch.step - batch_idx)
 
 
 @pytest.mark.parametrize(("data", "ahead"), [(data_of, {0}), (unsized_data, {0, 1})])

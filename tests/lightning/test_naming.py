@@ -144,14 +144,14 @@ SCRIPT = """
 import sys
 import yaml
 from helping import shift
-from seqdata.runs.to_plain import Names
+from seqdata.runs.to_plain import PlainWriter
 
 def own(sequence, rng):
     return shift
 
 {guard}
     names = PlainWriter()
-    made = [names.plain(one, "transform") for one in (own, shift)]
+    made = [names.to_plain(one, "transform") for one in (own, shift)]
     print(yaml.safe_dump([made, names.roots, names.missing]))
 """
 

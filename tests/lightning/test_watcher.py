@@ -54,7 +54,7 @@ def test_a_peer_that_is_stopped_or_has_ended_is_told(sleeper):
 def test_a_process_that_took_the_number_of_a_peer_is_not_the_peer(sleeper):
     peer, _ = sleeper
     (fallen,) = find_lost_ranks(
-        [describe_own_process(0), replace(peer, started=peer.started - 1)], 0
+        [describe_own_process(0), replace(peer, start_ticks=peer.start_ticks - 1)], 0
     )
     assert fallen.cause.endswith("has ended")
 

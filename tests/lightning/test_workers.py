@@ -43,7 +43,7 @@ class Watch(Callback):
         self.seen = []
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.seen.append(tuple(trainer.train_dataloader.player.worker_pids))
+        self.seen.append(tuple(trainer.train_dataloader.engine.worker_pids))
 
 
 @pytest.mark.parametrize("limit", [1.0, 3])
