@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
-from seqdata.loading.field_reader import FieldReader
+from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.shifted_stream import compute_padded_offsets, find_whole_rows, simplify_rows
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences

@@ -25,18 +25,17 @@ from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.loading.buffer_pool import BufferPool
 from seqdata.loading.epoch_batches import EpochBatches
-from seqdata.loading.fetcher import Fetcher
-from seqdata.loading.field_reader import FieldReader, make_reader
+from seqdata.loading.fetcher import Fetcher, FieldReader
+from seqdata.loading.field_selection import make_reader
 from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.loading.output import Output, make_output
 from seqdata.loading.pinning import check_cuda, pin
 from seqdata.loading.pipeline import BatchPipeline, PipelineParts
-from seqdata.loading.prefetch import Prefetcher, PrefetchSource
-from seqdata.loading.prefetch_hints import make_prefetch_hint
+from seqdata.loading.prefetch import Prefetcher, PrefetchSource, make_prefetch_hint
 from seqdata.loading.transforms.apply import make_transform_applier
 from seqdata.loading.transforms.rng import CropNumbersFn, Occurrences, count_occurrences
 from seqdata.loading.value_options import ValueOptions
-from seqdata.loading.workers.pool_cache import WorkerPoolCache
+from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.policies.windows import Windows

@@ -1,21 +1,236 @@
 """Columns of a step: read and, where there is a transform, transformed.
 
-This is what worker processes do; all of it works without torch. Place in the flow: request ->
-columns, which the collator lays out. Reads: a store.
+``FieldReader`` reads the chosen fields and knows the length law of transforms: a transform that
+keeps lengths is given the spans, one that changes them whole sequences. Worker processes do all of
+this without torch. Place in the flow: step request -> columns, which the collator lays out. Reads:
+a store. Makes: columns, and the index that is planned over.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from seqdata.batch.axes import Axes
-from seqdata.loading.field_reader import FieldReader
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.batch.axes import TARGETS, Axes
+from seqdata.code_digest import code_digest
+from seqdata.index import SCAN_CHUNK, LengthMap, SequenceIndex
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.apply import TransformApplier
+from seqdata.loading.transforms.declare import (
+    declared_axes,
+    is_bounded,
+    length_map_for,
+    qualified_name,
+)
 from seqdata.loading.value_options import ValueOptions
-from seqdata.protocols import Columns
+from seqdata.protocols import Columns, Store
+from seqdata.storage.fields import TEXT_DTYPES, default_axis
+
+_MAX_NAME, _DIGITS = 120, 16  # of a transform in a state
+
+if TYPE_CHECKING:  # it needs torch, and worker processes do without
+    pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldReader:
+    """Reads the chosen fields of a store.
+
+    Attributes:
+        store: What is read.
+        axis: The axis that spans cut.
+        unshifted_fields: Fields that are read as spans say.
+        shifted_field: The field that is read ``shift`` timesteps further; None without a shift.
+            With a transform, the field of its results; None for the only ragged one.
+        shift: Timesteps between inputs and targets.
+        axes: Which field runs along which axis.
+        transform: What is applied to the columns; None: nothing.
+        length_map: How the transform changes lengths, as it says; None: it does not say.
+        measured_view: The view whose lengths are those of the results; None: nobody measured.
+    """
+
+    store: Store
+    axis: str
+    unshifted_fields: tuple[str, ...]
+    shifted_field: str | None
+    shift: int
+    axes: Axes
+    transform: Any = None
+    length_map: LengthMap | None = None
+    measured_view: Store | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out ``length_map``, which may be no function of a module: the transform says it."""
+        fixed = (
+            self.store,
+            self.axis,
+            self.unshifted_fields,
+            self.shifted_field,
+            self.shift,
+            self.axes,
+        )
+        return _rebuild_reader, (*fixed, self.transform, self.measured_view)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the fields in ``batch.data``, without a transform."""
+        return (
+            self.unshifted_fields
+            if self.shifted_field is None
+            else (*self.unshifted_fields, self.shifted_field, TARGETS)
+        )
+
+    @property
+    def has_changed_lengths(self) -> bool:
+        """Whether the transform changes lengths: it is given whole sequences."""
+        return self.length_map is not None or self.measured_view is not None
+
+    @property
+    def has_bounded_lengths(self) -> bool:
+        """Whether planned lengths are only what the transform's results have at most."""
+        return self.length_map is not None and is_bounded(self.transform)
+
+    @property
+    def transform_label(self) -> str:
+        """The transform's name and a digest of its code; ``none`` without one.
+
+        An object is digested as it is now, and its state may change while it is used.
+        """
+        if self.transform is None:
+            return "none"
+        return (
+            f"{qualified_name(self.transform)[-_MAX_NAME:]} "
+            f"({code_digest(self.transform)[:_DIGITS]})"
+        )
+
+    @property
+    def length_advice(self) -> str:
+        """What to do where a length is not the planned one."""
+        if self.measured_view is not None:
+            return "; measure again (cache=False) if the transform was changed, else"
+        if self.length_map is not None:
+            return f" that `.{'max_length' if self.has_bounded_lengths else 'lengths'}` says"
+        return ", or say with `.lengths` how it changes them"
+
+    @property
+    def result_axes(self) -> dict[str, str | None]:
+        """Field -> axis in what the transform gives: as it says, else as stored.
+
+        A text is no array, so an array in its place is a new field.
+        """
+        texts = [name for name, field in self.store.fields.items() if field.dtype in TEXT_DTYPES]
+        stored_axes = {name: axis for name, axis in self.axes.axis_of.items() if name not in texts}
+        return stored_axes | declared_axes(self.transform)
+
+    def build_index(self) -> SequenceIndex:
+        """Return the lengths that are planned over."""
+        index = SequenceIndex.of_store(self.measured_view or self.store)
+        if self.length_map is not None:
+            index = index.mapped(
+                self.axis, self._describe_length_map(self.length_map), self.length_map
+            )
+        return index.shifted(self.axis, self.shift) if self.shift else index
+
+    def compute_planned_lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lengths of whole results as they were planned, before a shift, int64 (n,)."""
+        store = self.measured_view or self.store
+        lengths: NDArray[np.int64] = store.lengths_of[self.axis][numbers].astype(np.int64)
+        return lengths if self.length_map is None else self.length_map(lengths)
+
+    def read_inputs(self, spans: NDArray[np.int64]) -> dict[str, Any]:
+        """Read what a transform sees: spans, or whole sequences."""
+        if not self.has_changed_lengths:
+            return self.store.read(spans, self.unshifted_fields, axis=self.axis)
+        lengths_of = self.store.lengths_of
+        full_axis = self.axis if self.axis in lengths_of else default_axis(lengths_of)
+        full_spans = np.zeros_like(spans)
+        full_spans[:, 0] = spans[:, 0]
+        full_spans[:, 2] = lengths_of[full_axis][spans[:, 0]]
+        return self.store.read(full_spans, self.unshifted_fields, axis=full_axis)
+
+    def widen(self, spans: NDArray[np.int64], horizon: int) -> NDArray[np.int64]:
+        """Return spans that go on by the horizon and, where they are not idle, by the shift."""
+        widened = spans.copy()
+        widened[:, 2] += horizon + np.where(spans[:, 2] > spans[:, 1], self.shift, 0)
+        return widened
+
+    def read_columns(
+        self, spans: NDArray[np.int64], *, joint_targets: bool, horizon: int = 0
+    ) -> dict[str, Any]:
+        """Read spans: what is shifted goes on ``shift`` timesteps further.
+
+        Args:
+            spans: int64 (n, 3): sequence, start, stop.
+            joint_targets: Whether inputs and targets are one column, ``shift`` timesteps longer;
+                else targets are a column of their own.
+            horizon: Timesteps of a window's future, read behind every span.
+        """
+        if horizon:
+            spans = spans + np.array([0, 0, horizon])
+        if self.shifted_field is None:
+            return self.store.read(spans, self.unshifted_fields, axis=self.axis)
+        columns = (
+            self.store.read(spans, self.unshifted_fields, axis=self.axis)
+            if self.unshifted_fields
+            else {}
+        )
+        target_spans = self.widen(spans, 0)
+        if joint_targets:
+            return columns | self.store.read(target_spans, (self.shifted_field,), axis=self.axis)
+        columns |= self.store.read(spans, (self.shifted_field,), axis=self.axis)
+        target_spans[:, 1] += target_spans[:, 2] - spans[:, 2]
+        targets = self.store.read(target_spans, (self.shifted_field,), axis=self.axis)
+        return columns | {TARGETS: targets[self.shifted_field]}
+
+    def read_stream(self, spans: NDArray[np.int64]) -> dict[str, Any]:
+        """Read spans of a stream, which hold what follows them."""
+        names = (
+            self.unshifted_fields
+            if self.shifted_field is None
+            else (*self.unshifted_fields, self.shifted_field)
+        )
+        return self.store.read(spans, names, axis=self.axis)
+
+    def _describe_length_map(self, length_map: LengthMap) -> str:
+        """Name a change of lengths by what it does to the first and last sequences."""
+        lengths = self.store.lengths_of[self.axis]
+        digest = hashlib.sha256()
+        for chunk_lengths in (lengths[:SCAN_CHUNK], lengths[-SCAN_CHUNK:]):
+            digest.update(
+                length_map(np.asarray(chunk_lengths, dtype=np.int64)).astype("<i8").tobytes()
+            )
+        return f"transform={qualified_name(self.transform)}/{digest.hexdigest()[:16]}"
+
+
+def _rebuild_reader(
+    store: Store,
+    axis: str,
+    unshifted_fields: tuple[str, ...],
+    shifted_field: str | None,
+    shift: int,
+    axes: Axes,
+    transform: Any,
+    measured_view: Store | None,
+) -> FieldReader:
+    length_map = (
+        None if transform is None or measured_view is not None else length_map_for(transform)
+    )
+    return FieldReader(
+        store,
+        axis,
+        unshifted_fields,
+        shifted_field,
+        shift,
+        axes,
+        transform,
+        length_map,
+        measured_view,
+    )
 
 
 class WorkerFetcher(Protocol):

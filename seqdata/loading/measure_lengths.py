@@ -22,14 +22,15 @@ from seqdata.batch.axes import Axes
 from seqdata.code_digest import code_digest
 from seqdata.errors import ConfigError
 from seqdata.index import DEFAULT_AXIS
-from seqdata.loading.field_reader import FieldReader, make_full_reader
+from seqdata.loading.fetcher import FieldReader
+from seqdata.loading.field_selection import make_full_reader
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.apply import TransformApplier, make_transform_applier
 from seqdata.loading.transforms.declare import length_map_for, qualified_name
 from seqdata.loading.transforms.results import TransformResults
 from seqdata.loading.transforms.rng import count_occurrences
-from seqdata.loading.workers.pool_cache import WorkerPoolCache
+from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.protocols import Columns, Store, Transform
 from seqdata.resolve import resolve_store
 from seqdata.storage.array_column import ArrayColumn

@@ -6,10 +6,13 @@ Place in the flow: RankPlan -> batches. Reads: a store. Makes: one batch for eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch.autograd.profiler
 from torch import Tensor
+from torch.profiler import record_function
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
@@ -21,12 +24,20 @@ from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.options import OnError, UpdateSchedule
 from seqdata.loading.output import Output
-from seqdata.loading.profiler_ranges import COLLATE, FETCH, profile_range
 from seqdata.loading.shifted_stream import select_step_columns
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences
 from seqdata.protocols import Collator
 from seqdata.sharing import RankPlan, Step
+
+FETCH, COLLATE = "seqdata.fetch", "seqdata.collate"
+_NO_RANGE: AbstractContextManager[Any] = nullcontext()
+
+
+def profile_range(name: str) -> AbstractContextManager[Any]:
+    """Return a range of the profiler that runs; without one it costs nothing to speak of."""
+    return record_function(name) if torch.autograd.profiler._is_profiler_enabled else _NO_RANGE
+
 
 FetchFn = Callable[[StepRequest], tuple[Any, Axes]]
 """Gives the columns of a request, here or from a worker process; or what that has collated."""

@@ -9,6 +9,8 @@ order.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import threading
 import time
 import weakref
@@ -18,7 +20,47 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Generic, TypeVar
 
-from seqdata.loading.start_thread import start_thread
+from seqdata.errors import ConfigError
+from seqdata.protocols import Store, SupportsPrefetch
+from seqdata.sharing import RankPlan
+from seqdata.storage.local_files import describe_limit
+from seqdata.storage.views import View
+
+_PROBE_MAPPINGS = 16  # that a thread needs for its stack and first objects, and some more
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Python waits without end for one that finds no memory for its first step, so that is looked at
+    before.
+
+    Raises:
+        ConfigError: If the system has no room for it.
+    """
+    protections = (
+        mmap.PROT_READ,
+        mmap.PROT_READ | mmap.PROT_WRITE,
+    )  # neighbours alike would be one
+    try:
+        with contextlib.ExitStack() as mappings:
+            for i in range(_PROBE_MAPPINGS):
+                page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=protections[i % 2])
+                mappings.callback(page.close)
+        thread.start()
+    except OSError as error:
+        raise ConfigError(
+            f"loader: there is no memory for a thread ({error.strerror}), must be; raise "
+            f"{describe_limit(error)}, or pass prefetch=0"
+        ) from error
+    except RuntimeError as error:
+        if thread.ident is not None:  # it runs already
+            raise
+        raise ConfigError(
+            f"loader: a thread cannot be started ({error}), must be; raise `ulimit -u`, or pass "
+            "prefetch=0"
+        ) from error
+
 
 Item = TypeVar("Item")
 HANDOVER_BYTES = 1 << 20
@@ -236,3 +278,29 @@ def _end_at_exit(channel: _HandoverQueue[Item], thread: weakref.ref[threading.Th
     if live_thread is not None and live_thread is not threading.current_thread():
         channel.close()
         live_thread.join(_EXIT_TIMEOUT)
+
+
+_MAX_STEPS = 64  # that it is told at most
+
+
+def make_prefetch_hint(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
+    """Return what tells a store of the steps from one on; None where it has no use for that.
+
+    Args:
+        store: What is read; of a view its base is told.
+        steps: Of this rank.
+    """
+    base = store.base if isinstance(store, View) else store
+    if not isinstance(base, SupportsPrefetch):
+        return None
+    hinted = steps.first_step
+
+    def hint(step: int) -> None:
+        nonlocal hinted
+        hinted = max(hinted, step)
+        while hinted < min(len(steps), step + _MAX_STEPS):
+            if not base.expect(store.base_numbers(steps[hinted].spans[:, 0])):
+                return
+            hinted += 1
+
+    return hint

@@ -11,7 +11,7 @@ from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.trainer_loader import TrainerLoader
-from seqdata.loading.profiler_ranges import profile_range
+from seqdata.loading.pipeline import profile_range
 from seqdata.policies.bucketed import Bucketed
 from tests.lightning.harness import Recorder, data_of, fit, quietly, sequences
 from tests.lightning.test_resume import assert_goes_on, checkpoints, saved_after

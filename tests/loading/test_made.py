@@ -8,7 +8,7 @@ import torch
 
 from seqdata import TBPTT, Bucketed, Loader, Packed, Plan, TokenBudget, Windows, World
 from seqdata.loading.batch_metadata import StepPreparer
-from seqdata.loading.field_reader import make_reader
+from seqdata.loading.field_selection import make_reader
 from seqdata.loading.options import EngineOptions
 from seqdata.sharing import share
 from seqdata.storage.memory import MemoryStore

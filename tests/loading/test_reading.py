@@ -3,7 +3,7 @@ import pytest
 
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
-from seqdata.loading.field_reader import make_reader
+from seqdata.loading.field_selection import make_reader
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.output import Output
 from seqdata.storage.memory import MemoryStore

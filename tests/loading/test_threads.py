@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from seqdata.loading.start_thread import start_thread
+from seqdata.loading.prefetch import start_thread
 from seqdata_testing.waiting import patient
 
 LIMITED = """
 import sys, threading
 from seqdata.errors import ConfigError
-from seqdata.loading.start_thread import start
+from seqdata.loading.prefetch import start
 from seqdata_testing.faults import limits
 
 held = limits.few_mappings(int(sys.argv[1]))

@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
 from seqdata.errors import ConfigError, DecodeError, Fact, SeqDataError
-from seqdata.loading.field_reader import FieldReader
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.columnar import check_columnar_result, make_inputs
 from seqdata.loading.transforms.declare import is_columnar
@@ -27,6 +26,9 @@ from seqdata.loading.transforms.results import TransformResults, check_result, c
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.protocols import Columns
 from seqdata.storage.views import locate_sequence
+
+if TYPE_CHECKING:  # it is made of what is here
+    from seqdata.loading.fetcher import FieldReader
 
 _MAX_NAMED = 5  # sequences that a message names
 

@@ -31,10 +31,8 @@ from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.workers import diagnosis
 from seqdata.loading.workers import shared_slots as slots
 from seqdata.loading.workers.handle import WorkerHandle, WorkerTask, needs_script, start_worker
-from seqdata.loading.workers.messages import unpack_columns, write_requests
-from seqdata.loading.workers.object_messages import unpack_object
-from seqdata.loading.workers.overflow import receive_overflow
-from seqdata.loading.workers.shared_slots import SharedSlots
+from seqdata.loading.workers.messages import unpack_columns, unpack_object, write_requests
+from seqdata.loading.workers.shared_slots import SharedSlots, receive_overflow
 from seqdata.loading.workers.worker import MESSAGE, OVERFLOW, STOP, WorkerTraceback
 
 LOG = logging.getLogger("seqdata")

@@ -1,6 +1,7 @@
-"""One epoch over the crew: requests go out ahead, columns are taken in order.
+"""One epoch over a worker pool: requests go out ahead, columns are taken in order.
 
-Place in the flow: the assembly of batches takes columns here. Reads: answers. Makes: columns.
+A loader keeps its pool from epoch to epoch, since starting processes takes long. Place in the flow:
+the engine asks for a session, the pipeline takes columns from it. Reads: answers. Makes: columns.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from seqdata.batch.axes import Axes
 from seqdata.errors import IncompleteEpochError, LimitError
+from seqdata.loading.fetcher import WorkerFetcher
+from seqdata.loading.options import EngineOptions
 from seqdata.loading.prefetch import HANDOVER_BYTES
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.workers.handle import WorkerTask
@@ -158,3 +162,77 @@ class PoolSession:
             self._failure = error
         self._is_exhausted = request is None
         return request
+
+
+class WorkerPoolCache:
+    """Worker processes, started when they are first needed.
+
+    Args:
+        fetcher: What they do.
+        options: How many they are, and how they are started.
+    """
+
+    def __init__(self, fetcher: WorkerFetcher, options: EngineOptions) -> None:
+        self._fetcher = fetcher
+        self._options = options
+        self._lock = threading.Lock()
+        self._idle: list[WorkerPool] = []
+        self._busy: list[WorkerPool] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of all workers."""
+        return [pid for pool in (*self._idle, *self._busy) for pid in pool.pids]
+
+    @contextmanager
+    def open_session(self) -> Iterator[PoolSession]:
+        """Yield a run over a crew of its own.
+
+        Raises:
+            ConfigError: If processes cannot be started.
+        """
+        pool, is_reusable = self._acquire(), False
+        session = PoolSession(pool)
+        try:
+            yield session
+        finally:
+            try:
+                is_reusable = session.end()
+            finally:
+                self._release(pool, is_reusable=is_reusable)
+
+    def cancel(self) -> None:
+        """Let all runs end with an error at their next step."""
+        for pool in list(self._busy):
+            pool.is_cancelled = True
+
+    def close(self) -> None:
+        """End all processes."""
+        self.cancel()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for pool in (*idle, *self._busy):
+            pool.close()
+
+    def _acquire(self) -> WorkerPool:
+        """Return a crew whose workers all live: the one that was kept, or a new one."""
+        with self._lock:
+            idle_pools, self._idle = self._idle, []
+            for pool in idle_pools:
+                if pool.is_alive:
+                    self._busy.append(pool)
+                    return pool
+        for pool in idle_pools:
+            pool.close(kill=True)
+        pool = WorkerPool(self._fetcher, self._options)
+        with self._lock:
+            self._busy.append(pool)
+        return pool
+
+    def _release(self, pool: WorkerPool, *, is_reusable: bool) -> None:
+        with self._lock:
+            self._busy.remove(pool)
+            if is_reusable and not pool.is_cancelled and pool.error is None and not self._idle:
+                self._idle.append(pool)
+                return
+        pool.close(kill=True)

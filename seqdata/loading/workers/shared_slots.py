@@ -7,11 +7,15 @@ the flow: made by the crew, inherited by its workers. Makes: views of shared mem
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.errors import LimitError
 from seqdata.storage.shared_memory import AnonymousMemory
 
 STATUS_WIDTH = 8  # int64 per worker
@@ -77,3 +81,31 @@ def view_answer_table(slot: memoryview) -> NDArray[np.int64]:
     """
     flat = np.frombuffer(slot, dtype=np.int64, count=3 * MAX_REQUESTS, offset=8)
     return flat.reshape(MAX_REQUESTS, 3)
+
+
+def receive_overflow(connection: Connection, size: int, *, timeout: float) -> AnonymousMemory:
+    """Receive the memory that was announced.
+
+    Args:
+        connection: To the worker.
+        size: Bytes of the memory.
+        timeout: Seconds that its descriptor may take.
+
+    Raises:
+        EOFError: If the worker is gone, or its descriptor does not come.
+        LimitError: If this process can have no more descriptors, or no more memory.
+    """
+    try:
+        if not connection.poll(timeout):
+            raise EOFError
+        memory = AnonymousMemory(size, reduction.recv_handle(connection))
+    except ConnectionError as error:
+        raise EOFError from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: it came without its descriptor
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise LimitError(
+            f"loader: one batch takes {size} bytes, which need memory of their own; it cannot be "
+            f"had ({error}), must be; make batches smaller, or raise `ulimit -n` (now {files})"
+        ) from error
+    memory.close()
+    return memory

@@ -34,8 +34,13 @@ from seqdata.errors import CacheError, ConfigError, DataError, RemoteReadError, 
 from seqdata.loading.fetcher import Fetcher, WorkerFetcher
 from seqdata.loading.workers import shared_slots as slots
 from seqdata.loading.workers.forkserver import end_with_parent, ignore_signals
-from seqdata.loading.workers.messages import ColumnsMessage, OnSequence, read_requests
-from seqdata.loading.workers.object_messages import ObjectMessage, reduce_tensor
+from seqdata.loading.workers.messages import (
+    ColumnsMessage,
+    ObjectMessage,
+    OnSequence,
+    read_requests,
+    reduce_tensor,
+)
 from seqdata.loading.workers.shared_slots import SharedSlots
 from seqdata.protocols import Store, SupportsObserver
 from seqdata.storage.concat import ConcatStore
