@@ -24,14 +24,14 @@ from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.loading.buffer_pool import BufferPool
-from seqdata.loading.epoch_batches import EpochBatches
+from seqdata.loading.epoch_batches import EpochBatches, EpochProgress
 from seqdata.loading.fetcher import Fetcher, FieldReader
 from seqdata.loading.field_selection import make_reader
 from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.loading.output import Output, make_output
 from seqdata.loading.pinning import check_cuda, pin
 from seqdata.loading.pipeline import BatchPipeline, PipelineParts
-from seqdata.loading.prefetch import Prefetcher, PrefetchSource, make_prefetch_hint
+from seqdata.loading.prefetch import Prefetcher, PrefetchSource, make_plan_ahead
 from seqdata.loading.transforms.apply import make_transform_applier
 from seqdata.loading.transforms.rng import CropNumbersFn, Occurrences, count_occurrences
 from seqdata.loading.value_options import ValueOptions
@@ -203,14 +203,36 @@ class EpochEngine:
             first: Batches of the plan that are trained.
             update_schedule: How steps make optimizer updates; None: each by itself.
         """
+        return self.iterate_from(lambda: self.begin(epoch, first), update_schedule)
 
-        def source(steps: RankPlan, first_step: int) -> Iterator[Any]:
-            numbers = range(first_step, len(steps))
-            return self._iterate_batches(
-                steps, numbers, self._effective_epoch(epoch), update_schedule or UpdateSchedule()
-            )
+    def begin(self, epoch: int, first: int) -> EpochProgress:
+        """Return where an epoch is before batch ``first`` of its plan.
 
-        return EpochBatches(lambda: self.share(epoch, first), source, epoch)
+        Raises:
+            PlanError: If ``first`` lies outside the plan, or no step is left.
+            ConfigError: If there will be filler rows that the output cannot tell.
+        """
+        share = self.share(epoch, first)
+        return EpochProgress(epoch, share, share.first_step)
+
+    def iterate_from(
+        self, begin: Callable[[], EpochProgress], update_schedule: UpdateSchedule | None = None
+    ) -> EpochBatches:
+        """Return the batches of an epoch from where it is on.
+
+        Args:
+            begin: Called at the first ``next``; says where it is. Batches that were delivered are
+                noted there.
+            update_schedule: How steps make optimizer updates; None: each by itself.
+        """
+        schedule = update_schedule or UpdateSchedule()
+
+        def make_source(progress: EpochProgress, first_step: int) -> Iterator[Any]:
+            numbers = range(first_step, len(progress.share))
+            epoch = self._effective_epoch(progress.epoch)
+            return self._iterate_batches(progress.share, numbers, epoch, schedule)
+
+        return EpochBatches(begin, make_source)
 
     def remake_batch(
         self,
@@ -278,8 +300,7 @@ class EpochEngine:
             output, size = pipeline.make_sized_output(step)
             return pin(output), size
 
-        hint = make_prefetch_hint(self._reader.store, pipeline.share)
-        on_handover = _make_plan_ahead(pipeline.share, numbers.start, hint)
+        on_handover = make_plan_ahead(pipeline.share, self._reader.store, numbers.start)
         source = PrefetchSource(
             make_pinned if is_pinned else pipeline.make_sized_output, numbers, on_handover
         )
@@ -387,33 +408,6 @@ class EpochEngine:
 
     def _get_any_plan(self) -> Plan:
         return next(iter(self._plans.values()), None) or self.plan(0)
-
-
-def _make_plan_ahead(
-    steps: RankPlan, first_step: int, hint: Callable[[int], None] | None
-) -> Callable[[int], None]:
-    """Return what plans the next block ahead, called with the next step to make.
-
-    Args:
-        steps: Of this rank.
-        first_step: The first step that is made.
-        hint: Tells the store what will be read, from now on; None: it has no use for that.
-    """
-    planned_until = -1
-    if hint is not None:
-        hint(first_step)
-
-    def plan_ahead(step: int) -> None:
-        nonlocal planned_until
-        number = steps.position(step)
-        if number >= planned_until and number < len(steps.plan):
-            planned_until = steps.plan.prepare(number)
-            if planned_until < len(steps.plan):
-                steps.plan.prepare(planned_until)
-        if hint is not None:
-            hint(step)
-
-    return plan_ahead
 
 
 def _make_empty_plan_error(index: SequenceIndex, policy: Policy, reader: FieldReader) -> PlanError:

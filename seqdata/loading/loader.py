@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,7 +17,7 @@ from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.host import default_host
 from seqdata.loading.engine import EpochEngine
-from seqdata.loading.epoch_batches import EpochBatches
+from seqdata.loading.epoch_batches import EpochProgress
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.options import (
     DEFAULT_PREFETCH,
@@ -31,7 +30,7 @@ from seqdata.loading.value_options import DTypes, ValueOptions
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy, resolve_store
-from seqdata.sharing import RankPlan, Tail
+from seqdata.sharing import Tail
 from seqdata.world import World
 
 STATE_VERSION = 1
@@ -160,9 +159,7 @@ class Loader:
             opened_store, resolve_policy(_resolve_batching(batching, policy)), options
         )
         self._next_position = _RunPosition(epoch, 0)  # what the next iteration plays
-        self._active: _ActiveEpoch | None = (
-            None  # what the newest iteration plays; it moves the state
-        )
+        self._active: EpochProgress | None = None  # of the newest iteration, which moves it
 
     def __len__(self) -> int:
         """Steps of the epoch that the next iteration plays; of all, but where a policy says so."""
@@ -190,17 +187,16 @@ class Loader:
             IncompleteEpochError: If fewer batches came than were planned.
             DataError: If what is stored is damaged; with epoch, batch, step and rank.
         """
-        return _EpochIterator(self._begin_epoch)
+        return self._engine.iterate_from(self._begin_epoch, self._update_schedule)
 
-    def _begin_epoch(self) -> tuple[_ActiveEpoch, EpochBatches]:
+    def _begin_epoch(self) -> EpochProgress:
         """Begin the next epoch, or what is left of a loaded one."""
         self._check_single_process()
         _ = self._engine.transform_label  # as it is before it is used
-        start = self._next_position
-        share = self._engine.share(*start)
-        active = _ActiveEpoch(start.epoch, share, share.first_step)
-        self._active, self._next_position = active, _RunPosition(start.epoch + 1, 0)
-        return active, self._engine.iterate(*start, self._update_schedule)
+        epoch, position = self._next_position
+        self._active = self._engine.begin(epoch, position)
+        self._next_position = _RunPosition(epoch + 1, 0)
+        return self._active
 
     @property
     def epoch(self) -> int:
@@ -304,22 +300,6 @@ class _RunPosition(NamedTuple):
     position: int
 
 
-@dataclass(slots=True)
-class _ActiveEpoch:
-    """An epoch, this rank's share of it, and the step that is delivered next."""
-
-    epoch: int
-    share: RankPlan
-    step: int
-
-    @property
-    def position(self) -> _RunPosition:
-        """What the state says: after the last step, the next epoch."""
-        if self.step == len(self.share):
-            return _RunPosition(self.epoch + 1, 0)
-        return _RunPosition(self.epoch, self.share.position(self.step))
-
-
 def _resolve_batching(batching: Policy | str | None, policy: Policy | str | None) -> Policy | str:
     """Return the policy that was passed, under its name of today or of 0.1."""
     if policy is not None:
@@ -333,38 +313,6 @@ def _resolve_batching(batching: Policy | str | None, policy: Policy | str | None
             "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
         )
     return batching
-
-
-class _EpochIterator(Iterator[Any]):
-    """One epoch of a loader; it begins when its first batch is asked for.
-
-    The loader does not hold it, so that its thread and workers end with it.
-    """
-
-    def __init__(self, begin: Callable[[], tuple[_ActiveEpoch, EpochBatches]]) -> None:
-        self._begin = begin
-        self._active: tuple[_ActiveEpoch, EpochBatches] | None = None
-        self._is_closed = False
-
-    def __next__(self) -> Any:
-        if self._is_closed:
-            raise StopIteration
-        if self._active is None:
-            self._active = self._begin()
-        active, batches = self._active
-        try:
-            batch = next(batches)
-        except StopIteration:  # the last batch may have been an error
-            active.step = batches.step
-            raise
-        active.step = batches.step
-        return batch
-
-    def close(self) -> None:
-        """Leave the epoch, as ``break`` does."""
-        self._is_closed = True
-        if self._active is not None:
-            self._active[1].close()
 
 
 def _has_changed(saved: Any, current: int | str) -> bool:

@@ -283,6 +283,35 @@ def _end_at_exit(channel: _HandoverQueue[Item], thread: weakref.ref[threading.Th
 _MAX_STEPS = 64  # that it is told at most
 
 
+def make_plan_ahead(steps: RankPlan, store: Store, first_step: int) -> Callable[[int], None]:
+    """Return what plans the next block ahead, and hints to a store what will be read.
+
+    Args:
+        steps: Of this rank.
+        store: What is read.
+        first_step: The first step that is made; the store is told of it at once.
+
+    Returns:
+        A function that is called with the next step to make.
+    """
+    planned_until = -1
+    hint = make_prefetch_hint(store, steps)
+    if hint is not None:
+        hint(first_step)
+
+    def plan_ahead(step: int) -> None:
+        nonlocal planned_until
+        number = steps.position(step)
+        if number >= planned_until and number < len(steps.plan):
+            planned_until = steps.plan.prepare(number)
+            if planned_until < len(steps.plan):
+                steps.plan.prepare(planned_until)
+        if hint is not None:
+            hint(step)
+
+    return plan_ahead
+
+
 def make_prefetch_hint(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
     """Return what tells a store of the steps from one on; None where it has no use for that.
 
