@@ -45,19 +45,19 @@ class SupportsWorkerCollate(Protocol):
 
 def collate_per_sequence(column: Column, batch: SequenceBatch) -> Tensor:
     """Return a field that has one value per sequence, (r, *shape): of each row's first span."""
-    out = np.empty((len(column), *column.shape), dtype=column.dtype)
-    column.fill(out, np.arange(len(column) + 1), None)
-    return torch.from_numpy(out if batch.segments is None else out[_first_spans(batch)])
+    values = np.empty((len(column), *column.shape), dtype=column.dtype)
+    column.fill(values, np.arange(len(column) + 1), None)
+    return torch.from_numpy(values if batch.segments is None else values[first_spans(batch)])
 
 
 def collate_texts(values: list[Any], batch: SequenceBatch) -> list[Any]:
     """Return a list of str or bytes, one per row: of its first span."""
     if batch.segments is None:
         return values
-    return [values[span] for span in _first_spans(batch).tolist()]
+    return [values[span] for span in first_spans(batch).tolist()]
 
 
-def _first_spans(batch: SequenceBatch) -> NDArray[np.int64]:
+def first_spans(batch: SequenceBatch) -> NDArray[np.int64]:
     """Return the place of each row's first span."""
     if batch.segments is None:
         return np.arange(len(batch))

@@ -18,8 +18,8 @@ from seqdata.batch.axes import TARGETS, format_unknown_name
 from seqdata.batch.batch import SequenceBatch
 from seqdata.collators.base import (
     Allocator,
-    collate_per_sequence,
     collate_texts,
+    first_spans,
     rows_for_spans,
     sum_by_row,
 )
@@ -60,11 +60,14 @@ class Padded:
         axes, data = batch.axes, batch.data
         column: Any
         for name, column in columns.items():
-            axis = axes.along(name)
+            axis = axes.axis_of.get(name, axes.axis)
             if isinstance(column, list):
                 data[name] = collate_texts(column, batch)
             elif axis is None:
-                data[name] = collate_per_sequence(column, batch)
+                values = np.empty((len(column), *column.shape), dtype=column.dtype)
+                column.fill(values, np.arange(len(column) + 1), None)
+                rows = values if batch.segments is None else values[first_spans(batch)]
+                data[name] = torch.from_numpy(rows)
             elif axis == axes.axis:
                 self._collate_planned(name, columns, batch)
             else:

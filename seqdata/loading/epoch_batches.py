@@ -85,7 +85,8 @@ class EpochBatches(Iterator[Any]):
             self._note_error(error)
             raise
         self.step += 1
-        self._progress.step = self.step  # type: ignore[union-attr] - it has begun
+        if self._progress is not None:
+            self._progress.step = self.step
         return batch
 
     def close(self) -> None:

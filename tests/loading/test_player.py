@@ -118,7 +118,7 @@ def test_epochs_differ_unless_frozen():
 
 def test_the_last_two_plans_are_kept_and_each_is_shown_once():
     shown = []
-    mine = player(plan_ready=shown.append)
+    mine = player(on_plan_ready=shown.append)
     plans = [mine.plan(epoch) for epoch in (0, 1, 0, 1)]
     assert plans[0] is plans[2]
     assert plans[1] is plans[3]
@@ -331,7 +331,7 @@ class Damaged:
 
 def test_nothing_happens_before_the_first_next():
     shown = []
-    items = player(plan_ready=shown.append, store=Damaged(STORE, 0)).iterate(0, 10**9)
+    items = player(on_plan_ready=shown.append, store=Damaged(STORE, 0)).iterate(0, 10**9)
     assert not shown
     assert not workers()
     items.close()

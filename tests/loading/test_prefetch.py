@@ -84,7 +84,7 @@ def test_a_group_is_full_by_bytes_or_by_number(size, expected):
 
 def hold_up(ahead):
     """Keep a consumer waiting for longer than it is kept for the sake of a full group."""
-    assert until(lambda: ahead._channel.hungry)
+    assert until(lambda: ahead._queue.is_consumer_waiting)
     time.sleep(2 * _MAX_GATHER_SECONDS)
 
 

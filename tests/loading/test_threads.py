@@ -10,13 +10,13 @@ from seqdata_testing.waiting import patient
 LIMITED = """
 import sys, threading
 from seqdata.errors import ConfigError
-from seqdata.loading.prefetch import start
+from seqdata.loading.prefetch import start_thread
 from seqdata_testing.faults import limits
 
 held = limits.few_mappings(int(sys.argv[1]))
 try:
     thread = threading.Thread(target=print, args=("ran",))
-    start(thread)
+    start_thread(thread)
     thread.join(timeout=patient())
 except ConfigError as error:
     sys.stdout.write(str(error))
