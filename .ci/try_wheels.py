@@ -13,6 +13,9 @@ CHECKS = (
     "import seqdata_testing.plans as plans; print('kit', plans.check_policy.__name__)",
     "from seqdata import PluginHost; print(PluginHost.discover().backend('webdataset'))",
     "open('x.bin', 'wb').write(bytes(64)); import seqdata; print(seqdata.open_store('x.bin'))",
+    "import sys, wave; f = wave.open('a.wav', 'wb'); f.setparams((1, 2, 8000, 0, 'NONE', '')); "
+    "f.writeframes(bytes(200)); f.close(); from seqdata import open_store; "
+    "store = open_store('a.wav'); print('audio', store.lengths, 'soundfile' in sys.modules)",
 )
 
 

@@ -121,8 +121,21 @@ def _paths(root: Path) -> list[Path]:
     return [path for folder in folders for path in sorted(folder.glob(f"{_NAME}*{SUFFIX}"))]
 
 
+def group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
+    """Return indexes by what their files hold: a catalog says it once for all of its files."""
+    groups: dict[str, list[ShardIndex]] = {}
+    for index in indexes:
+        fields = [
+            (name, [dict(head) for head in one.heads], one.numbers is None,
+             None if one.values is None else (one.values.dtype.name, one.values.shape[1:]))
+            for name, one in index.members.items()
+        ]  # fmt: skip
+        groups.setdefault(repr(fields), []).append(index)
+    return list(groups.values())
+
+
 def catalog_of(indexes: Sequence[ShardIndex]) -> ShardIndex:
-    """Return the index of many files, all of one kind."""
+    """Return the index of many files, all of one kind, which hold the same fields."""
     first = indexes[0]
     names = [one.shard.encode() for one in indexes]
     table: dict[str, NDArray[Any]] = {

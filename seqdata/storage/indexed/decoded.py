@@ -31,11 +31,14 @@ class DecodedValues:
         wanted: The field.
         source: The bytes of its values.
         first: Number of the first file, where it is of some of the store's files.
+        shards: Sequence -> number of its file, where files lie behind one another; None: from
+            ``first`` on.
     """
 
     wanted: IndexedField
     source: TextSource
     first: int
+    shards: NDArray[np.int64] | None = None
     _cache: dict[int, NDArray[Any]] = field(default_factory=dict, init=False)
 
     def take(self, spans: NDArray[np.int64]) -> ArrayColumn:
@@ -90,4 +93,5 @@ class DecodedValues:
         if wanted.decode is None:
             raise place.make_error(DecodeError, "has no decoder, must have one; tell its author")
         at = number - source.layout.shard_offsets[shard]
-        return wanted.decode(raw, self.first + shard, at, place)
+        file = self.first + shard if self.shards is None else int(self.shards[number])
+        return wanted.decode(raw, file, at, place)

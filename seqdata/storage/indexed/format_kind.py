@@ -206,33 +206,31 @@ class FormatKind:
         )
 
     def _field(self, opened: OpenedFiles, name: str, members: Members) -> IndexedField:
-        head = members.heads[0]
-        stored, field = str(head["dtype"]), _field_of(head)
+        heads = [index.members[name].heads[0] for index in opened.indexes]
+        head, field = heads[0], _field_of(heads[0])
         how, decode = "place", None
         if field.dtype in TEXT_DTYPES:
             how = "text"
-        elif head["decoder"] is not None or not _is_native(stored):
-            how, decode = "decode", self._decode(head, field)
+        elif head["decoder"] or not _is_native(str(head["dtype"])) or not _are_alike(heads):
+            how, decode = "decode", self._decode(heads, field)
         if members.values is not None:
             how = "values"
         return IndexedField(
             name=name, member=name, field=field, how=how, decode=decode,
-            lengths=None if field.axis is None else _lengths(opened, name, head),
+            lengths=None if field.axis is None else _lengths(opened, name, heads),
         )  # fmt: skip
 
-    def _decode(self, head: Mapping[str, Any], field: Field) -> Decode:
-        name, stored = head["decoder"], str(head["dtype"])
-        shape = (-1, *field.shape)
-
-        def swapped(raw: NDArray[np.uint8]) -> NDArray[Any]:
-            return np.frombuffer(raw.tobytes(), stored).astype(field.dtype).reshape(shape)
+    def _decode(self, heads: Sequence[Mapping[str, Any]], field: Field) -> Decode:
+        """Return what decodes values, by what the index of each file says."""
 
         def decode(
             raw: NDArray[np.uint8], shard: int, at: int, place: DataLocation
         ) -> NDArray[Any]:
-            del shard, at
+            del at
+            name, stored = heads[shard]["decoder"], str(heads[shard]["dtype"])
             if name is None:
-                return swapped(raw)
+                values = np.frombuffer(raw.tobytes(), stored).astype(field.dtype)
+                return values.reshape(-1, *field.shape)
             try:
                 found = np.asarray(getattr(self.format, name)(raw.tobytes()))
             except SeqDataError:
@@ -275,14 +273,25 @@ def _width(head: Mapping[str, Any]) -> int:
     return int(np.dtype(str(head["dtype"])).itemsize * math.prod(head["shape"]))
 
 
-def _lengths(opened: OpenedFiles, name: str, head: Mapping[str, Any]) -> NDArray[np.int64] | None:
-    having = [index.members[name] for index in opened.indexes]
-    if all(one.numbers is not None for one in having):
-        return np.concatenate([one.numbers for one in having if one.numbers is not None])
-    if head["decoder"] is not None:
-        return None
-    lengths: NDArray[np.int64] = np.concatenate([one.sizes for one in having]) // _width(head)
-    return lengths
+def _are_alike(heads: Sequence[Mapping[str, Any]]) -> bool:
+    return all(head is heads[0] or head == heads[0] for head in heads)
+
+
+def _lengths(
+    opened: OpenedFiles, name: str, heads: Sequence[Mapping[str, Any]]
+) -> NDArray[np.int64] | None:
+    """Return the timesteps that indexes tell, or sizes; None: some are known by decoding alone."""
+    lengths: list[NDArray[np.int64]] = []
+    width = _width(heads[0])  # files of one field are of one shape and size of number
+    for index, head in zip(opened.indexes, heads, strict=True):
+        members = index.members[name]
+        if members.numbers is not None:
+            lengths.append(members.numbers)
+        elif head["decoder"] is not None:
+            return None
+        else:
+            lengths.append(members.sizes // width)
+    return np.concatenate(lengths)
 
 
 def _sums(
@@ -334,7 +343,7 @@ def _keys(
 
 
 def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardIndex) -> None:
-    """Refuse files of other fields than the first.
+    """Refuse files of other fields than the first; how they are stored may differ.
 
     Raises:
         DecodeError: If there are such.
@@ -350,10 +359,11 @@ def _check_alike(opened: OpenedFiles, i: int, index: ShardIndex, first: ShardInd
     if mine == must:
         return
     for name, head in mine.items():
-        if head != must[name]:
+        found, due = _field_of(head), _field_of(must[name])
+        if found != due:
             raise replace(opened.file_of(i), field=name).make_error(
                 DecodeError,
-                f"holds {head['dtype']} {head['shape']} on axis {head['axis']}, must hold "
-                f"{must[name]['dtype']} {must[name]['shape']} on axis {must[name]['axis']} as "
-                f"{opened.names[0]!r}; open them as two stores",
+                f"holds {found.dtype} {list(found.shape)} on axis {found.axis}, must hold "
+                f"{due.dtype} {list(due.shape)} on axis {due.axis} as {opened.names[0]!r}; open "
+                "them as two stores",
             )

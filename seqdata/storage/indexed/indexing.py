@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.catalogs import is_many, write_catalog
+from seqdata.storage.indexed.catalogs import group_alike, is_many, write_catalog
 from seqdata.storage.indexed.files import small_content
 from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.shard_index import ShardIndex
@@ -122,8 +122,9 @@ def _build_many(
             if callable(progress):
                 progress(count, size)
     folders = [
-        str(write_catalog(root, sorted(mine, key=_name_of), alone=anew).parent)
+        str(write_catalog(root, group, alone=anew and not number).parent)
         for root, mine in found.items()
+        for number, group in enumerate(group_alike(sorted(mine, key=_name_of)))
     ]
     return [folders[0]] * len(due)
 

@@ -226,7 +226,8 @@ class SmallFiles:
         if one.how == "text":
             return (raw if one.advice is None else replace(raw, advice=one.advice)).take(rows[:, 0])
         if one.how == "decode":
-            return DecodedValues(one, raw, 0).take(rows)
+            shards = np.searchsorted(self._starts, numbers, side="right") - 1
+            return DecodedValues(one, raw, 0, shards).take(rows)
         members = self._members[one.member]
         values = members.numbers if members.values is None else members.values
         kept = np.empty(0, np.int64) if values is None else values[numbers]

@@ -1,0 +1,237 @@
+"""Log-mel spectrograms and MFCC: columnar transforms whose lengths follow from the audio's.
+
+Place in the flow: between read and collate. Reads: the field ``audio`` of a batch. Makes: frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata import ConfigError, Ragged, columnar
+from seqdata.errors import DecodeError
+from seqdata_audio.mel import Floats, cosines, hann, mel_filters
+
+_AT_ONCE = 1 << 22  # numbers that are windowed at once
+_AMIN = 1e-10  # the least power: -100 dB
+
+
+@columnar
+@dataclass(frozen=True, kw_only=True)
+class LogMel:
+    """Log-mel spectrogram: ``audio`` (T,) becomes ``mel``, float32 (frames, n_mels), in dB.
+
+    What ``librosa.power_to_db(librosa.feature.melspectrogram(...))`` returns, within 1e-4, with
+    time first. Integers are scaled to [-1, 1) before. Of several channels: (frames, channels,
+    n_mels). The plan knows the frames from the lengths: 1 + T // hop_length.
+
+    Args:
+        rate: Samples per second that all sequences must have.
+        n_mels: Mel bands.
+        n_fft: Samples of a window, and of its Fourier transform.
+        hop_length: Samples from one frame to the next.
+        win_length: Samples of the window, in the middle of ``n_fft``; None: all of them.
+        fmin: Where the first band begins, Hz.
+        fmax: Where the last band ends, Hz; None: half of the rate.
+        center: Whether frame ``t`` is around sample ``t * hop_length``, with zeros beyond both
+            ends; else it begins there.
+        htk: Whether mels are HTK's (torchaudio's default), else Slaney's.
+        norm: ``"slaney"``: bands have the same area; None: the same height (torchaudio's default).
+        top_db: What is further below a sequence's loudest is raised to that; None: nothing is.
+        field: The field that is transformed.
+        to: The field that is made of it.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> mel = LogMel(rate=16000, n_mels=80, n_fft=400, hop_length=160)
+        >>> mel.lengths(np.array([0, 1, 160, 16000])).tolist()
+        [0, 1, 2, 101]
+    """
+
+    rate: int
+    n_mels: int = 128
+    n_fft: int = 2048
+    hop_length: int = 512
+    win_length: int | None = None
+    fmin: float = 0.0
+    fmax: float | None = None
+    center: bool = True
+    htk: bool = False
+    norm: str | None = "slaney"
+    top_db: float | None = 80.0
+    field: str = "audio"
+    to: str = "mel"
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "n_mels", "n_fft", "hop_length"):
+            _check(self, name, _is_count(getattr(self, name)), "an integer of at least 1")
+        window = self.win_length
+        good = window is None or (_is_count(window) and window <= self.n_fft)
+        _check(self, "win_length", good, f"an integer in [1, {self.n_fft}], or None")
+        half = self.rate / 2
+        _check(self, "fmin", 0 <= self.fmin < half, f"in [0, {half:g}), in Hz")
+        good = self.fmax is None or self.fmin < self.fmax <= half
+        _check(self, "fmax", good, f"above fmin, at most {half:g} (half of the rate), or None")
+        _check(self, "norm", self.norm in ("slaney", None), "'slaney' or None")
+        good = self.top_db is None or self.top_db >= 0
+        _check(self, "top_db", good, "at least 0, or None")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the options alone: windows and filters are made again where they are needed."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def lengths(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the frames of sequences of so many samples; 0 of one without samples."""
+        padding = 2 * (self.n_fft // 2) if self.center else 0
+        frames = 1 + (lengths + padding - self.n_fft) // self.hop_length
+        return np.where(lengths > 0, np.maximum(frames, 0), 0)
+
+    def __call__(self, columns: dict[str, Any], seeds: NDArray[np.uint64]) -> dict[str, Any]:
+        """Return the columns with frames in the place of samples."""
+        del seeds
+        others = {name: column for name, column in columns.items() if name != self.field}
+        return {**others, self.to: self._decibels(columns)}
+
+    def _decibels(self, columns: dict[str, Any]) -> Ragged:
+        """Return the log-mel spectrogram of a batch."""
+        audio = columns.get(self.field)
+        if not isinstance(audio, Ragged):
+            raise ConfigError(
+                f"{type(self).__name__}: `field` must be one that runs along time, of "
+                f"{', '.join(columns)}, but is {self.field!r}. Pass field='...'."
+            )
+        self._check_rates(columns)
+        lengths = self.lengths(np.asarray(audio.lengths))
+        channels = audio.values.shape[1:]
+        made = np.empty((int(lengths.sum()), *channels, self.n_mels), dtype=np.float32)
+        for at, frames in self._windows(audio, lengths):
+            spectrum = np.fft.rfft(frames * self._window, axis=-1)
+            power = spectrum.real**2 + spectrum.imag**2
+            decibels = 10 * np.log10(np.maximum(power @ self._filters, _AMIN))
+            made[at : at + len(frames)] = decibels
+        self._raise_floor(made, lengths)
+        return Ragged(made, lengths)
+
+    def _check_rates(self, columns: dict[str, Any]) -> None:
+        rates = columns.get("rate")
+        wrong = np.empty(0) if rates is None else np.asarray(rates)[np.asarray(rates) != self.rate]
+        if len(wrong):
+            raise DecodeError.at(
+                f"{type(self).__name__}: all sequences must have {self.rate} samples per second, "
+                f"but one has {wrong[0]}. Resample its file, leave such out with "
+                "`store.where(...)`, or pass another `rate`.",
+                field="rate",
+            )
+
+    def _windows(
+        self, audio: Ragged, lengths: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the number of a first frame, and frames of samples, (n, *channels, n_fft)."""
+        samples, begins = self._padded(audio)
+        before = np.cumsum(lengths) - lengths
+        within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
+        at = np.repeat(begins, lengths) + within * self.hop_length
+        if not len(at):
+            return
+        windows = np.lib.stride_tricks.sliding_window_view(samples, self.n_fft, axis=0)
+        step = max(1, _AT_ONCE // windows[0].size)
+        for first in range(0, len(at), step):
+            yield first, windows[at[first : first + step]]
+
+    def _padded(self, audio: Ragged) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return samples in [-1, 1] with zeros between sequences, and where each begins."""
+        values, gap = np.asarray(audio.values), self.n_fft // 2 if self.center else 0
+        lengths = np.asarray(audio.lengths)
+        begins = np.cumsum(lengths) - lengths
+        spread = begins + 2 * gap * np.arange(len(lengths))
+        samples = np.zeros((len(values) + 2 * gap * len(lengths), *values.shape[1:]))
+        rows = np.arange(len(values)) + np.repeat(spread - begins + gap, lengths)
+        samples[rows] = _scaled(values)
+        return samples, spread
+
+    def _raise_floor(self, decibels: NDArray[np.float32], lengths: NDArray[np.int64]) -> None:
+        """Raise what is far below the loudest of its sequence."""
+        having = lengths[lengths > 0]
+        if self.top_db is None or not len(having):
+            return
+        loudest = decibels.reshape(len(decibels), -1).max(axis=1)
+        loudest = np.maximum.reduceat(loudest, np.cumsum(having) - having)
+        floor = np.repeat(loudest - np.float32(self.top_db), having)
+        np.maximum(decibels, floor.reshape(-1, *[1] * (decibels.ndim - 1)), out=decibels)
+
+    @cached_property
+    def _window(self) -> Floats:
+        return hann(self.win_length or self.n_fft, self.n_fft)
+
+    @cached_property
+    def _filters(self) -> Floats:
+        return mel_filters(
+            self.rate, self.n_fft, self.n_mels, self.fmin, self.fmax or self.rate / 2,
+            htk=self.htk, normalized=self.norm is not None,
+        )  # fmt: skip
+
+
+@columnar
+@dataclass(frozen=True, kw_only=True)
+class MFCC(LogMel):
+    """Mel-frequency cepstral coefficients: ``audio`` becomes ``mfcc``, float32 (frames, n_mfcc).
+
+    What ``librosa.feature.mfcc`` returns, within 1e-4, with time first.
+
+    Args:
+        n_mfcc: Coefficients.
+
+    The other arguments are those of ``LogMel``.
+
+    Examples:
+        >>> MFCC(rate=16000, n_mfcc=13).lengths(np.array([16000])).tolist()
+        [32]
+    """
+
+    n_mfcc: int = 20
+    to: str = "mfcc"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        good = _is_count(self.n_mfcc) and self.n_mfcc <= self.n_mels
+        _check(self, "n_mfcc", good, f"an integer in [1, {self.n_mels}], as n_mels is")
+
+    def __call__(self, columns: dict[str, Any], seeds: NDArray[np.uint64]) -> dict[str, Any]:
+        """Return the columns with coefficients in the place of samples."""
+        del seeds
+        others = {name: column for name, column in columns.items() if name != self.field}
+        mel = self._decibels(columns)
+        values = (mel.values @ self._cosines).astype(np.float32)
+        return {**others, self.to: Ragged(values, mel.lengths)}
+
+    @cached_property
+    def _cosines(self) -> Floats:
+        return cosines(self.n_mels, self.n_mfcc)
+
+
+def _scaled(values: NDArray[Any]) -> NDArray[Any]:
+    """Return samples as floats in [-1, 1)."""
+    if values.dtype.kind == "f":
+        return values
+    scale = 2.0 ** (8 * values.dtype.itemsize - 1)
+    shift = scale if values.dtype.kind == "u" else 0.0  # 8-bit WAV is silent at 128
+    scaled: NDArray[Any] = (values - shift) / scale
+    return scaled
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _check(owner: object, name: str, good: bool, must: str) -> None:
+    if not good:
+        raise ConfigError(
+            f"{type(owner).__name__}: `{name}` must be {must}, but is {getattr(owner, name)!r}."
+        )

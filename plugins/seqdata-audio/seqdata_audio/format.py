@@ -1,0 +1,106 @@
+"""Audio files as a format of seqdata: one sequence per file, field ``audio`` and its ``rate``.
+
+Place in the flow: ``open_store`` finds it by a suffix; the core indexes and reads. Reads: headers.
+Makes: where samples lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.backends import Extents, FileIndex, RandomAccessFile
+from seqdata.errors import ConfigError
+from seqdata_audio.sound_file import read_info, read_samples
+from seqdata_audio.wav import broken, read_header
+
+_DTYPES = (None, "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Audio:
+    """Audio files: WAV, FLAC, Ogg, MP3; one sequence each, its id the path below the folder.
+
+    Fields: ``audio``, (T,) of mono files, (T, channels) of others, with the dtype that is stored;
+    ``rate``, int64, samples per second of each sequence. WAV of 8, 16, 32 and 64 bits is read in
+    place, by slices; all else is decoded as a whole.
+
+    Args:
+        dtype: None: as stored. ``"float32"``, ``"float64"``: all files are decoded to it, in
+            [-1, 1], whatever each holds.
+        allow_empty: Whether a file may hold no samples; it is then a sequence of length 0.
+
+    Examples:
+        >>> store = open_store("recordings/", backend=Audio(dtype="float32"))  # doctest: +SKIP
+    """
+
+    dtype: str | None = None
+    allow_empty: bool = False
+
+    suffixes: ClassVar[tuple[str, ...]] = (".wav", ".flac", ".ogg", ".mp3")
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise ConfigError(
+                f"Audio: `dtype` must be one of {', '.join(map(repr, _DTYPES))}, but is "
+                f"{self.dtype!r}. Leave it out for what is stored."
+            )
+
+    def index(self, file: RandomAccessFile) -> FileIndex:
+        """Return where the samples of a file lie.
+
+        Raises:
+            DataError: If it is not a whole audio file.
+        """
+        if file.name.lower().endswith(".wav"):
+            header = read_header(file)
+            if header.dtype is not None and self.dtype in (None, header.dtype_name):
+                audio = Extents(
+                    np.array([header.begin]), np.array([header.end]), header.dtype,
+                    _shape(header.channels),
+                )  # fmt: skip
+                return self._made(file, audio, header.frames, header.rate)
+        info = read_info(file)
+        dtype = self.dtype or info.dtype
+        audio = Extents(
+            np.array([0]), np.array([file.size]), dtype, _shape(info.channels),
+            decoder=getattr(self, f"decode_{dtype}"), lengths=np.array([info.frames]),
+        )  # fmt: skip
+        return self._made(file, audio, info.frames, info.rate)
+
+    def decode_int16(self, content: bytes) -> NDArray[Any]:
+        """Return the samples of a file, int16."""
+        return read_samples(content, "int16")
+
+    def decode_int32(self, content: bytes) -> NDArray[Any]:
+        """Return the samples of a file, int32; those of 24 bits are multiples of 256."""
+        return read_samples(content, "int32")
+
+    def decode_float32(self, content: bytes) -> NDArray[Any]:
+        """Return the samples of a file, float32."""
+        return read_samples(content, "float32")
+
+    def decode_float64(self, content: bytes) -> NDArray[Any]:
+        """Return the samples of a file, float64."""
+        return read_samples(content, "float64")
+
+    def _made(self, file: RandomAccessFile, audio: Extents, frames: int, rate: int) -> FileIndex:
+        if frames == 0 and not self.allow_empty:
+            raise broken(
+                file,
+                "holds no samples, must hold one at least (or open with Audio(allow_empty=True))",
+            )
+        head = np.array([min(file.size, int(audio.begins[0]) or _HEAD)])
+        values = Extents(np.array([0]), head, "int64", (), None, values=np.array([rate]))
+        return FileIndex({"audio": audio, "rate": values})
+
+
+_HEAD = 64  # bytes of a file without a known header that the rate is believed with
+
+
+def _shape(channels: int) -> tuple[int, ...]:
+    return () if channels == 1 else (channels,)

@@ -1,0 +1,139 @@
+"""What soundfile says of a file, and its samples: FLAC, Ogg, MP3, and the rest of WAV.
+
+Place in the flow: the format asks at indexing and as decoder. Reads: files. Makes: facts and
+arrays.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from seqdata.errors import PluginError
+from seqdata_audio.wav import Readable, broken
+
+_STORED = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "int32",
+           "PCM_32": "int32", "DOUBLE": "float64"}  # fmt: skip
+_PAGE_BEGIN = re.compile(rb"OggS\x00[\x00-\x07]")
+_PAGE = 27  # bytes of the header of an Ogg page, without its table
+_LONGEST_PAGE = _PAGE + 255 + 255 * 255
+
+
+@dataclass(frozen=True, slots=True)
+class SoundInfo:
+    """What the header of a file says.
+
+    Attributes:
+        rate: Samples per second.
+        channels: Of each sample.
+        frames: Timesteps.
+        dtype: What its samples are decoded to: what holds them without loss, float32 where they
+            were compressed with loss.
+    """
+
+    rate: int
+    channels: int
+    frames: int
+    dtype: str
+
+
+def read_info(file: Readable) -> SoundInfo:
+    """Return what the header of a file says.
+
+    Raises:
+        DataError: If it is not a whole file that libsndfile reads.
+        PluginError: If soundfile is not installed.
+    """
+    if file.name.lower().endswith(".ogg"):
+        _check_last_page(file)
+    with _opened(io.BufferedReader(_RawFile(file)), file) as sound:
+        dtype = _STORED.get(sound.subtype, "float32")
+        return SoundInfo(sound.samplerate, sound.channels, sound.frames, dtype)
+
+
+def read_samples(content: bytes, dtype: str) -> NDArray[Any]:
+    """Return the samples of a whole file, (T,) or (T, channels).
+
+    Raises:
+        ValueError: If it holds fewer than its header says, or cannot be decoded.
+        PluginError: If soundfile is not installed.
+    """
+    soundfile = _library()
+    try:
+        with soundfile.SoundFile(io.BytesIO(content)) as sound:
+            samples: NDArray[Any] = sound.read(dtype=dtype)
+            frames = sound.frames
+    except soundfile.LibsndfileError as error:
+        raise ValueError(error.error_string) from error
+    if len(samples) != frames:
+        raise ValueError(f"holds {len(samples)} samples of the {frames} that its header says")
+    return samples
+
+
+@contextmanager
+def _opened(stream: io.BufferedIOBase, file: Readable) -> Iterator[Any]:
+    soundfile = _library()
+    try:
+        with soundfile.SoundFile(stream) as sound:
+            yield sound
+    except soundfile.LibsndfileError as error:
+        raise broken(file, f"cannot be read by libsndfile ({error.error_string})") from error
+
+
+def _library() -> ModuleType:
+    try:
+        soundfile: ModuleType = importlib.import_module("soundfile")
+    except (ImportError, OSError) as error:  # without its library: OSError
+        raise PluginError(
+            f"seqdata-audio: soundfile must be installed, but cannot be imported ({error}). Run "
+            "`pip install soundfile`; on other systems than usual install libsndfile, too."
+        ) from error
+    return soundfile
+
+
+def _check_last_page(file: Readable) -> None:
+    """Raise if an Ogg file ends within a page: libsndfile would say fewer samples."""
+    first = max(0, file.size - 2 * _LONGEST_PAGE)
+    tail = file.read(first, file.size)
+    begins = [match.start() for match in _PAGE_BEGIN.finditer(tail)]
+    page = tail[begins[-1] :] if begins else b""
+    segments = page[_PAGE - 1] if len(page) >= _PAGE else 255
+    if len(page) < _PAGE + segments or len(page) < _PAGE + segments + sum(page[_PAGE:][:segments]):
+        raise broken(file, "ends within an Ogg page, must end with a whole one: it was cut off")
+
+
+class _RawFile(io.RawIOBase):
+    """A file of the engine as Python's, for libsndfile."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self._at + len(buffer), self._file.size)
+        content = self._file.read(self._at, stop) if self._at < stop else b""
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)

@@ -1,0 +1,190 @@
+"""The header of a WAV file: where its samples lie, and what they are.
+
+RIFF, its big-endian form RIFX, and RF64 for more than 4 GiB. Sizes that cannot be true are errors:
+a recorder that was stopped leaves such headers. Place in the flow: the format asks at indexing.
+Reads: the headers of chunks. Makes: plain facts.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from seqdata.errors import DataError
+
+_RIFF, _RIFX, _RF64 = (b"RIFF",), (b"RIFX",), (b"RF64", b"BW64")
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # of a subformat that is a plain tag
+_UNKNOWN = 0xFFFFFFFF
+_AHEAD = 4096  # bytes that are read at once: most headers are within
+_MAX_FORMAT = 1 << 16
+_MAX_CHUNKS = 4096
+_DTYPES = {
+    (_PCM, 8): "|u1",
+    (_PCM, 16): "<i2",
+    (_PCM, 32): "<i4",
+    (_FLOAT, 32): "<f4",
+    (_FLOAT, 64): "<f8",
+}
+
+
+class Readable(Protocol):
+    """What is asked of a file: see ``seqdata.backends.RandomAccessFile``."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        ...
+
+    def read(self, first: int, stop: int) -> bytes:
+        """Return the bytes from ``first`` up to ``stop``, or to the end of the file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WavHeader:
+    """What the header of a WAV file says.
+
+    Attributes:
+        rate: Samples per second.
+        channels: Of each sample.
+        dtype: Of one number, with its byte order; None: NumPy has none (24 bits, compressed).
+        begin: The first byte of the samples.
+        end: One past the last.
+        frame_bytes: Bytes of one timestep: a number per channel.
+    """
+
+    rate: int
+    channels: int
+    dtype: str | None
+    begin: int
+    end: int
+    frame_bytes: int
+
+    @property
+    def dtype_name(self) -> str | None:
+        """The dtype without its byte order."""
+        return None if self.dtype is None else np.dtype(self.dtype).name
+
+    @property
+    def frames(self) -> int:
+        """Timesteps, where the samples are not compressed."""
+        return (self.end - self.begin) // self.frame_bytes
+
+
+def read_header(file: Readable) -> WavHeader:
+    """Return what the header of a WAV file says.
+
+    Raises:
+        DataError: If the file is not WAV, was cut off, or has sizes that cannot be true.
+    """
+    head = file.read(0, min(_AHEAD, file.size))
+    kind = head[:4]
+    if kind not in (*_RIFF, *_RIFX, *_RF64) or head[8:12] != b"WAVE":
+        raise broken(file, f"begins with {head[:12]!r}, must begin with RIFF, a size and WAVE")
+    order = ">" if kind in _RIFX else "<"
+    layout: tuple[int, int, str | None, int] | None = None
+    long_size: int | None = None
+    for name, at, size in _chunks(file, head, order):
+        if name == b"ds64" and kind in _RF64:
+            content = _content(file, head, at, 16)
+            if len(content) == 16:
+                long_size = struct.unpack(f"{order}QQ", content)[1]
+        elif name == b"fmt ":
+            layout = _layout(file, _content(file, head, at, min(size, _MAX_FORMAT)), order)
+        elif name == b"data":
+            if layout is None:
+                raise broken(file, "has no chunk 'fmt ' before its data, must have one")
+            size = long_size if size == _UNKNOWN and long_size is not None else size
+            return _checked(file, WavHeader(*layout[:3], at, at + size, layout[3]))
+    raise broken(file, f"has {file.size} bytes without a chunk 'data', must have one")
+
+
+def broken(file: Readable, what: str) -> DataError:
+    """Return the error about a file that is not a whole recording."""
+    return DataError.at(
+        f"{file.name}: {what}. Restore the file; if it is the original, write it again with "
+        "`ffmpeg -i old.wav new.wav`, or move it out of the folder.",
+        file=file.name,
+    )
+
+
+def _chunks(file: Readable, head: bytes, order: str) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the name, the first byte and the bytes of each chunk."""
+    at = 12
+    for _ in range(_MAX_CHUNKS):
+        header = _content(file, head, at, 8)
+        if len(header) < 8:
+            return
+        (size,) = struct.unpack_from(f"{order}I", header, 4)
+        yield header[:4], at + 8, size
+        at += 8 + size + size % 2  # a chunk of odd size has one byte behind it
+    raise broken(file, f"has more than {_MAX_CHUNKS} chunks before its data, must have fewer")
+
+
+def _content(file: Readable, head: bytes, at: int, size: int) -> bytes:
+    if at + size <= len(head):
+        return head[at : at + size]
+    return file.read(at, min(at + size, file.size)) if at < file.size else b""
+
+
+def _layout(file: Readable, content: bytes, order: str) -> tuple[int, int, str | None, int]:
+    """Return (rate, channels, dtype, bytes of a frame) of a chunk ``fmt``."""
+    if len(content) < 16:
+        raise broken(file, f"has a chunk 'fmt ' of {len(content)} bytes, must have 16 at least")
+    tag, channels, rate, _, frame_bytes, bits = struct.unpack_from(f"{order}HHIIHH", content)
+    if tag == _EXTENSIBLE:
+        if len(content) < 40:
+            raise broken(
+                file, f"has an extensible chunk 'fmt ' of {len(content)} bytes, must have 40"
+            )
+        tag = struct.unpack_from(f"{order}H", content, 24)[0]
+        if content[26:40] != _GUID_TAIL:
+            tag = None  # of somebody's own: perhaps the decoder knows it
+    if channels == 0 or rate == 0 or frame_bytes == 0:
+        raise broken(
+            file,
+            f"says {channels} channels, {rate} samples per second and {frame_bytes} bytes per "
+            "frame, must say at least 1 of each",
+        )
+    dtype = _DTYPES.get((tag, bits))
+    if dtype is not None and frame_bytes != channels * bits // 8:
+        raise broken(
+            file,
+            f"says {frame_bytes} bytes per frame, must say {channels * bits // 8} for "
+            f"{channels} channels of {bits} bits",
+        )
+    return rate, channels, dtype and dtype.replace("<", order), frame_bytes
+
+
+def _checked(file: Readable, header: WavHeader) -> WavHeader:
+    """Return a header whose data lies in the file, in whole frames."""
+    size, there = header.end - header.begin, file.size - header.begin
+    if size > there:
+        raise broken(
+            file,
+            f"says {size} bytes of samples, but {there} are there: it was cut off, or its header "
+            "was never finished",
+        )
+    if header.dtype is not None and size % header.frame_bytes:
+        raise broken(
+            file,
+            f"says {size} bytes of samples, must say a multiple of {header.frame_bytes}, the bytes "
+            "of a frame",
+        )
+    if size == 0 and there > 1 and not file.read(header.begin, header.begin + 4).isalnum():
+        raise broken(
+            file,
+            f"says 0 bytes of samples, but {there} follow that are no chunk: its header was never "
+            "finished",
+        )
+    return header
