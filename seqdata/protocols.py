@@ -177,6 +177,26 @@ class SupportsObserver(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsItems(Protocol):
+    """A store of a Dataset's items: what a collator asks that hands them out as they were."""
+
+    @property
+    def item_form(self) -> Any:
+        """What items look like, as ``ItemForm``; None: they are dicts of tensors."""
+        ...
+
+
+@runtime_checkable
+class SupportsCopy(Protocol):
+    """A store whose pickle holds its data: worker processes get a copy, and open nothing again."""
+
+    @property
+    def is_copied_to_workers(self) -> bool:
+        """Whether it does; else its fingerprint is compared where it is opened again."""
+        ...
+
+
 class Policy(Protocol):
     """How an epoch is batched: a frozen dataclass that sees lengths only."""
 
@@ -209,6 +229,31 @@ class SupportsVaryingEpochs(Protocol):
 
     def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
         """Return the number of batches of an epoch, whatever the seed."""
+        ...
+
+
+@runtime_checkable
+class SupportsCrops(Protocol):
+    """What a policy has, too, that cuts windows out of sequences, whose exact lengths it needs."""
+
+    @property
+    def random(self) -> bool:
+        """Whether windows lie at random places, others in every epoch."""
+        ...
+
+    def crop_numbers(
+        self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
+    ) -> NDArray[np.int64]:
+        """Return which of its sequence's windows each span is, int64 (n,).
+
+        A transform draws other random numbers for each of them, whatever batch it comes in.
+
+        Args:
+            index: The lengths that were planned over.
+            spans: int64 (n, 3): sequence, start, stop.
+            seed: Of the plan.
+            epoch: Of the plan.
+        """
         ...
 
 

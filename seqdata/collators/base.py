@@ -15,7 +15,9 @@ from torch import Tensor
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import LayoutName
 from seqdata.protocols import Column, Columns
+from seqdata.storage.dataset_items import ItemForm
 
 Allocator = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 """``allocate(shape, dtype) -> array`` of any content, C-contiguous and writable."""
@@ -40,6 +42,45 @@ class SupportsWorkerCollate(Protocol):
 
     def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
         """Put what it made into a batch."""
+        ...
+
+
+@runtime_checkable
+class SupportsJointTargets(Protocol):
+    """A collator that makes inputs and targets of a shift from one column, which holds both."""
+
+    @property
+    def joint_targets(self) -> bool:
+        """Whether it does; else it gets a column ``targets`` of their own."""
+        ...
+
+
+@runtime_checkable
+class SupportsItemForm(Protocol):
+    """A collator that hands items of a Dataset out as the Dataset gave them."""
+
+    def with_item_form(self, form: ItemForm | None) -> Self:
+        """Return the same collator for items of a form; None: dicts of tensors."""
+        ...
+
+
+@runtime_checkable
+class SupportsSingleOutput(Protocol):
+    """A collator whose result is handed out by itself, where no other output is asked for."""
+
+    @property
+    def output_field(self) -> str:
+        """Where in ``batch.data`` the result is."""
+        ...
+
+
+@runtime_checkable
+class SupportsLayout(Protocol):
+    """A collator that says how it lays ragged fields out."""
+
+    @property
+    def layout(self) -> LayoutName:
+        """The layout of its batches."""
         ...
 
 

@@ -7,8 +7,8 @@ Makes: ``data``. No speed is promised: each sample is a dict of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,8 +37,13 @@ class Samples:
         form: What the Dataset's items look like; None: dicts of tensors.
     """
 
+    output_field: ClassVar[str] = COLLATED
     collate_fn: Callable[[list[Any]], Any]
     form: ItemForm | None = None
+
+    def with_item_form(self, form: ItemForm | None) -> Samples:
+        """Return the same collator for items of a form; None: dicts of tensors."""
+        return replace(self, form=form)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
         """Fill ``batch.data``: ``collated``, and its parts by name where it is a mapping.

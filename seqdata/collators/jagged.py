@@ -7,10 +7,12 @@ Place in the flow: columns of one read -> tensors of one batch. Makes: ``data``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import LayoutName
 from seqdata.collators.base import Allocator, fill_flat
 from seqdata.protocols import Columns
 
@@ -23,6 +25,7 @@ class Jagged:
         allocate: Makes the outputs.
     """
 
+    layout: ClassVar[LayoutName] = "jagged"
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
     def with_allocator(self, allocate: Allocator) -> Jagged:

@@ -6,10 +6,12 @@ Place in the flow: columns of one read -> tensors of one batch. Makes: ``data``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import LayoutName
 from seqdata.collators.base import Allocator, fill_flat
 from seqdata.protocols import Columns
 
@@ -22,6 +24,7 @@ class PackedRows:
         allocate: Makes the flat values, which are then put in order of time.
     """
 
+    layout: ClassVar[LayoutName] = "packed"
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
     def with_allocator(self, allocate: Allocator) -> PackedRows:

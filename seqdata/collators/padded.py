@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seqdata.batch.axes import TARGETS, format_unknown_name
 from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.layouts import LayoutName
 from seqdata.collators.base import (
     Allocator,
     collate_texts,
@@ -40,6 +41,8 @@ class Padded:
         ConfigError: At the first batch, if ``padding`` names an unknown field or fits no dtype.
     """
 
+    layout: ClassVar[LayoutName] = "padded"
+    joint_targets: ClassVar[bool] = True
     padding: float | Mapping[str, float] = 0
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
     _padding_cache: dict[str, tuple[np.dtype[Any], bytes | None]] = field(

@@ -18,19 +18,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.collators.base import SupportsAllocator, SupportsWorkerCollate
-from seqdata.collators.collate_fn import COLLATED, Samples
+from seqdata.collators.base import (
+    SupportsAllocator,
+    SupportsItemForm,
+    SupportsJointTargets,
+    SupportsSingleOutput,
+    SupportsWorkerCollate,
+)  # fmt: skip
 from seqdata.collators.padded import Padded
-from seqdata.errors import ConfigError, PlanError
+from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.loading.buffer_pool import BufferPool
 from seqdata.loading.epoch_batches import EpochBatches, EpochProgress
-from seqdata.loading.fetcher import Fetcher, FieldReader
+from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.field_selection import make_reader
 from seqdata.loading.options import EngineOptions, UpdateSchedule
 from seqdata.loading.output import Output, make_output
 from seqdata.loading.pinning import check_cuda, pin
 from seqdata.loading.pipeline import BatchPipeline, PipelineParts
+from seqdata.loading.plan_checks import (
+    check_bounded_lengths,
+    check_filler_marks,
+    check_plan,
+    make_empty_plan_error,
+)
 from seqdata.loading.prefetch import Prefetcher, PrefetchSource, make_plan_ahead
 from seqdata.loading.transforms.apply import make_transform_applier
 from seqdata.loading.transforms.rng import CropNumbersFn, Occurrences, count_occurrences
@@ -38,10 +49,15 @@ from seqdata.loading.value_options import ValueOptions
 from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
-from seqdata.policies.windows import Windows
-from seqdata.protocols import Collator, Policy, Store, SupportsVaryingEpochs
+from seqdata.protocols import (
+    Collator,
+    Policy,
+    Store,
+    SupportsCrops,
+    SupportsItems,
+    SupportsVaryingEpochs,
+)  # fmt: skip
 from seqdata.sharing import RankPlan, count_steps, share
-from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import ItemForm
 from seqdata.storage.views import View
 
@@ -68,37 +84,26 @@ class EpochEngine:
         self.policy = policy
         self.options = options
         output = make_output(options.as_tuple, options.as_dict)
-        if output is None and isinstance(options.collator, Samples):
-            output = Output((COLLATED,), is_single=True)
+        given: Any = options.collator
+        if output is None and isinstance(given, SupportsSingleOutput):
+            output = Output((given.output_field,), is_single=True)
         self._reader = make_reader(store, policy.axis, options, output)
         if output is not None and self._reader.transform is None and options.collator is None:
             output.check(self._reader.field_names)
         if options.pin_memory:
             check_cuda()
         self._buffer_pool = BufferPool()
-        collator, joint_targets = (
-            self._make_collator(),
-            isinstance(options.collator or Padded(), Padded),
-        )
+        collator: Any = self._make_collator()
+        joint_targets = isinstance(collator, SupportsJointTargets) and collator.joint_targets
         fetcher, occurrences = self._make_fetcher()
-        self._check_bounded_lengths()
-        if (
-            options.num_workers
-            and isinstance(collator, SupportsWorkerCollate)
-            and not self._reader.has_bounded_lengths
-        ):
+        check_bounded_lengths(self._reader, policy, options.on_error)
+        collates = isinstance(collator, SupportsWorkerCollate) and options.num_workers > 0
+        if collates and not self._reader.has_bounded_lengths:
             fetcher = replace(fetcher, collate=collator.collated)
         self._pipeline_parts = PipelineParts(
-            fetcher,
-            occurrences,
-            collator,
-            output,
-            joint_targets,
-            options.on_error,
-            options.error_log,
-            options.replay_hint,
-            options.name,
-        )
+            fetcher, occurrences, collator, output, joint_targets, options.on_error,
+            options.error_log, options.replay_hint, options.name,
+        )  # fmt: skip
         self._worker_pools = WorkerPoolCache(self._pipeline_parts.fetcher, options)
         self._plans: dict[int, Plan] = {}
         self._lock = threading.RLock()
@@ -106,7 +111,7 @@ class EpochEngine:
         self.index: SequenceIndex = self._reader.build_index()
         self.num_batches: int = policy.num_batches(self.index)
         if not self.num_batches:
-            raise _make_empty_plan_error(self.index, policy, self._reader)
+            raise make_empty_plan_error(self.index, policy, self._reader)
         self._check_filler_marks(self.num_batches)
         if options.on_error == "replace" and self._get_any_plan().lanes:
             raise ConfigError(
@@ -313,23 +318,7 @@ class EpochEngine:
 
     def _build_plan(self, epoch: int) -> Plan:
         plan = self.policy.plan(self.index, seed=self.options.seed, epoch=epoch)
-        if len(plan) != self.count_batches(epoch):
-            raise PlanError(
-                f"policy {describe_policy(self.policy)}: epoch {epoch} has {len(plan)} batches, "
-                "must have "
-                f"{self.count_batches(epoch)} as `num_batches` says; change the policy"
-            )
-        if plan.lookahead and self._reader.shift:
-            raise ConfigError(
-                f"loader: `shift` is {self._reader.shift} with windows of a horizon of "
-                f"{plan.lookahead}, must be 0; use batch.context and batch.future"
-            )
-        if self._reader.has_bounded_lengths and (plan.lanes or plan.lookahead):
-            raise ConfigError(
-                f"loader: {describe_policy(self.policy)} needs exact lengths, but the transform's "
-                "are "
-                "random (`.max_length`). Use it in a policy of whole sequences, or measure it."
-            )
+        check_plan(plan, self.policy, self._reader, epoch, self.count_batches(epoch))
         plan = plan.with_lookahead(plan.lookahead + self._reader.shift)
         if self.options.on_plan_ready is not None:
             self.options.on_plan_ready(plan)
@@ -344,7 +333,7 @@ class EpochEngine:
         if reader.transform is None:
             return Fetcher(reader, None, value_options=value_options), None
         crop_numbers: CropNumbersFn | None = None
-        if isinstance(policy, Windows) and policy.random:
+        if isinstance(policy, SupportsCrops) and policy.random:
             crop_numbers = functools.partial(self._number_crops, policy)
         occurrences = count_occurrences(reader.store, crop_numbers)
         return Fetcher(
@@ -352,36 +341,20 @@ class EpochEngine:
         ), occurrences
 
     def _number_crops(
-        self, policy: Windows, spans: NDArray[np.int64], epoch: int
+        self, policy: SupportsCrops, spans: NDArray[np.int64], epoch: int
     ) -> NDArray[np.int64]:
         return policy.crop_numbers(self.index, spans, seed=self.options.seed, epoch=epoch)
 
     def _make_collator(self) -> Collator:
-        collator = self.options.collator
+        collator: Any = self.options.collator
         if collator is None:
             return Padded(allocate=self._buffer_pool.allocate)
-        if isinstance(collator, Samples):
-            return replace(collator, form=self._find_item_form())
+        if isinstance(collator, SupportsItemForm):
+            collator = collator.with_item_form(self._find_item_form())
         if isinstance(collator, SupportsAllocator):
-            return collator.with_allocator(self._buffer_pool.allocate)
-        return collator
-
-    def _check_bounded_lengths(self) -> None:
-        """Raise if lengths that are known by a bound do not go with what else is asked."""
-        if not self._reader.has_bounded_lengths:
-            return
-        given = {"on_error": self.options.on_error, "keep": getattr(self.policy, "keep", None)}
-        for name, value in (("on_error", "replace"), ("keep", "last")):
-            if given[name] == value:
-                raise ConfigError(
-                    f"loader: `{name}`={value!r} needs exact lengths, but the transform's are "
-                    f"random (`.max_length`). Leave `{name}` out."
-                )
-        if isinstance(self.policy, Windows):
-            raise ConfigError(
-                "loader: windows need exact lengths, but the transform's are random "
-                "(`.max_length`). Let the transform keep lengths: it then sees each window."
-            )
+            collator = collator.with_allocator(self._buffer_pool.allocate)
+        result: Collator = collator
+        return result
 
     def _find_item_form(self) -> ItemForm | None:
         """Return what a ``collate_fn`` gets, where the data is a Dataset's and as it gave it."""
@@ -389,38 +362,14 @@ class EpochEngine:
         if reader.transform is not None or reader.shift:
             return None
         base = reader.store.base if isinstance(reader.store, View) else reader.store
-        return base.item_form if isinstance(base, DatasetStore) else None
+        return base.item_form if isinstance(base, SupportsItems) else None
 
     def _check_filler_marks(self, num_left: int) -> None:
-        """Refuse parts that cannot tell filler rows, where ``num_left`` batches leave some."""
-        output, size = self._pipeline_parts.output, self.options.world.size
-        if output is None or output.has_filler_marks or size == 1:
-            return
-        lanes, uneven = self._get_any_plan().lanes, self.options.tail == "fill"
-        missing = max(0, size - lanes) if lanes else -num_left % size * uneven
-        if missing:
-            dealt = f"{lanes} lanes" if lanes else f"{num_left} batches"
-            raise ConfigError(
-                f"loader: {dealt} on {size} ranks leave {missing} without one, and "
-                f"{tuple(output.names)} has no 'weight' to tell filler rows by; add 'weight', or "
-                "pass tail='drop' (in training also 'repeat')"
-            )
+        """Raise ConfigError if the output cannot tell filler rows, where there will be some."""
+        output, options = self._pipeline_parts.output, self.options
+        if output is not None and not output.has_filler_marks and options.world.size > 1:
+            lanes = self._get_any_plan().lanes
+            check_filler_marks(output, options.world, options.tail, lanes, num_left)
 
     def _get_any_plan(self) -> Plan:
         return next(iter(self._plans.values()), None) or self.plan(0)
-
-
-def _make_empty_plan_error(index: SequenceIndex, policy: Policy, reader: FieldReader) -> PlanError:
-    """Return the error of a plan without a batch, with the lengths that were planned over."""
-    lengths = index.lengths_of[reader.axis]
-    length_range = (
-        f"they have {lengths.min()} to {lengths.max()} timesteps" if len(lengths) else "none"
-    )
-    shift = f", and a shift takes {reader.shift} of each" if reader.shift else ""
-    is_windows = isinstance(policy, Windows)
-    advice = "no window fits: make it shorter" if is_windows else "look at `empty` and `too_long`"
-    return PlanError(
-        f"loader: no sequence of {len(lengths)} is left to play under {describe_policy(policy)}: "
-        f"{length_range}"
-        f"{shift}; {advice}"
-    )

@@ -51,6 +51,8 @@ class DatasetStore(SequenceStore):
         item_form: What items look like.
     """
 
+    is_copied_to_workers = True
+
     def __init__(
         self,
         dataset: MapStyle,

@@ -48,6 +48,8 @@ class MemoryStore(SequenceStore):
         key: The ``str`` field of ids; None: a sequence is named by its number.
     """
 
+    is_copied_to_workers = True
+
     def __init__(
         self,
         fields: Mapping[str, Field],

@@ -42,12 +42,10 @@ from seqdata.loading.workers.messages import (
     reduce_tensor,
 )
 from seqdata.loading.workers.shared_slots import SharedSlots
-from seqdata.protocols import Store, SupportsObserver
+from seqdata.protocols import Store, SupportsCopy, SupportsObserver
 from seqdata.storage.concat import ConcatStore
 from seqdata.storage.data_location import DataLocation, SupportsLocation
-from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.local_files import check_fingerprint
-from seqdata.storage.memory import MemoryStore
 from seqdata.storage.shared_memory import AnonymousMemory
 from seqdata.storage.views import View, format_title
 
@@ -172,7 +170,7 @@ def _iterate_reopened(store: Store) -> Iterator[Store]:
     elif isinstance(store, ConcatStore):
         for joined_store in store.stores:
             yield from _iterate_reopened(joined_store)
-    elif not isinstance(store, DatasetStore | MemoryStore):
+    elif not (isinstance(store, SupportsCopy) and store.is_copied_to_workers):
         yield store
 
 

@@ -14,13 +14,9 @@ from torch import Tensor
 
 from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
-from seqdata.collators.jagged import Jagged
-from seqdata.collators.packed import PackedRows
-from seqdata.collators.varlen import Varlen
+from seqdata.collators.base import SupportsLayout
 from seqdata.lightning.trainer_loader import TrainerLoader
 from seqdata.loading.batch_metadata import make_metadata
-
-_WITHOUT_PADDING = (Jagged, PackedRows, Varlen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,9 +79,9 @@ def get_planned_facts(loader: TrainerLoader) -> BatchFacts | None:
     metadata = _make_metadata(loader)
     if metadata is None:
         return None
-    options = loader.engine.options
-    if isinstance(options.collator, _WITHOUT_PADDING):
-        metadata.layout = "varlen"
+    collator: Any = loader.engine.options.collator
+    if isinstance(collator, SupportsLayout):
+        metadata.layout = collator.layout
     return _make_facts(metadata)
 
 

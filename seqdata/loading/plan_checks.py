@@ -1,0 +1,102 @@
+"""Checks that a plan, its policy and what is asked of a loader fit each other.
+
+Makes: errors that say what does not fit.
+"""
+
+from __future__ import annotations
+
+from seqdata.errors import ConfigError, PlanError
+from seqdata.index import SequenceIndex
+from seqdata.loading.fetcher import FieldReader
+from seqdata.loading.options import OnError
+from seqdata.loading.output import Output
+from seqdata.plan import Plan
+from seqdata.planning.build import describe_policy
+from seqdata.protocols import Policy, SupportsCrops
+from seqdata.sharing import Tail
+from seqdata.world import World
+
+
+def check_plan(
+    plan: Plan, policy: Policy, reader: FieldReader, epoch: int, num_batches: int
+) -> None:
+    """Raise if a plan is not what its policy has said, or does not fit what is read.
+
+    Args:
+        plan: Of an epoch.
+        policy: That made it.
+        reader: What reads.
+        epoch: Its number.
+        num_batches: The batches that it must have.
+
+    Raises:
+        PlanError: If it has another number of batches.
+        ConfigError: If a shift or lengths that are known by a bound do not go with it.
+    """
+    if len(plan) != num_batches:
+        raise PlanError(
+            f"policy {describe_policy(policy)}: epoch {epoch} has {len(plan)} batches, must have "
+            f"{num_batches} as `num_batches` says; change the policy"
+        )
+    if plan.lookahead and reader.shift:
+        raise ConfigError(
+            f"loader: `shift` is {reader.shift} with windows of a horizon of "
+            f"{plan.lookahead}, must be 0; use batch.context and batch.future"
+        )
+    if reader.has_bounded_lengths and (plan.lanes or plan.lookahead):
+        raise ConfigError(
+            f"loader: {describe_policy(policy)} needs exact lengths, but the transform's are "
+            "random (`.max_length`). Use it in a policy of whole sequences, or measure it."
+        )
+
+
+def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError) -> None:
+    """Raise ConfigError if lengths that are known by a bound do not go with what else is asked."""
+    if not reader.has_bounded_lengths:
+        return
+    given = {"on_error": on_error, "keep": getattr(policy, "keep", None)}
+    for name, value in (("on_error", "replace"), ("keep", "last")):
+        if given[name] == value:
+            raise ConfigError(
+                f"loader: `{name}`={value!r} needs exact lengths, but the transform's are "
+                f"random (`.max_length`). Leave `{name}` out."
+            )
+    if isinstance(policy, SupportsCrops):
+        raise ConfigError(
+            "loader: windows need exact lengths, but the transform's are random "
+            "(`.max_length`). Let the transform keep lengths: it then sees each window."
+        )
+
+
+def check_filler_marks(output: Output, world: World, tail: Tail, lanes: int, num_left: int) -> None:
+    """Raise ConfigError if some of ``num_left`` batches leave a rank with filler.
+
+    Args:
+        output: What is handed out, by which filler rows cannot be told.
+        world: How many ranks there are.
+        tail: What a rank without a batch in the last step gets.
+        lanes: Of a batch; 0: batches are dealt.
+        num_left: Batches that are still to come.
+    """
+    size = world.size
+    missing = max(0, size - lanes) if lanes else -num_left % size * (tail == "fill")
+    if missing:
+        dealt = f"{lanes} lanes" if lanes else f"{num_left} batches"
+        raise ConfigError(
+            f"loader: {dealt} on {size} ranks leave {missing} without one, and "
+            f"{tuple(output.names)} has no 'weight' to tell filler rows by; add 'weight', or "
+            "pass tail='drop' (in training also 'repeat')"
+        )
+
+
+def make_empty_plan_error(index: SequenceIndex, policy: Policy, reader: FieldReader) -> PlanError:
+    """Return the error of a plan without a batch, with the lengths that were planned over."""
+    lengths = index.lengths_of[reader.axis]
+    have = f"they have {lengths.min()} to {lengths.max()} timesteps" if len(lengths) else "none"
+    shift = f", and a shift takes {reader.shift} of each" if reader.shift else ""
+    has_crops = isinstance(policy, SupportsCrops)
+    advice = "no window fits: make it shorter" if has_crops else "look at `empty` and `too_long`"
+    return PlanError(
+        f"loader: no sequence of {len(lengths)} is left to play under {describe_policy(policy)}: "
+        f"{have}{shift}; {advice}"
+    )
