@@ -228,20 +228,21 @@ def test_a_position_at_the_end_of_the_plan_is_an_epoch_without_steps():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"store": STORE.take(range(100))}, "`data` was '.*', is '.*'"),
+        ({"store": STORE.take(range(100))}, "`data` was '.*', but is '.*'"),
         (
             {"policy": Bucketed(9)},
-            r"`policy` was \"Bucketed\(batch_size=8.*, is \"Bucketed\(batch_size=9.*",
+            r"`policy` was \"Bucketed\(batch_size=8.*, but is \"Bucketed\(batch_size=9.*",
         ),
-        ({"seed": 1}, "`seed` was 0, is 1"),
-        ({"shift": 1}, "`data` was .*; `shift` was 0, is 1"),
+        ({"seed": 1}, "`seed` was 0, but is 1"),
+        ({"shift": 1}, "`shift` was 0, but is 1"),
     ],
 )
 def test_a_state_of_something_else_is_refused_with_the_reason(options, message):
     state = after(4)[0].state_dict()
     made = loader(**options)
     with pytest.raises(
-        ResumeError, match=f"loader: {message}; restore what changed, or begin a new run"
+        ResumeError,
+        match=rf"loader: {message}\. A state .* restore what changed, or begin a new run\.",
     ):
         made.load_state_dict(state)
     assert made.epoch == 0
@@ -250,23 +251,26 @@ def test_a_state_of_something_else_is_refused_with_the_reason(options, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "the state has version 2, must be 1; go on with the version of seqdata"),
-        ({"version": None}, "the state has version None, must be 1"),
-        ({"epoch": -1}, "`epoch` of the state is -1, must be a whole number from 0"),
-        ({"epoch": True}, "`epoch` of the state is True, must be a whole number"),
+        (
+            {"version": 2},
+            "the state must have version 1, but has 2. Continue with the release of seqdata",
+        ),
+        ({"version": None}, "the state must have version 1, but has None"),
+        ({"epoch": -1}, "`epoch` of the state must be an integer of at least 0, but is -1"),
+        ({"epoch": True}, "`epoch` of the state must be an integer of at least 0, but is True"),
         (
             {"position": "3"},
-            "`position` of the state is '3', must be a whole number from 0; the state is",
+            "`position` of the state must be an integer of at least 0, but is '3'. The state is",
         ),
         (
             {"position": 14},
-            "`position` of the state is 14, must be at most 13, the batches of epoch 0",
+            "`position` of the state must be at most 13, the batches of epoch 0, but is 14",
         ),
         (
             {"fingerprint": "f"},
-            "`fingerprint` of the state is 'f', must be '.*' as of epoch 0; another",
+            "the plan of epoch 0 must have the saved fingerprint 'f', but has '.*'. Continue with",
         ),
-        ({"data": None}, "`data` was None, is"),
+        ({"data": None}, "`data` of the state must be a text, but is None"),
     ],
 )
 def test_a_damaged_state_is_refused(change, message):
@@ -275,7 +279,7 @@ def test_a_damaged_state_is_refused(change, message):
 
 
 def test_what_is_no_state_is_refused():
-    with pytest.raises(ResumeError, match=r"the state has version .*'x'.*, must be 1"):
+    with pytest.raises(ResumeError, match=r"the state must have version 1, but has .*'x'"):
         loader().load_state_dict("x")
 
 

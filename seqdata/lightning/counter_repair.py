@@ -24,7 +24,7 @@ from seqdata.lightning.adapter import (
     loop_states,
     take_back_failed_step,
 )
-from seqdata.runs.run_state import RunPosition
+from seqdata.resume_state import RunPosition
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from seqdata.lightning.adapter import Counters
-from seqdata.runs.run_state import RunPosition
+from seqdata.resume_state import RunPosition
 
 
 @dataclass(frozen=True, slots=True)

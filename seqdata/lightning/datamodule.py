@@ -38,12 +38,12 @@ from seqdata.loading.value_options import DTypes
 from seqdata.policies.bucketed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.resolve import CollatorLike
+from seqdata.resume_state import FitState
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, locate_batch, remake_batch
 from seqdata.runs.options import DataKind, DataOptions, Location, Locations, OnChanged
 from seqdata.runs.run_file import RunFile
 from seqdata.runs.run_record import RunRecord, installed_versions
-from seqdata.runs.run_state import RunState
 from seqdata.sharing import Tail
 from seqdata.world import World
 
@@ -199,7 +199,7 @@ class SequenceDataModule(LightningDataModule):
             ResumeError: If the state does not fit, with the reason.
         """
         if self._train_run is not None and adapter.is_fitting(self.trainer):
-            self._train_run.load_state(RunState.from_dict(state_dict))
+            self._train_run.load_state(FitState.from_dict(state_dict))
             lane_checkpoint.restore_lane_states(
                 self._train_run.trainer, self._train_run.get_run_position(), state_dict
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from seqdata.lightning.ranks.lockstep import RankCounter
 from seqdata.lightning.trainer_loader import BatchRef, TaggedBatch
 from seqdata.loading.engine import EpochEngine
-from seqdata.runs.run_state import RunPosition
+from seqdata.resume_state import RunPosition
 
 _MAX_POSITIONS = 2  # the batch in hand may be trained or not
 

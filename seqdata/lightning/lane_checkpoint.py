@@ -18,7 +18,7 @@ from torch import nn
 from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning
 from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.recurrent.lane_states import LaneStates
-from seqdata.runs.run_state import RunPosition
+from seqdata.resume_state import RunPosition
 
 KEY = "lanes"
 _TABLE = "train"

@@ -29,9 +29,9 @@ from seqdata.lightning.ranks.collect import agree
 from seqdata.lightning.trainer_loader import IterationStart, LoaderIterator
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.options import UpdateSchedule
+from seqdata.resume_state import FitState, RunPosition
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.options import DataOptions
-from seqdata.runs.run_state import RunPosition, RunState, shorten_text
 from seqdata.world import World
 
 
@@ -151,13 +151,13 @@ class TrainRun:
         """Return the place of the batch that is trained next."""
         return self._cursor.get_run_position(adapter.read_counters(self.trainer))
 
-    def make_state(self) -> RunState:
+    def make_state(self) -> FitState:
         """Return the present state; warns once in the middle of an update."""
         run_position = self.get_run_position()
         self._warn_in_mid_update(run_position)
         return self._make_state_at(run_position)
 
-    def load_state(self, state: RunState) -> None:
+    def load_state(self, state: FitState) -> None:
         """Go on at a saved place.
 
         Raises:
@@ -187,29 +187,22 @@ class TrainRun:
             run_position, step, is_shifted, self._count_trained_steps(run_position), saved_step
         )
 
-    def _check_state(self, state: RunState) -> RunPosition:
+    def _check_state(self, state: FitState) -> RunPosition:
         current = self._make_state_at(state.run_position)
-        changes = state.find_changes(current)
-        if changes == ["data"] and self._options.on_changed == "next_epoch":
+        if state.find_changes(current) == ["data"] and self._options.on_changed == "next_epoch":
             return state.run_position.next_epoch if state.position else state.run_position
-        if changes or state.fingerprint != current.fingerprint:
-            raise state.make_refusal(current, changes)
-        batches = self.engine.count_batches(state.epoch)
-        if state.position > batches:
-            raise ResumeError(
-                f"resume: `position` of the state is {state.position}, must be at most {batches}, "
-                f"the batches of epoch {state.epoch}; it is damaged"
-            )
+        state.check_plan(current)
+        state.check_position(self.engine.count_batches(state.epoch))
         return state.run_position
 
-    def _make_state_at(self, run_position: RunPosition) -> RunState:
+    def _make_state_at(self, run_position: RunPosition) -> FitState:
         described = self.engine.describe()
-        return RunState(
+        return FitState(
             epoch=run_position.epoch,
             position=run_position.position,
             fingerprint=self.engine.fingerprint(run_position.epoch),
             data=str(described["data"]),
-            policy=shorten_text(str(described["policy"])),
+            policy=FitState.shorten_policy(str(described["policy"])),
             seed=int(described["seed"]),
             shift=int(described["shift"]),
             tail=self._options.tail,

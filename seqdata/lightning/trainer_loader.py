@@ -15,7 +15,7 @@ from typing import Any
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.epoch_batches import EpochBatches
 from seqdata.loading.options import UpdateSchedule
-from seqdata.runs.run_state import RunPosition
+from seqdata.resume_state import RunPosition
 
 MARKER = {"seqdata": 1}
 """All that a loader puts into a checkpoint; the place is the DataModule's to know."""

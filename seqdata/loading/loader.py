@@ -7,14 +7,13 @@ store. Makes: batches, and a state of a few primitives.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from seqdata.arguments import check_arguments
-from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
+from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.host import default_host
 from seqdata.loading.engine import EpochEngine
 from seqdata.loading.epoch_batches import EpochProgress
@@ -30,13 +29,9 @@ from seqdata.loading.value_options import DTypes, ValueOptions
 from seqdata.plan import Plan
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.resolve import CollatorLike, resolve_collator, resolve_policy, resolve_store
+from seqdata.resume_state import ResumeState, RunPosition
 from seqdata.sharing import Tail
 from seqdata.world import World
-
-STATE_VERSION = 1
-_MAX_NUMBER = 2**63
-_MAX_POLICY_TEXT = 400  # characters of a policy in a state
-_ORIGIN_KEYS = ("data", "policy", "seed", "shift")
 
 
 class Loader:
@@ -158,7 +153,7 @@ class Loader:
         self._engine = EpochEngine(
             opened_store, resolve_policy(_resolve_batching(batching, policy)), options
         )
-        self._next_position = _RunPosition(epoch, 0)  # what the next iteration plays
+        self._next_position = RunPosition(epoch, 0)  # what the next iteration plays
         self._active: EpochProgress | None = None  # of the newest iteration, which moves it
 
     def __len__(self) -> int:
@@ -193,9 +188,9 @@ class Loader:
         """Begin the next epoch, or what is left of a loaded one."""
         self._check_single_process()
         _ = self._engine.transform_label  # as it is before it is used
-        epoch, position = self._next_position
-        self._active = self._engine.begin(epoch, position)
-        self._next_position = _RunPosition(epoch + 1, 0)
+        start = self._next_position
+        self._active = self._engine.begin(start.epoch, start.position)
+        self._next_position = start.next_epoch
         return self._active
 
     @property
@@ -218,18 +213,11 @@ class Loader:
         """Process ids of the worker processes that run; they are started by the first batch."""
         return self._engine.worker_pids
 
-    def state_dict(self) -> dict[str, int | str]:
+    def state_dict(self) -> dict[str, int | str | None]:
         """Return what was delivered: a few primitives, equal on all ranks, under 1 kB as JSON."""
-        epoch, position = self._next_position if self._active is None else self._active.position
-        return {
-            "version": STATE_VERSION,
-            "epoch": epoch,
-            "position": position,
-            "fingerprint": self._engine.fingerprint(epoch),
-            **self._plan_origins(),
-            "world_size": self._engine.options.world.size,
-            "transform": self._engine.transform_label,
-        }
+        active = self._active
+        here = self._next_position if active is None else RunPosition(*active.position)
+        return self._make_state_at(here).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration play what a state has left; the world size may be another.
@@ -237,37 +225,18 @@ class Loader:
         Where the transform is another one than it was, a ``SeqDataWarning`` names both.
 
         Raises:
-            ResumeError: If the state belongs to other data, policy, seed or shift, lies outside the
+            ResumeError: If the state belongs to other data, policy, seed or shift, is outside the
                 plan, or was written by another version.
             ConfigError: If there will be filler rows that the output cannot tell.
         """
-        start = _parse_state(state)
-        current = self._plan_origins()
-        changed = [name for name in _ORIGIN_KEYS if _has_changed(state.get(name), current[name])]
-        if changed:
-            differences = "; ".join(
-                f"`{name}` was {state.get(name)!r:.500}, is {current[name]!r}" for name in changed
-            )
-            raise ResumeError(f"loader: {differences}; restore what changed, or begin a new run")
-        batches = self._engine.count_batches(start.epoch)
-        if start.position > batches:
-            raise ResumeError(
-                f"loader: `position` of the state is {start.position}, must be at most {batches}, "
-                f"the batches of epoch {start.epoch}; the state is damaged"
-            )
-        fingerprint = self._engine.fingerprint(start.epoch)
-        if _has_changed(state.get("fingerprint"), fingerprint):
-            raise ResumeError(
-                f"loader: `fingerprint` of the state is {state.get('fingerprint')!r:.60}, must be "
-                f"{fingerprint!r} as of epoch {start.epoch}; another version of seqdata planned "
-                "it, begin "
-                "a new run"
-            )
-        changed_transform = self._engine.describe_transform_change(state.get("transform"))
+        saved = ResumeState.from_dict(state)
+        saved.check_plan(self._make_state_at(saved.run_position))
+        saved.check_position(self._engine.count_batches(saved.epoch))
+        changed_transform = self._engine.describe_transform_change(saved.transform)
         if changed_transform:
             warnings.warn(f"loader: {changed_transform}", SeqDataWarning, stacklevel=2)
-        self._engine.share(*start)  # refuses what this world cannot play
-        self._next_position, self._active = start, None
+        self._engine.share(saved.epoch, saved.position)  # refuses what this world cannot play
+        self._next_position, self._active = saved.run_position, None
 
     def shutdown(self) -> None:
         """End threads and workers; an iteration that runs ends with an error."""
@@ -284,20 +253,19 @@ class Loader:
                 f"`world=World(rank, {ranks})`, or give the data to a SequenceDataModule"
             )
 
-    def _plan_origins(self) -> dict[str, int | str]:
-        described: dict[str, int | str] = dict(self._engine.describe())
-        policy = str(described["policy"])
-        if len(policy) > _MAX_POLICY_TEXT:
-            digest = hashlib.sha256(policy.encode()).hexdigest()[:32]
-            described["policy"] = f"{policy[:_MAX_POLICY_TEXT]}… ({digest})"
-        return described
-
-
-class _RunPosition(NamedTuple):
-    """An epoch, and how many batches of its plan were delivered on all ranks."""
-
-    epoch: int
-    position: int
+    def _make_state_at(self, here: RunPosition) -> ResumeState:
+        described = self._engine.describe()
+        return ResumeState(
+            epoch=here.epoch,
+            position=here.position,
+            fingerprint=self._engine.fingerprint(here.epoch),
+            data=str(described["data"]),
+            policy=ResumeState.shorten_policy(str(described["policy"])),
+            seed=int(described["seed"]),
+            shift=int(described["shift"]),
+            world_size=self._engine.options.world.size,
+            transform=self._engine.transform_label,
+        )
 
 
 def _resolve_batching(batching: Policy | str | None, policy: Policy | str | None) -> Policy | str:
@@ -313,28 +281,6 @@ def _resolve_batching(batching: Policy | str | None, policy: Policy | str | None
             "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
         )
     return batching
-
-
-def _has_changed(saved: Any, current: int | str) -> bool:
-    """Return whether a part of a state is not what it must be, whatever it is."""
-    return type(saved) is not type(current) or bool(saved != current)
-
-
-def _parse_state(state: Mapping[str, Any]) -> _RunPosition:
-    version = state.get("version") if isinstance(state, Mapping) else repr(state)
-    if type(version) is not int or version != STATE_VERSION:
-        raise ResumeError(
-            f"loader: the state has version {version!r:.60}, must be {STATE_VERSION}; go on with "
-            "the version of seqdata that saved it"
-        )
-    for name in _RunPosition._fields:
-        value = state.get(name)
-        if type(value) is not int or not 0 <= value < _MAX_NUMBER:
-            raise ResumeError(
-                f"loader: `{name}` of the state is {value!r:.60}, must be a whole number from 0; "
-                "the state is damaged"
-            )
-    return _RunPosition(state["epoch"], state["position"])
 
 
 def _notify_plugins(plan: Plan) -> None:

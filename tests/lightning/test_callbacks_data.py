@@ -18,7 +18,7 @@ from seqdata.lightning.callbacks._support.batch_facts import get_facts, get_trai
 from seqdata.lightning.callbacks._support.step_stats import StepStats
 from seqdata.lightning.trainer_loader import IterationStart, TrainerLoader
 from seqdata.loading.options import UpdateSchedule
-from seqdata.runs.run_state import RunPosition
+from seqdata.resume_state import RunPosition
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
 
 

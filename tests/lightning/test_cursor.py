@@ -6,7 +6,7 @@ import pytest
 
 from seqdata.lightning.adapter import Counters
 from seqdata.lightning.cursor import Cursor
-from seqdata.runs.run_state import RunPosition
+from seqdata.resume_state import RunPosition
 
 FRESH = Counters(ready=0, processed=0, total=0, is_last=False, steps=5)
 

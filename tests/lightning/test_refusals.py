@@ -9,7 +9,7 @@ from seqdata.lightning.adapter import loop_states
 from seqdata.lightning.counter_repair import ResumePoint, repair_counters
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.bucketed import Bucketed
-from seqdata.runs.run_state import RunPosition, RunState, shorten_text
+from seqdata.resume_state import FitState, RunPosition
 from tests.damage import damaged
 from tests.lightning.carrying import Carrying, lanes_of
 from tests.lightning.harness import Recorder, data_of, fit, sequences
@@ -38,14 +38,14 @@ def edited(path, folder, change):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"count": 24}, "`data` was .*, is .*pass on_changed='next_epoch'"),
+        ({"count": 24}, "`data` was .*, but is .*pass on_changed='next_epoch'"),
         (
             {"batching": Bucketed(5)},
-            '`policy` was "Bucketed.batch_size=4.*, is "Bucketed.batch_size=5',
+            '`policy` was "Bucketed.batch_size=4.*, but is "Bucketed.batch_size=5',
         ),
-        ({"seed": 4}, "`seed` was 3, is 4; a state goes on only over the same plan"),
-        ({"shift": 1}, "resume: `shift` was 0, is 1; a state goes on"),
-        ({"seed": 4, "batching": Bucketed(5)}, "`policy` was .*; `seed` was 3, is 4"),
+        ({"seed": 4}, "`seed` was 3, but is 4. A state continues only over the same plan"),
+        ({"shift": 1}, "resume: `shift` was 0, but is 1. A state continues"),
+        ({"seed": 4, "batching": Bucketed(5)}, "`policy` was .*; `seed` was 3, but is 4"),
     ],
 )
 def test_a_state_of_another_plan_is_refused_with_the_reason(checkpoint, options, reason):
@@ -72,7 +72,7 @@ def test_a_plan_that_another_release_made_is_refused(checkpoint, tmp_path):
     def forge(saved):
         saved["SequenceDataModule"]["fingerprint"] = "0" * 32
 
-    with pytest.raises(ResumeError, match=r"the plan of epoch 1 has fingerprint '.*', must be the"):
+    with pytest.raises(ResumeError, match=r"the plan of epoch 1 must have the saved .*, but has"):
         fit(data_of(), ckpt=edited(checkpoint, tmp_path, forge), max_epochs=2)
 
 
@@ -133,27 +133,29 @@ def test_a_checkpoint_of_an_unknown_lightning_is_refused():
 
 
 def test_a_state_comes_back_from_its_dict():
-    assert RunState.from_dict(SAVED).as_dict() == SAVED
+    assert FitState.from_dict(SAVED).as_dict() == SAVED
 
 
 @pytest.mark.parametrize("version", [0, 2, None, "1"])
 def test_another_version_is_refused(version):
-    with pytest.raises(ResumeError, match=f"has version {version!r}, must be 1"):
-        RunState.from_dict({**SAVED, "version": version})
+    with pytest.raises(ResumeError, match=f"must have version 1, but has {version!r}"):
+        FitState.from_dict({**SAVED, "version": version})
 
 
 @pytest.mark.parametrize("name", [name for name in SAVED if name not in ("version", "transform")])
 def test_a_state_without_one_of_its_parts_is_damaged(name):
-    with pytest.raises(ResumeError, match=rf"`{name}` of the state is None, must be .*damaged"):
-        RunState.from_dict({key: value for key, value in SAVED.items() if key != name})
+    with pytest.raises(
+        ResumeError, match=rf"`{name}` of the state must be .*, but is None.*damaged"
+    ):
+        FitState.from_dict({key: value for key, value in SAVED.items() if key != name})
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("epoch", -1), ("position", 1.0), ("seed", True), ("policy", 3)]
 )
 def test_a_state_with_a_part_of_another_kind_is_damaged(name, value):
-    with pytest.raises(ResumeError, match=f"`{name}` of the state is {value!r}, must be"):
-        RunState.from_dict({**SAVED, name: value})
+    with pytest.raises(ResumeError, match=f"`{name}` of the state must be .*, but is {value!r}"):
+        FitState.from_dict({**SAVED, name: value})
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_limits_in_steps_are_refused_when_the_world_changed(checkpoint, tmp_path
 
 
 def test_a_long_policy_is_told_by_its_beginning_and_a_digest():
-    texts = {shorten_text("x" * 299 + "y" * count) for count in range(1, 50)}
+    texts = {FitState.shorten_policy("x" * 299 + "y" * count) for count in range(1, 50)}
     assert len(texts) == 49
     assert max(map(len, texts)) < 350
 
@@ -264,7 +266,7 @@ def test_every_damage_of_a_state_is_refused_or_a_state():
     refused = 0
     for _, broken in damaged({"state": SAVED}):
         try:
-            RunState.from_dict(broken.get("state"))
+            FitState.from_dict(broken.get("state"))
         except ResumeError:
             refused += 1
     assert refused > 150
@@ -308,7 +310,7 @@ def test_every_damage_of_a_state_is_refused_before_the_first_batch(tmp_path, dat
     [
         (0, "stands at step 2, the data at step 0.*are of two runs"),
         (6, "stands at step 2, the data at step 6.*are of two runs"),
-        (7, "`position` of the state is 7, must be at most 6, the batches of epoch 1"),
+        (7, "`position` of the state must be at most 6, the batches of epoch 1, but is 7"),
     ],
 )
 def test_a_position_that_is_not_the_trainers_is_refused(checkpoint, tmp_path, position, reason):

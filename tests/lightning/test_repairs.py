@@ -6,7 +6,7 @@ import pytest
 
 from seqdata.lightning.adapter import LoopStates
 from seqdata.lightning.counter_repair import ResumePoint, reopen_validation, repair_counters
-from seqdata.runs.run_state import RunPosition
+from seqdata.resume_state import RunPosition
 
 
 def tracker(ready: int, started: int, processed: int, completed: int) -> dict[str, int]:

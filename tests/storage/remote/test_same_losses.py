@@ -162,8 +162,8 @@ def test_a_run_goes_on_from_another_form_only_with_its_next_epoch(begun, opened)
     store, arrow = opened("tagger", "tar on S3"), opened("tagger", "arrow here")
     assert store.keys([0, 39]) == arrow.keys([0, 39])
     text = (
-        rf"resume: `data` was '{of(arrow)}', is '{of(store)}'; a state goes on only over the same "
-        r"plan: restore what changed, pass on_changed='next_epoch' to begin the next epoch over "
+        rf"resume: `data` was '{of(arrow)}', but is '{of(store)}'. A state continues only over the "
+        r"same plan: restore what changed, pass on_changed='next_epoch' to begin the next epoch "
     )
     with pytest.raises(ResumeError, match=text):
         fit("tagger", store, dropout=0.0, resume=checkpoint)

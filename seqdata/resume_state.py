@@ -1,0 +1,203 @@
+"""The state that a Loader or a DataModule saves, and why a loaded one is refused.
+
+A few primitives, equal on every rank: a position in the plan, what the plan was made from, and, of
+a fit under the Trainer, how it counted its steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Self
+
+from seqdata.errors import ResumeError
+
+STATE_VERSION = 1
+Value = str | int | None
+_MAX_NUMBER = 2**63
+_MAX_SHOWN = 500
+_PLAN_KEYS = ("data", "policy", "seed", "shift")
+
+
+@dataclass(frozen=True, slots=True)
+class RunPosition:
+    """A point in a run: ``position`` batches of the plan of ``epoch`` are trained."""
+
+    epoch: int = 0
+    position: int = 0
+
+    @property
+    def next_epoch(self) -> RunPosition:
+        """The start of the epoch after this one."""
+        return RunPosition(self.epoch + 1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeState:
+    """Where a Loader is, and what its plan was made from.
+
+    Attributes:
+        epoch: Epoch of the plan.
+        position: Batches of that plan that all ranks have trained.
+        fingerprint: Of that plan.
+        data: Fingerprint of the data.
+        policy: The policy, as text.
+        seed: Of the order.
+        shift: Timesteps between inputs and targets.
+        world_size: Data-parallel ranks of the run that saved it.
+        transform: Its name and a digest of its code; None if the state does not have it.
+    """
+
+    epoch: int
+    position: int
+    fingerprint: str
+    data: str
+    policy: str
+    seed: int
+    shift: int
+    world_size: int
+    transform: str | None = None
+
+    _WHERE: ClassVar[str] = "loader"
+    _ELSE: ClassVar[str] = "begin a new run"
+    _MAX_POLICY: ClassVar[int] = 400
+    _SHORT_POLICY: ClassVar[str] = "{start}… ({digest})"
+
+    @property
+    def run_position(self) -> RunPosition:
+        """Epoch and position."""
+        return RunPosition(self.epoch, self.position)
+
+    def as_dict(self) -> dict[str, Value]:
+        """Return the state as primitives, which ``torch.load(weights_only=True)`` reads."""
+        return {"version": STATE_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Read a state back.
+
+        Raises:
+            ResumeError: If another release wrote it, or it is damaged.
+        """
+        version = state.get("version") if isinstance(state, Mapping) else repr(state)
+        if type(version) is not int or version != STATE_VERSION:
+            raise ResumeError(
+                f"{cls._WHERE}: the state must have version {STATE_VERSION}, but has "
+                f"{version!r:.60}. Continue with the release of seqdata that saved it."
+            )
+        values = {field.name: state.get(field.name) for field in fields(cls)}
+        for field in fields(cls):
+            value = values[field.name]
+            if field.name == "transform" and value is None:  # saved by an earlier release
+                continue
+            kind = int if field.type == "int" else str
+            if type(value) is not kind or (isinstance(value, int) and not 0 <= value < _MAX_NUMBER):
+                needed = "an integer of at least 0" if kind is int else "a text"
+                raise ResumeError(
+                    f"{cls._WHERE}: `{field.name}` of the state must be {needed}, but is "
+                    f"{value!r:.60}. The state is damaged."
+                )
+        return cls(**values)  # type: ignore[arg-type]
+
+    @classmethod
+    def shorten_policy(cls, text: str) -> str:
+        """Return the text of a policy for a state: a long one is cut and gets a digest."""
+        if len(text) <= cls._MAX_POLICY:
+            return text
+        digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+        return cls._SHORT_POLICY.format(start=text[: cls._MAX_POLICY], digest=digest)
+
+    def check_plan(self, current: ResumeState) -> None:
+        """Raise if a plan is not the one that the state was saved with.
+
+        Args:
+            current: The state of the same position, of what there is now.
+
+        Raises:
+            ResumeError: If they differ, with what does.
+        """
+        changed = self.find_changes(current)
+        if changed:
+            raise ResumeError(self._describe_changes(current, changed))
+        if self.fingerprint != current.fingerprint:
+            raise ResumeError(
+                f"{self._WHERE}: the plan of epoch {self.epoch} must have the saved fingerprint "
+                f"{self.fingerprint!r}, but has {current.fingerprint!r}. Continue with the release "
+                "of seqdata that saved the state."
+            )
+
+    def check_position(self, batches: int) -> None:
+        """Raise if the position is not in the plan.
+
+        Args:
+            batches: Of the plan of the state's epoch.
+
+        Raises:
+            ResumeError: If it is behind the last one.
+        """
+        if self.position > batches:
+            raise ResumeError(
+                f"{self._WHERE}: `position` of the state must be at most {batches}, the batches of "
+                f"epoch {self.epoch}, but is {self.position}. The state is damaged."
+            )
+
+    def find_changes(self, current: ResumeState) -> list[str]:
+        """Return the names of what the plan is made from and differs now.
+
+        The digest of the data is of its lengths as planned: another shift changes it, too.
+        """
+        changed = [name for name in _PLAN_KEYS if getattr(self, name) != getattr(current, name)]
+        return [name for name in changed if name != "data"] if "shift" in changed else changed
+
+    def _describe_changes(self, current: ResumeState, changed: Sequence[str]) -> str:
+        differences = "; ".join(
+            f"`{name}` was {_shown(getattr(self, name))}, but is {_shown(getattr(current, name))}"
+            for name in changed
+        )
+        return (
+            f"{self._WHERE}: {differences}. A state continues only over the same plan: restore "
+            f"what changed{self._get_hint(changed)}, or {self._ELSE}."
+        )
+
+    def _get_hint(self, changed: Sequence[str]) -> str:
+        del changed
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitState(ResumeState):
+    """Where a fit is, what its plan was made from, and how it counted its steps.
+
+    Attributes:
+        tail: What happens in the last uneven step.
+        accumulate: Steps of one optimizer update in that run.
+        errors: In the data, that all ranks have skipped.
+    """
+
+    tail: str
+    accumulate: int
+    errors: int
+
+    _WHERE: ClassVar[str] = "resume"
+    _ELSE: ClassVar[str] = "fit without `ckpt_path`"
+    _MAX_POLICY: ClassVar[int] = 300
+    _SHORT_POLICY: ClassVar[str] = "{start}... {digest}"
+    _ORDER: ClassVar[tuple[str, ...]] = (
+        "version", "epoch", "position", "fingerprint", "data", "policy", "seed", "shift", "tail",
+        "world_size", "accumulate", "errors", "transform",
+    )  # fmt: skip
+
+    def as_dict(self) -> dict[str, Value]:
+        """Return the state as primitives, in the order of earlier releases."""
+        values = ResumeState.as_dict(self)
+        return {name: values[name] for name in self._ORDER}
+
+    def _get_hint(self, changed: Sequence[str]) -> str:
+        if list(changed) != ["data"]:
+            return ""
+        return ", pass on_changed='next_epoch' to begin the next epoch over the changed data"
+
+
+def _shown(value: Value) -> str:
+    return f"{value!r:.{_MAX_SHOWN}}"
