@@ -1,8 +1,8 @@
 """Sequences of any length for PyTorch Lightning: the epoch is a plan.
 
-This file hands names on: each is imported from where it is defined when it is first used, so that
-``import seqdata`` loads neither torch, lightning, pyarrow nor any plugin. It also looks whether
-files of another project of the same import name lie beside it.
+Names are imported from the modules that define them when they are first used, so that ``import
+seqdata`` loads neither torch, lightning, pyarrow nor any plugin. It also warns if files of another
+project of the same import name are in its folder.
 """
 
 from __future__ import annotations

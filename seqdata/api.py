@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqdata.arguments import select_options
 from seqdata.detect import LocationLike
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Opener, Store, SupportsWriting
 from seqdata.resolve import (
@@ -112,13 +112,13 @@ def write_store(  # noqa: PLR0913
     remote: Remote | None = None,
     group: str | None = None,
 ) -> SequenceStore:
-    """Write sequences, whole or not at all, and open what was written.
+    """Write sequences, completely or not at all, and open the result.
 
     Args:
         location: A folder that is not there yet, is empty, or where a writer stopped; or a URL,
             for which the store is made on this machine first, and sent.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
-            plain arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
+            arrays, which become the field ``x``; or a pandas, Polars or Arrow table, a row
             per sequence. Read once, in order. Or a store, a view of one, a path or a list of paths,
             to be written in another form or place; or a torch Dataset. Or a list of functions
             without arguments, *parts*, that give such sequences, each on the executor.
@@ -129,14 +129,14 @@ def write_store(  # noqa: PLR0913
         key: The ``str`` field that names a sequence, where there is one.
         executor: Where shards are written; None: threads of our own. Bytes do not depend on it. In
             memory are the open shard and those under way: 1 with our threads, else up to 1 GiB.
-        resume: Whether to go on after the whole shards that a writer left; False: remove them.
+        resume: Whether to continue after complete shards of a stopped writer; False removes them.
         progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether a store that lies there is replaced, once the new one is whole.
         remote: How a URL is reached; None: as the transport is set up.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
 
     Raises:
-        ConfigError: If an argument cannot be meant, there is no sequence, or something lies there.
+        ConfigError: If an argument is invalid, there is no sequence, or something lies there.
         DataError: If a sequence is not like the first or not what was written, or the disk is full.
         RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor broke.
@@ -305,7 +305,11 @@ def _find_writer(format: str) -> Callable[..., Store]:
     backend: object = default_host().find("backend", format)
     if not isinstance(backend, SupportsWriting):
         raise ConfigError(
-            f"write_store: `format` is {format!r}, must be 'arrow' or an installed backend "
-            "that writes; for 'webdataset': pip install seqdata-webdataset"
+            must_be(
+                "write_store: `format`",
+                "'arrow' or an installed backend that writes",
+                f"{format!r}",
+                "For 'webdataset': pip install seqdata-webdataset",
+            )
         )
     return backend.write

@@ -1,4 +1,4 @@
-"""Keyword arguments that not everything takes: options of backends, and names from elsewhere."""
+"""Keyword arguments that only some callables take: options of backends, and foreign names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ParamSpec
 from seqdata.errors import ConfigError, did_you_mean
 
 _P = ParamSpec("_P")
-_ARGUMENT_HINTS = {  # what torch's DataLoader and other people's DataModules call it
+_ARGUMENT_HINTS = {  # names of torch's DataLoader and of other DataModules
     "batch_size": "pass the policy that makes batches, such as batching=Bucketed(32)",
     "batch_sampler": "pass the policy that makes batches, such as batching=Bucketed(32)",
     "sampler": "pass the policy that draws sequences, such as batching=Bucketed(32)",
@@ -28,7 +28,7 @@ _ARGUMENT_HINTS = {  # what torch's DataLoader and other people's DataModules ca
 
 
 def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
-    """Return a constructor that names the argument that an unknown one may stand for.
+    """Return a constructor that suggests the right argument where an unknown one is passed.
 
     Raises:
         TypeError: As Python does, if an argument is unknown.
@@ -53,17 +53,17 @@ def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
 def select_options(
     where: str, opener: Callable[..., Any], name: object, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return those options that are not None, if the backend takes them.
+    """Return the options that are not None, if the backend takes them.
 
     Raises:
-        ConfigError: If it does not.
+        ConfigError: If it does not take one of them.
     """
     passed = {option: value for option, value in options.items() if value is not None}
     parameters = inspect.signature(opener).parameters if passed else {}
     for option, value in passed.items():
         if option not in parameters:
             raise ConfigError(
-                f"{where}: `{option}` is {value!r}, must be left out: backend {name!r} takes "
-                "none; leave it out"
+                f"{where}: backend {name!r} does not take `{option}`, but it is {value!r}. "
+                "Leave it out."
             )
     return passed

@@ -1,9 +1,8 @@
-"""The face for authors of backends: formats of files, and the parts of whole stores.
+"""The interface for authors of backends: formats of files, and the parts of whole stores.
 
-Most backends write a ``FileFormat``: it says where the values of each sequence lie in a file, and
-the core does the rest. ``docs/how-to/own-format.md`` has a complete one. What extents cannot say
-(compressed chunks, a database) implements ``seqdata.protocols.Store``. Place in the flow: plugins
-import this, and no other module that is not public. Makes: nothing; it re-exports.
+Most backends write a ``FileFormat``: it says where the values of each sequence are in a file, and
+the core does the rest. ``docs/how-to/own-format.md`` has a complete one. What extents cannot
+express (compressed chunks, a database) implements ``seqdata.protocols.Store``.
 """
 
 from __future__ import annotations

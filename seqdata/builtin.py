@@ -1,7 +1,6 @@
-"""What the core itself offers, registered through the same hooks as anybody's.
+"""The core's own parts, registered through the same hooks as those of plugins.
 
-Adding a policy is one new file, one line here, and one test file. Place in the flow: the host loads
-this module like a plugin, and what it names when a name of that kind is first looked up.
+Adding a policy takes one new file, one line here, and one test file.
 """
 
 from __future__ import annotations
@@ -47,25 +46,25 @@ READERS = {
 
 @hookimpl
 def seqdata_register_backends() -> Mapping[str, Any]:
-    """Offer the core's backends."""
+    """Return the core's backends."""
     return _resolve_names(BACKENDS)
 
 
 @hookimpl
 def seqdata_register_policies() -> Mapping[str, Any]:
-    """Offer the core's policies."""
+    """Return the core's policies."""
     return _resolve_names(POLICIES)
 
 
 @hookimpl
 def seqdata_register_collators() -> Mapping[str, Any]:
-    """Offer the core's collators; looking one up imports torch."""
+    """Return the core's collators; this imports torch."""
     return _resolve_names(COLLATORS)
 
 
 @hookimpl
 def seqdata_register_readers() -> Mapping[str, Any]:
-    """Offer the core's input formats."""
+    """Return the core's input formats."""
     return _resolve_names(READERS)
 
 

@@ -1,8 +1,8 @@
-"""A digest of what a function does, so that results kept on disk are found again, or not.
+"""A digest of what a function does, by which results cached on disk are found again, or not.
 
 It is made of bytecode, constants, defaults, what a closure or object holds, and functions and plain
-values of the same module that are named in it. It errs towards "changed"; whoever uses it checks
-what was kept. Place in the flow: below measuring. Reads: functions. Makes: digests.
+values of the same module that are named in it. It errs towards "changed"; the caller checks what
+was cached.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _iter_function_parts(function: FunctionType, seen: set[int]) -> Iterator[byt
 
 
 def _iter_names(code: CodeType) -> Iterator[str]:
-    """Yield the names in a function and in the functions inside of it."""
+    """Yield the names in a function and in its inner functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -99,6 +99,6 @@ def _iter_object_parts(obj: Any, seen: set[int]) -> Iterator[bytes]:
             yield from _iter_function_parts(function, seen)
     try:
         state = pickle.dumps(obj, protocol=5)
-    except Exception as error:  # whatever its own code raises: it has no state to see
+    except Exception as error:  # whatever its own code raises: it has no visible state
         state = type(error).__name__.encode()
     yield state

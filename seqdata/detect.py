@@ -35,13 +35,13 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(r"\.(tar(\.\w+)?|tgz)$|\{[^{}]*(,|\.\.)[^{}]*\}"),
     ),  # x-{000..017}.tar
     ("foreign", re.compile("|".join(rf"{re.escape(suffix)}$" for suffix in SUFFIXES))),
-    ("arrow", re.compile("")),  # folders, and whatever the backend will say of it
+    ("arrow", re.compile("")),  # folders, and anything else: the backend raises its error
 )
-"""Which backend a location's form means: fixed, so that no plugin can take these forms over.
+"""The backend of each form of location: fixed, so that no plugin can replace these.
 
 Other files are opened by the plugin that claims their suffix (``seqdata.suffixes``).
 
-A folder without a manifest is ``foreign`` or ``webdataset`` where it holds files of those endings.
+A folder without a manifest is ``foreign`` or ``webdataset`` if it holds files of those suffixes.
 """
 
 
@@ -63,11 +63,11 @@ def find_opener(
 
 
 def detect_backend(location: LocationLike, host: PluginHost | None = None) -> str:
-    """Return the name of the backend that a location's form means.
+    """Return the name of the backend that a location's form selects.
 
     Args:
         location: A path or a URL.
-        host: Knows the suffixes of plugins; None: the installed ones.
+        host: Where suffixes of plugins are looked up; None for the installed plugins.
 
     Raises:
         PluginError: If several plugins claim its suffix.
@@ -89,11 +89,11 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
 def detect_backend_at(
     location: LocationLike, remote: str | Remote | None = None, host: PluginHost | None = None
 ) -> str:
-    """Return the name of the backend that a location means; at the URL of a folder it looks.
+    """Return the name of the backend of a location; the URL of a folder is listed for it.
 
     Raises:
-        ConfigError: If the URL cannot be meant.
-        RemoteReadError: If it cannot be asked for.
+        ConfigError: If the URL is invalid.
+        RemoteReadError: If it cannot be read.
     """
     name = detect_backend(location, host)
     if name != "arrow" or not is_remote(location):
@@ -103,7 +103,10 @@ def detect_backend_at(
         return name
     try:
         names = files.names()
-    except (MissingShardError, RemoteReadError):  # web servers; or the backend says it
+    except (
+        MissingShardError,
+        RemoteReadError,
+    ):  # web servers list nothing; other errors are raised by the backend
         return name
     if any(file_name.endswith(_TAR) for file_name in names):
         return "webdataset"
@@ -179,7 +182,7 @@ def _below(folder: Path) -> Iterator[str]:
 
 
 def _has_tar_files(path: Path) -> bool:
-    """Return whether a path is a folder of tar files that is no store of ours."""
+    """Return whether a path is a folder of tar files and not a store of ours."""
     if not path.is_dir() or (path / MANIFEST).exists():
         return False
     return any(entry.name.endswith(_TAR) for entry in path.iterdir())

@@ -1,26 +1,26 @@
 """The errors of seqdata, on one page.
 
-Every message reads "where: what is, what must be; what to do". An error about data carries what is
-known of the place as attributes; they survive pickling and being re-raised from its text alone.
+Every message reads "where: what must be, but what is. What to do." An error about data carries the
+facts about its place as attributes; they survive pickling and re-raising from the text alone.
 
 ::
 
     SeqDataError
-    ├── ConfigError            an argument that cannot be meant
-    │   └── UnknownNameError   a field, axis or part that is not there; a KeyError, too
-    ├── PlanError              lengths, policy and position do not make a plan
-    ├── PluginError            a plugin is missing, broken, or clashes with another
+    ├── ConfigError            an invalid argument
+    │   └── UnknownNameError   a field, axis or part that does not exist; also a KeyError
+    ├── PlanError              lengths, policy and position do not fit together
+    ├── PluginError            a plugin is missing, broken, or in conflict with another
     ├── ResumeError            a saved state that does not fit
     ├── IncompleteEpochError   fewer batches were delivered than planned
-    ├── WorkerDiedError        a worker process ended, or was ended, while it had work
+    ├── WorkerDiedError        a worker process ended, or was killed, while it had work
     ├── StallError             a worker process makes no progress
-    ├── LimitError             data asks for more than a cap allows
-    ├── RemoteReadError        another machine does not give the bytes, however often it is asked
-    ├── CacheError             the cache of remote files has no room, or cannot be used
-    ├── UnsafeContentError     data that would run code, or lead elsewhere
+    ├── LimitError             data asks for more than a limit allows
+    ├── RemoteReadError        a remote file could not be read, even after retries
+    ├── CacheError             the cache of remote files is full, or cannot be used
+    ├── UnsafeContentError     data that would run code, or write outside its folder
     ├── RanksDifferError       ranks hold different models
-    ├── PeerFailedError        another rank is gone: killed, stopped, or ended by itself
-    ├── Preempted              the run was told to stop; every rank stops at the same batch
+    ├── PeerFailedError        another rank is gone: killed, stopped or failed
+    ├── Preempted              the run received a signal to stop; every rank stops at the same batch
     └── DataError              something is wrong with stored data
         ├── IncompleteDatasetError   never finished writing
         ├── MissingShardError
@@ -28,8 +28,6 @@ known of the place as attributes; they survive pickling and being re-raised from
         ├── CorruptSampleError
         ├── DecodeError
         └── FingerprintMismatch
-
-Place in the flow: below everything.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ Fact = str | int | float | bool | None
 
 
 class SeqDataError(Exception):
-    """Base of every error that seqdata raises on purpose.
+    """Base class of the errors that seqdata raises.
 
     Args:
         message: One text. Where it holds a trailer line ``seqdata: {json}`` (a note that is added
@@ -58,7 +56,7 @@ class SeqDataError(Exception):
             read back from it.
 
     Attributes:
-        facts: What is known of the place: ``shard``, ``sequence``, ``field``, ``offset``,
+        facts: What is known about the place: ``shard``, ``sequence``, ``field``, ``offset``,
             ``rank``, …; docs/reference/errors.md lists them all.
     """
 
@@ -71,27 +69,27 @@ class SeqDataError(Exception):
 
     @classmethod
     def at(cls, message: str, **facts: Fact) -> Self:
-        """Make the error with facts about the place it happened at."""
+        """Return the error with facts about the place where it happened."""
         known = {name: fact for name, fact in facts.items() if fact is not None}
         return cls(f"{message}\n{_NOTE}{json.dumps(known)}" if known else message)
 
     def with_place(self, line: str, **facts: Fact) -> Self:
-        """Make the same error with one more line of where it happened, and its facts.
+        """Return the same error with one more line that says where it happened, and its facts.
 
         Args:
-            line: Comes under the message; the command that helps stays the last.
-            facts: Win over those that are there.
+            line: Added below the message; the command that helps stays last.
+            facts: They replace existing ones.
         """
         text, remedy, command = str(self).rpartition(REMEDY)
         text = f"{text}\n  {line}. {remedy.strip()} {command}" if remedy else f"{self}\n  {line}"
         return self._copy_notes(self.at(text, **{**self.facts, **facts}))
 
     def with_facts(self, **facts: Fact) -> Self:
-        """Make the same error with more facts; they win over those that are there."""
+        """Return the same error with more facts; they replace existing ones."""
         return self._copy_notes(self.at(str(self), **{**self.facts, **facts}))
 
     def shown_by(self, command: str) -> Self:
-        """Make the same error with, at its end, what shows the batch that it happened in."""
+        """Return the same error, followed by the command that shows the batch it happened in."""
         text = str(self).removesuffix(".")
         return self._copy_notes(self.at(f"{text}. {REPLAY_PREFIX}{command}", **self.facts))
 
@@ -115,15 +113,15 @@ class SeqDataError(Exception):
 def format_step(
     *, epoch: int, batch: int, step: int, rank: int, size: int, worker: int | None = None
 ) -> str:
-    """Say which batch of a run is meant, for ``with_place`` or the note of an exception.
+    """Return the text that names a batch of a run, for ``with_place`` or the note of an exception.
 
     Args:
-        epoch: Of the plan.
+        epoch: Epoch of the plan.
         batch: Its number in the plan.
-        step: The rank's.
+        step: Step of the rank.
         rank: The rank.
-        size: How many there are.
-        worker: The process that made it; None: the training process.
+        size: Number of ranks.
+        worker: The process that made it; None for the training process.
 
     Examples:
         >>> format_step(epoch=2, batch=4711, step=1177, rank=3, size=4, worker=1)
@@ -178,11 +176,11 @@ def _parse_message(message: str) -> tuple[str, dict[str, Fact]]:
 
 
 class ConfigError(SeqDataError, ValueError):
-    """An argument cannot be meant."""
+    """An argument is invalid."""
 
 
 class UnknownNameError(ConfigError, KeyError):
-    """A name that was looked up is not there; the message has the nearest one that is."""
+    """A name was not found; the message has the most similar one that exists."""
 
     def __str__(self) -> str:
         """Return the message as it is: a KeyError would quote it."""
@@ -190,11 +188,11 @@ class UnknownNameError(ConfigError, KeyError):
 
 
 class PlanError(SeqDataError):
-    """Lengths, policy and position do not make a plan."""
+    """Lengths, policy and position do not fit together."""
 
 
 class PluginError(SeqDataError):
-    """A plugin is missing, broken, or clashes with another."""
+    """A plugin is missing, broken, or in conflict with another."""
 
 
 class ResumeError(SeqDataError):
@@ -206,7 +204,7 @@ class IncompleteEpochError(SeqDataError):
 
 
 class WorkerDiedError(SeqDataError):
-    """A worker process ended while it had work; ``facts`` has pid, signal and the last place."""
+    """A worker process ended while it had work; ``facts`` has its pid, signal and last place."""
 
 
 class StallError(SeqDataError):
@@ -214,11 +212,11 @@ class StallError(SeqDataError):
 
 
 class LimitError(SeqDataError):
-    """Data asks for more memory, depth or members than a cap allows; nothing was allocated."""
+    """Data asks for more memory, depth or members than a limit allows; nothing was allocated."""
 
 
 class UnsafeContentError(SeqDataError):
-    """Data or a location would run code or lead elsewhere; nothing was run."""
+    """Data or a location would run code or point outside its folder; nothing was run."""
 
 
 class RemoteReadError(SeqDataError):
@@ -226,7 +224,7 @@ class RemoteReadError(SeqDataError):
 
 
 class CacheError(SeqDataError):
-    """The cache of remote files has no room, or cannot be used."""
+    """The cache of remote files is full, or cannot be used."""
 
 
 class RanksDifferError(SeqDataError):
@@ -234,11 +232,11 @@ class RanksDifferError(SeqDataError):
 
 
 class PeerFailedError(SeqDataError):
-    """Another rank is gone; ``facts`` has its rank, where it can be told, and the cause."""
+    """Another rank is gone; ``facts`` has its rank, if it is known, and the cause."""
 
 
 class Preempted(SeqDataError):
-    """The run was told to stop, on every rank before the same batch; it can go on from there."""
+    """The run received a signal to stop, before the same batch on every rank; it can be resumed."""
 
 
 class DataError(SeqDataError):
@@ -250,24 +248,24 @@ class IncompleteDatasetError(DataError):
 
 
 class MissingShardError(DataError):
-    """A shard that the manifest names is not there."""
+    """A shard that the manifest lists is missing."""
 
 
 class CorruptShardError(DataError):
-    """A shard's size, footer or layout is not what was written."""
+    """A shard's size, footer or layout differs from what was written."""
 
 
 class CorruptSampleError(DataError):
-    """A sequence's recorded place or checksum is wrong."""
+    """A sequence's recorded offsets or checksum are wrong."""
 
 
 class DecodeError(DataError):
-    """Stored or given values cannot be turned into the declared field."""
+    """Stored or passed values cannot be converted to the declared field."""
 
 
 class FingerprintMismatch(DataError):
-    """The data is not the data that was meant."""
+    """The data is not the data that was expected."""
 
 
 class SeqDataWarning(UserWarning):
-    """Something changes results, and is said once."""
+    """A warning, shown once, that something changes results."""

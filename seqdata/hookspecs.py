@@ -1,7 +1,7 @@
-"""The hooks of seqdata: the whole surface that a plugin may implement.
+"""The hooks of seqdata: everything that a plugin may implement.
 
-Project name and entry-point group are both ``seqdata``. A registration hook takes nothing and
-returns a mapping name -> factory: pure data, no work. Place in the flow: read by ``host``.
+Project name and entry-point group are both ``seqdata``. A registration hook takes no arguments and
+returns a mapping name -> factory, without doing any work.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ hookimpl = pluggy.HookimplMarker("seqdata")
 
 @hookspec
 def seqdata_register_backends() -> Mapping[str, Opener]:  # type: ignore[empty-body]
-    """Offer storage backends.
+    """Return storage backends.
 
-    Called: once per process, when a backend is first looked up by name. Never per batch.
-    Return: backend name -> opener ``open(location, *, verify) -> Store``.
-    Clashes: a name offered twice is a PluginError that names both modules; nothing wins silently.
+    Called: once per process, when a backend is first looked up by name. Never per batch. Return:
+    backend name -> opener ``open(location, *, verify) -> Store``. Clashes: a name offered twice is
+    a PluginError that names both modules; nothing wins silently.
     """
 
 
 @hookspec
 def seqdata_register_policies() -> Mapping[str, PolicyFactory]:  # type: ignore[empty-body]
-    """Offer batching policies.
+    """Return batching policies.
 
     Called: once per process, when a policy is first looked up by name. Never in loader workers.
     Return: policy name -> factory. Names are lower-case with hyphens, e.g. ``"token-budget"``.
@@ -42,21 +42,21 @@ def seqdata_register_policies() -> Mapping[str, PolicyFactory]:  # type: ignore[
 
 @hookspec
 def seqdata_register_collators() -> Mapping[str, CollatorFactory]:  # type: ignore[empty-body]
-    """Offer collators.
+    """Return collators.
 
-    Called: once per process, when a collator is first looked up by name.
-    Return: collator name -> factory without required arguments.
-    Clashes: a name offered twice is a PluginError that names both modules; nothing wins silently.
+    Called: once per process, when a collator is first looked up by name. Return: collator name ->
+    factory without required arguments. Clashes: a name offered twice is a PluginError that names
+    both modules; nothing wins silently.
     """
 
 
 @hookspec
 def seqdata_register_readers() -> Mapping[str, Reader]:  # type: ignore[empty-body]
-    """Offer input formats of ``seqdata write``.
+    """Return input formats of ``seqdata write``.
 
     Called: once per process, when a format is first looked up by name or by a file's ending.
-    Return: reader name -> reader. A name with a leading dot (``".csv"``) is a file ending.
-    Clashes: a name offered twice is a PluginError that names both modules; nothing wins silently.
+    Return: reader name -> reader. A name with a leading dot (``".csv"``) is a file ending. Clashes:
+    a name offered twice is a PluginError that names both modules; nothing wins silently.
     """
 
 

@@ -1,8 +1,8 @@
 """The plugin host: from a name to the factory that some plugin registered under it.
 
-A host is an object. It knows of installed plugins by their metadata, imports one only when a name
-needs it, and a broken one breaks nothing but its own names. The core's own parts come through the
-same hooks, from ``seqdata.builtin``: an entry point that is known beforehand.
+A host is an object. It finds installed plugins by their metadata and imports one only when a name
+needs it; a broken one breaks only its own names. The core's own parts come through the same hooks,
+from ``seqdata.builtin``, an entry point that is known in advance.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _logger = logging.getLogger("seqdata.plugins")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginInfo:
-    """What is known of a plugin; of one that was not needed yet, from its metadata alone.
+    """What is known of a plugin; from its metadata alone until it is needed.
 
     Attributes:
-        name: Of its entry point.
-        distribution: The installed package that brings it; empty for an object given in code.
-        version: Of the distribution.
+        name: Name of its entry point.
+        distribution: The installed package that contains it; empty for an object passed in code.
+        version: Version of the distribution.
         module: Where it is imported from.
-        state: ``built in``, ``installed`` (not imported), ``loaded``, ``off`` (kept out by
+        state: ``built in``, ``installed`` (not imported), ``loaded``, ``off`` (excluded by
             ``SEQDATA_PLUGINS``) or ``broken``.
         cause: Why it is broken.
     """
@@ -65,11 +65,11 @@ class PluginInfo:
 
 
 class PluginHost:
-    """Finds what plugins registered, by kind and name.
+    """Finds the parts that plugins registered, by kind and name.
 
     Args:
-        plugins: Modules or objects with functions marked by ``seqdata.hookimpl``, beside the core's
-            own; for tests and for code that brings its own plugin.
+        plugins: Modules or objects with functions marked by ``seqdata.hookimpl``, in addition to
+            the core's own; for tests and for code that has its own plugin.
         trace: Whether to log every hook call to the logger ``seqdata.plugins``.
 
     Examples:
@@ -85,7 +85,7 @@ class PluginHost:
         self._explicit_sources = [PluginSource.from_object(plugin) for plugin in plugins]
         self._installed: list[PluginSource] = []
         self._pending_environ: Mapping[str, str] | None = (
-            None  # metadata is slow to read: when needed
+            None  # metadata is slow to read: read when needed
         )
         self._allowed_names: frozenset[str] = frozenset()
         self._is_discovering = False
@@ -95,12 +95,10 @@ class PluginHost:
 
     @classmethod
     def discover(cls, *, environ: Mapping[str, str] = os.environ) -> Self:
-        """Make a host that knows all installed plugins; imports none of them.
-
-        Their metadata is read when a name is not the core's own.
+        """Return a host that knows all installed plugins, by their metadata; it imports none.
 
         Args:
-            environ: ``SEQDATA_PLUGINS=a,b`` keeps out all but these entry points or distributions;
+            environ: ``SEQDATA_PLUGINS=a,b`` excludes all but these entry points or distributions;
                 ``SEQDATA_TRACE_PLUGINS=1`` logs every hook call.
         """
         host = cls(trace=environ.get("SEQDATA_TRACE_PLUGINS", "") not in ("", "0"))
@@ -112,7 +110,7 @@ class PluginHost:
         """Return the opener of a storage backend.
 
         Raises:
-            PluginError: If no plugin offers the name, several do, or the one that does is broken.
+            PluginError: If no plugin or several offer the name, or the one that does is broken.
         """
         opener: Opener = self._require("backend", name)
         return opener
@@ -135,8 +133,8 @@ class PluginHost:
     def claims(self) -> tuple[SuffixClaim, ...]:
         """Return the suffixes that installed packages claim for their backends; imports none.
 
-        They come from the entry-point group ``seqdata.suffixes``: ``".h5" = "hdf5"``. Packages
-        that ``SEQDATA_PLUGINS`` keeps out claim nothing.
+        They come from the entry-point group ``seqdata.suffixes``: ``".h5" = "hdf5"``. Packages that
+        ``SEQDATA_PLUGINS`` excludes claim nothing.
         """
         with self._lock:
             if self._claims is None:
@@ -190,18 +188,18 @@ class PluginHost:
         return matches[0].backend if matches else None
 
     def find(self, kind: str, name: str, *, everywhere: bool = True) -> Factory | None:
-        """Return the factory of a kind under a name, or None where nobody offers one.
+        """Return the factory of a kind under a name; None if nothing offers one.
 
-        The core is asked first, then plugins given in code and the entry points called like the
-        name or like its part before the first ``-`` or ``.``, then all others.
+        The core is searched first, then plugins passed in code and the entry points named like the
+        name or its part before the first ``-`` or ``.``, then all others.
 
         Args:
             kind: ``backend``, ``policy``, ``collator`` or ``reader``.
             name: The name.
-            everywhere: Whether all others are asked; no, where the name comes from data.
+            everywhere: Whether all others are searched; False for names that come from data.
 
         Raises:
-            PluginError: If several plugins offer the name, or the one that should is broken.
+            PluginError: If several plugins offer the name, or the one that does is broken.
         """
         with self._lock:
             core_table = self._core_table(kind)
@@ -216,7 +214,7 @@ class PluginHost:
             return self._select_offer(kind, name)
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of a kind that are known so far, sorted; imports no plugin for it."""
+        """Return the names of a kind that are known so far, sorted; it imports no plugin."""
         with self._lock:
             core_table = self._core_table(kind)
             tables = [
@@ -226,9 +224,9 @@ class PluginHost:
             return sorted({name for table in (core_table, *tables) for name in table})
 
     def plan_ready(self, plan: Plan) -> None:
-        """Show a plan to the observers among the plugins in use, last registered first.
+        """Pass a plan to the observers among the plugins in use, last registered first.
 
-        In use are those that a name needed, that were given in code, or that ``SEQDATA_PLUGINS``
+        In use are those that a name needed, that were passed in code, or that ``SEQDATA_PLUGINS``
         names.
 
         Raises:
@@ -251,7 +249,7 @@ class PluginHost:
                 raise source.make_error(error) from error
 
     def listing(self) -> list[PluginInfo]:
-        """Return what is known of the core and of every plugin; imports nothing."""
+        """Return what is known of the core and of every plugin; it imports nothing."""
         core = PluginInfo(
             name=_CORE.name,
             distribution=CORE_DISTRIBUTION,
@@ -262,7 +260,7 @@ class PluginHost:
         return [core, *(_make_info(source) for source in self._plugin_sources())]
 
     def check(self) -> list[PluginInfo]:
-        """Import every plugin, ask what it offers, and give the listing with what is broken."""
+        """Import every plugin with all that it offers, and return the listing with their faults."""
         with self._lock:
             for source in self._plugin_sources():
                 source.load(self._manager)
@@ -283,8 +281,8 @@ class PluginHost:
             labels = [other.label for other in allowed if other.name == source.name]
             if len(labels) > 1:
                 source.fault = PluginError(
-                    f"entry point {source.name!r} is offered by {' and '.join(labels)}, must be by "
-                    "one; uninstall the others, or choose with SEQDATA_PLUGINS"
+                    f"entry point {source.name!r} is offered by {' and '.join(labels)}. "
+                    "Uninstall all but one, or choose with SEQDATA_PLUGINS."
                 )
 
     def _plugin_sources(self) -> list[PluginSource]:
@@ -321,7 +319,8 @@ class PluginHost:
         if len(offers) > 1:
             modules = " and ".join(f"{s.label} (module {s.module!r})" for s in offers)
             raise PluginError.at(
-                f"{kind} {name!r} is offered by {modules}, must be by one; uninstall the others, "
+                f"{kind} {name!r} is offered by {modules}, but must be by one: uninstall the "
+                "others, "
                 "or "
                 "choose with SEQDATA_PLUGINS",
                 kind=kind,
@@ -343,7 +342,7 @@ class PluginHost:
 
     def _format_unknown(self, kind: str, name: str) -> str:
         names = self.names(kind)
-        hint = did_you_mean(name, names) or "must be one that is installed."
+        hint = did_you_mean(name, names) or "choose one that is installed."
         sentences = [f"unknown {kind} {name!r}; {hint} Installed: {', '.join(names)}."]
         failed = [
             f"{s.label} ({format_cause(f)})" for s in self._plugin_sources() if (f := s.first_fault)
@@ -353,7 +352,7 @@ class PluginHost:
             sentences.append(f"{count_text} failed to load: {', '.join(failed)}.")
         disabled = [source.label for source in self._installed if source.is_disabled]
         if disabled:
-            sentences.append(f"SEQDATA_PLUGINS keeps out: {', '.join(disabled)}.")
+            sentences.append(f"SEQDATA_PLUGINS excludes: {', '.join(disabled)}.")
         return " ".join(sentences)
 
 
@@ -364,7 +363,7 @@ def default_host() -> PluginHost:
 
 
 def core_version() -> str:
-    """Return the version of the installed core, ``0+unknown`` where it runs from a bare tree."""
+    """Return the version of the installed core; ``0+unknown`` if it is not installed."""
     try:
         return metadata.version(CORE_DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -387,7 +386,7 @@ def _make_info(source: PluginSource) -> PluginInfo:
 
 
 def _log_call(hook: str, implementations: Iterable[Any], arguments: Mapping[str, object]) -> None:
-    # A warning, since it was asked for and must be seen without any logging being set up.
+    # A warning, because it was asked for and must be visible without any logging configuration.
     names = ", ".join(implementation.plugin_name for implementation in implementations)
     _logger.warning("%s(%s) of %s", hook, ", ".join(arguments), names)
 

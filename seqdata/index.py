@@ -1,7 +1,7 @@
-"""The lengths of all sequences: everything that planning may know of a data set.
+"""The lengths of all sequences: all that planning knows about a data set.
 
-An index holds one length array per axis, usually memory-mapped, and reads it a run at a time, so
-that 10^8 sequences cost no Python object and no copy. Place in the flow: a Store gives it, a Policy
+An index holds one length array per axis, usually memory-mapped, and reads it in chunks, so that
+10^8 sequences cost no Python object and no copy. Place in the flow: a Store gives it, a Policy
 plans over it. Reads: lengths. Makes: runs of lengths.
 """
 
@@ -32,10 +32,10 @@ class SequenceIndex:
     Args:
         lengths_of: Axis -> integer array (sequences,), in timesteps; all of equal size.
         keys: Names of sequences by number; None: a sequence is named by its number.
-        digest: Fingerprint of the data, or what gives it when asked; None: made from the lengths.
+        digest: Fingerprint of the data, or a function that returns it; None: made from the lengths.
         maps: Axis -> how lengths change between what is stored and what is planned.
         shifts: Axis -> by how much the last of these changes shortens them, for shifted targets.
-        bases: Numbers -> those in the data that a view selects from; None: there is no view.
+        bases: Numbers -> those in the data that a view selects from; None without a view.
 
     Raises:
         ConfigError: If an array is not one-dimensional, not of integers, holds a negative length,
@@ -52,20 +52,20 @@ class SequenceIndex:
 
     def __post_init__(self) -> None:
         if not self.lengths_of:
-            raise ConfigError("index: has no axis, must have at least one; pass lengths")
+            raise ConfigError("index: must have at least one axis, but has none. Pass lengths.")
         sizes = {axis: len(lengths) for axis, lengths in self.lengths_of.items()}
         if len(set(sizes.values())) > 1:
-            raise ConfigError(f"index: axes have {sizes} sequences, must have equally many")
+            raise ConfigError(f"index: axes have {sizes} sequences, but must have equally many.")
 
     @classmethod
     def from_lengths(
         cls, lengths: ArrayLike, *, axis: str = DEFAULT_AXIS, keys: Sequence[str] | None = None
     ) -> Self:
-        """Make an index from bare lengths; enough to plan with.
+        """Return an index of lengths alone, which is enough to plan with.
 
         Args:
             lengths: Integers (sequences,), in timesteps. A memory-mapped array stays mapped.
-            axis: Name of their axis.
+            axis: Name of the axis.
             keys: Name of each sequence, for messages.
 
         Raises:
@@ -82,7 +82,7 @@ class SequenceIndex:
 
     @classmethod
     def of_store(cls, store: Store) -> Self:
-        """Make the index of a store, its sequences named by their ids."""
+        """Return the index of a store, its sequences named by their ids."""
 
         def names(numbers: Sequence[int]) -> Sequence[str]:
             return store.keys(store.base_numbers(np.asarray(numbers, dtype=np.int64)))
@@ -111,8 +111,8 @@ class SequenceIndex:
         """
         if axis not in self.lengths_of:
             have = ", ".join(sorted(self.lengths_of))
-            hint = did_you_mean(axis, self.lengths_of) or "pass `axis`"
-            raise PlanError(f"index: no axis {axis!r}, must be one of {have}; {hint}")
+            hint = did_you_mean(axis, self.lengths_of) or "pass `axis`."
+            raise PlanError(f"index: no axis {axis!r}; {hint} Axes: {have}.")
         lengths: NDArray[Any] = self.lengths_of[axis][first:stop]
         for _, change in self.maps.get(axis, ()):
             lengths = change(np.asarray(lengths, dtype=np.int64))
@@ -126,11 +126,11 @@ class SequenceIndex:
         return lengths
 
     def mapped(self, axis: str, name: str, change: LengthMap) -> SequenceIndex:
-        """Return an index whose lengths along ``axis`` are changed as they are read.
+        """Return an index whose lengths along ``axis`` are changed when they are read.
 
         Args:
             axis: The axis.
-            name: What is done, for the fingerprint: the same name must mean the same change.
+            name: Name of the change, for the fingerprint: equal names must mean equal changes.
             change: int64 (n,) -> int64 (n,), each length by itself.
         """
         chain = (*self.maps.get(axis, ()), (name, change))
@@ -140,12 +140,12 @@ class SequenceIndex:
         )
 
     def shifted(self, axis: str, by: int) -> SequenceIndex:
-        """Return the index of targets: every length less ``by``, at least 0."""
+        """Return the index of targets: every length reduced by ``by``, to at least 0."""
         result = self.mapped(axis, f"shift={by}", lambda lengths: np.maximum(lengths - by, 0))
         return replace(result, shifts={**result.shifts, axis: by})
 
     def unshifted(self, axis: str) -> tuple[SequenceIndex, int]:
-        """Return the index before lengths were shortened for shifted targets, and by how much.
+        """Return the unshifted index, and the shift that was applied.
 
         For plans over a stream, which is shifted as a whole.
         """
@@ -165,7 +165,7 @@ class SequenceIndex:
 
     @property
     def renumbers(self) -> bool:
-        """Whether a view gives sequences other numbers than they have in the data."""
+        """Whether a view numbers sequences differently from the data."""
         return self.remember("renumbers", self._compute_renumbers)
 
     def _compute_renumbers(self) -> bool:
@@ -192,14 +192,14 @@ class SequenceIndex:
         return earlier_counts, bases(numbers)
 
     def names(self, numbers: Sequence[int] | NDArray[np.int64], most: int = 5) -> str:
-        """Name sequences in a message: the first ``most``, and how many more."""
+        """Return the names of sequences for a message: the first ``most``, and how many more."""
         first = [int(number) for number in numbers[:most]]
         keys = first if self.keys is None else [repr(key) for key in self.keys(first)]
         others = f" and {len(numbers) - most} more" if len(numbers) > most else ""
         return ", ".join(str(key) for key in keys) + others
 
     def remember(self, key: object, make: Callable[[], Value]) -> Value:
-        """Return what ``make`` makes, made once per index and ``key``."""
+        """Return the result of ``make``, which is called once per index and ``key``."""
         if key not in self._memo:
             self._memo[key] = make()
         value: Value = self._memo[key]
@@ -209,7 +209,7 @@ class SequenceIndex:
     def fingerprint(self) -> str:
         """Digest of the data and of what is done to its lengths (32 hex digits).
 
-        The manifest's digest where there is one; else one pass over the lengths.
+        The manifest's digest if there is one; else made in one pass over the lengths.
         """
         return self.remember("fingerprint", self._compute_fingerprint)
 
@@ -237,7 +237,7 @@ def count_earlier(bases: NumberMap, count: int) -> NDArray[np.int64] | None:
         count: How many positions there are.
 
     Returns:
-        None where each is held once; where numbers rise, nothing is sorted or kept.
+        None if each is held once; if numbers are increasing, nothing is sorted or stored.
     """
     if _is_rising(bases, count):
         return None
@@ -270,14 +270,15 @@ def _chunk_numbers(first: int, count: int) -> NDArray[np.int64]:
 
 
 def validate_lengths(lengths: ArrayLike) -> NDArray[Any]:
-    """Return ``lengths`` as an array if they are non-negative integers in one dimension."""
+    """Return ``lengths`` as an array of non-negative integers in one dimension."""
     array = np.asarray(lengths)
     if array.size == 0 and array.ndim == 1:
         return array.astype(np.uint32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ConfigError(
-            f"index: lengths are {array.dtype} of {array.ndim} dimensions, must be integers in one "
-            "dimension; pass the number of timesteps of each sequence"
+            "index: lengths must be integers in one dimension, but are "
+            f"{array.dtype} of {array.ndim} dimensions. Pass the number of timesteps of each "
+            "sequence."
         )
     if array.dtype.kind == "i":
         for first in range(0, len(array), SCAN_CHUNK):
@@ -285,8 +286,7 @@ def validate_lengths(lengths: ArrayLike) -> NDArray[Any]:
             if chunk.min() < 0:
                 position = first + int(np.argmin(chunk))
                 raise ConfigError(
-                    f"index: sequence {position} has length {int(chunk.min())}, must be at least "
-                    "0; "
-                    "pass true lengths"
+                    f"index: sequence {position} has length {int(chunk.min())}, but must have at "
+                    "least 0. Pass true lengths."
                 )
     return array

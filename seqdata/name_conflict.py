@@ -1,9 +1,9 @@
-"""Whose files the package's folder holds: another project of the same import name may be there.
+"""Detects files of another project with the same import name in the package's folder.
 
 A package index has a project `seqdata` for genomics. It installs into a folder of the same name,
-and whichever comes second writes over what both have, `__init__.py` above all. Place in the flow:
-below everything; `import seqdata` and every module of ours ask once, `seqdata doctor` asks more.
-Reads: names of files; for the doctor, what is known of installed distributions.
+and the second to be installed overwrites what both have, above all `__init__.py`. Place in the
+flow: below everything; `import seqdata` and every module of ours ask once, `seqdata doctor` asks
+more. Reads: names of files; for the doctor, what is known of installed distributions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _OWN_ATTRIBUTE = "_DEFINED_IN"  # in our `__init__.py`
 
 
 def require_own_init() -> None:
-    """Raise ImportError if `seqdata/__init__.py` is of another project.
+    """Raise ImportError if `seqdata/__init__.py` belongs to another project.
 
-    It costs a look at a module that is loaded.
+    It looks at a loaded module only.
     """
     package = sys.modules.get(IMPORT_NAME)
     if package is None or hasattr(package, _OWN_ATTRIBUTE):
@@ -42,14 +42,14 @@ def warn_of_foreign_files(folder: str) -> None:
     warnings.warn(
         f"{folder}: must hold {DISTRIBUTION} alone, but files of another project of the name "
         f"{IMPORT_NAME} lie "
-        f"beside ours; uninstalling it takes some of ours along. Run {REPAIR_HINT}",
+        f"next to ours; uninstalling it takes some of ours along. Run {REPAIR_HINT}",
         stacklevel=3,
     )
 
 
 def find_foreign_release() -> str | None:
-    """Return the release of the other project that is installed; None: it is not."""
-    from importlib import metadata  # it takes as long as the rest of an import of ours
+    """Return the installed release of the other project; None if it is not installed."""
+    from importlib import metadata  # it takes as long as the rest of our import
 
     try:
         return f"{IMPORT_NAME} {metadata.version(IMPORT_NAME)}"
@@ -58,7 +58,7 @@ def find_foreign_release() -> str | None:
 
 
 def find_foreign_files() -> list[str]:
-    """Return what of that release lies in our package's folder, at most five files."""
+    """Return files of that release in our package's folder, at most five."""
     from importlib import metadata
 
     package_dir = os.path.dirname(os.path.abspath(__file__))

@@ -1,8 +1,8 @@
 """The plan of an epoch: a frozen table of which spans make which batch.
 
-A plan knows no rank. Small plans hold their arrays; big ones are made block by block when a batch
-is asked for. Place in the flow: a Policy makes it, ``share`` cuts it. Reads: nothing. Makes:
-batches of spans.
+A plan is independent of ranks. Small plans hold their arrays; large ones are made block by block,
+when a batch is asked for. Place in the flow: a Policy makes it, ``share`` cuts it. Reads: nothing.
+Makes: batches of spans.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from seqdata.plan_table import (
 from seqdata.report import BatchMeasures, PlanReport, make_report, measure_batches
 
 PLAN_VERSION = 1
-"""Part of every fingerprint; raised when the same inputs give another plan than before."""
+"""Part of every fingerprint; incremented when the same inputs give another plan than before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanOrigin:
-    """What a plan was made from, asked for only when somebody wants a fingerprint or a report."""
+    """What a plan was made from; used only when a fingerprint or a report is asked for."""
 
     fingerprint: Callable[[], str]
     report: Callable[[BatchTable], PlanReport]
@@ -48,7 +48,7 @@ class Plan:
         lanes: 0: a batch belongs to one rank. L > 0: every batch has L rows, dealt to all ranks.
         overlap: Timesteps at the head of a span that are context, not scored, when start > 0; with
             ``carry`` at the head of a row, in every batch but the first.
-        carry: Whether recurrent state runs on over the ends of sequences.
+        carry: Whether recurrent state is carried over the ends of sequences.
         lookahead: Timesteps read past stop, for shifted targets.
 
     Raises:
@@ -94,16 +94,16 @@ class Plan:
         lookahead: int = 0,
         stream: StreamTable | None = None,
     ) -> Plan:
-        """Make a plan whose batches are made when they are asked for.
+        """Return a plan whose batches are made when they are asked for.
 
         Args:
-            table: Gives them.
+            table: Makes the batches.
             origin: What the plan is made from.
-            lanes: As in ``Plan``, like the next three.
+            lanes: As in ``Plan``; so are the next three.
             overlap: …
             carry: …
             lookahead: …
-            stream: The table again, where lanes are runs of a stream, or chunks are uneven.
+            stream: The same table, if lanes are runs of a stream or chunks are uneven.
         """
         plan = cls.__new__(cls)
         plan._freeze(table, stream, origin, lanes, overlap, carry, lookahead)
@@ -138,7 +138,7 @@ class Plan:
             PlanError: If there is no such batch.
         """
         if not 0 <= number < len(self._table):
-            raise PlanError(f"plan: no batch {number}, must be in [0, {len(self)})")
+            raise PlanError(f"plan: no batch {number}: numbers are in [0, {len(self)}).")
         return self._table.batch(number)
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
@@ -146,11 +146,11 @@ class Plan:
         return self._table.totals(first, stop, self.overlap)
 
     def prepare(self, number: int) -> int:
-        """Plan a batch's block ahead of its use; give the first batch of the next block."""
+        """Plan a batch's block before it is used; return the first batch of the next block."""
         return self._table.prepare(number)
 
     def with_lookahead(self, lookahead: int) -> Plan:
-        """Return the same batches, read ``lookahead`` timesteps past their stops."""
+        """Return the same batches, which read ``lookahead`` timesteps past their stops."""
         plan = Plan.__new__(Plan)
         plan._freeze(
             self._table, self._stream, self._origin, self.lanes, self.overlap, self.carry, lookahead
@@ -167,9 +167,9 @@ class Plan:
         return slice_table(self._table, first, stop)
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Return the same, rows ``lookahead`` longer along a stream, over ends of sequences.
+        """Return the same with rows ``lookahead`` longer along a stream, over ends of sequences.
 
-        None: nothing is read past rows, or every span is widened by itself.
+        None if nothing is read past rows, or every span is widened by itself.
         """
         return None if self._stream is None else self._stream.widen(first, stop)
 
@@ -179,17 +179,17 @@ class Plan:
 
     @property
     def spans(self) -> NDArray[np.int64]:
-        """All spans, int64 (n, 3): for small plans and tests."""
+        """All spans, int64 (n, 3), for small plans and tests."""
         return self._as_arrays().spans
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
-        """Row -> spans of the whole plan, int64 (r+1,) or None: for small plans and tests."""
+        """Row -> spans of the whole plan, int64 (r+1,) or None, for small plans and tests."""
         return self._as_arrays().rows
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Batch -> rows of the whole plan, int64 (batches+1,): for small plans and tests."""
+        """Batch -> rows of the whole plan, int64 (batches+1,), for small plans and tests."""
         return self._as_arrays().offsets
 
     @property
@@ -205,12 +205,12 @@ class Plan:
 
     @property
     def measures(self) -> BatchMeasures:
-        """What each batch holds; one pass over all batches."""
+        """The rows and timesteps of each batch; one pass over all batches."""
         return measure_batches(self._table)
 
     @property
     def report(self) -> PlanReport:
-        """What the plan does to the data; one pass over all its batches."""
+        """What the plan does to the data; one pass over all batches."""
         return self._origin.report(self._table) if self._origin else make_report(self._table)
 
     def _as_arrays(self) -> ArrayTable:

@@ -42,14 +42,14 @@ class PlanBatch(NamedTuple):
 
 
 class BatchTable(Protocol):
-    """Where a plan's batches come from."""
+    """The source of a plan's batches."""
 
     def __len__(self) -> int:
         """Return the number of batches."""
         ...
 
     def batch(self, number: int) -> PlanBatch:
-        """Return one batch in O(batch), or O(block) where its block is not at hand."""
+        """Return one batch in O(batch), or O(block) if its block is not cached."""
         ...
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
@@ -61,7 +61,7 @@ class BatchTable(Protocol):
         ...
 
     def prepare(self, number: int) -> int:
-        """Make a batch's block, if it has one; give the first batch after it that has another."""
+        """Make a batch's block, if it has one; return the first batch after it in another block."""
         ...
 
 
@@ -69,7 +69,7 @@ class StreamTable(BatchTable, Protocol):
     """Batches whose rows are lanes of a stream, or whose chunks vary in length."""
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Return batches of one run with rows that go on along the stream; None: no row does."""
+        """Return batches of one run whose rows continue along the stream; None if no row does."""
         ...
 
     def scale(self, number: int) -> float:
@@ -79,10 +79,10 @@ class StreamTable(BatchTable, Protocol):
 
 @runtime_checkable
 class SliceableTable(Protocol):
-    """A table that gives many batches at once."""
+    """A table that can return many batches at once."""
 
     def slice(self, first: int, stop: int) -> ArrayTable:
-        """Return batches ``first:stop``, which lie in one run, as a table of their own."""
+        """Return batches ``first:stop`` of one run as a table of their own."""
         ...
 
 
@@ -102,7 +102,7 @@ class ArrayTable:
     def from_arrays(
         cls, spans: ArrayLike, rows: ArrayLike | None, offsets: ArrayLike | None, lanes: int
     ) -> ArrayTable:
-        """Make a table of what a user or a policy gives.
+        """Return a table over validated arrays of a user or a policy.
 
         Raises:
             PlanError: If the arrays do not fit together.
@@ -110,20 +110,25 @@ class ArrayTable:
         span_table = np.ascontiguousarray(spans, dtype=np.int64).reshape(-1, 3)
         row_offsets = None if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
         if offsets is None:
-            raise PlanError("plan: `offsets` is None, must say where each batch begins; pass it")
+            raise PlanError(
+                "plan: `offsets` must say where each batch begins, but is None. Pass it."
+            )
         batch_offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         count = len(span_table) if row_offsets is None else len(row_offsets) - 1
         _check_offsets("offsets", batch_offsets, count)
         if row_offsets is not None:
             _check_offsets("rows", row_offsets, len(span_table))
         if (span_table[:, 1] > span_table[:, 2]).any() or (span_table < 0).any():
-            raise PlanError("plan: `spans` has start > stop or a negative number; must not")
+            raise PlanError(
+                "plan: every span needs 0 <= start <= stop, and a sequence number >= 0."
+            )
         if lanes and (np.diff(batch_offsets) != lanes).any():
-            raise PlanError(f"plan: a batch has not {lanes} rows, must have one per lane")
+            raise PlanError(f"plan: every batch must have exactly {lanes} rows, one per lane.")
         empty = np.flatnonzero(np.diff(batch_offsets) == 0)
         if len(empty):
             raise PlanError(
-                f"plan: batch {int(empty[0])} has no rows, must have at least one; leave it out"
+                f"plan: batch {int(empty[0])} must have at least one row, but has none. Leave it "
+                "out."
             )
         return cls(span_table, row_offsets, batch_offsets)
 
@@ -157,7 +162,7 @@ class ArrayTable:
             yield self
 
     def prepare(self, number: int) -> int:
-        """Do nothing: all is made."""
+        """Do nothing: all batches exist."""
         del number
         return len(self)
 
@@ -233,7 +238,7 @@ class ArrayTable:
 
 
 def concat_tables(table: BatchTable) -> ArrayTable:
-    """Make all batches of a table at once: for small plans and tests."""
+    """Return all batches of a table as one, for small plans and tests."""
     arrays = list(table.tables())
     if not arrays:
         return ArrayTable(np.empty((0, 3), dtype=np.int64), None, np.zeros(1, dtype=np.int64))
@@ -287,7 +292,7 @@ def _concat_ranges(starts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDA
 
 
 def offsets_from_sizes(sizes: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the running sums of n sizes, int64 (n+1,), from 0."""
+    """Return the exclusive prefix sums of n sizes, int64 (n+1,), from 0."""
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets
@@ -295,6 +300,6 @@ def offsets_from_sizes(sizes: NDArray[Any]) -> NDArray[np.int64]:
 
 def _check_offsets(name: str, offsets: NDArray[np.int64], count: int) -> None:
     if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or offsets[-1] != count:
-        raise PlanError(f"plan: `{name}` must run from 0 to {count}; check how it is counted")
+        raise PlanError(f"plan: `{name}` must begin with 0 and end with {count}.")
     if (np.diff(offsets) < 0).any():
-        raise PlanError(f"plan: `{name}` falls, must never; check how it is counted")
+        raise PlanError(f"plan: `{name}` must be non-decreasing.")

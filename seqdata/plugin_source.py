@@ -1,8 +1,7 @@
-"""One plugin: where it comes from, and what has become of it.
+"""One plugin: where it comes from, and its state.
 
-A plugin is imported and asked only when the host needs it. What goes wrong is kept with it, and
-raised by the host when one of its names is asked for. Place in the flow: ``host`` keeps a list of
-these. Reads: an entry point. Makes: checked tables name -> factory.
+A plugin is imported only when the host needs it. Its errors are stored, and raised by the host when
+one of its names is looked up.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Factory = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class SuffixClaim:
-    """A suffix of files that an installed package says a backend of its own opens.
+    """A suffix of files that an installed package claims for its backend.
 
     Attributes:
         suffix: Lower case, with its dot.
@@ -75,18 +74,18 @@ class CommandClaim:
 
 
 class PluginSource:
-    """A plugin that may be imported later.
+    """A plugin that is imported when it is needed.
 
     Args:
         name: Of its entry point.
-        load: Gives the module or object with the hooks.
+        load: Returns the module or object with the hooks.
         distribution: The installed package that brings it; empty for an object given in code.
         version: Of the distribution.
         module: Where it is imported from.
 
     Attributes:
         plugin: The module or object once it is registered, else None.
-        fault: Why it cannot be used at all, if it cannot.
+        fault: Why it cannot be used; None if it can.
     """
 
     def __init__(
@@ -112,13 +111,13 @@ class PluginSource:
 
     @classmethod
     def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
-        """Make the source of an installed plugin, from metadata."""
+        """Return the source of an installed plugin, from metadata."""
         name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
         return cls(point.name, point.load, distribution=name, version=version, module=point.module)
 
     @classmethod
     def from_object(cls, plugin: object) -> Self:
-        """Make the source of a module or object that is there already."""
+        """Return the source of a module or object that exists already."""
         name = str(getattr(plugin, "__name__", type(plugin).__name__))
         return cls(name, lambda: plugin, module=name)
 
@@ -131,7 +130,7 @@ class PluginSource:
 
     @property
     def first_fault(self) -> Exception | None:
-        """What is known to be wrong with it, if anything."""
+        """The first known fault; None without one."""
         return self.fault or next(iter(self._faults.values()), None)
 
     @property
@@ -144,7 +143,7 @@ class PluginSource:
         return "installed" if self.plugin is None else "loaded"
 
     def owns(self, name: str) -> bool:
-        """Say whether the entry point is called like ``name``, or like its first part."""
+        """Return whether the entry point has the name ``name``, or the first part of it."""
         base_name = name.removeprefix(".")
         return self.name in (base_name, re.split(r"[-.]", base_name, maxsplit=1)[0])
 
@@ -158,7 +157,7 @@ class PluginSource:
         return fault if self.owns(name) or name in self._claimed_names.get(kind, ()) else None
 
     def load(self, manager: pluggy.PluginManager) -> None:
-        """Import and register it, once; a failure is kept in ``fault``."""
+        """Import and register it, once; a failure is stored in ``fault``."""
         if self.is_disabled or self.fault or self.plugin is not None:
             return
         try:
@@ -176,7 +175,7 @@ class PluginSource:
         Args:
             manager: Where the plugin is registered.
             kind: One of ``HOOK_BY_KIND``.
-            reserved: Names that it must not offer.
+            reserved: Names of the core, which it must not offer.
         """
         if self.plugin is None:
             return {}
@@ -191,13 +190,13 @@ class PluginSource:
         return self._tables[kind]
 
     def call(self, manager: pluggy.PluginManager, hook: str, **arguments: object) -> list[Any]:
-        """Call a hook of this plugin alone, so that it is known whose answer it is."""
+        """Call a hook of this plugin alone, so that its answer can be attributed to it."""
         excluded = [plugin for plugin in manager.get_plugins() if plugin is not self.plugin]
         answers: list[Any] = manager.subset_hook_caller(hook, excluded)(**arguments)
         return answers
 
     def make_error(self, fault: Exception) -> PluginError:
-        """Make the error that tells the user of a fault."""
+        """Return the error that reports a fault to the user."""
         return PluginError.at(
             f"{self.label} (entry point {self.name!r}, module {self.module!r}): "
             f"{format_cause(fault)}; "
@@ -223,7 +222,7 @@ class PluginSource:
         if not manager.get_hookcallers(plugin):
             manager.unregister(name=registered_name)
             raise PluginError(
-                "has no function marked with `seqdata.hookimpl`, must have one; mark its hooks"
+                "must have a function marked with `seqdata.hookimpl`, but has none. Mark its hooks."
             )
         return plugin
 
@@ -246,33 +245,35 @@ class PluginSource:
 
 
 def normalize_name(name: str) -> str:
-    """Return the form in which names that look alike are equal."""
+    """Return a name in the form in which names that look alike are equal."""
     head = "." if name.startswith(".") else ""
     return head + name.removeprefix(".").replace("_", "-").replace(".", "-")
 
 
 def format_cause(fault: Exception) -> str:
-    """Say what a fault is in a message about its plugin."""
+    """Return the text of a fault for a message about its plugin."""
     return str(fault) if isinstance(fault, PluginError) else f"{type(fault).__name__}: {fault}"
 
 
 def _check_offer(kind: str, name: object, factory: object, reserved: set[str]) -> None:
     text = name if isinstance(name, str) else ""
     if not _NAME.fullmatch(text.removeprefix(".") if kind == "reader" else text):
-        raise PluginError(f"offers {kind} {name!r}, must match {_NAME.pattern}; rename it")
+        raise PluginError(
+            f"offers {kind} {name!r}, but names must match {_NAME.pattern}. Rename it."
+        )
     if normalize_name(text) in reserved:
         raise PluginError(f"offers {kind} {name!r}, a name of seqdata's own; rename it")
     is_format = kind == "backend" and hasattr(factory, "index") and hasattr(factory, "suffixes")
     if not callable(factory) and not is_format:
-        raise PluginError(f"offers {kind} {name!r} as {factory!r}, must be callable")
+        raise PluginError(f"offers {kind} {name!r} as {factory!r}, which is not callable.")
 
 
 def _format_validation_error(error: pluggy.PluginValidationError) -> str:
-    """Say in one line what pluggy found, with the hook that was probably meant."""
+    """Return in one line what pluggy found, with the hook that was probably meant."""
     text = "; ".join(str(error).splitlines())
     unknown = re.match(r"unknown hook '(\w+)'", text)
     if not unknown:
         return text
     hooks = [*HOOK_BY_KIND.values(), "seqdata_plan_ready"]
     hint = did_you_mean(unknown[1], hooks) or f"the hooks are {', '.join(hooks)}"
-    return f"implements {unknown[1]!r}, which is no hook of seqdata; {hint}"
+    return f"implements {unknown[1]!r}, which is not a hook of seqdata; {hint}"

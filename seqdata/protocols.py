@@ -1,7 +1,7 @@
-"""What plugin authors implement, on one page: Store, Column, Policy, Collator, Transform.
+"""The interfaces that plugins implement: Store, Column, Policy, Collator, Transform.
 
-An interface here is met by any object with these members; nothing is inherited. Arrays are NumPy
-unless a name says tensor. Place in the flow: every layer speaks in these terms.
+Any object with the members of an interface implements it; nothing is inherited. Arrays are NumPy
+arrays unless a name says tensor.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class Field:
 
 @runtime_checkable
 class Column(Protocol):
-    """One field of the spans that were read, not copied yet: n pieces of some timesteps each.
+    """One field of the spans that were read, not yet copied: n pieces of some timesteps each.
 
     A per-sequence field of numbers is a column whose pieces have one timestep.
     """
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of one element."""
+        """Type of one element."""
         ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one timestep."""
+        """Shape of one timestep."""
         ...
 
     @property
@@ -67,33 +67,33 @@ class Column(Protocol):
         ...
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
-        """Copy all pieces into place, each timestep of ``out`` written once.
+        """Copy all pieces into ``out``, whose timesteps are written once each.
 
         Args:
             out: (timesteps, *shape), C-contiguous, of the column's dtype.
-            bounds: int64 (n+1,), rising: piece i goes to ``out[bounds[i]:]``, and what is left up
-                to ``bounds[i+1]`` is padding.
+            bounds: int64 (n+1,), non-decreasing: piece i goes to ``out[bounds[i]:]``, and the rest
+                up to ``bounds[i+1]`` is padding.
             padding: The bytes of one element of padding; None: zeros.
 
         Raises:
-            DataError: If a piece's recorded place is wrong, or its checksum; naming the sequence.
+            DataError: If a piece's recorded offsets or checksum are wrong; it names the sequence.
         """
         ...
 
 
 Columns = Mapping[str, "Column | Sequence[str] | Sequence[bytes]"]
-"""What a read gives: a ``Column`` for numbers, a list for ``str`` and ``bytes`` fields."""
+"""The result of a read: a ``Column`` for numbers, a list for ``str`` and ``bytes`` fields."""
 
 
 @runtime_checkable
 class Store(Protocol):
     """One opened data set. Cheap to pickle (it reopens itself), safe after fork and spawn.
 
-    What is reopened must be what was opened: keep an absolute path, and compare the fingerprint.
+    What is reopened must be what was opened: store an absolute path, and compare the fingerprint.
     Worker processes compare it, too.
 
-    A store never pads, shuffles, or knows a rank. One that also has ``raw_texts``
-    (``storage.raw.SupportsRawTexts``) is split without a Python object for each id.
+    A store does not pad, shuffle or know about ranks. One that also has ``raw_texts``
+    (``storage.raw.SupportsRawTexts``) is split without a Python object per id.
     """
 
     @property
@@ -118,7 +118,7 @@ class Store(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of lengths, ids, schema and content (32 hex digits); made without reading data."""
+        """Digest of lengths, ids, schema and content (32 hex digits), made without reading data."""
         ...
 
     def __len__(self) -> int: ...
@@ -128,41 +128,41 @@ class Store(Protocol):
         ...
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Translate this store's numbers to the base store's; the same where it is no view."""
+        """Return the base store's numbers of this store's; the same numbers if it is not a view."""
         ...
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"
     ) -> dict[str, Any]:
-        """Read a whole batch: only the timesteps asked for, nothing copied that is mapped.
+        """Read a whole batch: only the requested timesteps, without copying what is mapped.
 
         Args:
             spans: int64 (n, 3): sequence, start, stop in timesteps of ``axis``.
-            fields: Names. Fields of another axis, and per-sequence fields, come whole.
+            fields: Names. Fields of another axis, and per-sequence fields, are read whole.
             axis: The axis that spans cut.
 
         Returns:
             Name -> ``Column`` of n pieces, or a list of n ``str`` or ``bytes``.
 
         Raises:
-            DataError: If what is stored is damaged.
-            ConfigError: If a field or the axis is not there.
+            DataError: If stored data is damaged.
+            ConfigError: If a field or the axis does not exist.
         """
         ...
 
 
 @runtime_checkable
 class SupportsPrefetch(Protocol):
-    """A store that can use it to know early what will be read: what reading ahead asks."""
+    """A store that can fetch what will be read soon: used by the prefetcher."""
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
-        """Begin to fetch what sequences need, and return at once.
+        """Start to fetch the data of sequences, without waiting for it.
 
         Args:
             numbers: int64 (n,), in the order in which they will be read.
 
         Returns:
-            Whether more may be told now; else what was told may have been too much, and is told
+            Whether more may be announced now; else these may have been too many, and are announced
             again later.
         """
         ...
@@ -170,10 +170,10 @@ class SupportsPrefetch(Protocol):
 
 @runtime_checkable
 class SupportsObserver(Protocol):
-    """A store that runs somebody else's code for each sequence: what worker processes ask."""
+    """A store that runs a user's code for each sequence: used by worker processes."""
 
     def watched(self, tell: Callable[[int], None]) -> Store:
-        """Return the same store, which tells the number of each sequence before it is read."""
+        """Return the same store, which calls back with each sequence's number before reading."""
         ...
 
 
@@ -206,10 +206,10 @@ class Policy(Protocol):
         ...
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan: a pure function of the arguments and the policy's fields.
+        """Return the epoch's plan, a pure function of the arguments and the policy's fields.
 
         Raises:
-            PlanError: If the lengths cannot be batched so; naming the sequences.
+            PlanError: If the lengths cannot be batched so; it names the sequences.
         """
         ...
 
@@ -220,11 +220,11 @@ class Policy(Protocol):
 
 @runtime_checkable
 class SupportsVaryingEpochs(Protocol):
-    """What a policy has, too, whose epochs may differ in their number of batches."""
+    """A policy whose epochs may differ in their number of batches."""
 
     @property
     def varies(self) -> bool:
-        """Whether they do."""
+        """Whether they differ."""
         ...
 
     def num_batches_of(self, index: SequenceIndex, epoch: int) -> int:
@@ -258,10 +258,10 @@ class SupportsCrops(Protocol):
 
 
 class Collator(Protocol):
-    """Lays the columns of one batch out as tensors, filling each final tensor once. Never reads."""
+    """Lays out the columns of one batch as tensors, each filled once; it reads nothing."""
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
-        """Fill `batch.data`, whose rows are described already, and give the batch back."""
+        """Fill ``batch.data``, whose rows are described already, and return the batch."""
         ...
 
 
@@ -277,13 +277,13 @@ Opener = Callable[..., Store]
 """A backend: ``open(location, *, verify) -> Store``; it may do more: ``SupportsIndexing``,
 ``SupportsWriting``.
 
-``verify`` is ``"off"``, ``"first_read"`` or ``"always"``; or None: what suits the data best. What
-was asked for and cannot be done is a ``ConfigError``."""
+``verify`` is ``"off"``, ``"first_read"`` or ``"always"``; or None: what suits the data best. If
+what is asked for cannot be done, a ``ConfigError`` is raised."""
 
 
 @runtime_checkable
 class SupportsIndexing(Protocol):
-    """A backend that reads by an index, made once: what ``seqdata index`` asks."""
+    """A backend that reads by an index, which is made once: used by ``seqdata index``."""
 
     def build_index(
         self,
@@ -293,27 +293,27 @@ class SupportsIndexing(Protocol):
         executor: Executor | None = None,
         progress: bool | None = None,
     ) -> Mapping[str, Any]:
-        """Make the index of what has none, or of all; gives facts for people and for JSON.
+        """Make the index of files without one, or of all; return facts for people and for JSON.
 
         Raises:
-            DataError: If what lies there cannot be indexed.
+            DataError: If the data cannot be indexed.
         """
         ...
 
 
 @runtime_checkable
 class SupportsAudit(Protocol):
-    """A backend that knows how its data must be: what ``seqdata verify`` asks."""
+    """A backend that can check its data: used by ``seqdata verify``."""
 
     def audit(
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
     ) -> tuple[int, Iterator[AuditReport]]:
-        """Return the bytes there are to look at, and reports as they are made.
+        """Return the number of bytes to check, and an iterator of reports.
 
         Args:
             location: The data set.
-            shard: The number of one shard; None: all.
-            repair: Whether to make indexes anew that are missing, damaged or of other data.
+            shard: The number of one shard; None for all.
+            repair: Whether to rebuild indexes that are missing, damaged or of other data.
             told: Called with bytes that were looked at, from any thread.
         """
         ...
@@ -321,7 +321,7 @@ class SupportsAudit(Protocol):
 
 @runtime_checkable
 class SupportsWriting(Protocol):
-    """A backend that writes, too: what ``write_store`` asks; its arguments are the same.
+    """A backend that can write: used by ``write_store``, with the same arguments.
 
     One that writes to URLs also takes ``remote``.
     """
@@ -339,7 +339,7 @@ class SupportsWriting(Protocol):
         progress: bool | Callable[[int, int], None] | None,
         overwrite: bool,
     ) -> Store:
-        """Write sequences, whole or not at all, and open what was written."""
+        """Write sequences, completely or not at all, and open the result."""
         ...
 
 

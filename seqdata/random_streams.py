@@ -1,8 +1,8 @@
-"""Random numbers of a model, by whose they are: all ranks', a rank's, or a lane's.
+"""Random numbers of a model by owner: all ranks, one rank, or one lane.
 
-torch's own generator is a process's: whether two ranks draw alike hangs on how each was seeded, and
-a resumed run draws other numbers. These say it by name, and follow from a place in the run alone.
-Place in the flow: a model's step asks. Makes: torch generators.
+torch's own generator belongs to a process: whether two ranks draw equal numbers depends on how each
+was seeded, and a resumed run draws other numbers. These are named, and depend on the position in
+the run only.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from seqdata.planning.randomness import Draw, Purpose
 
 @dataclass(frozen=True, slots=True)
 class RandomStreams:
-    """Generators for what a model draws, the same after every resume.
+    """Generators of a model's random numbers, the same after every resume.
 
     Args:
         seed: In ``[0, 2**64)``.
-        device: On which tensors are drawn.
+        device: Where tensors are drawn.
 
     Raises:
-        ConfigError: If ``seed``, or a place's epoch, is out of range.
+        ConfigError: If ``seed`` or ``epoch`` is out of range.
 
     Examples:
         >>> streams = RandomStreams(seed=1)
@@ -41,20 +41,20 @@ class RandomStreams:
         Draw(self.seed, 0)
 
     def shared(self, *, epoch: int, step: int) -> torch.Generator:
-        """Return a step's generator that draws alike on all ranks."""
+        """Return a step's generator that draws the same on all ranks."""
         return self._make_generator(Purpose.SHARED, epoch, step, 0)
 
     def per_rank(self, *, epoch: int, step: int, rank: int) -> torch.Generator:
-        """Return a step's generator of one rank: another number of ranks draws otherwise."""
+        """Return a step's generator of one rank; it depends on the number of ranks."""
         return self._make_generator(Purpose.PER_RANK, epoch, step, rank)
 
     def per_lane(self, *, epoch: int, step: int, lanes: Iterable[int]) -> list[torch.Generator]:
         """Return a step's generators of lanes or sequences: the same on any number of ranks.
 
         Args:
-            epoch: Of the batch.
+            epoch: Epoch of the batch.
             step: Number of the batch.
-            lanes: Of its rows, as ``batch.lanes`` says; or, where it has none, ``batch.ids``.
+            lanes: Lanes of its rows, ``batch.lanes``; or ``batch.ids`` of a batch without lanes.
         """
         return [self._make_generator(Purpose.PER_LANE, epoch, step, int(lane)) for lane in lanes]
 

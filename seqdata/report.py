@@ -1,7 +1,4 @@
-"""What a plan does to the data: figures per batch, and what is dropped, split or truncated.
-
-Place in the flow: beside a plan's tables. Reads: batches, a run of them at a time. Makes: figures.
-"""
+"""What a plan does to the data: figures per batch, and what it drops, splits or truncates."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ class PlanReport:
     """What a plan does to the data, known before the epoch starts.
 
     Attributes:
-        sequences: Sequences that are planned, each counted once.
-        timesteps: Real timesteps that are planned.
+        sequences: Number of planned sequences, each counted once.
+        timesteps: Number of planned real timesteps.
         padded: Timesteps after padding each batch to its longest row.
         dropped: int64, numbers of the sequences that are left out (too long, or empty).
         split: int64, numbers of the sequences that are cut into several spans.
@@ -50,10 +47,10 @@ class PlanReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchMeasures:
-    """What each batch holds, int64 (batches,) each.
+    """The sizes of each batch, int64 (batches,) each.
 
     Attributes:
-        rows: Rows.
+        rows: Number of rows.
         longest: Timesteps of the longest row.
         timesteps: Real timesteps.
     """
@@ -75,7 +72,7 @@ class BatchMeasures:
 
 
 def measure_batches(table: BatchTable) -> BatchMeasures:
-    """Measure every batch: one pass over the table."""
+    """Measure every batch, in one pass over the table."""
     measured = [np.empty((3, 0), dtype=np.int64)]
     for array_table in table.tables():
         lengths, first = array_table.row_lengths(), array_table.offsets[:-1]
@@ -85,7 +82,7 @@ def measure_batches(table: BatchTable) -> BatchMeasures:
 
 
 def make_report(table: BatchTable) -> PlanReport:
-    """Add up a table."""
+    """Return the report of a table."""
     measures = measure_batches(table)
     padded = measures.padded
     worst = int(np.argmax(padded)) if len(padded) else -1
@@ -100,7 +97,7 @@ def make_report(table: BatchTable) -> PlanReport:
 
 
 def _count_sequences(table: BatchTable) -> int:
-    """Count the sequences that a table names; idle lanes name none."""
+    """Count the sequences of a table; idle lanes have none."""
     is_used = np.zeros(0, dtype=np.bool_)
     for part in table.tables():
         numbers = part.spans[part.spans[:, 1] < part.spans[:, 2], 0]

@@ -16,7 +16,7 @@ import numpy as np
 
 from seqdata.arguments import select_options
 from seqdata.detect import LocationLike, detect_backend_at, find_backend, refuse_binary_file
-from seqdata.errors import ConfigError, PluginError, did_you_mean
+from seqdata.errors import ConfigError, PluginError, did_you_mean, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Collator, Opener, Policy, Store
 from seqdata.readers.tables import iter_groups
@@ -128,8 +128,8 @@ def resolve_policy(
         host: Where names are looked up.
 
     Raises:
-        ConfigError: If an argument is missing or unknown, or this is no policy.
-        PluginError: If the name is unknown, or what its plugin makes is no policy.
+        ConfigError: If an argument is missing or unknown, or this is not a policy.
+        PluginError: If the name is unknown, or its plugin's factory does not return a policy.
     """
     if isinstance(policy, str):
         factory = (host or default_host()).policy(policy)
@@ -147,7 +147,7 @@ def resolve_policy(
         )
     if isinstance(policy, type) or missing_members(policy, POLICY_MEMBERS):
         raise ConfigError(
-            f"`batching` is {policy!r}, must be a policy or the name of one; e.g. Bucketed(64)"
+            must_be("`batching`", "a policy or the name of one", f"{policy!r}", "E.g. Bucketed(64)")
         )
     return policy
 
@@ -158,8 +158,8 @@ def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = 
     A function of one argument is a ``collate_fn`` as torch knows them: it gets a list of samples.
 
     Raises:
-        ConfigError: If this is no collator.
-        PluginError: If the name is unknown, or what its plugin makes is no collator.
+        ConfigError: If this is not a collator.
+        PluginError: If the name is unknown, or its plugin's factory does not return a collator.
     """
     if isinstance(collator, str):
         resolved = _call_factory(
@@ -173,7 +173,7 @@ def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = 
         return cast(Collator, resolved)
     if isinstance(collator, type) or not callable(collator):
         raise ConfigError(
-            f"`collator` is {collator!r}, must be a collator or the name of one; e.g. 'padded'"
+            must_be("`collator`", "a collator or the name of one", f"{collator!r}", "E.g. 'padded'")
         )
     if not _takes_one_argument(collator):
         return cast(Collator, collator)
@@ -208,7 +208,7 @@ def open_location(
         host: Where names are looked up; None: the installed plugins.
 
     Raises:
-        ConfigError: If nothing lies there, or an argument cannot be meant.
+        ConfigError: If nothing lies there, or an argument is invalid.
         PluginError: If the backend is not installed or broken.
         DataError: If what lies there is not whole.
     """
@@ -349,7 +349,7 @@ def _call_factory(
         unknown = [option for option in options if option not in signature.parameters]
         hint = did_you_mean(unknown[0], signature.parameters) if unknown else ""
         raise ConfigError(
-            f"{kind} {name!r}: {message}, must have what it needs and no more; it takes "
+            f"{kind} {name!r}: {message}. It takes "
             f"{', '.join(signature.parameters) or 'nothing'}{'; ' if hint else ''}{hint}"
         ) from error
     return factory(**options)

@@ -1,4 +1,4 @@
-"""Cut a plan for one rank: the only place of the planning core that knows ranks.
+"""The share of one rank in a plan: the only place in planning that knows about ranks.
 
 Place in the flow: Plan and World come in, a RankPlan goes to the loader. Reads: a plan. Makes: the
 steps of one rank.
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError, SeqDataWarning
+from seqdata.errors import ConfigError, PlanError, SeqDataWarning, must_be
 from seqdata.plan import Plan
 from seqdata.plan_table import ArrayTable, PlanBatch
 from seqdata.world import World
@@ -23,7 +23,7 @@ Tail = Literal["fill", "drop", "repeat"]
 
 
 class Step(NamedTuple):
-    """What one rank does in one step.
+    """The part of one rank in one step.
 
     Attributes:
         number: Batch of the plan; for a filler, the step's first batch.
@@ -32,7 +32,7 @@ class Step(NamedTuple):
         weights: float32 (r,); 0 for a filler or an idle row.
         lengths: int64 (r,), timesteps of each row.
         lanes: int64 (r,), lane of each row; None where batches are dealt.
-        wide: The same rows, longer along a stream by what is read past them; None: spans are
+        wide: The same rows, longer along a stream by what is read past them; None if spans are
             widened one by one.
     """
 
@@ -51,7 +51,7 @@ class Steps(NamedTuple):
     Attributes:
         numbers: Batch of the plan of each step; of a filler, its step's first batch.
         table: A batch for each step.
-        wide: The same rows, longer along a stream; None: spans are widened one by one.
+        wide: The same rows, longer along a stream; None if spans are widened one by one.
         weights: float32 (r,), of the rows of all steps; 0 for a filler or an idle row.
         lengths: int64 (r,), timesteps of each row.
         lanes: int64 (l,), lane of each row of every step; None where batches are dealt.
@@ -73,7 +73,7 @@ class Steps(NamedTuple):
         return cls((step.number,), table, wide, step.weights, step.lengths, step.lanes)
 
     def step(self, i: int) -> Step:
-        """Return one of the steps."""
+        """Return one step."""
         spans, rows = self.table.batch(i)
         wide = None if self.wide is None else self.wide.batch(i)
         first, stop = self.table.offsets[i : i + 2].tolist()
@@ -82,23 +82,23 @@ class Steps(NamedTuple):
 
 
 def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> RankPlan:
-    """Cut out the part of a plan that one rank owns.
+    """Return the part of a plan that one rank owns.
 
     Args:
         plan: Plan of one epoch, for any world.
-        world: Who we are. Nothing is looked up.
-        first: Batches of the plan that all ranks together have trained in this epoch (0 = from the
+        world: The rank, and how many there are. Nothing is looked up.
+        first: Batches of the plan that all ranks together have trained in this epoch (0: from the
             start).
-        tail: What a rank without a batch in the last step gets: ``fill``: row 0 of the step's first
-            batch with weight 0; ``drop``: the last uneven step is left out; ``repeat``: batch
-            ``i mod batches`` again, with weight 1.
+        tail: What a rank without a batch in the last step gets. ``fill``: row 0 of the step's first
+            batch with weight 0; ``drop``: the last uneven step is left out; ``repeat``: batch ``i
+            mod batches`` again, with weight 1.
 
     Returns:
         The rank's steps in training order. ``len()`` is the number of steps of the whole epoch, the
         same on every rank and for every ``first``; ``[k]`` is valid from ``first_step`` on.
 
     Raises:
-        PlanError: If ``first`` lies outside the plan, or ``drop`` would leave nothing.
+        PlanError: If ``first`` is outside the plan, or ``drop`` would leave no step.
         ConfigError: If ``tail`` is none of these.
 
     Example (9 batches, 2 ranks; numbers are batches, f is filler):
@@ -107,7 +107,7 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
         rank 1   1  3  5  7  f
     """
     if tail not in get_args(Tail):
-        raise ConfigError(f"share: `tail` is {tail!r}, must be 'fill', 'drop' or 'repeat'")
+        raise ConfigError(must_be("share: `tail`", "'fill', 'drop' or 'repeat'", f"{tail!r}"))
     count = len(plan)
     if not 0 <= first <= count:
         raise PlanError(
@@ -144,10 +144,10 @@ class RankPlan:
 
     Attributes:
         plan: The whole plan.
-        world: Who we are.
+        world: The rank, and how many there are.
         tail: What a rank without a batch gets.
         first: Batches of the plan trained before ``first_step``.
-        first_step: The step at which the epoch goes on.
+        first_step: The step at which the epoch continues.
         steps: Steps of the whole epoch, ``len()``.
         stride: Batches of the plan that a step takes.
     """
@@ -201,8 +201,9 @@ class RankPlan:
         """
         if not self.first_step <= step < self.steps:
             raise IndexError(
-                f"share: no step {step}, must be in [{self.first_step}, {self.steps}); it was "
-                "trained before this share began, or lies past the epoch"
+                f"share: `step` must be in [{self.first_step}, {self.steps}), but is {step}. It "
+                "was "
+                "trained before this share began, or is past the end of the epoch."
             )
         number, plan = self._first_batch(step), self.plan
         if plan.lanes:

@@ -1,7 +1,4 @@
-"""Where the conformance kit went: it is the distribution ``seqdata-testing`` now.
-
-Place in the flow: none; importing it raises an error that says what to install and import.
-"""
+"""Where the conformance kit went: it is the distribution ``seqdata-testing`` now."""
 
 raise ModuleNotFoundError(
     "`seqdata.testing` is a distribution of its own, `seqdata-testing`. Run "

@@ -1,7 +1,6 @@
-"""Who a process is among the data-parallel ranks.
+"""The rank of a process among the data-parallel ranks.
 
 ``World`` is a value: made once at the edge (Trainer, process group or argument) and passed down.
-Place in the flow: with a Plan it makes a RankPlan; nothing above ``sharing`` looks at it.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One rank of a data-parallel world.
+    """A rank, and the number of ranks, of a data-parallel world.
 
     Args:
         rank: Number of this rank along the data-parallel dimension, from 0.
@@ -34,16 +33,18 @@ class World:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ConfigError(
-                f"world: `size` is {self.size!r}, must be at least 1; pass World(0, 1)"
+                must_be("world: `size`", "at least 1", f"{self.size!r}", "Pass World(0, 1)")
             )
         if not 0 <= self.rank < self.size:
             raise ConfigError(
-                f"world: `rank` is {self.rank!r}, must be in [0, {self.size}); ranks count from 0"
+                must_be(
+                    "world: `rank`", f"in [0, {self.size})", f"{self.rank!r}", "Ranks count from 0"
+                )
             )
 
     @classmethod
     def current(cls) -> World:
-        """Return the default process group's rank and size, or ``World(0, 1)`` where there is none.
+        """Return the default process group's rank and size, or ``World(0, 1)`` if there is none.
 
         Environment variables are not read: a RANK without a process group means nothing.
         """

@@ -32,7 +32,7 @@ def test_a_negative_length_is_refused_by_number():
     lengths = np.ones(SCAN_CHUNK + 10, dtype=np.int64)
     lengths[SCAN_CHUNK + 3] = -4
     with pytest.raises(
-        ConfigError, match=f"sequence {SCAN_CHUNK + 3} has length -4, must be at least 0"
+        ConfigError, match=f"sequence {SCAN_CHUNK + 3} has length -4, but must have at least 0"
     ):
         validate_lengths(lengths)
 
@@ -43,13 +43,13 @@ def test_axes_with_unequal_numbers_of_sequences_are_refused():
 
 
 def test_an_index_without_an_axis_is_refused():
-    with pytest.raises(ConfigError, match="has no axis"):
+    with pytest.raises(ConfigError, match="must have at least one axis"):
         SequenceIndex({})
 
 
 def test_an_unknown_axis_is_named_with_those_there_are():
     index = SequenceIndex({"time": np.ones(2, int), "text": np.ones(2, int)})
-    with pytest.raises(PlanError, match="no axis 'tme', must be one of text, time"):
+    with pytest.raises(PlanError, match="no axis 'tme'; did you mean 'time'"):
         index.run("tme", 0, 2)
 
 

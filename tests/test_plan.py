@@ -36,21 +36,21 @@ def test_a_plan_is_frozen():
 
 @pytest.mark.parametrize("number", [-1, 2])
 def test_a_batch_that_is_not_there_is_refused(number):
-    with pytest.raises(PlanError, match=rf"no batch {number}, must be in \[0, 2\)"):
+    with pytest.raises(PlanError, match=rf"no batch {number}: numbers are in \[0, 2\)"):
         Plan(SPANS, offsets=[0, 2, 4]).batch(number)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "`offsets` is None, must say where each batch begins"),
-        ({"offsets": [0, 3]}, "`offsets` must run from 0 to 4"),
-        ({"offsets": [1, 4]}, "`offsets` must run from 0 to 4"),
-        ({"offsets": [0, 3, 2, 4]}, "`offsets` falls, must never"),
-        ({"rows": [0, 3], "offsets": [0, 1]}, "`rows` must run from 0 to 4"),
-        ({"rows": [0, 3, 2, 4], "offsets": [0, 3]}, "`rows` falls, must never"),
-        ({"offsets": [0, 1, 4], "lanes": 2}, "a batch has not 2 rows, must have one per lane"),
-        ({"offsets": [0, 4, 4]}, "batch 1 has no rows, must have at least one; leave it out"),
+        ({}, "`offsets` must say where each batch begins"),
+        ({"offsets": [0, 3]}, "`offsets` must begin with 0 and end with 4"),
+        ({"offsets": [1, 4]}, "`offsets` must begin with 0 and end with 4"),
+        ({"offsets": [0, 3, 2, 4]}, "`offsets` must be non-decreasing"),
+        ({"rows": [0, 3], "offsets": [0, 1]}, "`rows` must begin with 0 and end with 4"),
+        ({"rows": [0, 3, 2, 4], "offsets": [0, 3]}, "`rows` must be non-decreasing"),
+        ({"offsets": [0, 1, 4], "lanes": 2}, "every batch must have exactly 2 rows"),
+        ({"offsets": [0, 4, 4]}, "batch 1 must have at least one row"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(arguments, message):
@@ -59,7 +59,7 @@ def test_arrays_that_do_not_fit_are_refused(arguments, message):
 
 
 def test_a_span_that_ends_before_it_starts_is_refused():
-    with pytest.raises(PlanError, match="start > stop or a negative number"):
+    with pytest.raises(PlanError, match="every span needs 0 <= start <= stop"):
         Plan([[0, 3, 2]], offsets=[0, 1])
 
 

@@ -34,12 +34,15 @@ def test_a_hook_unlike_any_is_refused_with_the_list_of_hooks():
     ("table", "message"),
     [
         (["mine"], r"`seqdata_register_policies` gave \['mine'\], must give a mapping of names"),
-        ({"mine": 3}, "offers policy 'mine' as 3, must be callable"),
-        ({"Mine": dict}, r"offers policy 'Mine', must match \[a-z\]\[a-z0-9_.-\]\{0,63\}"),
-        ({".mine": dict}, "offers policy '.mine', must match"),
+        ({"mine": 3}, "offers policy 'mine' as 3, which is not callable"),
+        (
+            {"Mine": dict},
+            r"offers policy 'Mine', but names must match \[a-z\]\[a-z0-9_.-\]\{0,63\}",
+        ),
+        ({".mine": dict}, "offers policy '.mine', but names must match"),
         ({"m" * 65: dict}, "must match"),
         ({"\uff4dine": dict}, "must match"),
-        ({3: dict}, "offers policy 3, must match"),
+        ({3: dict}, "offers policy 3, but names must match"),
         ({"fixed": dict}, "offers policy 'fixed', a name of seqdata's own; rename it"),
         ({"token_budget": dict}, "offers policy 'token_budget', a name of seqdata's own"),
     ],
@@ -54,7 +57,7 @@ def test_a_table_that_breaks_the_contract_is_refused_when_it_is_used(table, mess
 
 def test_a_wrong_table_answers_for_the_names_it_offers():
     host = PluginHost(plugins=[Given({"mine": dict, "worse": 3})])
-    with pytest.raises(PluginError, match="offers policy 'worse' as 3, must be callable"):
+    with pytest.raises(PluginError, match="offers policy 'worse' as 3, which is not callable"):
         host.policy("mine")
 
 

@@ -93,12 +93,14 @@ def test_share_refuses_a_position_past_the_plan(first):
 
 
 def test_share_refuses_an_unknown_tail():
-    with pytest.raises(ConfigError, match="`tail` is 'cut', must be 'fill', 'drop' or 'repeat'"):
+    with pytest.raises(
+        ConfigError, match="`tail` must be 'fill', 'drop' or 'repeat', but is 'cut'"
+    ):
         share(nine(), World(0, 2), tail="cut")
 
 
 def test_a_step_before_the_position_is_refused():
-    with pytest.raises(IndexError, match=r"no step 0, must be in \[2, 5\)"):
+    with pytest.raises(IndexError, match=r"`step` must be in \[2, 5\), but is 0"):
         share(nine(), World(0, 2), first=4)[0]
 
 

@@ -55,5 +55,5 @@ GOLDEN = [586909418, 923584139, 861042107]
 
 @pytest.mark.parametrize("seed", [-1, 1 << 64])
 def test_a_seed_out_of_range_is_refused(seed):
-    with pytest.raises(ConfigError, match=rf"`seed` is {seed}, must be in \[0, 2\*\*64\)"):
+    with pytest.raises(ConfigError, match=rf"`seed` must be in \[0, 2\*\*64\), but is {seed}"):
         RandomStreams(seed)

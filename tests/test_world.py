@@ -10,12 +10,14 @@ def test_a_world_is_one_rank_by_default():
 
 @pytest.mark.parametrize(("rank", "size"), [(-1, 2), (2, 2), (5, 1)])
 def test_a_rank_outside_the_world_is_refused(rank, size):
-    with pytest.raises(ConfigError, match=rf"world: `rank` is {rank}, must be in \[0, {size}\)"):
+    with pytest.raises(
+        ConfigError, match=rf"world: `rank` must be in \[0, {size}\), but is {rank}"
+    ):
         World(rank, size)
 
 
 def test_a_world_without_ranks_is_refused():
-    with pytest.raises(ConfigError, match="world: `size` is 0, must be at least 1"):
+    with pytest.raises(ConfigError, match="world: `size` must be at least 1, but is 0"):
         World(0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Reference models for seqdata, using its public names only: read them, train them, copy them."""
+"""Reference models for seqdata that use only its public names: read them, train them, copy them."""
 
 from seqdata_models.byte_lm import ByteLM
 from seqdata_models.forecaster import Forecaster

@@ -1,8 +1,4 @@
-"""A language model over bytes: embedding, LSTM, linear head over 256 values.
-
-Place in the flow: trained by a Lightning Trainer on the batches of a loader with ``shift=1``.
-Reads: one field of uint8 and ``batch["targets"]``. Makes: logits per timestep.
-"""
+"""A language model over bytes: embedding, LSTM, linear head over 256 values."""
 
 from __future__ import annotations
 
@@ -59,7 +55,7 @@ class ByteLM(L.LightningModule):
         """Return the logits of each next byte.
 
         Args:
-            inputs: (B, T) integers below 256. Padding at a row's end changes nothing.
+            inputs: (B, T) integers below 256. Padding at a row's end has no effect.
 
         Returns:
             (B, T, 256) float.

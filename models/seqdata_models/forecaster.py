@@ -1,8 +1,4 @@
-"""A forecaster: one LSTM reads a window's context, another goes on from its state.
-
-Place in the flow: trained by a Lightning Trainer on the batches of ``Windows(size, horizon=…)``.
-Reads: ``batch.context`` and ``batch.future`` of one field. Makes: the next ``horizon`` timesteps.
-"""
+"""A forecaster: one LSTM reads a window's context, another continues from its state."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ class Forecaster(L.LightningModule):
         horizon: Timesteps to forecast, as the policy's.
         hidden: Size of the hidden state.
         layers: Stacked LSTM layers, of both.
-        teacher_forcing: Whether training goes on from the true timesteps, in one pass; else, and
+        teacher_forcing: Whether training continues from the true timesteps, in one pass; else, and
             always in evaluation, from the forecast ones.
         learning_rate: Of Adam.
         x: Name of the field, float (T, F) in each sequence.
@@ -54,12 +50,12 @@ class Forecaster(L.LightningModule):
         self.val_mse, self.test_mse = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, context: Tensor, future: Tensor | None = None) -> Tensor:
-        """Forecast.
+        """Return the forecast.
 
         Args:
             context: (B, size, F) float.
-            future: (B, horizon, F) float, what truly follows: then timestep t is forecast from
-                the true ones before it. None: from the forecast ones.
+            future: (B, horizon, F) float, the true timesteps, from which timestep t is then
+                forecast. None for forecasts from the forecast ones.
 
         Returns:
             (B, horizon, F) float.
@@ -95,7 +91,7 @@ class Forecaster(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids`` and ``start`` (r,) int64 on the CPU and ``forecast`` (r, horizon, F).
 
-        Filler rows are left out. Windows without a horizon will do: nothing true is looked at.
+        Filler rows are left out. Windows without a horizon suffice: true values are not read.
         """
         counted = batch.weight > 0
         is_counted_cpu = counted.cpu()
@@ -114,8 +110,8 @@ class Forecaster(L.LightningModule):
         """
         if batch.horizon != self.horizon:
             raise ConfigError(
-                f"forecaster: the batch's horizon is {batch.horizon}, must be {self.horizon}; "
-                f"batch with Windows(…, horizon={self.horizon})"
+                f"forecaster: the batch's horizon is {batch.horizon}, but must be {self.horizon}. "
+                f"Batch with Windows(…, horizon={self.horizon})"
             )
         context, future = batch.context[self.x], batch.future[self.x]
         is_teacher_forced = self.training and self.teacher_forcing

@@ -1,8 +1,8 @@
-"""What every model over padded rows needs: the last valid step, masked means, masked losses.
+"""Functions for models over padded rows: the last valid step, masked means, masked losses.
 
-None of these lets padding into a result or a gradient, whatever lies there, NaN included: masked
-values are replaced with ``torch.where`` before they are used, since ``0 * NaN`` is NaN. Place in
-the flow: between a ``SequenceBatch`` and a model's loss.
+Padding never enters a result or a gradient, whatever it holds, NaN included: masked values are
+replaced with ``torch.where`` before they are used, because ``0 * NaN`` is NaN. Place in the flow:
+between a ``SequenceBatch`` and a model's loss.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the order that `to
 
 
 def check_layout(model: str, layout: str) -> None:
-    """Refuse what is no ``Layout``.
+    """Raise if a value is not a ``Layout``.
 
     Args:
-        model: Who was given it, for the error.
-        layout: What was given.
+        model: The model's name, for the error.
+        layout: The value.
 
     Raises:
-        ConfigError: If it is neither.
+        ConfigError: If it is not a ``Layout``.
     """
     if layout not in ("packed", "dense"):
         raise ConfigError(
-            f"{model}: `layout` is {layout!r}, must be 'packed' or 'dense'; use 'packed'"
+            f"{model}: `layout` must be 'packed' or 'dense', but is {layout!r}. Use 'packed'."
         )
 
 
@@ -43,7 +43,8 @@ def field_name(x: str, field: str | None) -> str:
 
     Args:
         x: The name.
-        field: The same, under the name that this argument had in version 0.1; None: not given.
+        field: The same, under the name that this argument had in version 0.1; None if it was not
+            passed.
     """
     if field is None or field == x:
         return x
@@ -79,7 +80,7 @@ def last_valid(
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Return each row's mean over its valid steps; 0 where there is none, never NaN.
+    """Return each row's mean over its valid steps; 0 without any, never NaN.
 
     Args:
         x: (B, T, *shape) float.
@@ -98,7 +99,7 @@ def token_nll(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
 
     Args:
         logits: (B, T, C) float.
-        targets: (B, T) integers in [0, C) where scored; what lies elsewhere is never looked at.
+        targets: (B, T) integers in [0, C) where scored; other positions are never read.
         score: (B, T) bool, the timesteps that count.
 
     Returns:
@@ -113,11 +114,11 @@ def token_nll(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
 def masked_token_loss(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
     """Return the negative log-likelihood in nats, summed over the scored timesteps.
 
-    Multiply it with ``batch.loss_scale`` to train; divide it by the scored timesteps to report it.
+    Multiply it by ``batch.loss_scale`` to train; divide it by the scored timesteps to report it.
 
     Args:
         logits: (B, T, C) float.
-        targets: (B, T) integers in [0, C) where scored; what lies elsewhere is never looked at.
+        targets: (B, T) integers in [0, C) where scored; other positions are never read.
         score: (B, T) bool, the timesteps that count.
 
     Returns:
@@ -127,7 +128,7 @@ def masked_token_loss(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
 
 
 def reverse_valid(x: Tensor, lengths: Tensor) -> Tensor:
-    """Return each row with its valid steps in reverse order; padding stays where it is.
+    """Return each row with its valid steps in reverse order; padding stays in place.
 
     Args:
         x: (B, T, F).
@@ -145,8 +146,8 @@ def reverse_valid(x: Tensor, lengths: Tensor) -> Tensor:
 def linear_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
     """Apply a linear layer with sums in float64, rounded once to the type of ``x``.
 
-    The order of a matrix product's sums depends on its number of rows; in float32 that moves logits
-    by several 1e-6. Summed in float64, a row's result does not feel the rows beside it.
+    The order of a matrix product's sums depends on its number of rows; in float32 that changes
+    logits by several 1e-6. Summed in float64, a row's result does not depend on the other rows.
 
     Args:
         layer: The layer.
@@ -160,10 +161,10 @@ def linear_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def run_dense(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
-    """Run an LSTM over padded rows without packing them; each row as if it ran alone.
+    """Run an LSTM over padded rows without packing them, each row as if it ran alone.
 
-    Same parameters and same results as a packed run. A dense run may use kernels that packed input
-    rules out and pays for the padding, so it suits batches of nearly equal lengths.
+    Parameters and results are those of a packed run. A dense run may use kernels that packed input
+    excludes, and computes the padding, so it suits batches of nearly equal lengths.
 
     Args:
         lstm: With ``batch_first=True`` and biases, without projection.
@@ -171,15 +172,16 @@ def run_dense(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
         lengths: (B,) int64, valid steps per row, on any device.
 
     Returns:
-        (B, T, H * directions) float; what lies at padded steps means nothing.
+        (B, T, H * directions) float; values at padded steps have no meaning.
 
     Raises:
-        ConfigError: If the LSTM is another kind.
+        ConfigError: If the LSTM is of another kind.
     """
     if not (lstm.batch_first and lstm.bias) or lstm.proj_size:
         raise ConfigError(
-            f"run_dense: `lstm` is {lstm!r}, must have batch_first=True, biases and no projection; "
-            "make it so, or run it on a PackedSequence"
+            "run_dense: `lstm` must have batch_first=True, biases and no projection, but is "
+            f"{lstm!r}. "
+            "Make it so, or run it on a PackedSequence."
         )
     mask = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]  # (B, T)
     x = torch.where(mask[..., None], x, 0.0)

@@ -1,9 +1,4 @@
-"""A sequence classifier: LSTM, output at the last valid step, linear head.
-
-Place in the flow: trained by a Lightning Trainer on the ``SequenceBatch`` of any policy that puts
-one sequence in a row. Reads: two fields, ``x`` and ``y`` unless others are named. Makes: logits
-per row.
-"""
+"""A sequence classifier: LSTM, output at the last valid step, linear head."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from seqdata_models.metrics import ExactMeanMetric
 
 
 class LSTMClassifier(L.LightningModule):
-    """One label per sequence. A row's logits do not depend on the rows beside it.
+    """One label per sequence. A row's logits do not depend on other rows.
 
     Args:
         features: Size F of one timestep of ``x`` (B, T, F) float.
@@ -38,7 +33,7 @@ class LSTMClassifier(L.LightningModule):
         y: Name of the field of labels.
 
     Raises:
-        ConfigError: If ``layout`` is neither.
+        ConfigError: If ``layout`` is not one of these.
     """
 
     def __init__(  # noqa: PLR0913
@@ -113,7 +108,7 @@ class LSTMClassifier(L.LightningModule):
         return F.cross_entropy(logits, batch[self.y].long(), reduction="none")
 
     def configure_optimizers(self) -> Any:
-        """Return Adam, with one cycle of the learning rate where the fit's length is known."""
+        """Return Adam, with one cycle of the learning rate if the fit's length is known."""
         optimizer = torch.optim.Adam(
             self.parameters(), self.learning_rate, weight_decay=self.weight_decay
         )

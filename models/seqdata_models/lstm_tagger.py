@@ -1,9 +1,4 @@
-"""A tagger: LSTM, linear head at every timestep.
-
-Place in the flow: trained by a Lightning Trainer on the ``SequenceBatch`` of any policy that puts
-one sequence in a row. Reads: two fields, ``x`` and ``y`` unless others are named. Makes: logits
-per timestep.
-"""
+"""A tagger: LSTM, linear head at every timestep."""
 
 from __future__ import annotations
 
@@ -18,14 +13,14 @@ from seqdata_models.metrics import ExactMeanMetric
 
 
 class LSTMTagger(L.LightningModule):
-    """One label per timestep. A row's logits do not depend on the rows beside it.
+    """One label per timestep. A row's logits do not depend on other rows.
 
     Args:
         features: Size F of one timestep of ``x`` (B, T, F) float.
         classes: Number of labels; ``y`` (B, T) holds integers below it.
         hidden: Size of one direction's hidden state.
         layers: Stacked LSTM layers.
-        bidirectional: Whether a label may depend on later timesteps too.
+        bidirectional: Whether a label may also depend on later timesteps.
         dropout: Share of activations dropped between layers and before the head.
         layout: How to train: ``"packed"`` or ``"dense"``, as for ``LSTMClassifier``.
         learning_rate: Of Adam.
@@ -33,7 +28,7 @@ class LSTMTagger(L.LightningModule):
         y: Name of the field of labels.
 
     Raises:
-        ConfigError: If ``layout`` is neither.
+        ConfigError: If ``layout`` is not one of these.
     """
 
     def __init__(  # noqa: PLR0913
@@ -70,7 +65,7 @@ class LSTMTagger(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits, (B, T, classes); what lies at padded steps means nothing."""
+        """Return the logits, (B, T, classes); values at padded steps have no meaning."""
         x = batch[self.x]  # (B, T, F)
         if self.training and self.layout == "packed":
             packed, _ = self.lstm(batch.packed(self.x))

@@ -1,8 +1,7 @@
 """Metrics that are the same on one process and on many.
 
-A mean of ranks' means is wrong where ranks hold unequal numbers of rows or timesteps; sums and
-counts in float64 are not. Place in the flow: filled by a model's evaluation steps, logged by
-Lightning.
+A mean of ranks' means is wrong if ranks hold unequal numbers of rows or timesteps; sums and counts
+in float64 are not.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ class ExactMeanMetric(Metric):
 
 
 class Perplexity(ExactMeanMetric):
-    """exp of a mean negative log-likelihood: how many tokens are as good as equally likely.
+    """exp of a mean negative log-likelihood: the number of equally likely tokens it amounts to.
 
-    ``update(total, count)`` takes nats and scored tokens, end-of-sequence tokens included where
-    there are such; 1 over nothing. The first token has nothing before it and is not scored: with
+    ``update(total, count)`` takes nats and scored tokens, end-of-sequence tokens included if there
+    are any; 1 over nothing. The first token has nothing before it and is not scored: with
     ``shift=1`` and ``TBPTT(…, continuous=True)`` that is one of the whole stream, else one of each
-    sequence. Figures are comparable only with the same convention, and with ``continuous`` only
+    sequence. Figures can be compared only under the same convention, and with ``continuous`` only
     with the same number of lanes (published ones: one), since each lane but the first begins
     without what is before it.
 
@@ -73,10 +72,10 @@ class Perplexity(ExactMeanMetric):
 
 
 class BitsPerToken(ExactMeanMetric):
-    """A mean negative log-likelihood in bits: per character or byte where these are the tokens.
+    """A mean negative log-likelihood in bits: per character or byte if these are the tokens.
 
     ``update(total, count)`` takes nats. Where tokens are pieces of words, count the UTF-8 bytes of
-    the scored ones for bits per byte, which do not depend on how text is cut; 0 over nothing. What
+    the scored ones for bits per byte, which do not depend on the tokenization; 0 over nothing. What
     is scored: as for ``Perplexity``.
 
     Examples:

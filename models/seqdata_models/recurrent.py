@@ -1,7 +1,4 @@
-"""What stateful models are made of: a recurrent layer by name, Adam with or without a schedule.
-
-Place in the flow: below ``StatefulLM`` and ``StatefulTagger``.
-"""
+"""The parts of stateful models: a recurrent layer by name, Adam with or without a schedule."""
 
 from __future__ import annotations
 
@@ -20,31 +17,31 @@ Cell = Literal["lstm", "gru"]
 def recurrent_layer(
     model: str, cell: str, inputs: int, hidden: int, layers: int, dropout: float
 ) -> nn.LSTM | nn.GRU:
-    """Make a recurrent layer over (B, T, inputs).
+    """Return a recurrent layer over (B, T, inputs).
 
     Args:
-        model: Who asks, for the error.
+        model: The model's name, for the error.
         cell: ``lstm`` or ``gru``.
         inputs: Size of one timestep.
         hidden: Size of the hidden state.
-        layers: How many are stacked.
+        layers: Number of stacked layers.
         dropout: Share of activations dropped between them.
 
     Raises:
-        ConfigError: If there is no such cell.
+        ConfigError: If ``cell`` is unknown.
     """
     kinds: dict[str, type[nn.LSTM | nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
     if cell not in kinds:
-        raise ConfigError(f"{model}: `cell` is {cell!r}, must be 'lstm' or 'gru'; use 'lstm'")
+        raise ConfigError(f"{model}: `cell` must be 'lstm' or 'gru', but is {cell!r}. Use 'lstm'.")
     between = dropout if layers > 1 else 0.0
     return kinds[cell](inputs, hidden, layers, batch_first=True, dropout=between)
 
 
 def adam(module: L.LightningModule, learning_rate: float, *, cosine: bool) -> OptimizerLRScheduler:
-    """Make Adam over all parameters.
+    """Return Adam over all parameters.
 
     Args:
-        module: What is trained.
+        module: The module that is trained.
         learning_rate: At the beginning.
         cosine: Whether it falls to 0 along half a cosine over the whole fit, update by update;
             without a known end (endless epochs) it stays.

@@ -1,8 +1,4 @@
-"""One sequence of tokens from another of its own length: two LSTMs and a state between them.
-
-Place in the flow: trained by a Lightning Trainer on a store with two axes. Reads: one field of
-tokens along each. Makes: the tokens of the second.
-"""
+"""Sequence to sequence: two LSTMs with a state between them, for tokens of two axes."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ State = tuple[Tensor, Tensor]
 
 
 class Seq2SeqLSTM(L.LightningModule):
-    """Target tokens from source tokens; targets end with one more token, which stands for the end.
+    """Target tokens from source tokens; targets get one more token, which marks the end.
 
     The loss is each sequence's own mean over its target, times ``batch.sequence_scale``: exact over
-    ranks and accumulation, and every sequence counts alike. ``batch.loss_scale`` would be wrong
+    ranks and accumulation, and every sequence counts equally. ``batch.loss_scale`` would be wrong
     here: it counts timesteps of the axis that is planned on, which is the source's. (For a mean
     over target tokens plan on ``axis="text"``; ``score`` and ``loss_scale`` are then about those.)
 
@@ -31,7 +27,7 @@ class Seq2SeqLSTM(L.LightningModule):
         source_tokens: Source tokens are integers below this.
         target_tokens: Target tokens are integers below this; the end gets this number.
         embedding: Size of a token's vector.
-        hidden: Size of the hidden state: all that is known of a source when its target begins.
+        hidden: Size of the hidden state: all that the target's LSTM knows about the source.
         learning_rate: Of Adam.
         max_length: Most tokens that a prediction gets.
         source: Name of the field of source tokens.
@@ -59,7 +55,9 @@ class Seq2SeqLSTM(L.LightningModule):
         self.max_length = max_length
         self.source, self.target, self.target_axis = source, target, target_axis
         self.source_embedding = nn.Embedding(source_tokens, embedding)
-        self.target_embedding = nn.Embedding(target_tokens + 1, embedding)  # the end begins, too
+        self.target_embedding = nn.Embedding(
+            target_tokens + 1, embedding
+        )  # the end token is also the first input
         self.encoder = nn.LSTM(embedding, hidden, batch_first=True)
         self.decoder = nn.LSTM(embedding, hidden, batch_first=True)
         self.head = nn.Linear(hidden, target_tokens + 1)
@@ -86,7 +84,7 @@ class Seq2SeqLSTM(L.LightningModule):
         return logits
 
     def targets(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-        """Return the target tokens with the end behind each row, and which of them there are.
+        """Return the target tokens with the end token after each row, and a mask of the real ones.
 
         Returns:
             int64 and bool, both (B, N + 1).
@@ -117,10 +115,10 @@ class Seq2SeqLSTM(L.LightningModule):
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy, self.test_exact)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Write targets, each token the most likely one after those written before it.
+        """Return predicted targets, each token the most likely one after those before it.
 
         Returns:
-            ``ids`` (n,) int64 on the CPU, ``tokens`` (n, max_length), 0 behind the end, and
+            ``ids`` (n,) int64 on the CPU, ``tokens`` (n, max_length), 0 after the end, and
             ``lengths`` (n,), both int64; filler rows are left out.
         """
         counted = batch.weight > 0
@@ -169,7 +167,7 @@ class Seq2SeqLSTM(L.LightningModule):
         losses = torch.where(counted, self.row_losses(logits, batch).double(), 0.0)
         mean_loss.update(losses.sum(), counted.sum())
         accuracy.update((is_correct & is_target).sum(), is_target.sum())
-        # Right after every true beginning: so it is what `predict_step` writes.
+        # Right after every true beginning: then it is what `predict_step` returns.
         exact.update((counted & (is_correct | ~is_target).all(dim=1)).sum(), counted.sum())
         self.log(f"{stage}_loss", mean_loss, batch_size=len(batch))
         self.log(f"{stage}_accuracy", accuracy, batch_size=len(batch), prog_bar=True)

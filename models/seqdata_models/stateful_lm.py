@@ -1,8 +1,4 @@
-"""A language model over streams: embedding, LSTM or GRU whose state goes on, linear head.
-
-Place in the flow: trained by a Lightning Trainer on the batches of ``TBPTT(lanes, chunk)`` with
-``shift=1``. Reads: one field of tokens and ``batch["targets"]``. Makes: logits per timestep.
-"""
+"""A language model over streams: embedding, LSTM or GRU with carried state, linear head."""
 
 from __future__ import annotations
 
@@ -17,11 +13,11 @@ from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
 
 class StatefulLM(L.LightningModule):
-    """The next token from all tokens before it in the stream, however far back the state reaches.
+    """The next token from all tokens before it in the stream, as far back as the state reaches.
 
-    Gradients end where a chunk begins; states go on. Every scored token enters the loss once, with
-    the weight that it has in the whole optimizer update. Validation and test carry states of their
-    own through their streams.
+    Gradients end where a chunk begins; states are carried over. Every scored token enters the loss
+    once, with the weight that it has in the whole optimizer update. Validation and test carry
+    states of their own through their streams.
 
     Args:
         tokens: Tokens are integers below this.
@@ -37,7 +33,7 @@ class StatefulLM(L.LightningModule):
         field: The former name of ``x``.
 
     Raises:
-        ConfigError: If there is no such cell.
+        ConfigError: If ``cell`` is unknown.
     """
 
     def __init__(  # noqa: PLR0913
@@ -65,7 +61,9 @@ class StatefulLM(L.LightningModule):
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden, tokens)
         if embedding is None:
-            nn.init.uniform_(self.embedding.weight, -0.1, 0.1)  # as a head's: logits begin small
+            nn.init.uniform_(
+                self.embedding.weight, -0.1, 0.1
+            )  # as of a head, so that logits are small at first
             self.head.weight = self.embedding.weight
         self.lanes = LaneStates()
         self.val_loss, self.test_loss = ExactMeanMetric(), ExactMeanMetric()
@@ -73,10 +71,10 @@ class StatefulLM(L.LightningModule):
         self.val_bits, self.test_bits = BitsPerToken(), BitsPerToken()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits of each next token, and move the states of the batch's lanes on.
+        """Return the logits of each next token, and update the states of the batch's lanes.
 
         Returns:
-            (r, T, tokens) float; what lies at padded steps means nothing.
+            (r, T, tokens) float; values at padded steps have no meaning.
         """
         x = self.dropout(self.embedding(batch[self.x].long()))  # (r, T, embedding)
         state = self.lanes.take(batch)
@@ -107,8 +105,8 @@ class StatefulLM(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``nll`` (n, T).
 
-        Filler rows and idle lanes are left out. Where a row holds several sequences ``ids`` and
-        ``start`` are the first one's.
+        Filler rows and idle lanes are left out. If a row holds several sequences, ``ids`` and
+        ``start`` are those of the first.
         """
         is_counted_cpu = (batch.weight > 0).cpu()
         nll = self.nll(batch)[batch.weight > 0]
@@ -120,7 +118,7 @@ class StatefulLM(L.LightningModule):
         }
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return Adam, with the schedule that was asked for."""
+        """Return Adam, with the chosen schedule."""
         return adam(self, self.learning_rate, cosine=self.cosine)
 
     def _evaluate(

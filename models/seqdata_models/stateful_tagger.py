@@ -1,8 +1,4 @@
-"""A tagger over streams: LSTM or GRU whose state goes on, linear head at every timestep.
-
-Place in the flow: trained by a Lightning Trainer on the batches of ``TBPTT(lanes, chunk)``. Reads:
-two fields, ``x`` and ``y`` unless others are named. Makes: logits per timestep.
-"""
+"""A tagger over streams: LSTM or GRU with carried state, linear head at every timestep."""
 
 from __future__ import annotations
 
@@ -17,10 +13,11 @@ from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
 
 class StatefulTagger(L.LightningModule):
-    """One label per timestep of sequences that are far too long for one batch.
+    """One label per timestep of sequences that are too long for one batch.
 
-    Gradients end where a chunk begins; states go on, and begin anew where a sequence does. Every
-    scored timestep enters the loss once, with the weight that it has in the whole optimizer update.
+    Gradients end where a chunk begins; states are carried over, and reset where a sequence begins.
+    Every scored timestep enters the loss once, with the weight that it has in the whole optimizer
+    update.
 
     Args:
         features: Size F of one timestep of ``x`` (r, T, F) float.
@@ -35,7 +32,7 @@ class StatefulTagger(L.LightningModule):
         y: Name of the field of labels.
 
     Raises:
-        ConfigError: If there is no such cell.
+        ConfigError: If ``cell`` is unknown.
     """
 
     def __init__(  # noqa: PLR0913
@@ -65,9 +62,9 @@ class StatefulTagger(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits, (r, T, classes), and move the states of the batch's lanes on.
+        """Return the logits, (r, T, classes), and update the states of the batch's lanes.
 
-        What lies at padded steps means nothing.
+        Values at padded steps have no meaning.
         """
         state = self.lanes.take(batch)
         out, state = self.lanes.run(self.rnn, batch, self.x, state)  # (r, T, hidden)
@@ -93,8 +90,8 @@ class StatefulTagger(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``logits``.
 
-        Logits are (n, T, classes). Filler rows and idle lanes are left out. Where a row holds
-        several sequences ``ids`` and ``start`` are the first one's.
+        Logits are (n, T, classes). Filler rows and idle lanes are left out. If a row holds several
+        sequences, ``ids`` and ``start`` are those of the first.
         """
         is_counted_cpu = (batch.weight > 0).cpu()
         logits = self(batch)[batch.weight > 0]
@@ -106,7 +103,7 @@ class StatefulTagger(L.LightningModule):
         }
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return Adam, with the schedule that was asked for."""
+        """Return Adam, with the chosen schedule."""
         return adam(self, self.learning_rate, cosine=self.cosine)
 
     def _evaluate(

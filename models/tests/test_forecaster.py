@@ -120,7 +120,7 @@ def test_predictions_name_their_windows_and_need_no_future(trainer_of):
 
 def test_windows_of_another_horizon_are_refused():
     (batch,) = batches_of(series(30), horizon=4)
-    with pytest.raises(ConfigError, match="the batch's horizon is 4, must be 5; batch with Window"):
+    with pytest.raises(ConfigError, match="the batch's horizon is 4, but must be 5"):
         model_of().window_errors(batch)
 
 

@@ -181,7 +181,7 @@ def test_dense_gradients_equal_packed_gradients_whatever_the_padding(bidirection
 def test_another_kind_of_lstm_is_refused(kind):
     lstm = nn.LSTM(4, 6, **{"batch_first": True, **kind})
     with pytest.raises(
-        ConfigError, match=r"run_dense: `lstm` is LSTM.* must have batch_first=True"
+        ConfigError, match=r"run_dense: `lstm` must have batch_first=True.* but is LSTM"
     ):
         run_dense(lstm, rows_of(LENGTHS), torch.tensor(LENGTHS))
 

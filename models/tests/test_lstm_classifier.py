@@ -182,5 +182,5 @@ def test_hyperparameters_rebuild_the_model_from_a_checkpoint(
 
 
 def test_an_unknown_layout_is_refused():
-    with pytest.raises(ConfigError, match="`layout` is 'jagged', must be 'packed' or 'dense'"):
+    with pytest.raises(ConfigError, match="`layout` must be 'packed' or 'dense', but is 'jagged'"):
         LSTMClassifier(3, 4, layout="jagged")

@@ -109,7 +109,9 @@ def test_predictions_have_lengths_and_no_filler(rows, batch_of, loader_of, train
 
 
 def test_an_unknown_layout_is_refused():
-    with pytest.raises(ConfigError, match="tagger: `layout` is 'nested', must be 'packed' or"):
+    with pytest.raises(
+        ConfigError, match="tagger: `layout` must be 'packed' or 'dense', but is 'nested'"
+    ):
         model_of("nested")
 
 

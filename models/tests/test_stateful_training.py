@@ -262,8 +262,14 @@ def test_without_an_end_in_sight_the_learning_rate_stays(trainer_of):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: StatefulLM(5, cell="rnn"), "language model: `cell` is 'rnn', must be 'lstm' or"),
-        (lambda: StatefulTagger(1, 2, cell=3), "stateful tagger: `cell` is 3, must be 'lstm' or"),
+        (
+            lambda: StatefulLM(5, cell="rnn"),
+            "language model: `cell` must be 'lstm' or, but is 'rnn'",
+        ),
+        (
+            lambda: StatefulTagger(1, 2, cell=3),
+            "stateful tagger: `cell` must be 'lstm' or, but is 3",
+        ),
     ],
 )
 def test_an_unknown_cell_is_refused(make, message):

@@ -1,4 +1,4 @@
-"""A batch, what it is made of, and what may be asked of it.
+"""The batch, its layouts and axes, and its validation.
 
 The names of ``seqdata.batch.batch`` can be read here, too; torch is imported when the first of them
 is: workers of a loader need the axes of batches only, and start in a third of the time without.

@@ -1,4 +1,4 @@
-"""Which field runs along which axis: one object for all batches of a loader.
+"""The axis of each field: one object for all batches of a loader.
 
 Place in the flow: a Loader makes it from a store's fields, batches carry it. Makes: names of axes.
 """
@@ -12,16 +12,16 @@ from seqdata.errors import UnknownNameError, did_you_mean
 from seqdata.index import DEFAULT_AXIS
 
 TARGETS = "targets"
-"""The field that a shift makes."""
+"""The field that a shift adds."""
 
 
 class Axes:
-    """Which field runs along which axis: one object for all batches of a loader, never changed.
+    """The axis of each field: one immutable object for all batches of a loader.
 
-    Not a dataclass: Lightning walks through those inside a batch.
+    Not a dataclass, because Lightning traverses dataclasses inside a batch.
 
     Args:
-        axis: The axis that is planned on: ``batch.lengths`` and ``batch.mask`` are about it.
+        axis: The axis that is planned on, to which ``batch.lengths`` and ``batch.mask`` refer.
         axis_of: Field -> its axis; None: one value per sequence. A field that is not here, and is
             not a list, runs along ``axis``.
         shift: Field -> timesteps between an input and its target.
@@ -43,26 +43,26 @@ class Axes:
         return f"Axes({self.axis!r}, {dict(self.axis_of)}, shift={dict(self.shift)})"
 
     def along(self, name: str) -> str | None:
-        """Return the axis of a field; None where it has one value per sequence."""
+        """Return the axis of a field; None if it has one value per sequence."""
         return self.axis_of.get(name, self.axis)
 
 
 def format_unknown_name(name: str, known: Iterable[str], kind: str = "field") -> str:
-    """Return that a name is not there, which one may be meant, and which there are."""
+    """Return the message for an unknown name: the most similar one, and all that exist."""
     names = list(known)
     hint = "pass `shift=1` for it;" if name == TARGETS else did_you_mean(name, names)
     return f"no {kind} {name!r}; {hint}{' ' if hint else ''}there are: {', '.join(names) or 'none'}"
 
 
 class FieldMap(dict[str, Any]):
-    """Field -> values; a name that is not there is an error with the nearest one that is."""
+    """Field -> values; an unknown name is an error with the most similar one."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self)}")
 
 
 class AxisMap(dict[str, Any]):
-    """Axis -> lengths; an axis that is not there is an error with those that are."""
+    """Axis -> lengths; an unknown axis is an error with those that exist."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self, 'axis')}")

@@ -1,8 +1,8 @@
-"""The one batch type: tensors by field name, and what is known of their rows.
+"""The batch type: tensors by field name, and metadata of their rows.
 
-Lengths, ids and starts stay on the CPU, where ``pack_padded_sequence`` and bookkeeping want them;
-masks are computed when asked. Place in the flow: a Loader makes the head, a Collator fills
-``data``, the model reads it. Reads: nothing. Makes: masks, packed sequences, copies on a device.
+Lengths, ids and starts stay on the CPU, where ``pack_padded_sequence`` and bookkeeping need them;
+masks are computed when they are asked for. Place in the flow: a Loader makes the metadata, a
+Collator fills ``data``, the model reads it. Makes: masks, packed sequences, copies on a device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEFAULT_AXES = Axes()
 
 
 def _make_none() -> None:
-    """Return None, as a default that is no attribute of the class: else nobody would ask for it."""
+    """Return None: the default of lazy fields, for a class attribute would hide `__getattr__`."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -56,28 +56,28 @@ class SequenceBatch:
         num_tokens: ``score.sum()`` of this rank, as planned.
         global_num_tokens: The same over all ranks of the step.
         update_num_tokens: The same over all ranks and steps of the optimizer update.
-        loss_scale: What a sum over timesteps is multiplied with to be an exact mean.
-        sequence_scale: What a sum over rows is multiplied with to be an exact mean.
+        loss_scale: Factor that makes a sum over timesteps an exact mean.
+        sequence_scale: Factor that makes a sum over rows an exact mean.
         lanes: int64 (r,), lane of each row; None without lanes.
         reset: bool (r,), where a lane begins a sequence; None without lanes.
-        burn_in: int64 (r,), timesteps at the head of each row that are context; None: none are.
-        carry: Whether a lane's state runs on over the ends of sequences.
-        overlap: Timesteps that the next window of a lane reads again: its state is that of so many
-            timesteps before the row's end.
-        lr_scale: What the learning rate is multiplied with where chunk lengths vary: this step's
-            over the usual one.
-        loader: Name of the loader that made it: ``train``, ``val``, …; empty where none was given.
+        burn_in: int64 (r,), timesteps at the head of each row that are context; None without any.
+        carry: Whether a lane's state is carried over the ends of sequences.
+        overlap: Timesteps that the next chunk of a lane reads again: its state is the one at this
+            many timesteps before the row's end.
+        lr_scale: Factor of the learning rate if chunk lengths vary: this step's length over the
+            usual one.
+        loader: Name of the loader that made it: ``train``, ``val``, …; empty without a name.
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
-        positions: int64 (r,), numbers in the store that was given, where ``ids`` are those of its
-            base; of a row's first span, -1 without one; on the CPU. None: made by hand.
-        segments: int64 (n, 4), row, id, start, stop of every span, on the CPU; None: a row is one.
-        padded_length: T; 0: the longest length.
-        horizon: Timesteps of a window's future, which ``data`` holds behind ``lengths``.
-        layout: How ragged fields lie: ``padded``; ``pack``, a PackedSequence; ``jagged``, a
-            nested tensor; ``varlen``, flat (N, *shape), row behind row.
-        axes: Which field runs along which axis.
+        positions: int64 (r,), numbers in the store that was passed, where ``ids`` are those of its
+            base; of a row's first span, -1 without one; on the CPU. None in a batch made by hand.
+        segments: int64 (n, 4), row, id, start, stop of spans, on the CPU; None: each row is one.
+        padded_length: T; 0 for the longest length.
+        horizon: Timesteps of a window's future, which ``data`` holds after ``lengths``.
+        layout: Layout of ragged fields: ``padded``; ``packed``, a PackedSequence; ``jagged``, a
+            nested tensor; ``varlen``, flat (N, *shape), row after row.
+        axes: The axis of each field.
         bounds: int64 (n+1,), where each span that was read begins in flat padded rows, for the
-            collator; None: it works that out.
+            collator; None if the collator computes it.
     """
 
     data: dict[str, Any]
@@ -108,18 +108,18 @@ class SequenceBatch:
     axes: Axes = _DEFAULT_AXES
     bounds: NDArray[np.int64] | None = None
     _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
-    _rows: ClassVar[Mapping[str, Any]] = {}  # arrays, of a batch that was described
+    _rows: ClassVar[Mapping[str, Any]] = {}  # arrays, of a batch made by `described`
 
     @classmethod
     def described(
         cls, rows: Mapping[str, NDArray[Any] | None], known: Mapping[str, Any]
     ) -> SequenceBatch:
-        """Make a batch without data; what is said of its rows becomes a tensor when asked for.
+        """Return a batch without data, whose metadata become tensors when they are asked for.
 
         Args:
-            rows: Name -> what becomes a tensor, C-contiguous memory of this batch's own, of the
-                dtype and shape of the attribute; ``lengths`` among them.
-            known: Name -> what else is not as by default.
+            rows: Name -> array that becomes a tensor: C-contiguous memory of this batch alone, of
+                the dtype and shape of the attribute; ``lengths`` is one of them.
+            known: Name -> other attributes that differ from their defaults.
         """
         batch = cls.__new__(cls)
         batch.__dict__ = {**known, "data": {}, "_moved": {}, "_rows": rows}
@@ -131,7 +131,7 @@ class SequenceBatch:
             rows = self._rows
             if name not in _LAZY_ATTRIBUTES or not rows:
                 return object.__getattribute__(self, name)  # says what is wrong
-            if name in ("lengths", "lengths_of"):  # of both the same, whatever was set since
+            if name in ("lengths", "lengths_of"):  # equal in both, whatever was set since
                 lengths = torch.from_numpy(rows["lengths"])
                 self.__dict__.setdefault("lengths", lengths)
                 self.__dict__.setdefault("lengths_of", AxisMap({self.axes.axis: lengths}))
@@ -153,7 +153,7 @@ class SequenceBatch:
         return name in self.data
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names of fields, as a dict does; for what is known of rows see above."""
+        """Return an iterator over the names of fields, as a dict does."""
         return iter(self.data)
 
     def keys(self) -> KeysView[str]:
@@ -176,9 +176,9 @@ class SequenceBatch:
 
     @property
     def mask(self) -> Tensor:
-        """Real timesteps, on the device of the data; a filler row keeps its own.
+        """Real timesteps, on the device of the data, also those of a filler row.
 
-        bool (r, T); in the other layouts bool (N,), beside their values.
+        bool (r, T); in the other layouts bool (N,), one per value.
         """
         return self._to_layout(self._timesteps() < self._as_column(self.lengths))
 
@@ -186,7 +186,7 @@ class SequenceBatch:
     def score(self) -> Tensor:
         """Timesteps that losses and metrics count: real, of weight > 0, not burn-in.
 
-        bool (r, T); in the other layouts bool (N,), beside their values.
+        bool (r, T); in the other layouts bool (N,), one per value.
         """
         timesteps = self._timesteps()
         scored = (timesteps < self._as_column(self.lengths)) & (self.weight > 0)[:, None]
@@ -196,14 +196,14 @@ class SequenceBatch:
 
     @property
     def cu_seqlens(self) -> Tensor:
-        """Where each span begins in flat values, int32 (spans+1,), from 0, for attention."""
+        """Offsets of spans in flat values, int32 (spans+1,), for attention."""
         return offsets_from_lengths(self._span_lengths()).to(
             self.weight.device, torch.int32, non_blocking=True
         )
 
     @property
     def position_ids(self) -> Tensor:
-        """Timestep of each flat value in its span, int64 (N,): from 0 in every span."""
+        """Timestep of each flat value in its span, int64 (N,), from 0 in every span."""
         lengths = self._span_lengths()
         offsets = offsets_from_lengths(lengths)
         flat = torch.arange(int(offsets[-1])) - offsets[:-1].repeat_interleave(lengths)
@@ -216,18 +216,18 @@ class SequenceBatch:
 
     @property
     def future(self) -> dict[str, Any]:
-        """The fields of windows behind their context: views (r, horizon, *shape)."""
+        """The fields of windows after their context: views (r, horizon, *shape)."""
         return self._slice_windows(slice(self._width(), None))
 
     def as_layout(self, layout: LayoutName, padding: float = 0) -> SequenceBatch:
-        """Return the batch with its ragged fields laid out anew; only padding is lost.
+        """Return the batch with its ragged fields in another layout; only padding is lost.
 
         Args:
             layout: ``padded``, ``pack``, ``jagged`` or ``varlen``.
-            padding: Value of padding, where there will be some.
+            padding: Value of padding, if the layout has any.
 
         Raises:
-            ConfigError: If there is no such layout, or a row of length 0 shall be packed.
+            ConfigError: If the layout is unknown, or a row of length 0 would be packed.
         """
         check_layout(layout)
         if layout == self.layout:
@@ -244,11 +244,11 @@ class SequenceBatch:
         return result
 
     def packed(self, name: str) -> PackedSequence:
-        """Return a field as a PackedSequence, rows in any order; padding is left out.
+        """Return a field as a PackedSequence without padding, for rows in any order.
 
         Raises:
-            ConfigError: If there is no such field, it does not run along an axis, or a row has
-                length 0.
+            ConfigError: If the field is unknown or does not run along an axis, or a row has length
+                0.
         """
         if self.layout != "padded":
             packed_values: PackedSequence = self.as_layout("packed")[name]
@@ -263,7 +263,7 @@ class SequenceBatch:
         return pack(values, self.lengths_of.get(axis, self.lengths))
 
     def real(self) -> SequenceBatch:
-        """Return the batch without filler rows and idle lanes: all that has a row is cut."""
+        """Return the batch without filler rows and idle lanes; every per-row tensor is filtered."""
         is_counted = self.weight > 0
         if bool(is_counted.all()):
             return self
@@ -289,8 +289,8 @@ class SequenceBatch:
         """Return batch with data and weights on a device; lengths, ids and start stay on the CPU.
 
         Args:
-            device: Where to.
-            non_blocking: As in ``Tensor.to``; None: as Lightning moves tensors (not to CPU, MPS).
+            device: The device.
+            non_blocking: As in ``Tensor.to``; None for Lightning's choice (not to CPU or MPS).
         """
         target = torch.device(device)
         is_async = target.type not in ("cpu", "mps") if non_blocking is None else non_blocking
@@ -307,30 +307,30 @@ class SequenceBatch:
         """Return ``weight``, ``lanes`` or ``reset`` on the CPU, without waiting for a device.
 
         Raises:
-            ConfigError: If the batch has none.
+            ConfigError: If the batch does not have it.
         """
         value: Tensor | None = getattr(self, name)
         if value is None:
             raise ConfigError(
-                f"batch: `{name}` is None, must be that of a batch with lanes; plan with a policy "
-                "that deals lanes, such as TBPTT"
+                f"batch: `{name}` must be that of a batch with lanes, but is None. Plan with a "
+                "policy that deals lanes, such as TBPTT."
             )
         moved = self._moved.get(name)
         return moved[1] if moved is not None and moved[0] is value else value.cpu()
 
     def pin_memory(self) -> SequenceBatch:
-        """Return the batch with what ``to`` moves in pinned memory."""
+        """Return the batch with the tensors that ``to`` moves in pinned memory."""
         return self._map_tensors(lambda tensor: tensor.pin_memory(), ON_DEVICE)
 
     def validate(self) -> Self:
-        """Return the batch itself if all its parts fit together; for tests.
+        """Return the batch itself if its parts fit together; for tests.
 
         Raises:
-            ConfigError: If they do not, naming the first part that does not.
+            ConfigError: If they do not; it names the first part that does not fit.
         """
         fault = next(find_faults(self), None)
         if fault is not None:
-            raise ConfigError(f"batch: {fault}; check the collator")
+            raise ConfigError(f"batch: {fault}. Check the collator.")
         return self
 
     def _timesteps(self) -> Tensor:
@@ -358,7 +358,7 @@ class SequenceBatch:
         return FieldMap({name: self.data[name][:, time_slice] for name in planned})
 
     def _to_layout(self, padded: Tensor) -> Tensor:
-        """Return what is said of (r, T) beside the values of the layout."""
+        """Return a tensor about (r, T) in the layout of the values."""
         if self.layout == "padded":
             return padded
         if self.layout == "packed":
@@ -376,7 +376,7 @@ class SequenceBatch:
         return copy
 
     def _materialize(self) -> Self:
-        """Return the batch itself once all its tensors are made."""
+        """Return the batch itself, after making all its tensors."""
         if self._rows:
             for name in _LAZY_ATTRIBUTES:
                 getattr(self, name)
@@ -397,12 +397,12 @@ class SequenceBatch:
 
 
 def batch_size_fn(batch: SequenceBatch) -> int:
-    """Return the rows of a batch that count; for Lightning's ``ThroughputMonitor``."""
+    """Return the rows of a batch that count, for Lightning's ``ThroughputMonitor``."""
     return int((batch.weight > 0).sum())
 
 
 def length_fn(batch: SequenceBatch) -> int:
-    """Return the timesteps of a batch that count; for Lightning's ``ThroughputMonitor``."""
+    """Return the timesteps of a batch that count, for Lightning's ``ThroughputMonitor``."""
     return batch.num_tokens
 
 

@@ -1,4 +1,4 @@
-"""The layouts of ragged values as tensors, and what leads from one to another without loss.
+"""The layouts of ragged values as tensors, and conversions between them without loss.
 
 ``padded`` is (r, T, *shape); ``varlen`` is flat, (N, *shape), row behind row; ``jagged`` is torch's
 nested tensor over the same flat values; ``pack`` is a PackedSequence. Lengths stay on the CPU, so
@@ -20,23 +20,23 @@ LAYOUTS: tuple[LayoutName, ...] = ("padded", "packed", "jagged", "varlen")
 
 
 def check_layout(name: str) -> TypeGuard[LayoutName]:
-    """Refuse a name that is no layout.
+    """Raise if a name is not one of a layout.
 
     Raises:
-        ConfigError: If it is not one of ``LAYOUTS``.
+        ConfigError: If it is not in ``LAYOUTS``.
     """
     if name not in LAYOUTS:
-        raise ConfigError(f"batch: layout {name!r} is unknown, must be one of {', '.join(LAYOUTS)}")
+        raise ConfigError(f"batch: layout {name!r} is unknown. Layouts: {', '.join(LAYOUTS)}.")
     return True
 
 
 def flatten(values: Any, lengths: Tensor, layout: LayoutName) -> Tensor:
-    """Lay values out flat, row behind row.
+    """Return values flat, row after row.
 
     Args:
         values: In ``layout``.
         lengths: int64 (r,), timesteps of each row, on the CPU.
-        layout: How they lie.
+        layout: Their layout.
 
     Returns:
         (N, *shape), N = ``lengths.sum()``.
@@ -59,17 +59,17 @@ def flatten(values: Any, lengths: Tensor, layout: LayoutName) -> Tensor:
 def to_layout(
     flat: Tensor, lengths: Tensor, layout: LayoutName, *, width: int, padding: float = 0
 ) -> Any:
-    """Lay flat values out.
+    """Return flat values in a layout.
 
     Args:
-        flat: (N, *shape), row behind row.
-        lengths: int64 (r,), timesteps of each row, on the CPU; N in all.
-        layout: How they shall lie.
-        width: T, where they are padded.
+        flat: (N, *shape), row after row.
+        lengths: int64 (r,), timesteps of each row, on the CPU; their sum is N.
+        layout: The layout of the result.
+        width: T, if the layout is padded.
         padding: Value of padding.
 
     Raises:
-        ConfigError: If a row has length 0 and shall be packed.
+        ConfigError: If a row of length 0 would be packed.
     """
     if layout == "varlen":
         return flat
@@ -92,19 +92,20 @@ def make_nested(flat: Tensor, lengths: Tensor) -> Tensor:
 
 
 def pack(padded: Tensor, lengths: Tensor) -> PackedSequence:
-    """Pack padded values, rows in any order.
+    """Return padded values as a PackedSequence, for rows in any order.
 
     Raises:
-        ConfigError: If a row has length 0, or there is none.
+        ConfigError: If a row has length 0, or there are no rows.
     """
     if not len(lengths):
         raise ConfigError(
-            "batch: has no row, must have at least 1 to be packed; look at `weight` before `real()`"
+            "batch: must have at least one row to be packed, but has none. Check `weight` before "
+            "calling `real()`."
         )
     if not int(lengths.min()):
         rows = (lengths == 0).nonzero().flatten().tolist()
         raise ConfigError(
-            f"batch: rows {rows} have length 0, must have at least 1 to be packed; leave idle "
+            f"batch: rows {rows} of length 0 cannot be packed. Leave idle "
             "lanes out with `real()` or run them through `LaneStates`"
         )
     return pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
@@ -121,5 +122,5 @@ def padded_positions(lengths: Tensor, width: int) -> Tensor:
     """Return place of each flat value in padded rows that lie one behind another, int64 (N,)."""
     rows = torch.arange(len(lengths))
     offsets = offsets_from_lengths(lengths)
-    padding_before = rows * width - offsets[:-1]  # what a row's padding moves its values by
+    padding_before = rows * width - offsets[:-1]  # how far padding moves a row's values
     return torch.arange(int(offsets[-1])) + padding_before.repeat_interleave(lengths)

@@ -1,7 +1,4 @@
-"""What does not fit together in a batch, for tests of collators and of batches made by hand.
-
-Place in the flow: called by ``SequenceBatch.validate``. Reads: a batch. Makes: texts.
-"""
+"""Validation of batches, for tests of collators and of batches made by hand."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+
+from seqdata.errors import must_be
 
 if TYPE_CHECKING:
     from seqdata.batch.batch import SequenceBatch
@@ -22,7 +21,7 @@ ON_DEVICE = ("weight", "lanes", "reset", "burn_in")
 
 
 def find_faults(batch: SequenceBatch) -> Iterator[str]:
-    """Say what does not fit together in a batch, one thing after the other."""
+    """Yield the parts of a batch that do not fit together."""
     rows, width = len(batch), batch.extent(batch.axes.axis)[1] - batch.horizon
     for name in ON_CPU:
         value = getattr(batch, name)
@@ -30,35 +29,39 @@ def find_faults(batch: SequenceBatch) -> Iterator[str]:
             continue
         if value.dtype != torch.int64 or value.shape != (rows,) or value.device.type != "cpu":
             yield (
-                f"`{name}` is {value.dtype} {format_shape(value)}, must be int64 ({rows},) on "
-                "the CPU"
+                must_be(
+                    f"`{name}`",
+                    f"int64 ({rows},) on the CPU",
+                    f"{value.dtype} {format_shape(value)}",
+                )
             )
     for name in ON_DEVICE:
         value = getattr(batch, name)
         if value is not None and value.shape != (rows,):
-            yield f"`{name}` has shape {format_shape(value)}, must be ({rows},)"
+            yield f"`{name}` has shape {format_shape(value)}, but must be ({rows},)"
     if rows and int(batch.lengths.max()) > width:
-        yield f"`lengths` go up to {int(batch.lengths.max())}, must be at most {width}"
+        yield f"`lengths` go up to {int(batch.lengths.max())}, but must be at most {width}"
     padded = batch if batch.layout == "padded" else batch.as_layout("padded")
     for name, value in padded.data.items():
         if len(value) != rows:
-            yield f"field {name!r} has {len(value)} rows, must have {rows}"
+            yield f"field {name!r} has {len(value)} rows, but must have {rows}"
         axis = batch.axes.along(name)
         if isinstance(value, Tensor) and axis is not None:
             longest = batch.extent(axis)[1]
             if value.shape[1] != longest:
                 yield (
-                    f"field {name!r} has shape {format_shape(value)}, must have {longest} timesteps"
+                    f"field {name!r} must have {longest} timesteps, but has shape "
+                    f"{format_shape(value)}"
                 )
     if batch.segments is not None and batch.segments.shape[1:] != (4,):
-        yield f"`segments` has shape {format_shape(batch.segments)}, must be (spans, 4)"
+        yield f"`segments` has shape {format_shape(batch.segments)}, but must be (spans, 4)"
     counted = int(batch.score.sum())
     if counted != batch.num_tokens:
-        yield f"`num_tokens` is {batch.num_tokens}, must be score.sum() = {counted}"
+        yield must_be("`num_tokens`", f"score.sum() = {counted}", f"{batch.num_tokens}")
 
 
 def format_shape(value: Any) -> str:
-    """Show the shape of a value of a batch."""
+    """Return the shape of a value as text."""
     if isinstance(value, PackedSequence):
         return f"packed {tuple(value.data.shape)}"
     return str(tuple(value.shape)) if isinstance(value, Tensor) else f"({len(value)},)"

@@ -1,1 +1,1 @@
-"""How ragged columns are laid out as tensors: one file per layout."""
+"""Collators, which lay out ragged columns as tensors: one file per layout."""

@@ -1,4 +1,4 @@
-"""What all collators need: memory for outputs, and one value per row of per-sequence fields.
+"""The parts of all collators: memory for outputs, and per-sequence fields with one value per row.
 
 Place in the flow: below the collators. Reads: nothing. Makes: tensors and lists.
 """
@@ -25,23 +25,23 @@ Allocator = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 
 @runtime_checkable
 class SupportsAllocator(Protocol):
-    """A collator that makes its outputs with an allocator, so that memory can be recycled."""
+    """A collator that makes its outputs with an allocator, so that memory can be reused."""
 
     def with_allocator(self, allocate: Allocator) -> Self:
-        """Return the same collator over another allocator."""
+        """Return the same collator with another allocator."""
         ...
 
 
 @runtime_checkable
 class SupportsWorkerCollate(Protocol):
-    """A collator whose work can be done in a worker process, away from the batch."""
+    """A collator whose work can be done in a worker process, without the batch."""
 
     def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
-        """Return what it makes of the columns of ``count`` rows, one span each."""
+        """Return its result for the columns of ``count`` rows, one span each."""
         ...
 
     def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
-        """Put what it made into a batch."""
+        """Put that result into a batch."""
         ...
 
 
@@ -92,14 +92,14 @@ def collate_per_sequence(column: Column, batch: SequenceBatch) -> Tensor:
 
 
 def collate_texts(values: list[Any], batch: SequenceBatch) -> list[Any]:
-    """Return a list of str or bytes, one per row: of its first span."""
+    """Return a list of str or bytes, one per row: that of its first span."""
     if batch.segments is None:
         return values
     return [values[span] for span in first_spans(batch).tolist()]
 
 
 def first_spans(batch: SequenceBatch) -> NDArray[np.int64]:
-    """Return the place of each row's first span."""
+    """Return the number of each row's first span."""
     if batch.segments is None:
         return np.arange(len(batch))
     return np.searchsorted(rows_for_spans(batch.segments), np.arange(len(batch)))
@@ -112,10 +112,10 @@ def rows_for_spans(segments: Tensor) -> NDArray[np.int64]:
 
 
 def fill_flat(columns: Columns, batch: SequenceBatch, allocate: Allocator) -> SequenceBatch:
-    """Fill ``batch.data`` with ragged fields flat, row behind row: layout ``varlen``.
+    """Fill ``batch.data`` with flat ragged fields, row after row: layout ``varlen``.
 
     Raises:
-        DataError: If a column's recorded place is wrong, or its checksum.
+        DataError: If a column's recorded offsets or checksum are wrong.
     """
     batch.layout = "varlen"
     column: Any
@@ -142,6 +142,6 @@ def _fill_flat_tensor(column: Column, allocate: Allocator) -> Tensor:
 
 
 def sum_by_row(lengths: NDArray[np.int64], batch: SequenceBatch) -> NDArray[np.int64]:
-    """Add up the timesteps of spans by row, int64 (r,)."""
+    """Return the timesteps of spans added up by row, int64 (r,)."""
     rows = np.arange(len(batch)) if batch.segments is None else rows_for_spans(batch.segments)
     return np.bincount(rows, weights=lengths, minlength=len(batch)).astype(np.int64)

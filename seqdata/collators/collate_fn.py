@@ -1,7 +1,7 @@
-"""A collator around a torch ``collate_fn``: a list of samples goes in, whatever it makes comes out.
+"""A collator around a torch ``collate_fn``, which gets a list of samples and may return anything.
 
 Place in the flow: columns of one read -> samples -> the batch of somebody else. Reads: nothing.
-Makes: ``data``. No speed is promised: each sample is a dict of its own.
+Makes: ``data``. It is slower than the other collators: each sample is a dict.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from seqdata.protocols import Columns
 from seqdata.storage.dataset_items import ItemForm, ValueForm
 
 COLLATED = "collated"
-"""Where ``batch.data`` holds what the function gave."""
+"""The key of ``batch.data`` under which the function's result is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Hands the rows of a batch to a ``collate_fn``.
+    """Passes the rows of a batch to a ``collate_fn``.
 
     A sample is a dict: a tensor (length, *shape) per ragged field, a tensor of its value per other
     field of numbers, or a text; with a shift the inputs, and ``targets``. Samples of a Dataset are
-    what the Dataset gave: tuples are tuples, and arrays, numbers and lists keep their types.
+    what the Dataset returned: tuples are tuples, and arrays, numbers and lists keep their types.
 
     Args:
         collate_fn: ``collate_fn(samples) -> anything``.
@@ -46,16 +46,16 @@ class Samples:
         return replace(self, form=form)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
-        """Fill ``batch.data``: ``collated``, and its parts by name where it is a mapping.
+        """Fill ``batch.data``: ``collated``, and its parts by name if it is a mapping.
 
         Raises:
-            ConfigError: If a row holds several spans, which a list of samples cannot tell.
+            ConfigError: If a row holds several spans, which a list of samples cannot represent.
         """
         _refuse_packed_rows(batch)
         return self.filled(self.collated(columns, batch.axes, len(batch)), batch)
 
     def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
-        """Return what the function makes of ``count`` rows, one span each."""
+        """Return the function's result for ``count`` rows, one span each."""
         samples: list[dict[str, Any]] = [{} for _ in range(count)]
         forms = {} if self.form is None else self.form.values
         for name, column in columns.items():
@@ -75,10 +75,10 @@ class Samples:
             raise
 
     def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
-        """Put what the function made into a batch.
+        """Put the function's result into a batch.
 
         Raises:
-            ConfigError: If a row holds several spans, which a list of samples cannot tell.
+            ConfigError: If a row holds several spans, which a list of samples cannot represent.
         """
         _refuse_packed_rows(batch)
         batch.data = dict(made) if isinstance(made, Mapping) else {}
@@ -102,12 +102,12 @@ def _add_field(
             sample[name] = text
         return
     for number, sample in enumerate(samples):
-        piece = np.array(column[number])  # a copy: mapped bytes are not ours
+        piece = np.array(column[number])  # a copy: mapped bytes are read-only
         sample[name] = _convert(piece if ragged else np.asarray(piece[0]), form)
 
 
 def _convert(value: NDArray[Any], form: ValueForm) -> Any:
-    """Return a value as the type that the Dataset gave."""
+    """Return a value in the type that the Dataset returned."""
     if form == "tensor":
         return torch.from_numpy(value)
     if form in ("list", "number"):

@@ -1,7 +1,7 @@
 """Collator ``jagged``: ragged fields as torch's nested tensors.
 
-The values lie flat, as with ``varlen``, under ``torch.nested`` with the layout ``torch.jagged``.
-Place in the flow: columns of one read -> tensors of one batch. Makes: ``data``.
+The values are flat, as with ``varlen``, in nested tensors of the layout ``torch.jagged``. Place in
+the flow: columns of one read -> tensors of one batch. Makes: ``data``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seqdata.protocols import Columns
 
 @dataclass(frozen=True, slots=True)
 class Jagged:
-    """Lays each ragged field out as a nested tensor (r, j, *shape), without padding.
+    """Lays out each ragged field as a nested tensor (r, j, *shape), without padding.
 
     Args:
         allocate: Makes the outputs.
@@ -29,13 +29,13 @@ class Jagged:
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
     def with_allocator(self, allocate: Allocator) -> Jagged:
-        """Return the same collator over another allocator."""
+        """Return the same collator with another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
         """Fill ``batch.data``.
 
         Raises:
-            DataError: If a column's recorded place is wrong, or its checksum.
+            DataError: If a column's recorded offsets or checksum are wrong.
         """
         return fill_flat(columns, batch, self.allocate).as_layout("jagged")

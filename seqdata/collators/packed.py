@@ -1,4 +1,4 @@
-"""Collator ``packed``: ragged fields as PackedSequences, for ``torch.nn.LSTM`` and its like.
+"""Collator ``packed``: ragged fields as PackedSequences, for ``torch.nn.LSTM`` and similar modules.
 
 Place in the flow: columns of one read -> tensors of one batch. Makes: ``data``.
 """
@@ -18,7 +18,7 @@ from seqdata.protocols import Columns
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Lays each ragged field out as a PackedSequence, rows in any order.
+    """Lays out each ragged field as a PackedSequence, for rows in any order.
 
     Args:
         allocate: Makes the flat values, which are then put in order of time.
@@ -28,7 +28,7 @@ class PackedRows:
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
     def with_allocator(self, allocate: Allocator) -> PackedRows:
-        """Return the same collator over another allocator."""
+        """Return the same collator with another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
@@ -36,6 +36,6 @@ class PackedRows:
 
         Raises:
             ConfigError: If a row has length 0.
-            DataError: If a column's recorded place is wrong, or its checksum.
+            DataError: If a column's recorded offsets or checksum are wrong.
         """
         return fill_flat(columns, batch, self.allocate).as_layout("packed")

@@ -31,14 +31,15 @@ from seqdata.protocols import Column, Columns
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Lays each ragged field out as (rows, longest row, *shape), padded at the end.
+    """Lays out each ragged field as (rows, longest row, *shape), padded at the end.
 
     Args:
         padding: Value of padding, for all fields or by name; 0 where none is named.
         allocate: Makes the outputs.
 
     Raises:
-        ConfigError: At the first batch, if ``padding`` names an unknown field or fits no dtype.
+        ConfigError: At the first batch, if ``padding`` names an unknown field or does not fit its
+            dtype.
     """
 
     layout: ClassVar[LayoutName] = "padded"
@@ -50,7 +51,7 @@ class Padded:
     )  # field -> dtype, one element of padding
 
     def with_allocator(self, allocate: Allocator) -> Padded:
-        """Return the same collator over another allocator."""
+        """Return the same collator with another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
@@ -58,7 +59,7 @@ class Padded:
 
         Raises:
             ConfigError: If ``padding`` names an unknown field, or does not fit a field's dtype.
-            DataError: If a column's recorded place is wrong, or its checksum.
+            DataError: If a column's recorded offsets or checksum are wrong.
         """
         axes, data = batch.axes, batch.data
         column: Any
@@ -78,7 +79,7 @@ class Padded:
         return batch
 
     def _collate_planned(self, name: str, columns: Columns, batch: SequenceBatch) -> None:
-        """Lay out a field of the planned axis, in rows as long as planned."""
+        """Return a field of the planned axis in rows of the planned length."""
         axes, data = batch.axes, batch.data
         column = cast("Column", columns[name])
         shift = 0 if TARGETS in columns else axes.shift.get(name, 0)
@@ -97,7 +98,7 @@ class Padded:
     def _collate_by_lengths(
         self, name: str, columns: Columns, batch: SequenceBatch, axis: str
     ) -> Tensor:
-        """Lay out what has lengths of its own: another axis, or several spans in a row."""
+        """Return a field with lengths of its own: of another axis, or several spans in a row."""
         column = cast("Column", columns[name])
         lengths = column.lengths
         if axis == batch.axes.axis and int(lengths.sum()) == len(batch) * batch.padded_length:
@@ -128,7 +129,7 @@ class Padded:
         return torch.from_numpy(out.reshape(total // width, width, *shape))
 
     def _padding_element(self, name: str, dtype: np.dtype[Any], columns: Columns) -> bytes | None:
-        """Return one element of a field's padding, None for zeros; checked when first seen."""
+        """Return one element of a field's padding, None for zeros; validated at first use."""
         cached = self._padding_cache.get(name)
         if cached is not None and cached[0] == dtype:
             return cached[1]

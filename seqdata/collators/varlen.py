@@ -1,8 +1,8 @@
-"""Collator ``varlen``: ragged fields flat, row behind row, for attention over documents.
+"""Collator ``varlen``: flat ragged fields, row after row, for attention over documents.
 
-Kernels of the flash-attention kind take the values with ``batch.cu_seqlens`` and
-``batch.position_ids`` (T. Dao, "FlashAttention-2", 2023: ``flash_attn_varlen_func``).
-Place in the flow: columns of one read -> tensors of one batch. Makes: ``data``.
+Kernels such as flash attention take the values with ``batch.cu_seqlens`` and ``batch.position_ids``
+(T. Dao, "FlashAttention-2", 2023: ``flash_attn_varlen_func``). Place in the flow: columns of one
+read -> tensors of one batch. Makes: ``data``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seqdata.protocols import Columns
 
 @dataclass(frozen=True, slots=True)
 class Varlen:
-    """Lays each ragged field out as (N, *shape), without padding.
+    """Lays out each ragged field as (N, *shape), without padding.
 
     Args:
         allocate: Makes the outputs.
@@ -30,13 +30,13 @@ class Varlen:
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
     def with_allocator(self, allocate: Allocator) -> Varlen:
-        """Return the same collator over another allocator."""
+        """Return the same collator with another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
         """Fill ``batch.data``.
 
         Raises:
-            DataError: If a column's recorded place is wrong, or its checksum.
+            DataError: If a column's recorded offsets or checksum are wrong.
         """
         return fill_flat(columns, batch, self.allocate)

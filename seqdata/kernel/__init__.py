@@ -1,1 +1,1 @@
-"""The copying of spans into a batch: a C file, its NumPy twin, and the choice between them."""
+"""The kernel, which copies spans into a batch: in C, in NumPy, and the choice between them."""

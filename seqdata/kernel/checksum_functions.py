@@ -1,7 +1,4 @@
-"""Checksums without the compiled kernel: zlib's, and CRC-32C where the wheel ``crc32c`` is there.
-
-Place in the flow: the twin hands these on as its own. Reads: buffers. Makes: numbers.
-"""
+"""Checksums without the compiled kernel: zlib's, and CRC-32C if ``crc32c`` is installed."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ def get_checksum(name: str) -> ChecksumFn:
 
 
 def checksums(data: Any, bounds: Any, out: Any, algorithm: str) -> None:
-    """Compute the checksum of every piece; see ``choose.Kernel.checksums``."""
+    """Write the checksum of every piece; see ``choose.Kernel.checksums``."""
     compute = get_checksum(algorithm)
     content = memoryview(data).cast("B") if memoryview(data).nbytes else b""
     offsets = np.frombuffer(bounds, dtype=np.int64).tolist()

@@ -1,7 +1,8 @@
-"""Which kernel this process uses: the compiled one, or its NumPy twin.
+"""The choice of the kernel of this process: the compiled one, or the one in NumPy.
 
-The environment variable ``SEQDATA_KERNEL=numpy`` chooses the twin; nothing is read at import. Place
-in the flow: stores ask once, when they make a source; ``doctor`` and benchmarks ask for the name.
+The environment variable ``SEQDATA_KERNEL=numpy`` chooses the latter; nothing is read at import.
+Place in the flow: stores ask once, when they make a source; ``doctor`` and benchmarks ask for the
+name.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import os
 from collections.abc import Iterator
 from typing import Any, NewType, Protocol, cast
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.kernel import numpy_kernel
 from seqdata.kernel.pack_rows import FieldBuffer, PackResult
 
 KernelSource = NewType("KernelSource", object)
-"""What ``source`` gives and ``fill`` takes; nobody else looks inside."""
+"""What ``source`` returns and ``fill`` takes; its content is private to the kernel."""
 
 
 ChecksumBuffers = tuple[
@@ -43,7 +44,7 @@ class Kernel(Protocol):
         unit: int = ...,
         /,
     ) -> KernelSource:
-        """Hold the buffers of one field.
+        """Return a source over the buffers of one field.
 
         Args:
             values: Per shard, a buffer in which all its timesteps lie.
@@ -51,7 +52,7 @@ class Kernel(Protocol):
                 sequence lie in the buffer; None: one timestep each, in order.
             starts: int64 (shards+1,): shard -> its first sequence, from 0.
             width: Bytes per timestep.
-            checks: What ``fill`` verifies by; None: nothing.
+            checks: The checksums that ``fill`` verifies; None for none.
             unit: Bytes that extents count by; as they are left out, timesteps.
 
         Raises:
@@ -62,19 +63,19 @@ class Kernel(Protocol):
     def fill(
         self, source: KernelSource, spans: Any, bounds: Any, out: Any, padding: bytes | None, /
     ) -> int:
-        """Copy spans into place and pad; -1, or the number of the first span that is not there.
+        """Copy spans and pad; return -1, or the number of the first span that does not exist.
 
-        Where a span is bad nothing is written. Where the checksum of one is another, it gives
-        ``-2 - number``, and what was written is not to be used. No buffer is trusted: whatever they
+        If a span is bad, nothing is written. If the checksum of one differs, the result is ``-2 -
+        number``, and what was written must not be used. Buffers are not trusted: whatever they
         hold, nothing outside of them is read or written.
 
         Args:
             source: Of the field.
             spans: int64 (n, 3), C-contiguous: sequence, start, stop in timesteps.
-            bounds: int64 (n+1,), rising: span i goes to timestep ``bounds[i]`` of ``out``, and what
-                is left up to ``bounds[i+1]`` is padding.
+            bounds: int64 (n+1,), non-decreasing: span i goes to timestep ``bounds[i]`` of ``out``,
+                and the rest up to ``bounds[i+1]`` is padding.
             out: Writable, C-contiguous.
-            padding: The bytes of one element; None: zeros.
+            padding: The bytes of one element; None for zeros.
 
         Raises:
             ValueError: If bounds do not fit ``out`` and the spans, or the padding not the width.
@@ -82,7 +83,7 @@ class Kernel(Protocol):
         ...
 
     def verify(self, source: KernelSource, spans: Any, /) -> int:
-        """Look at spans as ``fill`` does, and give what it gives; nothing is copied."""
+        """Check spans as ``fill`` does and return what it returns, without copying."""
         ...
 
     def algorithms(self) -> tuple[str, ...]:
@@ -90,11 +91,11 @@ class Kernel(Protocol):
         ...
 
     def checksums(self, data: Any, bounds: Any, out: Any, algorithm: str, /) -> None:
-        """Compute the checksum of every piece of some bytes.
+        """Write the checksum of every piece of a buffer.
 
         Args:
             data: The bytes.
-            bounds: int64 (n+1,), rising: piece i is ``data[bounds[i]:bounds[i+1]]``.
+            bounds: int64 (n+1,), non-decreasing: piece i is ``data[bounds[i]:bounds[i+1]]``.
             out: uint32 (n,), writable.
             algorithm: One of ``algorithms``.
 
@@ -112,7 +113,7 @@ class Kernel(Protocol):
         stop: int,
         /,
     ) -> PackResult:
-        """Copy rows into buffers while they are plain, and say what was left.
+        """Copy rows into buffers as long as they are plain, and return what was left.
 
         A plain row is a dict of just the fields, whose values are C-contiguous arrays of the
         field's dtype and shape, numbers, ``str`` or ``bytes``. One that is not, or that has no room
@@ -139,20 +140,20 @@ class Kernel(Protocol):
         ...
 
     def populate(self, mapping: Any, first: int, stop: int, /) -> bool:
-        """Read bytes ``first:stop`` of a mapping ahead into memory; whether that worked."""
+        """Read bytes ``first:stop`` of a mapping ahead into memory; return whether that worked."""
         ...
 
 
 def get_kernel() -> Kernel:
-    """Return the compiled kernel, or the twin where it is not there or not wanted.
+    """Return the compiled kernel, or the one in NumPy if it is missing or not wanted.
 
     Raises:
-        ConfigError: If ``SEQDATA_KERNEL`` names no kernel, or asks for one that is not there.
+        ConfigError: If ``SEQDATA_KERNEL`` is not a name of a kernel, or the kernel is missing.
     """
     requested = os.environ.get("SEQDATA_KERNEL", "")
     if requested not in ("", "c", "numpy"):
         raise ConfigError(
-            f"kernel: `SEQDATA_KERNEL` is {requested!r}, must be 'c' or 'numpy'; unset it"
+            must_be("kernel: `SEQDATA_KERNEL`", "'c' or 'numpy'", f"{requested!r}", "Unset it")
         )
     fallback = cast("Kernel", numpy_kernel)
     if requested == "numpy":

@@ -1,8 +1,4 @@
-"""Verifying by checksums in NumPy: what ``_fill.c`` does while it copies.
-
-Place in the flow: the twin asks it about every span. Reads: buffers. Makes: verdicts, and bits that
-keep them.
-"""
+"""Verification of checksums in NumPy, as ``_fill.c`` does it while it copies."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from seqdata.kernel.checksum_functions import ChecksumFn, get_checksum
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumpyChecksums:
-    """What the sequences of one field are verified by; see ``choose.Checks``."""
+    """The checksums of the sequences of one field; see ``choose.Checks``."""
 
     compute: ChecksumFn
     checksum_bytes: int
@@ -31,7 +27,7 @@ class NumpyChecksums:
     def check_span(
         self, shard: int, index: int, number: int, content: NDArray[np.uint8], span: slice
     ) -> bool:
-        """Return whether what a span touches is right, and mark it.
+        """Return whether the bytes that a span touches are right, and mark them as verified.
 
         Args:
             shard: Where the sequence lies.
@@ -82,7 +78,7 @@ def _as_array(buffer: Any, dtype: Any) -> NDArray[Any]:
 
 
 def make_checksums(checks: Any, starts: list[int], width: int, *, ragged: bool) -> NumpyChecksums:
-    """Hold what a source is verified by, as the compiled kernel does.
+    """Return the checksums of a source, validated as in the compiled kernel.
 
     Raises:
         ValueError: If there is too little of something.

@@ -1,7 +1,6 @@
-"""The kernel in NumPy: the same functions, checks and results as ``_fill.c``, slower.
+"""The kernel in NumPy: the same functions, checks and results as ``_fill.c``, but slower.
 
-Used where there is no compiler, and by the tests to say what the compiled kernel must do. Place in
-the
+Used without a compiler, and by the tests as the reference of the compiled kernel. Place in the
 flow: below every store. Reads: buffers. Makes: filled output.
 """
 
@@ -27,7 +26,7 @@ _ZERO_BYTE = np.zeros(1, dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumpySource:
-    """The buffers of one field as arrays."""
+    """The buffers of one field, as arrays."""
 
     values: tuple[NDArray[np.uint8], ...]
     extents: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] | None
@@ -39,7 +38,7 @@ class NumpySource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SpanLocation:
-    """Where a span lies: its part of all bytes of its sequence."""
+    """The location of a span: its part of all bytes of its sequence."""
 
     shard: int
     index: int
@@ -65,7 +64,7 @@ def source(
     checks: Any = None,
     unit: int | None = None,
 ) -> NumpySource:
-    """Hold the buffers of one field; see ``choose.Kernel.source``."""
+    """Return a source over the buffers of one field; see ``choose.Kernel.source``."""
     optional = all(
         argument is None or isinstance(argument, tuple) for argument in (extents, checks)
     )
@@ -115,7 +114,7 @@ def _extents(both: Any, shard: int, count: int) -> tuple[NDArray[np.int64], NDAr
 
 
 def fill(source: NumpySource, spans: Any, bounds: Any, out: Any, padding: bytes | None) -> int:
-    """Copy spans into place and pad; see ``choose.Kernel.fill``."""
+    """Copy spans and pad; see ``choose.Kernel.fill``."""
     if not isinstance(source, NumpySource):
         raise TypeError("fill: takes (source, spans, bounds, out, padding)")
     pattern = _ZERO_BYTE if padding is None else np.frombuffer(padding, dtype=np.uint8)
@@ -150,7 +149,7 @@ def fill(source: NumpySource, spans: Any, bounds: Any, out: Any, padding: bytes 
 
 
 def verify(source: NumpySource, spans: Any) -> int:
-    """Look at spans as ``fill`` does, and give what it gives; nothing is copied."""
+    """Check spans as ``fill`` does and return what it returns, without copying."""
     if not isinstance(source, NumpySource):
         raise TypeError("verify: takes (source, spans)")
     if memoryview(spans).nbytes % 24:
@@ -163,7 +162,7 @@ def verify(source: NumpySource, spans: Any) -> int:
 
 
 def _find_mismatch(source: NumpySource, locations: list[_SpanLocation]) -> int:
-    """Return the number of the first span whose checksum is another; -1: there is none."""
+    """Return the number of the first span whose checksum differs; -1 without one."""
     checks = source.checks
     if checks is None:
         return -1
@@ -176,7 +175,7 @@ def _find_mismatch(source: NumpySource, locations: list[_SpanLocation]) -> int:
 
 
 def _locate_spans(source: NumpySource, table: NDArray[np.int64]) -> list[_SpanLocation] | int:
-    """Return where every span lies; or the number of the first that is not there."""
+    """Return the location of every span, or the number of the first that does not exist."""
     locations: list[_SpanLocation] = []
     width = source.width
     for number, start, stop in table.reshape(-1, 3).tolist():
@@ -200,14 +199,14 @@ def _locate_spans(source: NumpySource, table: NDArray[np.int64]) -> list[_SpanLo
 
 
 def map_file(descriptor: int, size: int) -> mmap.mmap:
-    """Map the first ``size`` bytes of a file for reading; keeps a descriptor of its own."""
+    """Map the first ``size`` bytes of a file for reading; the mapping keeps its own descriptor."""
     if size < 1:
         raise ValueError("map_file: `bytes` must be at least 1")
     return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
 
 
 def populate(mapping: Any, first: int, stop: int) -> bool:
-    """Read bytes ``first:stop`` of a mapping ahead into memory; whether that worked."""
+    """Read bytes ``first:stop`` of a mapping ahead into memory; return whether that worked."""
     first, stop = max(0, first) // mmap.PAGESIZE * mmap.PAGESIZE, min(stop, len(mapping))
     if first >= stop:
         return True

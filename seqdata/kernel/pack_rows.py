@@ -1,7 +1,4 @@
-"""Rows into buffers: what ``pack`` is told of a field, and the NumPy twin of it.
-
-Place in the flow: below the packers of a writer. Reads: rows. Makes: packed values.
-"""
+"""Packing of rows into buffers: the description of a field for ``pack``, and ``pack`` in NumPy."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ MAX_KEY_BYTES = 1024
 
 
 class FieldKind(IntEnum):
-    """What a field holds; as in ``_pack.c``."""
+    """The kind of a field's values; as in ``_pack.c``."""
 
     RAGGED = 0
     FIXED = 1
@@ -28,12 +25,12 @@ class FieldKind(IntEnum):
 
 
 class FieldBuffer(NamedTuple):
-    """Room for the values of one field.
+    """The buffer for the values of one field.
 
     Attributes:
         name: Of the field.
-        kind: What it holds.
-        type: Python's own type of a number, or NumPy's scalar type; None where it is no number.
+        kind: Kind of its values.
+        type: Python's own type of a number, or NumPy's scalar type; None if it is not a number.
         dtype: Of arrays; of numbers NumPy's scalar type; None where it is text.
         shape: Of one timestep, or of the whole value.
         width: Bytes of the same.
@@ -64,7 +61,7 @@ def pack(
     stop: int,
     /,
 ) -> PackResult:
-    """Copy rows while they are plain; the same as ``pack_rows`` in C."""
+    """Copy rows as long as they are plain; the same as ``pack_rows`` in C."""
     if not isinstance(buffers, tuple) or not isinstance(rows, Iterator):
         raise TypeError("pack(rows, fields, array, most, stop)")
     targets = [_as_bytes(buffer.values) for buffer in buffers]
@@ -113,7 +110,7 @@ def _plain_values(
     targets: list[NDArray[np.uint8]],
     used: list[int],
 ) -> list[NDArray[np.uint8]] | None:
-    """Return the bytes of a row's values where it is plain and there is room."""
+    """Return the bytes of a row's values if it is plain and there is room."""
     if type(row) is not dict or len(row) != len(buffers):
         return None
     values = []

@@ -1,1 +1,1 @@
-"""What policies are made of: randomness, items, blocks and the order of batches. Numpy only."""
+"""The parts of policies: randomness, items, blocks and the order of batches. NumPy only."""

@@ -1,8 +1,7 @@
-"""Pack many lengths into rows of one length: best fit decreasing, over the histogram.
+"""Packs many lengths into rows of one length: best fit decreasing, over the histogram.
 
-Equal lengths are placed together, so the work grows with the number of different lengths and not of
-items. Place in the flow: used by policy ``packed``. Reads: a histogram. Makes: rows as lists of
-lengths.
+Equal lengths are placed together, so the work grows with the number of different lengths, not of
+items.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 
 class PackedRowsLayout(NamedTuple):
-    """Places for items, row by row.
+    """Slots for items, row by row.
 
     Attributes:
         lengths: int64 (n,), timesteps of each place.
@@ -37,7 +36,7 @@ class _RowContent(NamedTuple):
 
 
 class _EqualRows(NamedTuple):
-    """Rows with the same content."""
+    """Rows of equal content."""
 
     num_rows: int
     content: _RowContent | None
@@ -45,7 +44,7 @@ class _EqualRows(NamedTuple):
 
 @dataclass(slots=True)
 class _RowBins:
-    """Rows by the room that is left in them."""
+    """Rows by their free room."""
 
     by_room: dict[int, list[_EqualRows]] = field(default_factory=dict)
     rooms: list[int] = field(default_factory=list)  # rising
@@ -59,7 +58,7 @@ class _RowBins:
         self.by_room[room].append(equal_rows)
 
     def take_tightest(self, length: int) -> tuple[int, _EqualRows] | None:
-        """Take rows whose room is the least that holds ``length``."""
+        """Take the rows with the least room that holds ``length``."""
         i = bisect_left(self.rooms, length)
         if i == len(self.rooms):
             return None
@@ -80,12 +79,12 @@ def pack_lengths(
     """Pack items into as few rows as best fit decreasing finds.
 
     Args:
-        lengths: int64 (k,), falling, at most ``row_length``.
+        lengths: int64 (k,), decreasing, at most ``row_length``.
         counts: int64 (k,), how many items have each length.
         row_length: Timesteps of a row.
 
     Returns:
-        The places in the rows; as many of each length as there are items of it.
+        The slots in the rows; as many of each length as there are items of it.
 
     Source: D. S. Johnson, "Near-optimal bin packing algorithms", MIT, 1973 (best fit decreasing).
     """
@@ -104,7 +103,7 @@ def pack_lengths(
 def _place_items(
     bins: _RowBins, room: int, equal_rows: _EqualRows, length: int, remaining: int
 ) -> int:
-    """Fill rows with items of one length, as many as fit; give how many items are left."""
+    """Fill rows with items of one length, as many as fit; return how many items are left."""
     each = room // length
     full = min(equal_rows.num_rows, remaining // each)
     bins.add(room - each * length, _EqualRows(full, _RowContent(length, each, equal_rows.content)))

@@ -1,9 +1,9 @@
-"""Plan by blocks: no step costs or holds more than one block of a data set.
+"""Planning by blocks: no step computes or holds more than one block of a data set.
 
 A block is a fixed run of neighbouring items. Its members never change, so its number of batches
 does not either; blocks and their insides are shuffled. A ``Cutter`` says how one block becomes
-batches; everything else about an epoch is here: which part of which block is played when.
-Place in the flow: items -> blocks -> Plan. Reads: lengths, a block at a time. Makes: batches.
+batches; all else about an epoch is here: which batches of which block come when. Place in the flow:
+items -> blocks -> Plan. Reads: lengths, a block at a time. Makes: batches.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class BlockBatches(NamedTuple):
 
 
 class BlockCost(NamedTuple):
-    """What is known of a block before it is planned: its batches, and the most that one costs."""
+    """A block before it is planned: its number of batches, and the highest cost of one."""
 
     batches: int
     cost: int
 
 
 class Cutter(Protocol):
-    """How the items of one block become batches. Hashable: counts are remembered under it."""
+    """How the items of one block become batches. Hashable: it is the key of cached counts."""
 
     @property
     def is_arranged(self) -> bool:
@@ -83,7 +83,7 @@ class Block(NamedTuple):
 
 
 class BlockRange(NamedTuple):
-    """Batches ``first:stop`` of a block's own order, played one after another."""
+    """Batches ``first:stop`` of a block's own order, one after another."""
 
     block: int
     first: int
@@ -91,14 +91,14 @@ class BlockRange(NamedTuple):
 
 
 def split_blocks(items: Items, cutter: Cutter) -> list[Block]:
-    """Cut the items into blocks; only the last may be short."""
+    """Return the blocks of the items; only the last may be short."""
     size = len(items) if len(items) <= cutter.max_block else cutter.block_items
     starts = range(0, len(items), max(1, size))
     return [Block(k, edge, min(edge + size, len(items))) for k, edge in enumerate(starts)]
 
 
 def compute_block_costs(items: Items, cutter: Cutter) -> list[BlockCost]:
-    """Count the batches of every block, once per index."""
+    """Return the number of batches of every block, counted once per index."""
     blocks = split_blocks(items, cutter)
     key = ("counts", items.axis, items.rule, items.cost, cutter)
     return items.index.remember(key, lambda: cutter.count_batches(items, blocks))
@@ -108,7 +108,7 @@ def histogram(items: Items, block: Block) -> tuple[NDArray[np.int64], NDArray[np
     """Count the items of a block by length.
 
     Returns:
-        Lengths, int64 (k,), falling; how many items have each, int64 (k,).
+        Lengths, int64 (k,), decreasing; how many items have each, int64 (k,).
     """
     lengths = items.sizes(items.spans(block.first, block.stop))
     if int(lengths.max(initial=0)) > 4 * MAX_BLOCK_ITEMS:  # a table of all lengths would be larger
@@ -142,7 +142,7 @@ class BlockTable:
         return self.offsets[-1]
 
     def batch(self, number: int) -> PlanBatch:
-        """Return one batch in O(batch), or O(block) where its block is not at hand."""
+        """Return one batch in O(batch), or O(block) if its block is not cached."""
         block_range, number_in_block = self._locate(number)
         return self._block_table(block_range.block).batch(number_in_block)
 
@@ -164,12 +164,12 @@ class BlockTable:
         return timesteps, rows
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Yield all batches in order, part by part."""
+        """Yield all batches in order, range by range."""
         for block_range in self.ranges:
             yield self._block_table(block_range.block).slice(block_range.first, block_range.stop)
 
     def prepare(self, number: int) -> int:
-        """Make a batch's block; give the first batch after it that lies in another part."""
+        """Make a batch's block; return the first batch after it in another range."""
         self._block_table(self._locate(number)[0].block)
         return self.offsets[bisect_right(self.offsets, number)]
 
@@ -207,7 +207,7 @@ class BlockTable:
 def make_block_table(
     items: Items, cutter: Cutter, draw: Draw, *, shuffle: bool, worst_first: bool
 ) -> BlockTable:
-    """Lay out an epoch: which part of which block is played when.
+    """Return the table of an epoch: which batches of which block come when.
 
     The full groups of all blocks come first, then the blocks' remainders in the same order of
     blocks, so that groups and steps stay aligned; the short block is last in both. With
@@ -229,7 +229,7 @@ def make_block_table(
 def _find_costliest_block(
     items: Items, cutter: Cutter, draw: Draw, counts: Sequence[BlockCost]
 ) -> int:
-    """Find the block that holds the most expensive batch, cutting only those that may hold it."""
+    """Return the block with the most expensive batch, cutting only those that may hold it."""
     blocks = split_blocks(items, cutter)
     if len(blocks) == 1:
         return 0

@@ -1,4 +1,4 @@
-"""Put a policy's parts together: options, items, blocks, and a Plan with report and fingerprint.
+"""Builds a Plan with report and fingerprint from a policy's options, items and blocks.
 
 Place in the flow: the last step of every block-wise policy. Reads: an index and a policy. Makes:
 Plan.
@@ -22,17 +22,17 @@ from seqdata.planning.randomness import Draw
 from seqdata.report import PlanReport, make_report
 
 _ADDED_OPTIONS = ("keep",)
-"""Options of policies that came after states had been saved: left unsaid at their defaults."""
+"""Options added after states had been saved: left out of the text at their defaults."""
 
 
 def build_plan(
     policy: Any, items: Items, cutter: Cutter, *, seed: int, epoch: int, worst_first: bool = False
 ) -> Plan:
-    """Make the plan of a policy that works block by block.
+    """Return the plan of a policy that works block by block.
 
     Args:
         policy: The policy, a frozen dataclass with a field ``shuffle``.
-        items: What it batches.
+        items: What it puts into batches.
         cutter: How a block becomes batches.
         seed: The run's seed, in ``[0, 2**64)``.
         epoch: Number of the epoch, from 0.
@@ -62,14 +62,14 @@ def count_batches(items: Items, cutter: Cutter) -> int:
 def make_fingerprint(
     index: SequenceIndex, policy: object, seed: int, epoch: int, *, draws: bool = False
 ) -> str:
-    """Digest what a plan is made from (32 hex digits).
+    """Return the digest of what a plan is made from (32 hex digits).
 
     Args:
         index: The lengths.
         policy: The policy.
         seed: The run's seed.
         epoch: Number of the epoch.
-        draws: Whether places are drawn for each sequence; 0.1 did so by its number in a view.
+        draws: Whether positions are drawn per sequence; 0.1 did so by its number in a view.
     """
     text = f"{PLAN_VERSION};{index.fingerprint};{describe_policy(policy)};{seed};{epoch}"
     if draws and index.renumbers:
@@ -78,7 +78,7 @@ def make_fingerprint(
 
 
 def describe_policy(policy: object) -> str:
-    """Write a policy as text that is the same in every process and says all that shapes a plan."""
+    """Return a policy as text that is equal in every process and has all that determines a plan."""
     if not is_dataclass(policy):
         return type(policy).__qualname__
     parts = []
@@ -92,7 +92,7 @@ def describe_policy(policy: object) -> str:
 
 
 def make_full_report(items: Items, table: BatchTable) -> PlanReport:
-    """Add up a plan and say which sequences it drops, splits or truncates."""
+    """Return the report of a plan, with the sequences that it drops, splits or truncates."""
     rule, index, axis = items.rule, items.index, items.axis
     dropped = find_sequences(
         index,

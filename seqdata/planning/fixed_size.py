@@ -1,4 +1,4 @@
-"""Cut a block's items every ``batch_size`` rows: what Fixed, Sorted and Bucketed share.
+"""Cuts a block's items every ``batch_size`` rows: shared by Fixed, Sorted, Bucketed and Windows.
 
 Place in the flow: a Cutter of ``blocks``; the policies differ in how they order a block's items.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost
 from seqdata.planning.items import Items
 from seqdata.planning.randomness import Draw, Purpose
@@ -39,12 +39,12 @@ class FixedSizeCutter:
 
     @property
     def block_items(self) -> int:
-        """The largest multiple of 64 batches that is at most ``max_block`` items, at least one."""
+        """The largest multiple of 64 batches of at most ``max_block`` items, or 64 batches."""
         unit = MAX_GROUP_SIZE * self.batch_size
         return max(unit, self.max_block // unit * unit)
 
     def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
-        """Count each block's batches; costs are bounds, from the longest item nearby."""
+        """Count each block's batches; costs are upper bounds, from the longest item nearby."""
         return [
             BlockCost(
                 -(-(block.stop - block.first) // self.batch_size),
@@ -62,26 +62,26 @@ class FixedSizeCutter:
 
 
 def order_longest_first(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Order by falling length, ties by number, int64 (n,)."""
+    """Return the order of decreasing length, ties by number, int64 (n,)."""
     top = int(lengths.max(initial=0))
     rank = (top - lengths).astype(np.uint16 if top < 1 << 16 else np.int64)  # 16 bits: radix sort
     return np.argsort(rank, kind="stable")
 
 
 def order_randomly(lengths: NDArray[np.int64], draw: Draw | None, block: int) -> NDArray[np.int64]:
-    """Order at random, or as the data lies, int64 (n,)."""
+    """Return a random order, or without a draw the data's, int64 (n,)."""
     if draw is None:
         return np.arange(len(lengths))
     return draw.permutation(Purpose.MEMBERS, len(lengths), block)
 
 
 def check_count(policy: str, name: str, value: object, *, least: int = 1) -> None:
-    """Refuse an option that counts something and cannot be meant.
+    """Raise if an option that counts something is invalid.
 
     Raises:
-        ConfigError: If it is no integer of at least ``least``.
+        ConfigError: If it is not an integer of at least ``least``.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(
-            f"policy {policy!r}: `{name}` is {value!r}, must be an integer of at least {least}"
+            must_be(f"policy {policy!r}: `{name}`", f"an integer of at least {least}", repr(value))
         )

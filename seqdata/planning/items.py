@@ -1,8 +1,8 @@
-"""Items: what a policy batches, numbered without gaps and without a list of them.
+"""Items: what a policy puts into batches, numbered without gaps and without a list of them.
 
-An item is a sequence, or a part of one: of a sequence that is too long and split, of one that is
-truncated. Items are found by prefix sums over runs of sequences, so virtual ones (10^9 of them)
-cost no memory. Place in the flow: index -> items -> blocks. Reads: runs of lengths. Makes: spans.
+An item is a sequence, or a piece of one that is split or truncated because it is too long. Items
+are found by prefix sums over chunks of the sequences, so virtual ones (10^9 of them) cost no
+memory. Place in the flow: index -> items -> blocks. Reads: runs of lengths. Makes: spans.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError
+from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import SCAN_CHUNK, SequenceIndex
 from seqdata.planning.randomness import Draw
 
@@ -25,7 +25,7 @@ Keep = Literal["first", "last"]
 
 
 class ItemRule(Protocol):
-    """How sequences become items, by length alone. Hashable: counts are remembered under it."""
+    """How sequences become items, by length alone. Hashable: it is the key of cached counts."""
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of items of each sequence, int64 (n,)."""
@@ -38,7 +38,7 @@ class ItemRule(Protocol):
     def bounds(
         self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return start and stop of each piece, int64 (n,); where they are random, of ``draw``."""
+        """Return start and stop of each piece, int64 (n,); random ones are drawn from ``draw``."""
         ...
 
 
@@ -47,7 +47,7 @@ class ItemPieces(NamedTuple):
 
     Attributes:
         lengths: int64 (n,), of the sequences.
-        piece_numbers: int64 (n,), which part of its sequence each is.
+        piece_numbers: int64 (n,), which piece of its sequence each is.
         drawn_for: Returns what randomness of each is keyed by, as ``SequenceIndex.drawn_for`` does.
     """
 
@@ -58,7 +58,7 @@ class ItemPieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WholeSequences:
-    """The common options of the policies: what happens to the empty and the too long.
+    """Every sequence as one item, except for empty and too long ones.
 
     Args:
         max_length: Most timesteps of an item; None: no limit.
@@ -68,7 +68,7 @@ class WholeSequences:
         keep: Which timesteps of a truncated sequence remain: the ``first`` or the ``last``.
 
     Raises:
-        ConfigError: If an option is none of these.
+        ConfigError: If an option has another value.
     """
 
     max_length: int | None = None
@@ -79,14 +79,18 @@ class WholeSequences:
     def __post_init__(self) -> None:
         if self.too_long not in ("error", "split", "truncate", "drop"):
             raise ConfigError(
-                f"policy: `too_long` is {self.too_long!r}, must be 'error', 'split', 'truncate' or "
-                "'drop'; pass one of them"
+                must_be(
+                    "policy: `too_long`",
+                    "'error', 'split', 'truncate' or 'drop'",
+                    f"{self.too_long!r}",
+                    "Pass one of them",
+                )
             )
         if self.empty not in ("drop", "error"):
-            raise ConfigError(f"policy: `empty` is {self.empty!r}, must be 'drop' or 'error'")
+            raise ConfigError(must_be("policy: `empty`", "'drop' or 'error'", f"{self.empty!r}"))
         if self.max_length is not None and self.max_length < 1:
             raise ConfigError(
-                f"policy: `max_length` is {self.max_length!r}, must be at least 1 or None"
+                must_be("policy: `max_length`", "at least 1 or None", f"{self.max_length!r}")
             )
         if self.keep not in ("first", "last"):
             raise ConfigError(f"policy: `keep` must be 'first' or 'last', but is {self.keep!r}.")
@@ -116,7 +120,7 @@ class WholeSequences:
         self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return start and stop of each piece, int64 (n,)."""
-        del draw  # nothing here is random
+        del draw  # nothing is random here
         if self.max_length is None:
             return np.zeros_like(pieces.lengths), pieces.lengths
         if self.keep == "last":
@@ -126,7 +130,7 @@ class WholeSequences:
 
 
 Cost = Callable[[Mapping[str, NDArray[np.int64]]], NDArray[np.int64]]
-"""``cost(lengths_of) -> sizes``: axis -> int64 (n,) lengths of n items; gives int64 (n,)."""
+"""``cost(lengths_of) -> sizes``: axis -> int64 (n,) lengths of n items; returns int64 (n,)."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -134,7 +138,7 @@ class Items:
     """The items of an index under a rule.
 
     Attributes:
-        cost: What a row costs, where that is not its length along the planned axis.
+        cost: What a row costs; None if that is its length along the planned axis.
         offsets: int64 (runs+1,), number of the first item of each run of ``SCAN_CHUNK`` sequences.
         peaks: int64 (runs,), timesteps of the longest item of each run.
     """
@@ -152,7 +156,7 @@ class Items:
     def spans(self, first: int, stop: int, draw: Draw | None = None) -> NDArray[np.int64]:
         """Return the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop.
 
-        Where a rule's items lie at random, they are those of ``draw``.
+        Items of a random rule are those of ``draw``.
         """
         stop = min(stop, len(self))
         chunk = int(np.searchsorted(self.offsets, first, side="right")) - 1
@@ -170,20 +174,20 @@ class Items:
         return np.concatenate(span_arrays) if span_arrays else np.empty((0, 3), dtype=np.int64)
 
     def sizes(self, spans: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the cost of each item as a row, int64 (n,): its timesteps, or ``cost``."""
+        """Return the cost of each item as a row, int64 (n,): its timesteps or ``cost``."""
         lengths = spans[:, 2] - spans[:, 1]
         if self.cost is None or not len(spans):
             return lengths
-        first, stop = int(spans[0, 0]), int(spans[-1, 0]) + 1  # items lie in the data's order
+        first, stop = int(spans[0, 0]), int(spans[-1, 0]) + 1  # items are in the data's order
         lengths_of = {self.axis: lengths}
         for axis in self.index.lengths_of:
-            if axis != self.axis:  # other axes come whole
+            if axis != self.axis:  # other axes are read whole
                 axis_lengths = np.asarray(self.index.run(axis, first, stop), dtype=np.int64)
                 lengths_of[axis] = axis_lengths[spans[:, 0] - first]
         return self.cost(lengths_of)
 
     def peak(self, first: int, stop: int) -> int:
-        """Return an upper bound of the timesteps of items ``first:stop``, exact at runs' edges."""
+        """Return an upper bound of the timesteps of items ``first:stop``, exact at chunk bounds."""
         low = int(np.searchsorted(self.offsets, first, side="right")) - 1
         high = int(np.searchsorted(self.offsets, stop, side="left"))
         return int(self.peaks[low:high].max(initial=0))
@@ -219,7 +223,7 @@ def select_items(
     limit: str = "max_length",
     cost: Cost | None = None,
 ) -> Items:
-    """Number the items of an index: one pass over the lengths, remembered by the index.
+    """Number the items of an index in one pass over the lengths, cached by the index.
 
     Args:
         index: The lengths.
@@ -230,7 +234,7 @@ def select_items(
         cost: What a row costs; None: its length along the axis.
 
     Raises:
-        PlanError: If a sequence is too long or empty and the rule says ``error``; it names them.
+        PlanError: If a sequence is too long or empty and the rule says ``error``; they are named.
     """
     max_length = rule.max_length
     if rule.too_long == "error" and max_length is not None:
@@ -241,7 +245,7 @@ def select_items(
 
 
 def number_items(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:
-    """Number the items of an index under any rule, remembered by the index."""
+    """Number the items of an index under any rule, cached by the index."""
     return index.remember(("items", axis, rule), lambda: _count_per_chunk(index, axis, rule))
 
 
@@ -265,7 +269,7 @@ def _count_per_chunk(index: SequenceIndex, axis: str, rule: ItemRule) -> Items:
 
 
 def _is_unchanged(rule: ItemRule, lengths: NDArray[Any]) -> bool:
-    """Say cheaply whether each of these sequences is one whole item."""
+    """Return whether each of these sequences is one whole item, as far as a fast check shows."""
     if not isinstance(rule, WholeSequences) or int(lengths.min()) == 0:
         return False
     return rule.max_length is None or int(lengths.max()) <= rule.max_length
@@ -301,8 +305,9 @@ def _refuse_empty(index: SequenceIndex, axis: str, where: str) -> None:
     if len(empty):
         noun = "sequence" if len(empty) == 1 else f"{len(empty)} sequences:"
         raise PlanError(
-            f"{where}: {noun} {index.names(empty)} of length 0, must be at least 1; set "
-            "`empty`='drop', or filter the index"
+            f"{where}: {noun} {index.names(empty)} of length 0, but must have at least 1 "
+            "timestep. Set "
+            "`empty`='drop', or filter the index."
         )
 
 
@@ -312,7 +317,7 @@ def find_sequences(
     key: object,
     predicate: Callable[[NDArray[Any]], NDArray[np.bool_]],
 ) -> NDArray[np.int64]:
-    """Return the numbers of the sequences of wanted lengths, int64; remembered under ``key``."""
+    """Return the numbers of the sequences whose lengths match, int64; cached under ``key``."""
 
     def scan() -> NDArray[np.int64]:
         matches = [

@@ -1,10 +1,9 @@
-"""Chunk lengths that vary: drawn once from the seed, in another order in every epoch.
+"""Chunk lengths that vary: drawn once from the seed, in a new order in every epoch.
 
-Edges of chunks then fall elsewhere in every epoch, which evens out how far gradients reach (AWD-
+Chunks then end at other timesteps in every epoch, which evens out how far gradients reach (AWD-
 LSTM: S. Merity, N. S. Keskar and R. Socher, "Regularizing and optimizing LSTM language models",
-2018). How many there are follows from the length of a lane alone. Only raw words of Philox are
-used, and integers, so that no release of NumPy and no CPU changes a length. Place in the flow: used
-by policy ``tbptt``. Makes: lengths.
+2018). Their number follows from the length of a lane alone. Only raw words of Philox are used, and
+integers, so that no release of NumPy and no CPU changes a length.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.plan_table import offsets_from_sizes
 from seqdata.planning.lanes.chunks import UnevenChunks
 from seqdata.planning.randomness import Draw, Purpose
@@ -37,7 +36,7 @@ class Jitter:
         least: Least timesteps of a chunk.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
     """
 
     short: float = 0.05
@@ -46,28 +45,28 @@ class Jitter:
 
     def __post_init__(self) -> None:
         if not 0 <= self.short <= 1:
-            raise ConfigError(f"jitter: `short` is {self.short!r}, must be a share from 0 to 1")
+            raise ConfigError(must_be("jitter: `short`", "a share from 0 to 1", f"{self.short!r}"))
         for name, least in (("spread", 0), ("least", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(
-                    f"jitter: `{name}` is {value!r}, must be an integer of at least {least}"
+                    must_be(f"jitter: `{name}`", f"an integer of at least {least}", f"{value!r}")
                 )
 
     def count(self, chunk: int, timesteps: int) -> int:
-        """Return how many chunks make so many timesteps: about as many as the law gives."""
+        """Return how many chunks cover ``timesteps``: about as many as expected of the law."""
         rounded = 0.5 if self.spread else 0.0  # down
         mean = max(self.least, chunk * (1 - self.short / 2) - rounded)
         return math.ceil(timesteps / mean)
 
     def chunks(self, chunk: int, timesteps: int, seed: int, epoch: int | None) -> UnevenChunks:
-        """Return an epoch's chunks, which are ``timesteps`` in all.
+        """Return an epoch's chunks, ``timesteps`` in total.
 
         Args:
             chunk: The usual length.
-            timesteps: Of the longest lane.
-            seed: Of the run: it says which lengths there are.
-            epoch: Says in which order; None: as they were drawn.
+            timesteps: Timesteps of the longest lane.
+            seed: The run's seed, which determines the lengths.
+            epoch: Determines the order of the lengths; None for the order in which they were drawn.
         """
         count = self.count(chunk, timesteps)
         if not count:
@@ -93,7 +92,7 @@ class Jitter:
         return np.maximum(self.least, lengths)
 
     def _fit_lengths(self, lengths: NDArray[np.int64], timesteps: int) -> NDArray[np.int64]:
-        """Change lengths a little, all alike, so that they are ``timesteps`` in all."""
+        """Return lengths changed by about the same amount each, ``timesteps`` in total."""
         count = len(lengths)
         each, remainder = divmod(timesteps - int(lengths.sum()), count)
         lengths = lengths + each
@@ -101,7 +100,7 @@ class Jitter:
         least = min(self.least, timesteps // count)
         deficit = int(np.maximum(least - lengths, 0).sum())
         lengths = np.maximum(lengths, least)
-        while deficit:  # few lengths, far from what they should be in all
+        while deficit:  # few lengths, far from their total
             longest = int(lengths.argmax())
             moved = min(deficit, int(lengths[longest]) - least)
             lengths[longest] -= moved

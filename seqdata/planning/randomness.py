@@ -1,9 +1,8 @@
-"""Randomness that no release of NumPy can change.
+"""Random numbers that are the same with every release of NumPy.
 
 Only the raw 64-bit output of Philox4x64-10 is used (Salmon et al., "Parallel random numbers: as
 easy as 1, 2, 3", SC11), keyed by (seed, epoch) with the counter at (0, 0, purpose, block).
 Permutations are a stable argsort of it; NumPy's own shuffles may change their streams (NEP 19).
-Place in the flow: below the policies.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.planning.stable_sort import stable_argsort
 
 
 class Purpose(IntEnum):
-    """What a draw is for. The numbers are part of every plan: never change or reuse one."""
+    """The purposes of draws. The numbers are part of every plan: never change or reuse one."""
 
     BLOCKS = 1  # order of the blocks
     MEMBERS = 2  # order of a block's sequences, and of ties
@@ -30,13 +29,13 @@ class Purpose(IntEnum):
     HALVES = 7  # halves inside a group
     LAST_HALVES = 8  # halves inside the remainder
     TRANSFORM = 9  # what a transform's generator draws
-    CROPS = 10  # where random crops lie
+    CROPS = 10  # starts of random crops
     PAIRS = 11  # which lanes exchange sequences
-    CUTS = 12  # behind which places they do
+    CUTS = 12  # after which items they do
     LANES = 13  # order of the lanes
     LENGTHS = 14  # lengths of chunks, where they vary; once for all epochs
     SCHEDULE = 15  # order of these lengths
-    SHARED = 16  # a model's numbers that all ranks draw alike
+    SHARED = 16  # a model's numbers that are equal on all ranks
     PER_RANK = 17  # those of each rank
     PER_LANE = 18  # those of each lane
 
@@ -61,7 +60,7 @@ class Draw:
             value = getattr(self, name)
             if not 0 <= value < 1 << 64:
                 raise ConfigError(
-                    f"plan: `{name}` is {value!r}, must be in [0, 2**64); pass another"
+                    must_be(f"plan: `{name}`", "in [0, 2**64)", f"{value!r}", "Pass another")
                 )
 
     def raw(self, purpose: Purpose, count: int, block: int = 0) -> NDArray[np.uint64]:

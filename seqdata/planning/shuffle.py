@@ -1,9 +1,8 @@
-"""The order of a block's batches: like work for the ranks of a step, no length order to be seen.
+"""The order of a block's batches: equal work for the ranks of a step, without an order of length.
 
 Batches are sorted by their longest row and cut into groups; groups are shuffled, and inside a group
-halves are shuffled recursively (64, 32, … 1). So W neighbours on an aligned place are neighbours in
-length for every W that divides the group, while from group to group lengths jump at random.
-Place in the flow: used by ``blocks``. Reads: the longest row of each batch. Makes: a permutation.
+halves are shuffled recursively (64, 32, … 1). So W neighbours at an aligned position are neighbours
+in length for every W that divides the group, while lengths differ at random from group to group.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from seqdata.planning.randomness import Draw, Purpose
 
 MAX_GROUP_SIZE = 64
-_MIN_GROUPS = 16  # at least this many groups, or nothing would be left to shuffle
+_MIN_GROUPS = 16  # at least this many groups: fewer could not be shuffled
 
 
 def group_size(batches: int) -> int:
@@ -26,13 +25,13 @@ def group_size(batches: int) -> int:
 def shuffle_batches(
     longest: NDArray[np.int64], draw: Draw, *, block: int, lead: int | None
 ) -> NDArray[np.int64]:
-    """Order the batches of a block.
+    """Return the order of a block's batches.
 
     Args:
         longest: int64 (batches,), timesteps of each batch's longest row.
         draw: The epoch's randomness.
         block: Number of the block.
-        lead: Batch that must come first, its group with it; None for no such wish.
+        lead: Batch that must come first, with its group; None for none.
 
     Returns:
         int64 (batches,), the numbers of the batches in training order: whole groups, then the
@@ -101,7 +100,7 @@ def _draw_coins(
 
 
 def _target_positions(coins: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Say where each of ``size`` neighbours goes when a coin per tree node swaps its halves.
+    """Return where each of ``size`` neighbours goes when a coin per tree node swaps its halves.
 
     Nodes are numbered breadth first: the root 0, its halves 1 and 2, …
     """

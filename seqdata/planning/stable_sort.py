@@ -1,8 +1,7 @@
-"""A stable argsort that is fast where few keys are equal, as random ones are.
+"""A stable argsort that is fast if few keys are equal, such as random ones.
 
-NumPy sorts 64-bit keys several times faster without promising an order of equal ones; here those
-are put right afterwards. Place in the flow: used by ``randomness`` and the policies. Makes:
-permutations.
+NumPy sorts 64-bit keys several times faster if the order of equal ones may be arbitrary; here that
+order is restored afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_MIN_KEYS = 1 << 10  # below this nothing is won
+_MIN_KEYS = 1 << 10  # below this it is not faster
 _MIN_KEYS_PER_TIE = 8  # where more than one key in so many is tied, neither
 
 

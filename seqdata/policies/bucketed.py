@@ -1,7 +1,7 @@
-"""Policy ``bucketed``: sorted by length with a little noise, cut every few rows.
+"""Policy ``bucketed``: sorted by length with a little noise, then cut into batches.
 
-No bucket edges to choose: one per cent of noise on the length lets other neighbours meet in every
-epoch, and the number of batches stays ceil(n / batch_size).
+There are no bucket edges to choose: one percent of noise on the length gives a sequence other
+neighbours in every epoch, and the number of batches stays ceil(n / batch_size).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_LENGTH = 1 << 32  # longer ones, scaled, would not fit 63 bits
 
 @dataclass(frozen=True, slots=True)
 class Bucketed:
-    """Batches of ``batch_size`` rows of like length, other ones in every epoch.
+    """Batches of ``batch_size`` rows of similar length, different ones in every epoch.
 
     Args:
         batch_size: Rows of a batch.
@@ -40,7 +40,7 @@ class Bucketed:
         keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
     """
 
     batch_size: int
@@ -83,8 +83,9 @@ def _order_by_noisy_length(
         return order_longest_first(lengths)
     if int(lengths.max(initial=0)) >= _MAX_LENGTH:
         raise PlanError(
-            f"policy 'bucketed': a sequence has {int(lengths.max())} timesteps, must be below "
-            "2**32; set `max_length`, or use 'tbptt' for very long sequences"
+            f"policy 'bucketed': a sequence has {int(lengths.max())} timesteps, but must have "
+            "fewer than "
+            "2**32. Set `max_length`, or use 'tbptt' for very long sequences."
         )
     raw = draw.raw(Purpose.NOISE, len(lengths), block) % np.uint64(2 * _NOISE)
     noise = raw.astype(np.int64) - _NOISE

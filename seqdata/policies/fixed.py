@@ -1,4 +1,4 @@
-"""Policy ``fixed``: a random order, cut every few rows. The baseline; lengths play no part."""
+"""Policy ``fixed``: a random order, cut into batches. The baseline; lengths do not matter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fixed:
         keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
 
     Examples:
         >>> index = SequenceIndex.from_lengths([3, 1, 2])

@@ -1,8 +1,8 @@
 """Policy ``packed``: several whole sequences in each row, rows of one length.
 
-For attention over documents laid one behind another (collator ``varlen``) and for language models.
-Which lengths share a row follows from the histogram alone, so every epoch has the same number of
-rows; which sequences of these lengths do is drawn anew.
+For attention over concatenated documents (collator ``varlen``) and for language models. Which
+lengths share a row follows from the histogram alone, so every epoch has the same number of rows;
+which sequences of these lengths share it is drawn for every epoch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Packed:
         keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
     """
 
     rows: int
@@ -109,7 +109,7 @@ class PackedRowsCutter:
         return counts
 
     def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
-        """Pack a block's items; which one of a length comes where is drawn, and the rows' order."""
+        """Pack a block's items; the order of equal lengths and the order of rows are drawn."""
         members = order_longest_first(lengths)
         if draw is not None:
             members = draw.permutation(Purpose.MEMBERS, len(lengths), block)
@@ -134,7 +134,7 @@ def _shuffle_rows(
     sizes = np.diff(layout.offsets)
     order = draw.permutation(Purpose.GROUPS, len(sizes), block)
     rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))  # row -> its turn
+    rank[order] = np.arange(len(order))  # row -> its position in the new order
     shuffled = draw.permutation(Purpose.MIX, len(placed), block)
     positions = shuffled[np.argsort(np.repeat(rank, sizes)[shuffled], kind="stable")]
     return placed[positions], offsets_from_sizes(sizes[order])

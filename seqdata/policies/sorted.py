@@ -1,4 +1,4 @@
-"""Policy ``sorted``: exact order of length, cut every few rows.
+"""Policy ``sorted``: exact order of length, cut into batches.
 
 The least padding, and the same batches in every epoch.
 """
@@ -22,8 +22,8 @@ from seqdata.planning.randomness import Draw
 class Sorted:
     """Batches of ``batch_size`` rows of nearly equal length, ties by number.
 
-    The same rows meet in every epoch; only the order of batches changes. Above 2^18 sequences it is
-    sorted within blocks of neighbouring sequences.
+    The same rows are together in every epoch; only the order of batches changes. Above 2^18
+    sequences they are sorted within blocks of neighbouring sequences.
 
     Args:
         batch_size: Rows of a batch.
@@ -36,7 +36,7 @@ class Sorted:
         keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
     """
 
     batch_size: int

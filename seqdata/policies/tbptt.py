@@ -1,7 +1,7 @@
-"""Policy ``tbptt``: long sequences in chunks, each lane reading on where it stopped.
+"""Policy ``tbptt``: long sequences in chunks, each lane continuing where it stopped.
 
 For truncated backpropagation through time (Williams and Peng, 1990; Sutskever, 2013): row j of the
-next batch goes on where row j of this one stopped, so a recurrent state can be carried on.
+next batch continues where row j of this one stopped, so a recurrent state can be carried over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import ArrayTable, offsets_from_sizes
@@ -34,30 +34,30 @@ class TBPTT:
     """Chunks of at most ``chunk`` timesteps in ``lanes`` lanes; a batch has a row of each lane.
 
     Sequences are packed so that lanes end together, in the same number of steps in every epoch. A
-    lane whose sequence ends takes the next one, with ``batch.reset``; one that has run dry is a row
+    lane whose sequence ends takes the next one, with ``batch.reset``; one without a next is a row
     of weight 0. Sequences are shuffled, never the chunks of one.
 
     Args:
-        lanes: Rows of a batch, of all ranks together.
-        chunk: Most timesteps of a row; or ``chunk(epoch)``, where it grows: epochs then differ in
+        lanes: Rows of a batch, over all ranks.
+        chunk: Most timesteps of a row; or ``chunk(epoch)``, if it grows: epochs then differ in
             their number of steps, and a Trainer needs ``reload_dataloaders_every_n_epochs=1``.
-        advance: Timesteps from a chunk's start to the next one's; None: ``chunk``. Where it is
+        advance: Timesteps from a chunk's start to the next one's; None for ``chunk``. If it is
             less, chunks overlap: what they have in common is context in the later one
             (``batch.burn_in``), and is not scored.
-        continuous: Whether sequences are laid end to end in one stream that is cut into equal
-            columns, one per lane, with state carried over their ends: as language models are
-            trained. A shift then shifts the stream.
-        segments: Whether a row goes on with the lane's next sequence where one ends inside a chunk;
+        continuous: Whether sequences are concatenated to one stream that is cut into equal columns,
+            one per lane, with state carried over their ends: as language models are trained. A
+            shift then shifts the stream.
+        segments: Whether a row continues with the lane's next sequence where one ends in a chunk;
             lanes are packed by timesteps, and ``batch.segments`` says what a row holds.
         jitter: Whether the lengths of chunks vary from step to step, or how (``Jitter``): the same
             lengths in every epoch, in another order. ``batch.lr_scale`` is what the learning rate
-            is multiplied with. Needs ``continuous`` or ``segments``.
+            is multiplied by. Needs ``continuous`` or ``segments``.
         shuffle: Whether sequences are shuffled between epochs; else lanes read in the data's order.
         axis: The axis that is planned on.
         empty: What happens to sequences of length 0: ``drop`` or ``error``.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
 
     Examples:
         >>> index = SequenceIndex.from_lengths([5, 2, 3])
@@ -82,25 +82,41 @@ class TBPTT:
             check_count("tbptt", "chunk", self.chunk)
         if not isinstance(self.shuffle, bool):
             raise ConfigError(
-                f"policy 'tbptt': `shuffle` is {self.shuffle!r}, must be True or False; whole "
-                "sequences are shuffled, and never the chunks of one: their lane carries a state"
+                must_be(
+                    "policy 'tbptt': `shuffle`",
+                    "True or False",
+                    f"{self.shuffle!r}",
+                    (
+                        "Whole sequences are shuffled, and never the chunks of one: their lane "
+                        "carries "
+                        "a state"
+                    ),
+                )
             )
         if self.advance is not None:
             check_count("tbptt", "advance", self.advance)
             if not callable(self.chunk) and self.advance > self.chunk:
                 raise ConfigError(
-                    f"policy 'tbptt': `advance` is {self.advance}, must be at most `chunk`="
-                    f"{self.chunk}; what lies between two chunks would be left out"
+                    must_be(
+                        "policy 'tbptt': `advance`",
+                        f"at most `chunk`={self.chunk}",
+                        f"{self.advance}",
+                        "What lies between two chunks would be left out",
+                    )
                 )
         if self.segments and self.continuous:
             raise ConfigError(
-                "policy 'tbptt': `segments` and `continuous` are both True, must be one of them; "
+                "policy 'tbptt': `segments` and `continuous` cannot both be True: "
                 "`continuous` carries the state over the ends of sequences, `segments` does not"
             )
         if self.segments and self.advance not in (None, self.chunk):
             raise ConfigError(
-                f"policy 'tbptt': `advance` is {self.advance} with `segments`=True, must be None; "
-                "a row of several sequences has no place for the context of each"
+                must_be(
+                    "policy 'tbptt': `advance`",
+                    "None",
+                    f"{self.advance} with `segments`=True",
+                    "A row of several sequences has no place for the context of each",
+                )
             )
         if self.jitter:
             self._check_jitter()
@@ -109,18 +125,26 @@ class TBPTT:
     def _check_jitter(self) -> None:
         if not isinstance(self.jitter, bool | Jitter):
             raise ConfigError(
-                f"policy 'tbptt': `jitter` is {self.jitter!r}, must be True, False or a Jitter"
+                must_be("policy 'tbptt': `jitter`", "True, False or a Jitter", f"{self.jitter!r}")
             )
         if not self._is_stream:
             raise ConfigError(
-                f"policy 'tbptt': `jitter` is {self.jitter!r} for lanes that begin a chunk with "
-                "each sequence, must be False: the order of lengths would change the number of "
-                "steps; set `continuous`=True or `segments`=True"
+                must_be(
+                    "policy 'tbptt': `jitter`",
+                    "False for lanes that begin a chunk with each sequence",
+                    f"{self.jitter!r}",
+                    "The order of lengths would change the number of steps. "
+                    "Set `continuous`=True or `segments`=True",
+                )
             )
         if self.advance not in (None, self.chunk):
             raise ConfigError(
-                f"policy 'tbptt': `advance` is {self.advance} with `jitter`, must be None; chunks "
-                "of many lengths do not overlap"
+                must_be(
+                    "policy 'tbptt': `advance`",
+                    "None",
+                    f"{self.advance} with `jitter`",
+                    "Chunks of many lengths do not overlap",
+                )
             )
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
@@ -128,7 +152,7 @@ class TBPTT:
         return self._for_epoch(epoch)._build_plan(index, seed, epoch)
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch; where they vary, of the first."""
+        """Return the number of batches of every epoch; if they vary, of the first."""
         return self.num_batches_of(index, 0)
 
     @property
@@ -148,8 +172,8 @@ class TBPTT:
         chunk = self.chunk(epoch)
         if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
             raise ConfigError(
-                f"policy 'tbptt': `chunk` gives {chunk!r} for epoch {epoch}, must give an integer "
-                "of at least 1; change the function"
+                f"policy 'tbptt': `chunk` must return an integer of at least 1, but returned "
+                f"{chunk!r} for epoch {epoch}. Change the function."
             )
         return replace(self, chunk=chunk)
 
@@ -196,7 +220,7 @@ class TBPTT:
         return select_items(index, self.axis, self._make_rule(), policy="tbptt"), lookahead
 
     def _assign_lanes(self, items: Items) -> LaneAssignment:
-        """Pack the lanes, once per index."""
+        """Return the lanes' packing, made once per index."""
         sizes = _identity if self.segments else self._chunks.count_chunks
         return items.index.remember(
             ("dealt", items.axis, self.segments or self._chunks, self.lanes),

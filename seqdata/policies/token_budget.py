@@ -2,7 +2,7 @@
 
 Sorted sequences are walked from the longest in *rungs*, runs that are batched together. How many
 sequences a rung takes follows from the histogram of lengths alone, so every epoch has the same
-number of batches though its rows are mixed anew.
+number of batches though its rows are mixed again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError
+from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.blocks import MAX_BLOCK_ITEMS, Block, BlockBatches, BlockCost, histogram
@@ -35,7 +35,7 @@ class TokenBudget:
         cost: What a row costs: None: its length along the axis; ``max``: its length along its
             longest axis, so that no tensor exceeds the budget; or ``cost(lengths_of) -> int64
             (n,)`` with lengths by axis.
-        min_batches: Least batches of a rung (``m_min``): a larger one mixes more and wastes more.
+        min_batches: Least batches of a rung (``m_min``): a larger one mixes more and pads more.
         shuffle: Whether epochs are shuffled; else exact order, longest first.
         axis: The axis that is planned on.
         max_length: Most timesteps of a row; None: the budget.
@@ -45,7 +45,7 @@ class TokenBudget:
         keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
     """
 
     max_tokens: int
@@ -72,7 +72,9 @@ class TokenBudget:
             )
         if not (self.cost in (None, "max") or callable(self.cost)):
             raise ConfigError(
-                f"policy 'token-budget': `cost` is {self.cost!r}, must be 'max', a function or None"
+                must_be(
+                    "policy 'token-budget': `cost`", "'max', a function or None", f"{self.cost!r}"
+                )
             )
         self._make_rule()
 
@@ -113,13 +115,13 @@ def _longest_axis(lengths_of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int
 
 
 def _refuse_costly(items: Items, policy: TokenBudget) -> None:
-    """Refuse what exceeds the budget along another axis, which nothing here could cut."""
+    """Raise if an item exceeds the budget along another axis, which is not cut here."""
     for first in range(0, len(items), MAX_BLOCK_ITEMS):
         spans = items.spans(first, first + MAX_BLOCK_ITEMS)
         sizes = items.sizes(spans)
         if len(sizes) and int(sizes.min()) < 1:
             raise ConfigError(
-                "policy 'token-budget': `cost` gives a row less than 1, must be at least 1"
+                "policy 'token-budget': `cost` must be at least 1 for every row, but is less."
             )
         too_costly = spans[sizes > policy.max_tokens, 0]
         if len(too_costly):
@@ -142,7 +144,7 @@ class Rungs:
 
     @property
     def block_items(self) -> int:
-        """As many as may be planned as one block."""
+        """Most items that are planned as one block."""
         return self.max_block
 
     def count_batches(self, items: Items, blocks: Sequence[Block]) -> list[BlockCost]:
@@ -184,7 +186,7 @@ class Rungs:
         return table[:, 0], table[:, 1], table[:, 2]
 
     def cut(self, lengths: NDArray[np.int64], draw: Draw | None, block: int) -> BlockBatches:
-        """Cut a block's items into batches; ties are random, rows are shuffled inside a rung."""
+        """Cut a block's items into batches; ties are random, rows are shuffled within a rung."""
         count = len(lengths)
         if draw is None:
             members = order_longest_first(lengths)

@@ -1,4 +1,4 @@
-"""Policy ``windows``: forecasting windows and random crops; virtual items, found by prefix sums.
+"""Policy ``windows``: forecasting windows and random crops, as virtual items found by prefix sums.
 
 A window is a span of ``size`` timesteps, its context, and the ``horizon`` after it, its future.
 """
@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.build import build_plan, count_batches
@@ -23,23 +23,23 @@ from seqdata.planning.randomness import Draw, Purpose
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of every sequence, ``batch_size`` to a batch; 10^9 of them cost no memory.
+    """Windows of every sequence, ``batch_size`` in a batch; 10^9 of them cost no memory.
 
     Windows start at 0, ``stride``, 2 x ``stride``, … with start + size + horizon <= length. Shorter
-    sequences give none and are listed in the plan's report.
+    sequences have none and are listed in the plan's report.
 
     Args:
         size: Timesteps of the context.
         stride: Timesteps from one start to the next; None: ``size``. Not with ``random``.
         batch_size: Windows of a batch.
         horizon: Timesteps of the future.
-        random: Whether windows lie at random places, other ones in every epoch.
+        random: Whether windows are at random positions, different ones in every epoch.
         per_sequence: Windows of each sequence, where they are random.
         shuffle: Whether epochs are shuffled; else the data's order.
         axis: The axis that is planned on.
 
     Raises:
-        ConfigError: If an argument cannot be meant.
+        ConfigError: If an argument is invalid.
 
     Examples:
         >>> index = SequenceIndex.from_lengths([10])
@@ -65,13 +65,21 @@ class Windows:
             check_count("windows", "stride", self.stride)
         if self.random and self.stride is not None:
             raise ConfigError(
-                f"policy 'windows': `stride` is {self.stride} with `random`=True, must be None; "
-                "random windows have no stride"
+                must_be(
+                    "policy 'windows': `stride`",
+                    "None",
+                    f"{self.stride} with `random`=True",
+                    "Random windows have no stride",
+                )
             )
         if not self.random and self.per_sequence != 1:
             raise ConfigError(
-                f"policy 'windows': `per_sequence` is {self.per_sequence} without `random`=True, "
-                "must be 1; the stride says how many windows there are"
+                must_be(
+                    "policy 'windows': `per_sequence`",
+                    "1",
+                    f"{self.per_sequence} without `random`=True",
+                    "The stride says how many windows there are",
+                )
             )
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
@@ -90,7 +98,7 @@ class Windows:
     ) -> NDArray[np.int64]:
         """Return which of its sequence's windows each span is, int64 (n,); 0 on a grid.
 
-        Of random windows that lie in the same place it gives the first.
+        Of random windows at the same position it is the number of the first.
         """
         numbers = np.zeros(len(spans), dtype=np.int64)
         if not self.random:
@@ -143,7 +151,7 @@ class GridWindows:
 
 @dataclass(frozen=True, slots=True)
 class RandomWindows:
-    """Windows at random places, drawn per sequence and window, the same in every view."""
+    """Windows at random positions, drawn per sequence and window, the same in every view."""
 
     draws: ClassVar[bool] = True
 
@@ -163,7 +171,7 @@ class RandomWindows:
         self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return start and stop of each window's context, int64 (n,); without a draw, from 0."""
-        if draw is None:  # lengths alone are asked for
+        if draw is None:  # only lengths are needed
             return np.zeros_like(pieces.lengths), np.full_like(pieces.lengths, self.size)
         room = pieces.lengths - self.size - self.horizon + 1
         earlier_counts, bases = pieces.drawn_for()

@@ -1,1 +1,1 @@
-"""Input formats of ``seqdata write``, one kind each: files in, sequences out."""
+"""Input formats of ``seqdata write``, which make sequences of files: one kind per module."""

@@ -1,8 +1,4 @@
-"""Files whose bytes are not timesteps: by ending or first bytes, and what reads each of them.
-
-Place in the flow: asked before files are read as bytes, and where one cannot be opened as a store.
-Reads: names, first bytes. Makes: advice, errors.
-"""
+"""Known binary formats, whose bytes are not timesteps, by suffix and first bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ LIBRARY_BY_SUFFIX: Mapping[str, str] = {
     **dict.fromkeys((".zip", ".7z", ".rar"), "unpacking it first"),
     **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".lz4", ".z"), "decompressing it first"),
     **dict.fromkeys((".tgz",), "decompressing it to .tar first"),
-    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "pickle, if you trust whoever wrote it"),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "pickle, if you trust its author"),
     **dict.fromkeys((".pt", ".pth", ".ckpt"), _TORCH),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "sqlite3 or pandas.read_sql"),
     ".npz": "numpy.load (an archive of several arrays)",
@@ -46,7 +42,7 @@ LIBRARY_BY_SUFFIX: Mapping[str, str] = {
     ".tsv": "pandas.read_csv(..., sep='\\t')",
     ".json": "json.load (a file with one object per line ends in .jsonl)",
 }
-"""Ending -> what reads such files; their bytes are a container's, not timesteps."""
+"""Suffix -> what reads such files, whose bytes are those of a container."""
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"RIFF", ".wav"),
@@ -64,7 +60,7 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"%PDF-", ".pdf"),
     (b"SQLite format 3", ".sqlite"),
 )
-"""First bytes -> the ending that such files usually have."""
+"""First bytes -> the usual suffix of such files."""
 
 
 def detect_format(file: SourceFile) -> str | None:
@@ -78,12 +74,12 @@ def detect_format(file: SourceFile) -> str | None:
 
 
 def refuse_binary(files: Iterable[SourceFile]) -> None:
-    """Raise if files that would be read as bytes are of a known binary format.
+    """Raise if files that would be read as bytes have a known binary format.
 
-    The first file of each ending is looked at.
+    The first file of each suffix is checked.
 
     Raises:
-        ConfigError: If one is, naming what reads it.
+        ConfigError: If one has; it names what reads it.
     """
     first: dict[str, SourceFile] = {}
     for file in files:

@@ -1,7 +1,4 @@
-"""Columns of an Arrow table as NumPy arrays: numbers, strings or lists of numbers.
-
-Place in the flow: used by ``tables``. Reads: one column. Makes: arrays.
-"""
+"""Columns of an Arrow table as NumPy arrays: numbers, strings or lists of numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def convert_column(table: pa.Table, name: str) -> NDArray[Any] | list[str] | Lis
     """Return column as numbers, strings or lists; None, with a warning, where it is none of these.
 
     Raises:
-        DecodeError: If values are missing, or a list is not one of numbers.
+        DecodeError: If values are missing, or a list holds something other than numbers.
     """
     import pyarrow as pa
     from pyarrow import types
@@ -63,21 +60,21 @@ def convert_column(table: pa.Table, name: str) -> NDArray[Any] | list[str] | Lis
 
 
 def refuse_missing(name: str, column: Any) -> None:
-    """Refuse a column in which values are missing.
+    """Raise if values of a column are missing.
 
     Raises:
-        DecodeError: If there is a null.
+        DecodeError: If it has a null.
     """
     if column.null_count:
         raise DecodeError.at(
-            f"table: column {name!r} has {column.null_count} missing values, must have none; fill "
+            f"table: column {name!r} has {column.null_count} missing values. Fill "
             "or drop them first",
             field=name,
         )
 
 
 def warn_left_out(name: str, reason: str) -> None:
-    """Warn that a column is not taken."""
+    """Warn that a column is left out."""
     warnings.warn(
         f"table: column {name!r} is left out: {reason}; must be numbers, strings or lists of "
         "numbers",
@@ -99,7 +96,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _convert_lists(name: str, column: Any) -> ListColumn | None:
-    """Return a list column; lists of equally long lists are vectors per timestep."""
+    """Return a list column, in which lists of equally long lists are vectors per timestep."""
     import pyarrow.compute as pc
 
     inner = column.flatten()
@@ -112,7 +109,7 @@ def _convert_lists(name: str, column: Any) -> ListColumn | None:
         if len(widths) > 1:
             raise DecodeError.at(
                 f"table: column {name!r} holds vectors of {widths[0]} to {widths[-1]} numbers, "
-                "must be equally many per timestep; split it into several columns",
+                "but must hold equally many per timestep. Split it into several columns.",
                 field=name,
             )
         shape, inner = (widths[0] if widths else 0,), inner.flatten()
@@ -125,7 +122,7 @@ def _convert_lists(name: str, column: Any) -> ListColumn | None:
 
 
 def _parse_cells(name: str, texts: list[str]) -> ListColumn:
-    """Read cells like ``[1, 2.5]`` of a CSV file."""
+    """Return the values of cells like ``[1, 2.5]`` of a CSV file."""
     cells = [_parse_cell(name, row, text) for row, text in enumerate(texts)]
     nonempty = [cell for cell in cells if len(cell)]
     offsets = np.concatenate([[0], np.cumsum([len(cell) for cell in cells])]).astype(np.int64)
@@ -139,8 +136,8 @@ def _parse_cell(name: str, row: int, text: str) -> NDArray[Any]:
         cell = np.asarray(text)
     if cell.ndim != 1 or (cell.size and cell.dtype.kind not in "iuf"):
         raise DecodeError.at(
-            f"table: row {row}, column {name!r} is {text[:40]!r}, must be a list of numbers like "
-            "'[1, 2.5]'; check the cell",
+            f"table: row {row}, column {name!r} is {text[:40]!r}, but must be a list of numbers "
+            "like '[1, 2.5]'. Check the cell.",
             field=name,
             row=row,
         )

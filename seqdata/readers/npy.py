@@ -1,7 +1,4 @@
-"""Format ``npy``: one array per file, its first dimension the timesteps.
-
-Place in the flow: files -> sequences of ``seqdata write``.
-"""
+"""Format ``npy``: one array per file, whose first dimension are the timesteps."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     """Yield each file's array, (T, ...), under its relative path; never unpickles.
 
     Raises:
-        DecodeError: If a file is no ``.npy`` file, holds objects, or a bare number.
+        DecodeError: If a file is not a ``.npy`` file, or holds objects or a single number.
     """
     name = options.one_field("npy")
     for file in files:
@@ -36,8 +33,8 @@ def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
 
 def _make_error(file: SourceFile, problem: str) -> DecodeError:
     return DecodeError.at(
-        f"file {str(file.path)!r}: {problem}, must be a .npy file of one array of numbers "
+        f"file {str(file.path)!r}: {problem}, but must be a .npy file of one array of numbers "
         "(timesteps, "
-        "...); save it with numpy.save",
+        "...). Save it with numpy.save.",
         file=str(file.path),
     )

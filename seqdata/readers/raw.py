@@ -1,7 +1,4 @@
-"""Formats ``bytes`` and ``text``: one sequence of uint8 per file.
-
-Place in the flow: files -> sequences of ``seqdata write``.
-"""
+"""Formats ``bytes`` and ``text``: one sequence of uint8 per file."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def read_bytes(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[di
 
 
 def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    r"""Yield each file's text as UTF-8 bytes, uint8 (T,), lines ending in ``\n``, without a mark.
+    r"""Yield each file's text as UTF-8 bytes, uint8 (T,), with ``\n`` line ends and without a BOM.
 
     Raises:
         DecodeError: If a file is not UTF-8.
@@ -34,8 +31,9 @@ def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dic
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise DecodeError.at(
-                f"file {str(file.path)!r}: byte {error.start} is {raw[error.start]:#04x}, must be "
-                "UTF-8; convert it, or use the format 'bytes'",
+                f"file {str(file.path)!r}: byte {error.start} is {raw[error.start]:#04x}, but "
+                "must be "
+                "UTF-8. Convert it, or use the format 'bytes'.",
                 file=str(file.path),
                 offset=error.start,
             ) from error

@@ -1,7 +1,4 @@
-"""What the user means by a source of ``seqdata write``: a file, a folder or a glob.
-
-Place in the flow: a reader gets these files. Reads: folders. Makes: lists of files.
-"""
+"""The files of a source of ``seqdata write``: a file, a folder or a glob."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class SourceFile:
 
     Attributes:
         path: Where it is.
-        key: Its path relative to the source, with ``/``: what names it in a store.
+        key: Its path relative to the source, with ``/``, which names it in a store.
     """
 
     path: Path
@@ -31,12 +28,12 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What ``seqdata write`` was told about the input.
+    """Options of ``seqdata write`` about the input.
 
     Attributes:
-        field: Name of the one field of files that hold one array each; None: ``x``.
-        group: Column whose equal values make a sequence; None: each row is one.
-        id: Column that names a sequence; None: rows are numbered.
+        field: Name of the field of files that hold one array each; None for ``x``.
+        group: Column whose equal values make a sequence; None if each row is one.
+        id: Column that names a sequence; None if rows are numbered.
     """
 
     field: str | None = None
@@ -47,12 +44,12 @@ class ReadOptions:
         """Return the field's name for a format of one array per file.
 
         Raises:
-            ConfigError: If an option is set that only tables have.
+            ConfigError: If an option is set that applies to tables only.
         """
         for name, value in (("group", self.group), ("id", self.id)):
             if value is not None:
                 raise ConfigError(
-                    f"format {kind!r}: `{name}` is {value!r}, must be left out: a file is a "
+                    f"format {kind!r}: `{name}` must be left out, but is {value!r}: a file is a "
                     "sequence, named by its path; only tables have columns"
                 )
         return self.field or "x"
@@ -64,12 +61,12 @@ def find_files(
     """Return the files of a source in a fixed order, by their keys.
 
     Args:
-        source: A file, a folder (with all below it), or a glob where ``**`` is any depth. Hidden
+        source: A file, a folder (with all below it), or a glob in which ``**`` is any depth. Hidden
             files and folders are left out unless they are named.
         skip: A folder whose files are left out.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there are no files.
     """
     text = os.fspath(source)
     path = Path(text)
@@ -83,7 +80,8 @@ def find_files(
         found = glob.iglob(pattern, root_dir=root, recursive=True)
     else:
         raise ConfigError(
-            f"source {text!r}: is not there, must be a file, a folder or a glob; check the path"
+            f"source {text!r}: must be a file, a folder or a glob, but was not found. Check the "
+            "path."
         )
     keys = sorted({Path(name).as_posix() for name in found if (root / name).is_file()})
     if skip is not None:
@@ -91,13 +89,14 @@ def find_files(
         keys = [key for key in keys if not (root / key).resolve().is_relative_to(out)]
     if not keys:
         raise ConfigError(
-            f"source {text!r}: holds no file, must hold at least one; check the path or the pattern"
+            f"source {text!r}: must hold at least one file, but holds none. Check the path or the "
+            "pattern."
         )
     return [SourceFile(root / key, key) for key in keys]
 
 
 def count_suffixes(files: Iterable[SourceFile]) -> dict[str, int]:
-    """Count the files of each ending (lower case, with its dot), most common first."""
+    """Return the number of files of each suffix (lower case, with its dot), most common first."""
     counts: dict[str, int] = {}
     for file in files:
         ending = file.path.suffix.lower()
@@ -106,7 +105,7 @@ def count_suffixes(files: Iterable[SourceFile]) -> dict[str, int]:
 
 
 def _glob_root(path: Path) -> Path:
-    """Return the folder that comes before the first wildcard."""
+    """Return the folder before the first wildcard."""
     root = Path(path.anchor)
     for part in path.parts[1 if path.anchor else 0 : -1]:
         if _WILDCARDS & set(part):

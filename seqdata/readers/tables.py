@@ -1,8 +1,8 @@
 """Formats ``csv``, ``jsonl`` and ``parquet``: a sequence per row or per group of rows.
 
 All three become Arrow tables. A row's lists are its ragged fields, its other values stay per
-sequence. With a group column the rows of one value, in their order, make a sequence: numbers become
-ragged, strings must not change. Place in the flow: files -> sequences of ``seqdata write``.
+sequence. With a group column the rows of one value, in order, make a sequence: numbers become
+ragged, strings must not change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
 
     Raises:
         DecodeError: If a file is not CSV, a value is missing, or a cell's list is wrong.
-        ConfigError: If a column that is asked for is not there.
+        ConfigError: If a requested column does not exist.
     """
     from pyarrow import csv
 
@@ -49,7 +49,7 @@ def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[
 
     Raises:
         DecodeError: If a file is not Parquet or a value is missing.
-        ConfigError: If a column that is asked for is not there.
+        ConfigError: If a requested column does not exist.
     """
     from pyarrow import parquet
 
@@ -78,7 +78,7 @@ def _read_concatenated(
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
         raise DecodeError(
-            f"{kind}: the files' columns do not go together ({error}); write them one by one"
+            f"{kind}: the files' columns do not match ({error}). Write them one by one."
         ) from error
 
 
@@ -99,7 +99,8 @@ def _read_checked(kind: str, file: SourceFile, read: Callable[[], Any]) -> Any:
 def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str, Any]]:
     if options.field is not None:
         raise ConfigError(
-            f"table: `field` is {options.field!r}, must be left out: columns name the fields"
+            f"table: `field` is for files of one array, but is {options.field!r}. Leave it out: "
+            "columns name the fields."
         )
     for name in (options.group, options.id):
         if name is not None and name not in table.column_names:
@@ -107,7 +108,7 @@ def _iter_sequences(table: pa.Table, options: ReadOptions) -> Iterator[dict[str,
     if options.group is None:
         return _iter_rows(table, options.id)
     if options.id is not None:
-        raise ConfigError("table: `id` and `group` are both given; a group names its sequence")
+        raise ConfigError("table: `id` and `group` cannot be combined: a group names its sequence")
     return iter_groups(table, options.group)
 
 
@@ -117,7 +118,7 @@ def _iter_rows(table: pa.Table, key: str | None) -> Iterator[dict[str, Any]]:
     usable_columns = {name: column for name, column in columns.items() if column is not None}
     if not any(isinstance(column, ListColumn) for column in usable_columns.values()):
         raise ConfigError(
-            "table: no column holds lists of numbers, so that no row is a sequence; pass `--group "
+            "table: no column holds lists of numbers, so that no row is a sequence. Pass `--group "
             "COLUMN` to make a sequence of the rows of each value"
         )
     for row in range(table.num_rows):
@@ -135,10 +136,10 @@ def iter_groups(
     Args:
         table: A row per timestep.
         group: The column; its values become ids.
-        per_sequence: Columns of numbers that must not change within a group: one value each.
+        per_sequence: Columns of numbers that must not change within a group, with one value each.
 
     Raises:
-        ConfigError: If there is no such column, or none of numbers beside it.
+        ConfigError: If the column does not exist, or no other column holds numbers.
         DecodeError: If a value is missing, or changes where it must not.
     """
     import pyarrow.compute as pc
@@ -163,7 +164,7 @@ def iter_groups(
     }
     if not ragged.keys() - set(per_sequence):
         raise ConfigError(
-            f"table: no column beside {group!r} holds numbers, so that a group has no timesteps"
+            f"table: no column but {group!r} holds numbers, so that a group has no timesteps"
         )
     single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
     for name, values in single.items():

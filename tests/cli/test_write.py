@@ -110,8 +110,8 @@ def test_a_column_that_is_left_out_is_a_note(folder):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["nowhere", "store"], 2, "error: source 'nowhere': is not there, must be a file"),
-        (["empty", "store"], 2, "error: source 'empty': holds no file"),
+        (["nowhere", "store"], 2, "error: source 'nowhere': must be a file"),
+        (["empty", "store"], 2, "error: source 'empty': must hold at least one file"),
         (["mixed", "store"], 2, "holds files of several formats (1 .csv, 1 .txt), must be of one"),
         (["t.csv", "store"], 2, "error: table: no column holds lists of numbers"),
         (["t.csv", "store", "--group", "h"], 2, "error: table: no column 'h', must be one of g, x"),

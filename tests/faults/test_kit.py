@@ -97,7 +97,7 @@ def test_a_cell_that_does_not_show_its_fault_was_not_run():
     assert not result.ok
     assert not result.cannot
     assert result.names == {"not run": 2}
-    assert result.not_run == "the fault did not happen: 2 x retry, must be at least 3"
+    assert result.not_run == "the fault did not happen: 2 x retry, but must be at least 3"
     assert summary([result]).endswith("0 cases failed, 1 not run")
 
 
@@ -332,7 +332,7 @@ def test_errors_that_do_not_name_the_sequence_are_counted():
     )
     from seqdata_testing.faults.matrix import _complaints
 
-    assert _complaints(case, found) == ["0 of 1 errors name the sequence, must 95%"]
+    assert _complaints(case, found) == ["0 of 1 errors name the sequence, but must 95%"]
 
 
 def test_a_result_without_outcomes_is_one_that_cannot_apply():

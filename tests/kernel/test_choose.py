@@ -37,5 +37,5 @@ def test_a_compiled_kernel_that_is_asked_for_and_missing_is_an_error(monkeypatch
 
 def test_an_unknown_kernel_is_an_error(monkeypatch):
     monkeypatch.setenv("SEQDATA_KERNEL", "cuda")
-    with pytest.raises(ConfigError, match="`SEQDATA_KERNEL` is 'cuda', must be 'c' or 'numpy'"):
+    with pytest.raises(ConfigError, match="`SEQDATA_KERNEL` must be 'c' or 'numpy', but is 'cuda'"):
         get_kernel()

@@ -77,7 +77,9 @@ def test_several_sequences_that_are_too_long_are_counted_and_named():
 
 def test_empty_sequences_are_refused_where_that_is_asked_for():
     rule = WholeSequences(empty="error")
-    with pytest.raises(PlanError, match="sequence 1 of length 0, must be at least 1"):
+    with pytest.raises(
+        PlanError, match="sequence 1 of length 0, but must have at least 1 timestep"
+    ):
         select_items(SequenceIndex.from_lengths([3, 0]), "time", rule, policy="fixed")
     with pytest.raises(PlanError, match="2 sequences: 0, 1 of length 0"):
         select_items(SequenceIndex.from_lengths([0, 0]), "time", rule, policy="fixed")
@@ -88,10 +90,10 @@ def test_empty_sequences_are_refused_where_that_is_asked_for():
     [
         (
             {"too_long": "cut"},
-            "`too_long` is 'cut', must be 'error', 'split', 'truncate' or 'drop'",
+            "`too_long` must be 'error', 'split', 'truncate' or 'drop', but is 'cut'",
         ),
-        ({"empty": "keep"}, "`empty` is 'keep', must be 'drop' or 'error'"),
-        ({"max_length": 0}, "`max_length` is 0, must be at least 1 or None"),
+        ({"empty": "keep"}, "`empty` must be 'drop' or 'error', but is 'keep'"),
+        ({"max_length": 0}, "`max_length` must be at least 1 or None, but is 0"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, message):

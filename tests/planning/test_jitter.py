@@ -54,9 +54,9 @@ def test_without_a_spread_all_are_alike():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"short": 1.5}, "jitter: `short` is 1.5, must be a share from 0 to 1"),
-        ({"spread": -1}, "jitter: `spread` is -1, must be an integer of at least 0"),
-        ({"least": 0}, "jitter: `least` is 0, must be an integer of at least 1"),
+        ({"short": 1.5}, "jitter: `short` must be a share from 0 to 1, but is 1.5"),
+        ({"spread": -1}, "jitter: `spread` must be an integer of at least 0, but is -1"),
+        ({"least": 0}, "jitter: `least` must be an integer of at least 1, but is 0"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, message):

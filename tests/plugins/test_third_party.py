@@ -158,7 +158,7 @@ def test_an_unknown_name_reports_the_broken_wheel(environment):
 def test_the_environment_keeps_plugins_out(environment):
     done = environment.run("-c", USE, check=False, SEQDATA_PLUGINS="broken")
     assert "unknown backend 'tiny'" in done.stderr
-    assert "SEQDATA_PLUGINS keeps out: seqdata-tiny 0.3.0" in done.stderr
+    assert "SEQDATA_PLUGINS excludes: seqdata-tiny 0.3.0" in done.stderr
 
 
 COMMANDS = """

@@ -84,8 +84,8 @@ def test_an_empty_index_packs_nothing():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 8), "policy 'packed': `rows` is 0, must be an integer of at least 1"),
-        ((1, 0), "policy 'packed': `row_length` is 0, must be an integer of at least 1"),
+        ((0, 8), "policy 'packed': `rows` must be an integer of at least 1, but is 0"),
+        ((1, 0), "policy 'packed': `row_length` must be an integer of at least 1, but is 0"),
         ((1, 8, True, "time", 9), "`max_length` is 9, must not exceed `row_length`=8"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_policy_is_a_value(policy):
 
 
 def test_a_seed_that_cannot_be_meant_is_refused(policy):
-    with pytest.raises(ConfigError, match="`seed` is -1"):
+    with pytest.raises(ConfigError, match=r"`seed` must be in .*, but is -1"):
         policy.plan(index_of(), seed=-1, epoch=0)
 
 
@@ -206,21 +206,36 @@ def test_the_most_expensive_batch_leads_from_the_short_block_too():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Fixed(0), "policy 'fixed': `batch_size` is 0, must be an integer of at least 1"),
-        (lambda: Sorted(2.5), "policy 'sorted': `batch_size` is 2.5, must be an integer"),
-        (lambda: Bucketed(True), "policy 'bucketed': `batch_size` is True, must be an integer"),
+        (
+            lambda: Fixed(0),
+            "policy 'fixed': `batch_size` must be an integer of at least 1, but is 0",
+        ),
+        (
+            lambda: Sorted(2.5),
+            "policy 'sorted': `batch_size` must be an integer of at least 1, but is 2.5",
+        ),
+        (
+            lambda: Bucketed(True),
+            "policy 'bucketed': `batch_size` must be an integer of at least 1, but is True",
+        ),
         (
             lambda: TokenBudget(0),
-            "policy 'token-budget': `max_tokens` is 0, must be an integer of at least 1",
+            "policy 'token-budget': `max_tokens` must be an integer of at least 1, but is 0",
         ),
-        (lambda: TokenBudget(8, max_rows="3"), "`max_rows` is '3', must be an integer"),
+        (
+            lambda: TokenBudget(8, max_rows="3"),
+            "`max_rows` must be an integer of at least 1, but is '3'",
+        ),
         (
             lambda: TokenBudget(8, min_batches=0),
-            "`min_batches` is 0, must be an integer of at least 1",
+            "`min_batches` must be an integer of at least 1, but is 0",
         ),
         (lambda: TokenBudget(8, max_length=9), "`max_length` is 9, must not exceed `max_tokens`=8"),
-        (lambda: Fixed(2, too_long="cut"), "`too_long` is 'cut'"),
-        (lambda: Bucketed(2, empty="keep"), "`empty` is 'keep'"),
+        (
+            lambda: Fixed(2, too_long="cut"),
+            "`too_long` must be 'error', 'split', 'truncate' or 'drop', but is 'cut'",
+        ),
+        (lambda: Bucketed(2, empty="keep"), "`empty` must be 'drop' or 'error', but is 'keep'"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(make, message):

@@ -108,7 +108,9 @@ def test_the_report_lists_what_is_empty():
     plan = TBPTT(2, 2).plan(SequenceIndex.from_lengths([3, 0, 1]), seed=0, epoch=0)
     assert plan.report.dropped.tolist() == [1]
     assert (plan.report.sequences, plan.report.timesteps) == (2, 4)
-    with pytest.raises(PlanError, match="sequence 1 of length 0, must be at least 1"):
+    with pytest.raises(
+        PlanError, match="sequence 1 of length 0, but must have at least 1 timestep"
+    ):
         TBPTT(2, 2, empty="error").plan(SequenceIndex.from_lengths([3, 0, 1]), seed=0, epoch=0)
 
 
@@ -217,14 +219,16 @@ def test_chunks_that_grow_make_epochs_of_fewer_steps():
 
 @pytest.mark.parametrize("given", [0, -1, 2.0, True, None])
 def test_a_function_that_gives_no_length_is_refused(given):
-    with pytest.raises(ConfigError, match=f"`chunk` gives {given!r} for epoch 3, must give an int"):
+    with pytest.raises(
+        ConfigError, match=f"`chunk` must return an integer of at least 1, but returned {given!r}"
+    ):
         TBPTT(4, lambda epoch: given).plan(index_of(5), seed=0, epoch=3)
 
 
 def test_a_chunk_that_shrinks_below_its_advance_is_refused():
     policy = TBPTT(4, lambda epoch: 8 - epoch, advance=7)
     policy.plan(index_of(5), seed=0, epoch=1)
-    with pytest.raises(ConfigError, match="`advance` is 7, must be at most `chunk`=6"):
+    with pytest.raises(ConfigError, match="`advance` must be at most `chunk`=6, but is 7"):
         policy.plan(index_of(5), seed=0, epoch=2)
 
 
@@ -287,39 +291,49 @@ def test_lanes_are_shared_out_whatever_the_number_of_ranks(lanes, size):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lanes": 0, "chunk": 8}, "`lanes` is 0, must be an integer of at least 1"),
-        ({"lanes": 1, "chunk": 0}, "`chunk` is 0, must be an integer of at least 1"),
-        ({"lanes": 1, "chunk": 2.5}, "`chunk` is 2.5, must be an integer of at least 1"),
+        ({"lanes": 0, "chunk": 8}, "`lanes` must be an integer of at least 1, but is 0"),
+        ({"lanes": 1, "chunk": 0}, "`chunk` must be an integer of at least 1, but is 0"),
+        ({"lanes": 1, "chunk": 2.5}, "`chunk` must be an integer of at least 1, but is 2.5"),
         (
             {"lanes": 1, "chunk": 8, "shuffle": "chunks"},
-            "`shuffle` is 'chunks', must be True or False; whole sequences are shuffled, and never",
+            "`shuffle` must be True or False, but is 'chunks'. Whole sequences are "
+            "shuffled, and never.",
         ),
-        ({"lanes": 1, "chunk": 8, "advance": 0}, "`advance` is 0, must be an integer of at least"),
+        (
+            {"lanes": 1, "chunk": 8, "advance": 0},
+            "`advance` must be an integer of at least 1, but is 0",
+        ),
         (
             {"lanes": 1, "chunk": 8, "advance": 9},
-            "`advance` is 9, must be at most `chunk`=8; what lies between two chunks would be left",
+            "`advance` must be at most `chunk`=8, but is 9. What lies between two chunks "
+            "would be left.",
         ),
         (
             {"lanes": 1, "chunk": 8, "advance": 4, "segments": True},
-            "`advance` is 4 with `segments`=True, must be None; a row of several sequences has no",
+            "`advance` must be None, but is 4 with `segments`=True. A row of several "
+            "sequences has no.",
         ),
         (
             {"lanes": 1, "chunk": 8, "continuous": True, "segments": True},
-            "`segments` and `continuous` are both True, must be one of them; `continuous` carries",
+            "`segments` and `continuous` cannot both be True: `continuous` carries",
         ),
         (
             {"lanes": 1, "chunk": 8, "jitter": True},
-            "`jitter` is True for lanes that begin a chunk with each sequence, must be False: the",
+            "`jitter` must be False for lanes that begin a chunk with each sequence, but is True",
         ),
         (
             {"lanes": 1, "chunk": 8, "jitter": 0.1, "continuous": True},
-            "`jitter` is 0.1, must be True, False or a Jitter",
+            "`jitter` must be True, False or a Jitter, but is 0.1",
         ),
         (
             {"lanes": 1, "chunk": 8, "jitter": True, "continuous": True, "advance": 4},
-            "`advance` is 4 with `jitter`, must be None; chunks of many lengths do not overlap",
+            "`advance` must be None, but is 4 with `jitter`. Chunks of many lengths do not "
+            "overlap.",
         ),
-        ({"lanes": 1, "chunk": 8, "empty": "keep"}, "`empty` is 'keep', must be 'drop' or 'error'"),
+        (
+            {"lanes": 1, "chunk": 8, "empty": "keep"},
+            "`empty` must be 'drop' or 'error', but is 'keep'",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(arguments, message):

@@ -91,8 +91,8 @@ def test_what_costs_more_than_the_budget_along_another_axis_is_named():
 
 
 def test_a_cost_that_cannot_be_meant_is_refused():
-    with pytest.raises(ConfigError, match="`cost` is 'sum', must be 'max', a function or None"):
+    with pytest.raises(ConfigError, match="`cost` must be 'max', a function or None, but is 'sum'"):
         TokenBudget(10, cost="sum")
     free = TokenBudget(10, cost=lambda lengths_of: lengths_of["time"] * 0)
-    with pytest.raises(ConfigError, match="`cost` gives a row less than 1"):
+    with pytest.raises(ConfigError, match="`cost` must be at least 1 for every row"):
         free.plan(SequenceIndex.from_lengths([3]), seed=0, epoch=0)

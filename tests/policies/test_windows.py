@@ -61,14 +61,17 @@ def test_random_windows_reach_every_place():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "policy 'windows': `size` is 0, must be an integer of at least 1"),
-        ({"size": 4, "stride": 0}, "`stride` is 0, must be an integer of at least 1"),
-        ({"size": 4, "horizon": -1}, "`horizon` is -1, must be an integer of at least 0"),
+        ({"size": 0}, "policy 'windows': `size` must be an integer of at least 1, but is 0"),
+        ({"size": 4, "stride": 0}, "`stride` must be an integer of at least 1, but is 0"),
+        ({"size": 4, "horizon": -1}, "`horizon` must be an integer of at least 0, but is -1"),
         (
             {"size": 4, "stride": 2, "random": True},
-            "`stride` is 2 with `random`=True, must be None",
+            "`stride` must be None, but is 2 with `random`=True",
         ),
-        ({"size": 4, "per_sequence": 2}, "`per_sequence` is 2 without `random`=True, must be 1"),
+        (
+            {"size": 4, "per_sequence": 2},
+            "`per_sequence` must be 1, but is 2 without `random`=True",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(options, message):

@@ -32,7 +32,7 @@ def test_text_is_utf8_without_a_mark_and_with_plain_line_ends(tmp_path):
 
 def test_text_that_is_not_utf8_is_refused_with_the_place(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"ab\xff")
-    with pytest.raises(DecodeError, match=r"a\.txt': byte 2 is 0xff, must be UTF-8") as caught:
+    with pytest.raises(DecodeError, match=r"a\.txt': byte 2 is 0xff, but must be UTF-8") as caught:
         list(read_text(find_files(tmp_path), OPTIONS))
     assert caught.value.facts == {"file": str(tmp_path / "a.txt"), "offset": 2}
 
@@ -76,5 +76,7 @@ def saved(array, **options):
 )
 def test_what_is_no_array_of_numbers_is_refused(tmp_path, content, message):
     (tmp_path / "a.npy").write_bytes(content)
-    with pytest.raises(DecodeError, match=rf"a\.npy': {message}.*, must be a \.npy file of one"):
+    with pytest.raises(
+        DecodeError, match=rf"a\.npy': {message}.*, but must be a \.npy file of one"
+    ):
         list(read_npy(find_files(tmp_path), OPTIONS))

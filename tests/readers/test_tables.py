@@ -94,7 +94,9 @@ def test_lists_of_equal_lists_are_vectors_per_timestep(tmp_path):
 
 def test_lists_of_unequal_lists_are_refused(tmp_path):
     save(tmp_path / "t.jsonl", {"x": [[[1, 2], [3]]]})
-    with pytest.raises(DecodeError, match="'x' holds vectors of 1 to 2 numbers, must be equally"):
+    with pytest.raises(
+        DecodeError, match="'x' holds vectors of 1 to 2 numbers, but must hold equally"
+    ):
         read(tmp_path, kind="jsonl")
 
 
@@ -109,7 +111,7 @@ def test_cells_of_csv_may_be_lists_of_whole_numbers_or_fractions(tmp_path):
 def test_a_cell_that_is_no_list_of_numbers_is_refused_with_its_place(tmp_path, cell):
     (tmp_path / "t.csv").write_text(f'x\n"[1]"\n"{cell}"\n')
     with pytest.raises(
-        DecodeError, match=r"row 1, column 'x' is .*, must be a list of numbers"
+        DecodeError, match=r"row 1, column 'x' is .*, but must be a list of numbers"
     ) as e:
         read(tmp_path, kind="csv")
     assert e.value.facts == {"field": "x", "row": 1}
@@ -117,7 +119,7 @@ def test_a_cell_that_is_no_list_of_numbers_is_refused_with_its_place(tmp_path, c
 
 def test_missing_values_are_refused(tmp_path):
     (tmp_path / "t.csv").write_text("g,x\na,1\na,\nb,2\n")
-    with pytest.raises(DecodeError, match="column 'x' has 1 missing values, must have none"):
+    with pytest.raises(DecodeError, match="column 'x' has 1 missing values"):
         read(tmp_path, ReadOptions(group="g"), "csv")
 
 
@@ -161,7 +163,7 @@ def test_rows_without_lists_need_a_group(tmp_path):
 
 def test_groups_without_numbers_are_refused(tmp_path):
     save(tmp_path / "t.csv", {"g": ["a"], "s": ["b"]})
-    with pytest.raises(ConfigError, match="no column beside 'g' holds numbers"):
+    with pytest.raises(ConfigError, match="no column but 'g' holds numbers"):
         read(tmp_path, ReadOptions(group="g"), "csv")
 
 
@@ -174,13 +176,13 @@ def test_a_column_that_is_not_there_is_refused(tmp_path, option):
 
 def test_group_and_id_together_are_refused(tmp_path):
     save(tmp_path / "t.csv", {"x": [1], "y": [2]})
-    with pytest.raises(ConfigError, match="`id` and `group` are both given"):
+    with pytest.raises(ConfigError, match="`id` and `group` cannot be combined"):
         read(tmp_path, ReadOptions(group="x", id="y"), "csv")
 
 
 def test_a_field_name_is_refused_since_columns_have_names(tmp_path):
     save(tmp_path / "t.csv", {"x": [[1]]})
-    with pytest.raises(ConfigError, match="table: `field` is 'mel', must be left out"):
+    with pytest.raises(ConfigError, match="table: `field` is for files of one array, but is 'mel'"):
         read(tmp_path, ReadOptions(field="mel"), "csv")
 
 
@@ -197,5 +199,5 @@ def test_a_file_of_another_kind_is_refused_by_name(tmp_path, kind, content):
 def test_files_whose_columns_do_not_go_together_are_refused(tmp_path):
     save(tmp_path / "a.jsonl", {"x": [[1]]})
     save(tmp_path / "b.jsonl", {"x": ["text"]})
-    with pytest.raises(DecodeError, match="jsonl: the files' columns do not go together"):
+    with pytest.raises(DecodeError, match="jsonl: the files' columns do not match"):
         read(tmp_path, kind="jsonl")

@@ -22,7 +22,7 @@ def in_python(code):
 
 def test_generators_without_hypothesis_name_what_to_install():
     done = in_python(BLOCKED + "import seqdata_testing.generators")
-    assert "hypothesis is not installed, must be; pip install hypothesis" in done.stderr
+    assert "hypothesis is not installed. Run pip install hypothesis" in done.stderr
 
 
 @pytest.mark.slow

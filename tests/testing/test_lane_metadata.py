@@ -69,14 +69,14 @@ def test_what_is_told_is_right(plan, size):
 @pytest.mark.parametrize(
     ("plan", "change", "message"),
     [
-        (PLAN, never_reset, "reset is False at timestep 0 of sequence ., must be True"),
+        (PLAN, never_reset, "reset is False at timestep 0 of sequence ., but must be True"),
         (STREAM, always_reset, "batch 1 on rank 0 of 1, lane 0: reset is True at timestep"),
-        (PLAN, other_overlap, "overlap 2 and lr_scale 1.0, must be the plan's"),
-        (PLAN, lanes_turned, r"lanes are \[1, 0\], must be the step's"),
-        (IDLE, idle_reset, "is idle and reset, must not be"),
-        (PLAN, one_token_more, r"num_tokens is \d+, its rows score \d+, must be \d+"),
-        (PLAN, without_burn_in, r"num_tokens is \d+, its rows score \d+, must be \d+"),
-        (PLAN, carried_too_far, r"the state is that of \(\d, \d\), must be that of \(\d, \d\)"),
+        (PLAN, other_overlap, "overlap 2 and lr_scale 1.0, but must be the plan's"),
+        (PLAN, lanes_turned, r"lanes are \[1, 0\], but must be the step's"),
+        (IDLE, idle_reset, "is idle and reset, but must not be"),
+        (PLAN, one_token_more, r"num_tokens is \d+, its rows score \d+, but must be \d+"),
+        (PLAN, without_burn_in, r"num_tokens is \d+, its rows score \d+, but must be \d+"),
+        (PLAN, carried_too_far, r"the state is that of \(\d, \d\), but must be that of \(\d, \d\)"),
     ],
 )
 def test_what_is_told_wrong_is_found(monkeypatch, plan, change, message):
@@ -88,7 +88,9 @@ def test_what_is_told_wrong_is_found(monkeypatch, plan, change, message):
 def test_context_that_is_not_the_overlap_is_found():
     """A row that is shorter than the overlap has no place to go on from."""
     plan = Plan([[0, 0, 4], [0, 4, 5]], offsets=[0, 1, 2], lanes=1, overlap=3)
-    with pytest.raises(ConformanceError, match="burn_in is 1 at timestep 4 of sequence 0, must be"):
+    with pytest.raises(
+        ConformanceError, match="burn_in is 1 at timestep 4 of sequence 0, but must be"
+    ):
         check_heads(plan)
 
 
@@ -98,7 +100,7 @@ def test_a_plan_that_counts_otherwise_is_found():
             scored, rows = super().totals(first, stop, overlap)
             return scored + 1, rows
 
-    table = Miscounting(PLAN._table.lanes, PLAN._table.size)
+    table = Miscounting(PLAN._table.schedule, PLAN._table.window_size)
     plan = Plan.lazy(table, PLAN._origin, lanes=2, overlap=1)
-    with pytest.raises(ConformanceError, match=r"batch 0 scores \d timesteps on 1 ranks, must"):
+    with pytest.raises(ConformanceError, match=r"batch 0 scores \d timesteps on 1 ranks, but must"):
         check_heads(plan)

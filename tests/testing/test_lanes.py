@@ -35,17 +35,26 @@ def test_idle_lanes_name_no_sequence_in_the_report():
 @pytest.mark.parametrize(
     ("spans", "lanes", "message"),
     [
-        ([[0, 0, 5]], 0, "is dealt by batches, must have lanes"),
-        ([[0, 1, 5]], 1, "lane 0 in batch 0 begins sequence 0 at timestep 1, must at 0"),
+        ([[0, 0, 5]], 0, "is dealt by batches, but must have lanes"),
+        ([[0, 1, 5]], 1, "lane 0 in batch 0 begins sequence 0 at timestep 1, but must at 0"),
         (
             [[0, 0, 2], [0, 3, 5]],
             1,
-            r"lane 0 in batch 1 leaves sequence 0 at timestep 2 for \[0, 3, 5\], must go on to 5",
+            r"lane 0 in batch 1 leaves sequence 0 at timestep 2 for \[0, 3, 5\], but must "
+            r"continue to 5",
         ),
         ([[0, 0, 2], [1, 0, 2]], 1, r"lane 0 in batch 1 leaves sequence 0 at timestep 2"),
-        ([[1, 0, 2], [3, 1, 3]], 1, "lane 0 in batch 1 begins sequence 3 at timestep 1, must at 0"),
-        ([[1, 0, 2], [0, 0, 0], [3, 0, 3]], 1, "lane 0 in batch 2 goes on after it was idle"),
-        ([[0, 0, 2], [0, 2, 4]], 1, "lane 0 ends with sequence 0 at timestep 4, must go on to 5"),
+        (
+            [[1, 0, 2], [3, 1, 3]],
+            1,
+            "lane 0 in batch 1 begins sequence 3 at timestep 1, but must at 0",
+        ),
+        ([[1, 0, 2], [0, 0, 0], [3, 0, 3]], 1, "lane 0 in batch 2 continues after it was idle"),
+        (
+            [[0, 0, 2], [0, 2, 4]],
+            1,
+            "lane 0 ends with sequence 0 at timestep 4, but must continue to 5",
+        ),
     ],
 )
 def test_lanes_that_jump_are_found(spans, lanes, message):
@@ -71,7 +80,7 @@ class Short(Plan):
 
 def test_a_batch_that_lacks_a_lane_is_found():
     plan = Short([[0, 0, 5], [1, 0, 2]], offsets=[0, 2], lanes=2)
-    with pytest.raises(ConformanceError, match="batch 0 has 1 rows, must have 2, one per lane"):
+    with pytest.raises(ConformanceError, match="batch 0 has 1 rows, but must have 2, one per lane"):
         check_lanes(plan, INDEX)
 
 
@@ -80,19 +89,22 @@ def test_a_batch_that_lacks_a_lane_is_found():
     [
         (
             [[0, 0, 3], [0, 3, 5]], [0, 1, 2], 1, 2,
-            r"lane 0 in batch 1 begins with \(0, 3, 5\), must begin with the last 2 timesteps of",
+            r"lane 0 in batch 1 begins with \(0, 3, 5\), but must begin with the last 2 timesteps "
+            r"of",
         ),
         (
             [[0, 0, 4], [1, 0, 2]], [0, 1, 2], 2, 0,
-            "lane 0 has 4 timesteps of a stream of 6, must have 3",
+            "lane 0 has 4 timesteps of a stream of 6, but must have 3",
         ),
         (
             [[0, 0, 2], [1, 0, 2]], [0, 1, 2], 2, 0,
-            "lane 1 begins with sequence 1 at timestep 0, must go on where plan: lane 0 ended",
+            "lane 1 begins with sequence 1 at timestep 0, but must continue where plan: lane 0 "
+            "ended",
         ),
         (
             [[0, 0, 2], [3, 0, 3], [0, 2, 5], [1, 0, 2]], [0, 1, 2, 3, 4], 2, 0,
-            r"batch 0 has rows of \[2, 3\] timesteps that go on, must have rows of one length",
+            r"batch 0 has rows of \[2, 3\] timesteps that continue, but must have rows of one "
+            r"length",
         ),
     ],
 )  # fmt: skip

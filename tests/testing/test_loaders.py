@@ -118,7 +118,9 @@ def test_padding_that_is_not_zero_is_found():
 def test_uneven_ranks_are_found():
     with pytest.raises(ConformanceError, match=r"on 2 ranks `len` is \[2, 9\] and \[2, 2\]"):
         check_steps(bent(GOOD, World(1, 2), len=9), (2,))
-    with pytest.raises(ConformanceError, match=r"ranks \[1\] of 2 end before step 1, must have as"):
+    with pytest.raises(
+        ConformanceError, match=r"ranks \[1\] of 2 end before step 1, but must have as"
+    ):
         check_worlds(bent(GOOD, World(1, 2), stop=1), (2,))
 
 
@@ -132,22 +134,28 @@ def test_other_rows_are_found():
 
 def test_wrong_totals_are_found():
     make = bent(GOOD, World(1, 2), change={"num_tokens": lambda count: count + 1})
-    with pytest.raises(ConformanceError, match=r"step 0 on 2 ranks has num_tokens .*, must have"):
+    with pytest.raises(
+        ConformanceError, match=r"step 0 on 2 ranks has num_tokens .*, but must have"
+    ):
         check_totals(make, 2)
     make = bent(GOOD, World(1, 2), change={"global_num_tokens": lambda count: count + 1})
-    with pytest.raises(ConformanceError, match=r"and global_num_tokens .*, must have"):
+    with pytest.raises(ConformanceError, match=r"and global_num_tokens .*, but must have"):
         check_totals(make, 2)
 
 
 def test_lanes_that_do_not_say_where_sequences_begin_are_found():
-    with pytest.raises(ConformanceError, match="rank 0 of 1, step 0 has no lanes, must have"):
+    with pytest.raises(ConformanceError, match="rank 0 of 1, step 0 has no lanes, but must have"):
         check_lane_flags(GOOD, 1)
     make = bent(LANES, change={"reset": lambda reset: ~reset})
-    with pytest.raises(ConformanceError, match=r"step 0 has `reset` .*, must be .*: at timestep 0"):
+    with pytest.raises(
+        ConformanceError, match=r"step 0 has `reset` .*, but must be .*: at timestep 0"
+    ):
         check_lane_flags(make, 1)
     last = len(LANES(World(0, 1))) - 1
     make = bent(LANES, at=last, change={"weight": lambda weight: weight + 1})
-    with pytest.raises(ConformanceError, match=r"has weights .*, must be 0 where a lane is idle"):
+    with pytest.raises(
+        ConformanceError, match=r"has weights .*, but must be 0 where a lane is idle"
+    ):
         check_lane_flags(make, 1)
 
 
@@ -160,7 +168,7 @@ def test_a_resume_with_other_rows_is_found():
 def test_a_state_that_plays_an_epoch_again_is_found():
     state = GOOD(World(0, 1)).state_dict()
     make = bent(GOOD, state=state)
-    with pytest.raises(ConformanceError, match=r"of the end of epoch 0 goes on with .* next"):
+    with pytest.raises(ConformanceError, match=r"of the end of epoch 0 continues with .* next"):
         check_resumes(make, 1, [])
 
 
@@ -186,5 +194,7 @@ class Quiet(Wrong):
 
 def test_an_epoch_that_ends_early_in_silence_is_found():
     make = functools.partial(lambda world: Quiet(GOOD(world), {}))
-    with pytest.raises(ConformanceError, match="ends after 1 of 4 batches, must raise Incomplete"):
+    with pytest.raises(
+        ConformanceError, match="ends after 1 of 4 batches, but must raise Incomplete"
+    ):
         check_no_short_epoch(make)

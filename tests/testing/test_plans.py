@@ -67,22 +67,22 @@ def test_a_good_plan_passes():
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (plan_of(len=3), r"`offsets` names 2 batches, must be len\(plan\) = 3"),
+        (plan_of(len=3), r"`offsets` names 2 batches, but must be len\(plan\) = 3"),
         (
             Plan.lazy(ArrayTable(np.array(SPANS), None, np.array([0, 1, 1, 3])), ORIGIN),
-            "batch 1 has no rows, must have at least one",
+            "batch 1 has no rows, but must have at least one",
         ),
-        (Plan([[0, 2, 2]], offsets=[0, 1]), r"span 0 is \[0, 2, 2\], must hold a timestep"),
-        (plan_of(batch=0), r"batch\(1\) differs from its place in `spans`, must be the same"),
-        (plan_of(totals=(5, 2)), r"totals of batch 1 are \(5, 2\), must be \(5, 1\) scored"),
-        (plan_of(prepare=1), r"prepare\(1\) is 1, must be a later batch, at most 2"),
+        (Plan([[0, 2, 2]], offsets=[0, 1]), r"span 0 is \[0, 2, 2\], but must hold a timestep"),
+        (plan_of(batch=0), r"batch\(1\) differs from its place in `spans`, but must be the same"),
+        (plan_of(totals=(5, 2)), r"totals of batch 1 are \(5, 2\), but must be \(5, 1\) scored"),
+        (plan_of(prepare=1), r"prepare\(1\) is 1, but must be a later batch, at most 2"),
         (
             plan_of(replace(GOOD, padded=10)),
-            r"the report has \(3, 10, 10\) sequences, .*, must have \(3, 10, 11\)",
+            r"the report has \(3, 10, 10\) sequences, .*, but must have \(3, 10, 11\)",
         ),
         (
             plan_of(replace(GOOD, worst=1)),
-            "dearest batch is 1 with 2 rows of 3, must be one of 6 timesteps after padding",
+            "dearest batch is 1 with 2 rows of 3, but must be one of 6 timesteps after padding",
         ),
     ],
 )
@@ -104,13 +104,13 @@ def test_rows_that_differ_from_the_whole_are_found():
     [
         (
             [[0, 0, 3], [2, 1, 2], [3, 0, 5]],
-            "sequence 2 goes from timestep 0 on at 1, must have each timestep scored once",
+            "sequence 2 goes from timestep 0 on at 1, but must have each timestep scored once",
         ),
         ([[0, 0, 3], [2, 0, 2], [3, 0, 3], [3, 2, 5]], "sequence 3 goes from timestep 3 on at 2"),
         ([*SPANS, [0, 0, 3]], "sequence 0 goes from timestep 3 on at 0"),
         (
             SPANS[1:],
-            "sequence 0 of 3 timesteps is planned up to 0, must be whole, or in the report",
+            "sequence 0 of 3 timesteps is planned up to 0, but must be whole, or in the report",
         ),
         ([[0, 0, 2], *SPANS[1:]], "sequence 0 of 3 timesteps is planned up to 2"),
     ],
@@ -140,9 +140,11 @@ def test_what_the_report_declares_is_missed_by_nobody():
 
 
 def test_batches_over_budget_are_found():
-    with pytest.raises(ConformanceError, match=r"batch 0 has 6 timesteps .*, must be at most 5"):
+    with pytest.raises(
+        ConformanceError, match=r"batch 0 has 6 timesteps .*, but must be at most 5"
+    ):
         check_budget(plan_of(), 5)
-    with pytest.raises(ConformanceError, match="batch 0 has 2 rows, must be at most 1"):
+    with pytest.raises(ConformanceError, match="batch 0 has 2 rows, but must be at most 1"):
         check_budget(plan_of(), 6, 1)
 
 
@@ -174,10 +176,10 @@ TWENTY = SequenceIndex.from_lengths(range(1, 21))
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("state", "epoch 1 of seed 0 was planned twice and differs, must be the same"),
-        ("print", "equal plans have fingerprints 1 and 2, must have one"),
+        ("state", "epoch 1 of seed 0 was planned twice and differs, but must be the same"),
+        ("print", "equal plans have fingerprints 1 and 2, but must have one"),
         ("one print", r"\(0, 1\) and \(1, 1\) have unequal plans and one fingerprint"),
-        ("order", r"\(0, 1\) and \(1, 1\) have one order, must differ; draw from both"),
+        ("order", r"\(0, 1\) and \(1, 1\) have one order, but must differ; draw from both"),
     ],
 )
 def test_impure_policies_are_found(what, message):
@@ -187,12 +189,12 @@ def test_impure_policies_are_found(what, message):
 
 def test_an_order_that_should_not_be_random_is_found():
     check_pure(Fixed(1, shuffle=False), TWENTY, shuffled=False)
-    with pytest.raises(ConformanceError, match="differ in order, must not: it is not shuffled"):
+    with pytest.raises(ConformanceError, match="differ in order, but must not: it is not shuffled"):
         check_pure(Fixed(1), TWENTY, shuffled=False)
 
 
 def test_a_count_that_is_not_what_was_declared_is_found():
-    message = r"epoch 0 of seed 0 has 20 batches, must be num_batches\(index\) = 2"
+    message = r"epoch 0 of seed 0 has 20 batches, but must be num_batches\(index\) = 2"
     with pytest.raises(ConformanceError, match=message):
         check_constant_count(Wrong("count"), TWENTY)
     with pytest.raises(ConformanceError, match=message):

@@ -79,13 +79,14 @@ def test_shares_of_good_plans_pass(plan, size):
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"len": 4}, "rank 1 of 2 from batch 1 has 4 steps, must have 3"),
+        ({"len": 4}, "rank 1 of 2 from batch 1 has 4 steps, but must have 3"),
         (
             {"first_step": 0},
-            "rank 1 of 2 from batch 1 begins at step 0, must at 1: first_step . remaining is len",
+            "rank 1 of 2 from batch 1 begins at step 0, but must at 1: first_step . remaining is "
+            "len",
         ),
-        ({"position": 3}, "the position before step 1 is 3, must be 1 batches"),
-        ({"open": True}, "from batch 1 gives a step 3, must raise IndexError: it lies outside"),
+        ({"position": 3}, "the position before step 1 is 3, but must be 1 batches"),
+        ({"open": True}, "from batch 1 gives a step 3, but must raise IndexError: it lies outside"),
     ],
 )
 def test_unequal_steps_are_found(bend, told, message):
@@ -103,7 +104,8 @@ ZERO, ONE = np.zeros(1, dtype=np.float32), np.ones(1, dtype=np.float32)
         (
             FIVE,
             {"step": {0: 1}},
-            r"from batch 0 on 2 ranks give batches \[3, 2, 3\] in place 1, must give \[1, 2, 3\]",
+            r"from batch 0 on 2 ranks give batches \[3, 2, 3\] in place 1, but must give \[1, 2, "
+            r"3\]",
         ),
         (
             FIVE,
@@ -113,25 +115,25 @@ ZERO, ONE = np.zeros(1, dtype=np.float32), np.ones(1, dtype=np.float32)
         (
             FIVE,
             {"replace": {2: {"spans": FIVE.spans[:1]}}},
-            r"the filler of rank 1 is \[\[0, 0, 1\]\] of batch 4, must be row 0 of batch 4",
+            r"the filler of rank 1 is \[\[0, 0, 1\]\] of batch 4, but must be row 0 of batch 4",
         ),
-        (FIVE, {"replace": {2: {"weights": ONE}}}, r"give batches \[4\] in place 5, must give"),
+        (FIVE, {"replace": {2: {"weights": ONE}}}, r"give batches \[4\] in place 5, but must give"),
         (
             FIVE,
             {"replace": {1: {"lanes": np.zeros(1)}}},
-            r"batch 3 on rank 1 has weights \[1.0\], must be all 1, before any filler, without",
+            r"batch 3 on rank 1 has weights \[1.0\], but must be all 1, before any filler, without",
         ),
         (
             LANES,
             {"replace": {0: {"weights": np.array([0, 1], dtype=np.float32)}}},
-            r"batch 0 has weights \[0.0, 1.0\] on rank 1 of 2, must be \[1.0, 1.0\]: 0 where",
+            r"batch 0 has weights \[0.0, 1.0\] on rank 1 of 2, but must be \[1.0, 1.0\]: 0 where",
         ),
         (
             LANES,
             {"replace": {1: {"lanes": np.array([1, 1])}}},
-            r"the lanes of 2 ranks are \[0, 1, 1\], must be 0 to 2, each on one rank",
+            r"the lanes of 2 ranks are \[0, 1, 1\], but must be 0 to 2, each on one rank",
         ),
-        (LANES, {"replace": {1: {"lanes": None}}}, r"the lanes of 2 ranks are \[0\], must be"),
+        (LANES, {"replace": {1: {"lanes": None}}}, r"the lanes of 2 ranks are \[0\], but must be"),
     ],
 )
 def test_another_order_is_found(bend, plan, told, message):
@@ -143,7 +145,9 @@ def test_another_order_is_found(bend, plan, told, message):
 def test_weights_of_a_batch_that_differ_are_found(bend):
     two = Plan(FIVE.spans[:4], offsets=[0, 2, 4])
     bend(replace={0: {"weights": np.array([0, 1], dtype=np.float32)}})
-    with pytest.raises(ConformanceError, match=r"give batches \[\] in place 1, must give \[1\]"):
+    with pytest.raises(
+        ConformanceError, match=r"give batches \[\] in place 1, but must give \[1\]"
+    ):
         check_order(play(two, 2))
 
 
@@ -154,21 +158,25 @@ def test_weights_of_a_batch_that_differ_are_found(bend):
 )
 def test_rows_that_are_lost_or_repeated_are_found(bend, told, count):
     bend(**told)
-    message = f"{count} spans of weight > 0 on 2 ranks from batch 0, must be the plan's 5, each"
+    message = f"{count} spans of weight > 0 on 2 ranks from batch 0, but must be the plan's 5, each"
     with pytest.raises(ConformanceError, match=message):
         check_exactly_once(play(FIVE, 2))
 
 
 def test_totals_that_one_rank_alone_believes_are_found(bend):
     bend(totals=(9, 2))
-    message = r"from step 0 to 1 on 2 ranks are \(9, 2\), must be \(3, 2\): no filler, no context"
+    message = (
+        r"from step 0 to 1 on 2 ranks are \(9, 2\), but must be \(3, 2\): no filler, no context"
+    )
     with pytest.raises(ConformanceError, match=message):
         check_totals(play(FIVE, 2))
 
 
 def test_a_resume_at_another_step_is_found(bend):
     bend(rank=0, size=1, first_step=2)
-    with pytest.raises(ConformanceError, match="resumed at step 1, goes from step 2 to 5, must go"):
+    with pytest.raises(
+        ConformanceError, match="resumed at step 1, goes from step 2 to 5, but must go"
+    ):
         check_resume(FIVE, 1, [1])
 
 
@@ -178,7 +186,9 @@ def test_a_resume_with_other_batches_is_found(monkeypatch):
         return Bent(made, {"step": {4: 3}} if first else {})
 
     monkeypatch.setattr(simulate, "share", forgetful)
-    message = "rank 0 of 1, resumed at step 2: step 4 is batch 3, must be batch 4 just as without"
+    message = (
+        "rank 0 of 1, resumed at step 2: step 4 is batch 3, but must be batch 4 just as without"
+    )
     with pytest.raises(ConformanceError, match=message):
         check_resume(FIVE, 1, [2])
 
@@ -192,13 +202,15 @@ def test_ranks_that_save_different_states_are_found(bend):
 
 def test_worlds_that_lose_a_batch_are_found(bend):
     bend(replace={0: {"weights": ZERO}})
-    message = r"worlds of \[2, 3\] ranks give 4 batches, must give each of 5 once .* batches \[1\]"
+    message = (
+        r"worlds of \[2, 3\] ranks give 4 batches, but must give each of 5 once .* batches \[1\]"
+    )
     with pytest.raises(ConformanceError, match=message):
         check_elastic(FIVE, [(2, 1), (3, 0)])
 
 
 def test_worlds_that_change_a_batch_are_found(bend):
     bend(replace={0: {"spans": FIVE.spans[4:]}})
-    message = r"batch 1 changes with the world, must be the same on \[2, 3\]"
+    message = r"batch 1 changes with the world, but must be the same on \[2, 3\]"
     with pytest.raises(ConformanceError, match=message):
         check_elastic(FIVE, [(2, 1), (3, 0)])

@@ -116,20 +116,24 @@ def test_a_store_that_keeps_its_promises_passes():
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"len": 2}, "has 2 sequences, must have 3"),
-        ({"fields": {}}, r"has fields \[\], must have \['name', 'x'\]"),
+        ({"len": 2}, "has 2 sequences, but must have 3"),
+        ({"fields": {}}, r"has fields \[\], but must have \['name', 'x'\]"),
         (
             {"lengths_of": {"time": np.array([4, 1, 1])}},
-            r"lengths along 'time' are \[4, 1, 1\] \(int64\), must be those of field 'x', integers",
+            r"lengths along 'time' are \[4, 1, 1\] \(int64\), but must be those of field 'x', "
+            r"integers",
         ),
         (
             {"lengths_of": {"time": np.array([4.0, 1.0, 0.0])}},
-            r"are \[4.0, 1.0, 0.0\] \(float64\), must be those of field 'x', integers",
+            r"are \[4.0, 1.0, 0.0\] \(float64\), but must be those of field 'x', integers",
         ),
         ({"lengths": np.array([1])}, r"`lengths` must be `lengths_of\['time'\]`, but differ"),
-        ({"keys": ["a", "a", "b"]}, r"`keys` gives \['a', 'a', 'b'\], must give different texts"),
-        ({"keys": [1, 2, 3]}, r"`keys` gives \[1, 2, 3\], must give different texts"),
-        ({"fingerprint": "x"}, "`fingerprint` is 'x', must be 32 hex digits"),
+        (
+            {"keys": ["a", "a", "b"]},
+            r"`keys` gives \['a', 'a', 'b'\], but must give different texts",
+        ),
+        ({"keys": [1, 2, 3]}, r"`keys` gives \[1, 2, 3\], but must give different texts"),
+        ({"fingerprint": "x"}, "`fingerprint` must be 32 hex digits, but is 'x'"),
     ],
 )
 def test_wrong_descriptions_are_found(told, message):
@@ -220,7 +224,7 @@ def test_wrong_raw_texts_are_found():
     [
         ("__getitem__", lambda self, number: ROWS[0], r"store: store\[1\]\['x'\] is array"),
         ("__getitem__", lambda self, number: ROWS[number % 2], r"store\[2\] must raise an IndexE"),
-        ("__iter__", lambda self: iter(ROWS[:1]), "gives 1 sequences, must 2"),
+        ("__iter__", lambda self: iter(ROWS[:1]), "gives 1 sequences, but must 2"),
         ("take", lambda self, numbers: self, r"store: store\[1\]\['x'\] is array"),
     ],
 )
@@ -237,7 +241,9 @@ def test_a_store_that_reads_what_is_not_there_is_found():
         def read(self, spans, fields, *, axis="time"):
             return {name: Padding() for name in fields}
 
-    with pytest.raises(ConformanceError, match="reads an unknown field, must raise an error of"):
+    with pytest.raises(
+        ConformanceError, match="reads an unknown field, but must raise an error of"
+    ):
         check_refusals(Inventing())
 
 
@@ -247,12 +253,14 @@ def test_a_store_that_fills_past_an_end_is_found():
             spans = np.clip(spans, 0, [len(STORE) - 1, 4, 4])
             return STORE.read(spans, fields, axis=axis)
 
-    with pytest.raises(ConformanceError, match="reads sequence -1, must raise an error of seqdata"):
+    with pytest.raises(
+        ConformanceError, match="reads sequence -1, but must raise an error of seqdata"
+    ):
         check_refusals(Careless())
 
 
 def test_a_store_without_ragged_fields_is_found():
-    with pytest.raises(ConformanceError, match="has no field with an axis, must have one"):
+    with pytest.raises(ConformanceError, match="has no field with an axis, but must have one"):
         check_refusals(Wrong({"fields": {}}))
 
 
@@ -263,7 +271,9 @@ class Forgetful(Wrong):
 
 def test_a_store_that_pickles_as_another_one_is_found():
     pickle.loads(pickle.dumps(Wrong()))
-    with pytest.raises(ConformanceError, match=r"has fingerprint 0{32} after pickling, must have"):
+    with pytest.raises(
+        ConformanceError, match=r"has fingerprint 0{32} after pickling, but must have"
+    ):
         check_pickling(Forgetful(), SEQUENCES)
 
 

@@ -1,7 +1,4 @@
-"""Plan in small blocks, so that a few hundred sequences exercise what 10^8 do.
-
-Place in the flow: stands where a Policy stands, in tests.
-"""
+"""Policies that plan in small blocks, so that a few hundred sequences exercise what 10^8 do."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from seqdata.policies.token_budget import Rungs, TokenBudget
 
 @dataclass(frozen=True, slots=True)
 class SmallBlocks:
-    """A policy of the core, planned in blocks of few sequences.
+    """A policy of the core that plans in blocks of few sequences.
 
     Args:
         policy: The policy.

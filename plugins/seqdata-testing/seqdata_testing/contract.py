@@ -1,13 +1,10 @@
-"""The contract of a backend, as tests that its own tests take over.
+"""The contract of a backend, as a class of tests for its own tests to inherit.
 
 ::
 
     class TestMine(StoreContract):
         def make(self, folder, sequences):
-            write_mine(folder / "data", sequences)
-            return open_mine(folder / "data")
-
-Place in the flow: collected by a plugin's test run; calls ``stores``.
+            write_mine(folder / "data", sequences) return open_mine(folder / "data")
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Hypothesis strategies of inputs worth trying: lengths, worlds, policies, whole cases.
+"""Hypothesis strategies for lengths, worlds, policies and whole cases.
 
 They lean towards what breaks loaders: no sequence, fewer sequences than ranks, lengths of 0 and 1,
 one sequence that holds half of all timesteps. Needs hypothesis; nothing else of the kit does.
-Place in the flow: property tests draw from here and hand the result to the checks.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ try:
     from hypothesis.strategies import DrawFn, SearchStrategy
 except ImportError as error:
     raise ImportError(
-        "seqdata_testing.generators: hypothesis is not installed, must be; pip install hypothesis"
+        "seqdata_testing.generators: hypothesis is not installed. Run pip install hypothesis."
     ) from error
 
 MOST_RANKS = 16

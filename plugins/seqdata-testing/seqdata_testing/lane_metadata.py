@@ -1,7 +1,6 @@
-"""What a model is told of lanes: where they are reset, what is context, what counts (I6).
+"""Checks of lane metadata: where lanes are reset, what is context, what counts (I6).
 
-A state follows every lane here, as a number: how far its lane was read. Place in the flow: a plan
-of lanes, shared over ranks -> heads of batches. Reads: no data.
+A state follows every lane here, as a number: how far its lane was read.
 """
 
 from __future__ import annotations
@@ -46,17 +45,20 @@ def check_heads(plan: Plan, size: int = 1) -> None:
                 if row.counts:
                     states[lane].take(f"{where}, lane {lane}", row, plan)
                 elif row.reset and not row.length:
-                    raise ConformanceError(f"{where}, lane {lane} is idle and reset, must not be")
+                    raise ConformanceError(
+                        f"{where}, lane {lane} is idle and reset, but must not be"
+                    )
         due = plan.totals(number, number + 1)[0]
         if total != due:
             raise ConformanceError(
-                f"head: batch {number} scores {total} timesteps on {size} ranks, must score {due} "
+                f"head: batch {number} scores {total} timesteps on {size} ranks, but must score "
+                f"{due} "
                 "as the plan says"
             )
 
 
 class _Row(NamedTuple):
-    """What a head says of a row; ``last`` is its last span: sequence, start, stop."""
+    """The metadata of a row; ``last`` is its last span: sequence, start, stop."""
 
     number: int
     start: int
@@ -88,17 +90,21 @@ class _State:
     at: tuple[int, int] | None = None
 
     def take(self, where: str, row: _Row, plan: Plan) -> None:
-        """Check that a row goes on from this state, or begins anew; leave it behind the row."""
+        """Check that a row continues from this state or begins a sequence, then pass the row."""
         place = f"timestep {row.start} of sequence {row.number}"
         begins = self.at is None if plan.carry else row.start == 0
         if row.reset != begins:
-            raise ConformanceError(f"{where}: reset is {row.reset} at {place}, must be {begins}")
+            raise ConformanceError(
+                f"{where}: reset is {row.reset} at {place}, but must be {begins}"
+            )
         due = 0 if begins else plan.overlap
         if row.context != due:
-            raise ConformanceError(f"{where}: burn_in is {row.context} at {place}, must be {due}")
+            raise ConformanceError(
+                f"{where}: burn_in is {row.context} at {place}, but must be {due}"
+            )
         if not plan.carry and not begins and self.at != (row.number, row.start):
             raise ConformanceError(
-                f"{where}: the state is that of {self.at}, must be that of "
+                f"{where}: the state is that of {self.at}, but must be that of "
                 f"{(row.number, row.start)}"
             )
         self.at = row.last[0], row.last[1] - plan.overlap
@@ -112,12 +118,12 @@ def _check_counts(where: str, head: SequenceBatch, step: Step, plan: Plan) -> No
     due = count_step(step, plan)[0]
     if not head.num_tokens == told == due:
         raise ConformanceError(
-            f"{where}: num_tokens is {head.num_tokens}, its rows score {told}, must be {due}"
+            f"{where}: num_tokens is {head.num_tokens}, its rows score {told}, but must be {due}"
         )
     if head.overlap != plan.overlap or head.lr_scale != plan.lr_scale(step.number):
         raise ConformanceError(
-            f"{where}: overlap {head.overlap} and lr_scale {head.lr_scale}, must be the plan's"
+            f"{where}: overlap {head.overlap} and lr_scale {head.lr_scale}, but must be the plan's"
         )
     told_lanes = None if head.lanes is None else head.lanes.tolist()
     if told_lanes != (None if step.lanes is None else step.lanes.tolist()):
-        raise ConformanceError(f"{where}: lanes are {told_lanes}, must be the step's")
+        raise ConformanceError(f"{where}: lanes are {told_lanes}, but must be the step's")

@@ -1,7 +1,6 @@
-"""Plans dealt by rows: a small policy that makes them, and what every one of them promises (I6).
+"""Plans with lanes: a small policy that makes them, and checks of their promises (I6).
 
-Row j of batch k+1 goes on where row j of batch k stopped, or begins a sequence. Place in the flow:
-policies such as TBPTT, and their authors' tests.
+Row j of batch k+1 continues where row j of batch k stopped, or begins a sequence.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from seqdata_testing import ConformanceError
 
 @dataclass(frozen=True, slots=True)
 class FewLanes:
-    """Deal chunks to lanes, in the fewest lines that exercise sharing by rows; for tests only.
+    """Assigns chunks to lanes in the fewest lines that exercise sharing of lanes; for tests only.
 
     Sequences go, longest first, to the lane that has least; an epoch shuffles the lanes. Lanes that
     have run dry are idle rows.
@@ -76,7 +75,7 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
         ConformanceError: If a lane jumps, leaves a sequence early, or a batch lacks a lane.
     """
     if not plan.lanes:
-        raise ConformanceError("plan: is dealt by batches, must have lanes")
+        raise ConformanceError("plan: is dealt by batches, but must have lanes")
     if plan.carry:
         index = index.unshifted(axis)[0]
     lengths = np.asarray(index.run(axis, 0, len(index)), dtype=np.int64)
@@ -87,7 +86,8 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
         edges = np.arange(len(spans) + 1) if rows is None else rows
         if len(edges) - 1 != plan.lanes:
             raise ConformanceError(
-                f"plan: batch {number} has {len(edges) - 1} rows, must have {plan.lanes}, one per "
+                f"plan: batch {number} has {len(edges) - 1} rows, but must have {plan.lanes}, one "
+                "per "
                 "lane"
             )
         for lane, first, stop in zip(lanes, edges[:-1], edges[1:], strict=True):
@@ -108,7 +108,7 @@ class _Lane:
         lengths: int64 (n,), of the sequences.
         plan: What is read.
         rows: What it read, a list of spans per row.
-        scored: Timesteps that are no context.
+        scored: Timesteps that are not context.
     """
 
     name: str
@@ -119,11 +119,11 @@ class _Lane:
     _before: tuple[int, int] | None = None  # sequence, stop
 
     def read(self, number: int, spans: NDArray[np.int64]) -> None:
-        """Check that a row goes on where the lane stopped."""
+        """Check that a row continues where the lane stopped."""
         where = f"{self.name} in batch {number}"
         row = [(int(span[0]), int(span[1]), int(span[2])) for span in spans]
         if row and len(self.rows) < number:
-            raise ConformanceError(f"{where} goes on after it was idle, must stay idle")
+            raise ConformanceError(f"{where} continues after it was idle, but must stay idle")
         if not row:
             return
         news = self._without_context(where, row) if self.plan.carry and number else row
@@ -143,7 +143,7 @@ class _Lane:
         number, stop = self._before
         if stop != self.lengths[number]:
             raise ConformanceError(
-                f"{self.name} ends with sequence {number} at timestep {stop}, must go on to "
+                f"{self.name} ends with sequence {number} at timestep {stop}, but must continue to "
                 f"{int(self.lengths[number])}"
             )
 
@@ -156,8 +156,9 @@ class _Lane:
         overlap = self.plan.overlap
         if overlap and (steps[:overlap] != last[-overlap:] or len(steps) <= overlap):
             raise ConformanceError(
-                f"{where} begins with {row[0]}, must begin with the last {overlap} timesteps of "
-                f"the row before and go on; that ends with {self.rows[-1][-1]}"
+                f"{where} begins with {row[0]}, but must begin with the last {overlap} timesteps "
+                "of "
+                f"the row before and continue; that ends with {self.rows[-1][-1]}"
             )
         news = []
         for number, start, stop in row:
@@ -171,7 +172,7 @@ class _Lane:
         if self._before is None:
             if start and not self.plan.carry:
                 raise ConformanceError(
-                    f"{where} begins sequence {number} at timestep {start}, must at 0"
+                    f"{where} begins sequence {number} at timestep {start}, but must at 0"
                 )
             return
         last, was = self._before
@@ -181,11 +182,11 @@ class _Lane:
         if was != self.lengths[last]:
             raise ConformanceError(
                 f"{where} leaves sequence {last} at timestep {was} for {[number, start, stop]}, "
-                f"must go on to {int(self.lengths[last])}"
+                f"but must continue to {int(self.lengths[last])}"
             )
         if start:
             raise ConformanceError(
-                f"{where} begins sequence {number} at timestep {start}, must at 0"
+                f"{where} begins sequence {number} at timestep {start}, but must at 0"
             )
 
 
@@ -196,7 +197,8 @@ def _check_columns(lanes: list[_Lane], lengths: NDArray[np.int64]) -> None:
         due = (place + 1) * whole // len(lanes) - place * whole // len(lanes)
         if lane.scored != due:
             raise ConformanceError(
-                f"{lane.name} has {lane.scored} timesteps of a stream of {whole}, must have {due}"
+                f"{lane.name} has {lane.scored} timesteps of a stream of {whole}, but must have "
+                f"{due}"
             )
     read = [lane for lane in lanes if lane.rows]
     for lane, following in pairwise(read):
@@ -204,8 +206,8 @@ def _check_columns(lanes: list[_Lane], lengths: NDArray[np.int64]) -> None:
         then, start, _ = following.rows[0][0]
         if (then, start) != (number, stop) and (stop != lengths[number] or start):
             raise ConformanceError(
-                f"{following.name} begins with sequence {then} at timestep {start}, must go on "
-                f"where {lane.name} ended: sequence {number}, timestep {stop}"
+                f"{following.name} begins with sequence {then} at timestep {start}, but must "
+                f"continue where {lane.name} ended: sequence {number}, timestep {stop}"
             )
     for number in range(max((len(lane.rows) for lane in read), default=0)):
         going = {
@@ -215,6 +217,7 @@ def _check_columns(lanes: list[_Lane], lengths: NDArray[np.int64]) -> None:
         }
         if len(going) > 1:
             raise ConformanceError(
-                f"plan: batch {number} has rows of {sorted(going)} timesteps that go on, must have "
+                f"plan: batch {number} has rows of {sorted(going)} timesteps that continue, but "
+                "must have "
                 "rows of one length"
             )

@@ -1,8 +1,7 @@
-"""Promises of whole loaders: what they deliver is the plan, the content is the source's.
+"""Checks of whole loaders: they deliver the plan, with the content of the source.
 
 Every check takes ``make(world) -> loader`` and makes a loader per rank, all in one process; what a
-rank delivers is recorded row by row with a digest of its content. Place in the flow: a way to make
-loaders comes in; nothing comes out but a ConformanceError.
+rank delivers is recorded row by row with a digest of its content.
 """
 
 from __future__ import annotations
@@ -56,7 +55,8 @@ def check_steps(make: Make, sizes: Sequence[int]) -> None:
         found = [sum(1 for _ in loader) for loader in loaders]
         if len({*told, *found}) > 1:
             raise ConformanceError(
-                f"loader: on {size} ranks `len` is {told} and {found} batches come, must be one "
+                f"loader: on {size} ranks `len` is {told} and {found} batches come, but must be "
+                "one "
                 "number"
             )
 
@@ -88,7 +88,7 @@ def check_totals(make: Make, size: int) -> None:
         if told != scored or overall != {sum(scored)}:
             raise ConformanceError(
                 f"loader: step {number} on {size} ranks has num_tokens {told} and "
-                f"global_num_tokens {sorted(overall)}, must have {scored} and {sum(scored)}"
+                f"global_num_tokens {sorted(overall)}, but must have {scored} and {sum(scored)}"
             )
 
 
@@ -106,22 +106,23 @@ def check_lane_flags(make: Make, size: int) -> None:
         for rank, batch in enumerate(step):
             where = f"loader: rank {rank} of {size}, step {number}"
             if batch.lanes is None or batch.reset is None:
-                raise ConformanceError(f"{where} has no lanes, must have")
+                raise ConformanceError(f"{where} has no lanes, but must have")
             due = ((batch.start == 0) & (batch.lengths > 0)).tolist()
             if batch.reset.tolist() != due:
                 raise ConformanceError(
-                    f"{where} has `reset` {batch.reset.tolist()}, must be {due}: at timestep 0 of "
+                    f"{where} has `reset` {batch.reset.tolist()}, but must be {due}: at timestep "
+                    "0 of "
                     "a sequence, never where a lane is idle"
                 )
             if bool(((batch.weight > 0) & (batch.lengths == 0)).any()):
                 raise ConformanceError(
                     f"{where} has weights {batch.weight.tolist()} for lengths "
-                    f"{batch.lengths.tolist()}, must be 0 where a lane is idle"
+                    f"{batch.lengths.tolist()}, but must be 0 where a lane is idle"
                 )
 
 
 def check_resumes(make: Make, size: int, cuts: Sequence[int], *, epoch: int = 0) -> None:
-    """Check that new loaders go on exactly where others were left (I4).
+    """Check that new loaders continue exactly where others were left (I4).
 
     Args:
         make: Makes the loader of a rank.
@@ -151,8 +152,8 @@ def check_resumes(make: Make, size: int, cuts: Sequence[int], *, epoch: int = 0)
     again = [_rows([[batch]]) for batch in next(_steps(_loaders(make, size, state)))]
     if again != following:
         raise ConformanceError(
-            f"loader: a state of the end of epoch {epoch} goes on with {again[0][:1]}, must go on "
-            f"with the next epoch, {following[0][:1]}"
+            f"loader: a state of the end of epoch {epoch} continues with {again[0][:1]}, but must "
+            f"continue with the next epoch, {following[0][:1]}"
         )
 
 
@@ -198,7 +199,8 @@ def check_no_short_epoch(make: Make) -> None:
         return
     if delivered != planned:
         raise ConformanceError(
-            f"loader: ends after {delivered} of {planned} batches, must raise IncompleteEpochError"
+            f"loader: ends after {delivered} of {planned} batches, but must raise "
+            "IncompleteEpochError"
         )
 
 
@@ -215,7 +217,8 @@ def _steps(loaders: Sequence[LoaderLike]) -> Iterator[list[SequenceBatch]]:
         if any(batch is None for batch in step):
             ended = [rank for rank, batch in enumerate(step) if batch is None]
             raise ConformanceError(
-                f"loader: ranks {ended} of {len(loaders)} end before step {number}, must have as "
+                f"loader: ranks {ended} of {len(loaders)} end before step {number}, but must have "
+                "as "
                 "many steps as the others"
             )
         yield list(step)
@@ -241,7 +244,7 @@ def _compare(where: str, found: Sequence[Row], due: Sequence[Row]) -> None:
         min(len(found), len(due)),
     )
     raise ConformanceError(
-        f"{where}: {len(found)} rows come, row {place} is {found[place : place + 1]}, must be "
+        f"{where}: {len(found)} rows come, row {place} is {found[place : place + 1]}, but must be "
         f"{len(due)} rows, {due[place : place + 1]}"
     )
 

@@ -1,7 +1,7 @@
-"""Promises of a plan and of the policy that makes it: coverage, counts, budgets, purity.
+"""Checks of a plan and of the policy that makes it: coverage, counts, budgets, purity.
 
-Every check gives nothing and raises a ConformanceError that says what is, and what must be. They
-are for small plans: whole tables are made. Place in the flow: a Policy, or a Plan, comes in.
+Every check raises a ConformanceError that says what is, and what must be. They are for small plans:
+whole tables are made.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ def check_table(plan: Plan) -> None:
     spans, rows, offsets = plan.spans, plan.rows, plan.offsets
     if len(offsets) != len(plan) + 1:
         raise ConformanceError(
-            f"plan: `offsets` names {len(offsets) - 1} batches, must be len(plan) = {len(plan)}"
+            f"plan: `offsets` names {len(offsets) - 1} batches, but must be len(plan) = {len(plan)}"
         )
     if (np.diff(offsets) < 1).any():
         empty = int(np.argmin(np.diff(offsets)))
-        raise ConformanceError(f"plan: batch {empty} has no rows, must have at least one")
+        raise ConformanceError(f"plan: batch {empty} has no rows, but must have at least one")
     lengths = spans[:, 2] - spans[:, 1]
     if (lengths < (0 if plan.lanes else 1)).any():
         first = int(np.argmin(lengths))
         raise ConformanceError(
-            f"plan: span {first} is {spans[first].tolist()}, must hold a timestep; only an idle "
+            f"plan: span {first} is {spans[first].tolist()}, but must hold a timestep; only an "
+            "idle "
             "lane is empty"
         )
     for number in _spread(len(plan)):
@@ -105,7 +106,7 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
         number = int(numbers[wrong[0]])
         raise ConformanceError(
             f"plan: sequence {number} goes from timestep {int(before[wrong[0]])} on at "
-            f"{int(starts[wrong[0]])}, must have each timestep scored once"
+            f"{int(starts[wrong[0]])}, but must have each timestep scored once"
         )
     expected = lengths.copy()
     expected[report.dropped] = 0
@@ -117,7 +118,7 @@ def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) 
         number = int(np.argmin(fits))
         raise ConformanceError(
             f"plan: sequence {number} of {int(lengths[number])} timesteps is planned up to "
-            f"{int(ends[number])}, must be whole, or in the report as dropped or truncated"
+            f"{int(ends[number])}, but must be whole, or in the report as dropped or truncated"
         )
 
 
@@ -143,12 +144,12 @@ def check_budget(plan: Plan, max_tokens: int, max_rows: int | None = None) -> No
         cost = int(lengths.max()) * len(lengths)
         if cost > max_tokens:
             raise ConformanceError(
-                f"plan: batch {number} has {cost} timesteps after padding, must be at most "
+                f"plan: batch {number} has {cost} timesteps after padding, but must be at most "
                 f"{max_tokens}"
             )
         if max_rows is not None and len(lengths) > max_rows:
             raise ConformanceError(
-                f"plan: batch {number} has {len(lengths)} rows, must be at most {max_rows}"
+                f"plan: batch {number} has {len(lengths)} rows, but must be at most {max_rows}"
             )
 
 
@@ -170,7 +171,7 @@ def check_constant_count(
         plan = policy.plan(index, seed=seed, epoch=epoch)
         if len(plan) != count:
             raise ConformanceError(
-                f"policy: epoch {epoch} of seed {seed} has {len(plan)} batches, must be "
+                f"policy: epoch {epoch} of seed {seed} has {len(plan)} batches, but must be "
                 f"num_batches(index) = {count}"
             )
 
@@ -202,12 +203,13 @@ def check_pure(
     again = policy.plan(fresh, seed=seed, epoch=epoch)
     if not same_tables(plan, again):
         raise ConformanceError(
-            f"policy: epoch {epoch} of seed {seed} was planned twice and differs, must be the same"
+            f"policy: epoch {epoch} of seed {seed} was planned twice and differs, but must be the "
+            "same"
         )
     if plan.fingerprint != again.fingerprint:
         raise ConformanceError(
             "policy: equal plans have fingerprints "
-            f"{plan.fingerprint} and {again.fingerprint}, must have one"
+            f"{plan.fingerprint} and {again.fingerprint}, but must have one"
         )
     others = [(seed + 1, epoch), (seed, epoch + 1), (epoch + 1, seed + 1)]
     others = [other for other in others if other != (seed, epoch)]
@@ -217,16 +219,18 @@ def check_pure(
         if not same and changed.fingerprint == plan.fingerprint:
             raise ConformanceError(
                 f"policy: (seed, epoch) {(seed, epoch)} and {other} have unequal plans and one "
-                "fingerprint, must differ"
+                "fingerprint, but must differ"
             )
         if shuffled and same and len(plan) >= MANY_BATCHES:
             raise ConformanceError(
-                f"policy: (seed, epoch) {(seed, epoch)} and {other} have one order, must differ; "
+                f"policy: (seed, epoch) {(seed, epoch)} and {other} have one order, but must "
+                "differ; "
                 "draw from both"
             )
         if shuffled is False and not same:
             raise ConformanceError(
-                f"policy: (seed, epoch) {(seed, epoch)} and {other} differ in order, must not: it "
+                f"policy: (seed, epoch) {(seed, epoch)} and {other} differ in order, but must "
+                "not: it "
                 "is not shuffled"
             )
 
@@ -260,18 +264,19 @@ def _check_batch(
     )
     if not (same and is_same_rows):
         raise ConformanceError(
-            f"plan: batch({number}) differs from its place in `spans`, must be the same"
+            f"plan: batch({number}) differs from its place in `spans`, but must be the same"
         )
     scored, real = _totals(plan, number, batch)
     if plan.totals(number, number + 1) != (scored, real):
         raise ConformanceError(
-            f"plan: totals of batch {number} are {plan.totals(number, number + 1)}, must be "
+            f"plan: totals of batch {number} are {plan.totals(number, number + 1)}, but must be "
             f"{(scored, real)} scored timesteps and rows"
         )
     following = plan.prepare(number)
     if not number < following <= len(plan):
         raise ConformanceError(
-            f"plan: prepare({number}) is {following}, must be a later batch, at most {len(plan)}"
+            f"plan: prepare({number}) is {following}, but must be a later batch, at most "
+            f"{len(plan)}"
         )
 
 
@@ -291,14 +296,14 @@ def _check_report(
     counted = (len(np.unique(real[:, 0])), int(lengths.sum()), sum(costs))
     if told != counted:
         raise ConformanceError(
-            f"plan: the report has {told} sequences, timesteps and padded timesteps, must have "
+            f"plan: the report has {told} sequences, timesteps and padded timesteps, but must have "
             f"{counted}"
         )
     worst = max(costs, default=0)
     if costs and (costs[report.worst], report.worst_rows * report.worst_length) != (worst, worst):
         raise ConformanceError(
             f"plan: the report's dearest batch is {report.worst} with {report.worst_rows} rows of "
-            f"{report.worst_length}, must be one of {worst} timesteps after padding"
+            f"{report.worst_length}, but must be one of {worst} timesteps after padding"
         )
 
 

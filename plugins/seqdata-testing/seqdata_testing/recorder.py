@@ -1,7 +1,4 @@
-"""Record what a loader delivers, row by row, here or in another process.
-
-Place in the flow: below the checks of ``loaders``. Reads: batches. Makes: rows that compare.
-"""
+"""Recording of what a loader delivers, row by row, in this or another process."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ class LoaderLike(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Say what was delivered."""
+        """Return what was delivered."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iteration go on where a state was taken."""
+        """Make the next iteration continue where a state was taken."""
         ...
 
     def shutdown(self) -> None:

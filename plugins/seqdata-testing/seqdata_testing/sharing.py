@@ -1,8 +1,7 @@
-"""Promises of sharing: equal steps, one order for every world, exact resume, elastic worlds.
+"""Checks of sharing: equal steps, one order for every world, exact resume, elastic worlds.
 
 The checks play whole epochs of small plans on every rank in one process. Expected values are
-written out here from the definitions (design §2.2), not taken from ``sharing``. Place in the flow:
-a Plan comes in; nothing comes out but a ConformanceError.
+written out here from the definitions (design §2.2), not taken from ``sharing``.
 """
 
 from __future__ import annotations
@@ -60,23 +59,24 @@ def check_equal_steps(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fi
     for rank, mine in enumerate(share_all_ranks(plan, size, first, tail)):
         where = f"share: rank {rank} of {size} from batch {first}"
         if len(mine) != steps:
-            raise ConformanceError(f"{where} has {len(mine)} steps, must have {steps}")
+            raise ConformanceError(f"{where} has {len(mine)} steps, but must have {steps}")
         if mine.first_step != steps - remaining:
             raise ConformanceError(
-                f"{where} begins at step {mine.first_step}, must at {steps - remaining}: "
+                f"{where} begins at step {mine.first_step}, but must at {steps - remaining}: "
                 "first_step + remaining is len"
             )
         for step in (steps - remaining, steps):
             due = min(len(plan), first + (step - steps + remaining) * stride)
             if mine.position(step) != due:
                 raise ConformanceError(
-                    f"{where}: the position before step {step} is {mine.position(step)}, must be "
+                    f"{where}: the position before step {step} is {mine.position(step)}, but must "
+                    "be "
                     f"{due} batches"
                 )
         for step in (steps - remaining - 1, steps):
             if _has(mine, step):
                 raise ConformanceError(
-                    f"{where} gives a step {step}, must raise IndexError: it lies outside"
+                    f"{where} gives a step {step}, but must raise IndexError: it lies outside"
                 )
 
 
@@ -101,13 +101,13 @@ def check_order(played: SimulatedShare) -> None:
         )
         raise ConformanceError(
             f"share: the ranks' steps from batch {first} on {size} ranks give batches "
-            f"{numbers[place : place + 3]} in place {place}, must give {due[place : place + 3]}"
+            f"{numbers[place : place + 3]} in place {place}, but must give {due[place : place + 3]}"
         )
     for part in trained:
         if not is_batch(plan.batch(part.number), part):
             raise ConformanceError(
-                f"share: batch {part.number} on {size} ranks has other rows than in the plan, must "
-                "be the same"
+                f"share: batch {part.number} on {size} ranks has other rows than in the plan, but "
+                "must have the same"
             )
     if not plan.lanes:
         _check_fillers(plan, played.steps)
@@ -131,7 +131,8 @@ def check_exactly_once(played: SimulatedShare) -> None:
     found, expected = _multiset(trained), _multiset(due)
     if not np.array_equal(found, expected):
         raise ConformanceError(
-            f"share: {len(found)} spans of weight > 0 on {size} ranks from batch {first}, must be "
+            f"share: {len(found)} spans of weight > 0 on {size} ranks from batch {first}, but "
+            "must be "
             f"the plan's {len(expected)}, each once"
         )
 
@@ -158,13 +159,13 @@ def check_totals(played: SimulatedShare) -> None:
             if told != due:
                 raise ConformanceError(
                     f"share: totals from step {mine.first_step + low} to {mine.first_step + high} "
-                    f"on {played.size} ranks are {told}, must be {due}: no filler, no "
+                    f"on {played.size} ranks are {told}, but must be {due}: no filler, no "
                     "context counts"
                 )
 
 
 def check_resume(plan: Plan, size: int, cuts: Sequence[int], *, tail: Tail = "fill") -> None:
-    """Check that an epoch left and resumed, again and again, goes on with its suffix (I4).
+    """Check that an epoch that is left and resumed repeatedly continues with its suffix (I4).
 
     Args:
         plan: The plan of an epoch.
@@ -184,13 +185,14 @@ def check_resume(plan: Plan, size: int, cuts: Sequence[int], *, tail: Tail = "fi
             where = f"share: rank {rank} of {size}, resumed at step {cut}"
             if (mine.first_step, len(mine)) != (cut, len(uncut)):
                 raise ConformanceError(
-                    f"{where}, goes from step {mine.first_step} to {len(mine)}, must go from {cut} "
+                    f"{where}, goes from step {mine.first_step} to {len(mine)}, but must go from "
+                    f"{cut} "
                     f"to {len(uncut)}"
                 )
             for step in range(cut, len(mine)):
                 if not is_same_step(mine[step], uncut[step]):
                     raise ConformanceError(
-                        f"{where}: step {step} is batch {mine[step].number}, must be batch "
+                        f"{where}: step {step} is batch {mine[step].number}, but must be batch "
                         f"{uncut[step].number} just as without a stop"
                     )
 
@@ -220,13 +222,14 @@ def check_elastic(plan: Plan, legs: Sequence[tuple[int, int]]) -> None:
     if numbers != list(range(len(plan))):
         odd = sorted(set(range(len(plan))) ^ set(numbers)) or numbers
         raise ConformanceError(
-            f"share: worlds of {worlds} ranks give {len(numbers)} batches, must give each of "
+            f"share: worlds of {worlds} ranks give {len(numbers)} batches, but must give each of "
             f"{len(plan)} once and in order; look at batches {odd[:5]}"
         )
     for part in trained:
         if not is_batch(plan.batch(part.number), part):
             raise ConformanceError(
-                f"share: batch {part.number} changes with the world, must be the same on {worlds}"
+                f"share: batch {part.number} changes with the world, but must be the same on "
+                f"{worlds}"
             )
 
 
@@ -261,7 +264,8 @@ def _check_fillers(plan: Plan, played: Sequence[Sequence[Step]]) -> None:
                 if filler_seen or not bool((step.weights == 1).all()) or step.lanes is not None:
                     raise ConformanceError(
                         f"share: batch {step.number} on rank {rank} has weights "
-                        f"{step.weights.tolist()}, must be all 1, before any filler, without lanes"
+                        f"{step.weights.tolist()}, but must be all 1, before any filler, without "
+                        "lanes"
                     )
                 continue
             filler_seen = True
@@ -271,7 +275,8 @@ def _check_fillers(plan: Plan, played: Sequence[Sequence[Step]]) -> None:
             if not (same and step.number == steps[0].number and len(step.weights) == 1):
                 raise ConformanceError(
                     f"share: the filler of rank {rank} is {step.spans.tolist()} of batch "
-                    f"{step.number}, must be row 0 of batch {steps[0].number}, with one weight 0"
+                    f"{step.number}, but must be row 0 of batch {steps[0].number}, with one "
+                    "weight 0"
                 )
 
 

@@ -1,8 +1,4 @@
-"""Play an epoch on every rank in one process, and put together again what the ranks trained.
-
-Place in the flow: below the checks of ``sharing``. Reads: plans. Makes: steps and batches of all
-ranks.
-"""
+"""Plays an epoch on every rank in one process, and joins what the ranks trained."""
 
 from __future__ import annotations
 
@@ -88,7 +84,7 @@ def _join_lanes(plan: Plan, steps: Sequence[Step]) -> TrainedBatch:
         if not np.array_equal(step.weights, due):
             raise ConformanceError(
                 f"share: batch {step.number} has weights {step.weights.tolist()} on rank {rank} of "
-                f"{len(steps)}, must be {due.tolist()}: 0 where a lane is idle or a filler"
+                f"{len(steps)}, but must be {due.tolist()}: 0 where a lane is idle or a filler"
             )
         if not own:
             continue
@@ -97,7 +93,8 @@ def _join_lanes(plan: Plan, steps: Sequence[Step]) -> TrainedBatch:
         lanes += [] if step.lanes is None else step.lanes.tolist()
     if lanes != list(range(plan.lanes)):
         raise ConformanceError(
-            f"share: the lanes of {len(steps)} ranks are {lanes}, must be 0 to {plan.lanes - 1}, "
+            f"share: the lanes of {len(steps)} ranks are {lanes}, but must be 0 to "
+            f"{plan.lanes - 1}, "
             "each on one rank"
         )
     rows = None

@@ -1,8 +1,4 @@
-"""Promises of a store: what it describes, what it reads, what it refuses, where it can go.
-
-Place in the flow: a Store and what it should hold come in; nothing comes out but a
-ConformanceError.
-"""
+"""Checks of a store: what it describes, what it reads, what it refuses, where it can be sent."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import SeqDataError
+from seqdata.errors import SeqDataError, must_be
 from seqdata.protocols import Column, Field, Store
 from seqdata.storage.fields import TEXT_DTYPES, default_axis
 from seqdata.storage.text_bytes import SupportsRawTexts, concat_texts
@@ -56,10 +52,10 @@ def check_description(store: Store, sequences: Sequences) -> None:
         ConformanceError: If one is wrong.
     """
     if len(store) != len(sequences):
-        raise ConformanceError(f"store: has {len(store)} sequences, must have {len(sequences)}")
+        raise ConformanceError(f"store: has {len(store)} sequences, but must have {len(sequences)}")
     if set(store.fields) != set(sequences[0]):
         raise ConformanceError(
-            f"store: has fields {sorted(store.fields)}, must have {sorted(sequences[0])}"
+            f"store: has fields {sorted(store.fields)}, but must have {sorted(sequences[0])}"
         )
     for name, field in store.fields.items():
         if field.axis is None:
@@ -68,8 +64,8 @@ def check_description(store: Store, sequences: Sequences) -> None:
         told = np.asarray(store.lengths_of[field.axis])
         if told.dtype.kind not in "iu" or told.tolist() != due:
             raise ConformanceError(
-                f"store: lengths along {field.axis!r} are {told.tolist()[:5]} ({told.dtype}), must "
-                f"be those of field {name!r}, integers: {due[:5]}"
+                f"store: lengths along {field.axis!r} are {told.tolist()[:5]} ({told.dtype}), but "
+                f"must be those of field {name!r}, integers: {due[:5]}"
             )
     first = default_axis(store.lengths_of)
     if not np.array_equal(store.lengths, store.lengths_of[first]):
@@ -77,10 +73,10 @@ def check_description(store: Store, sequences: Sequences) -> None:
     numbers = np.arange(len(store))
     ids = store.keys(store.base_numbers(numbers))
     if len(set(ids)) != len(ids) or not all(isinstance(one, str) for one in ids):
-        raise ConformanceError(f"store: `keys` gives {ids[:5]}, must give different texts")
+        raise ConformanceError(f"store: `keys` gives {ids[:5]}, but must give different texts")
     mark = store.fingerprint
     if len(mark) != DIGITS or set(mark) - set("0123456789abcdef"):
-        raise ConformanceError(f"store: `fingerprint` is {mark!r}, must be 32 hex digits")
+        raise ConformanceError(must_be("store: `fingerprint`", "32 hex digits", f"{mark!r}"))
 
 
 def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
@@ -124,7 +120,8 @@ def check_raw_texts(store: Store) -> None:
         if not (np.array_equal(values, expected[0]) and np.array_equal(offsets, expected[1])):
             what = "the ids" if name is None else f"field {name!r}"
             raise ConformanceError(
-                f"store: raw texts of {what} are others than those that are read, must be the same "
+                f"store: raw texts of {what} are others than those that are read, but must be the "
+                "same "
                 "bytes"
             )
 
@@ -150,10 +147,12 @@ def check_looks(store: Store, sequences: Sequences) -> None:
                 same = np.shape(got) == due.shape and np.asarray(got).tobytes() == due.tobytes()
             if not same:
                 raise ConformanceError(
-                    f"store: store[{number}][{name!r}] is {got!r:.80}, must be {value!r:.80}"
+                    f"store: store[{number}][{name!r}] is {got!r:.80}, but must be {value!r:.80}"
                 )
     if len(found) != len(sequences) + 5:
-        raise ConformanceError(f"store: gives {len(found) - 5} sequences, must {len(sequences)}")
+        raise ConformanceError(
+            f"store: gives {len(found) - 5} sequences, but must {len(sequences)}"
+        )
     try:
         looked[len(sequences)]
     except IndexError:
@@ -162,14 +161,14 @@ def check_looks(store: Store, sequences: Sequences) -> None:
 
 
 def check_refusals(store: Store) -> None:
-    """Check that what is not there is an error of seqdata, never padding or a wrong value.
+    """Check that reading what does not exist is an error, never padding or a wrong value.
 
     Raises:
         ConformanceError: If it is not.
     """
     name = next((name for name, field in store.fields.items() if field.axis is not None), None)
     if name is None:
-        raise ConformanceError("store: has no field with an axis, must have one")
+        raise ConformanceError("store: has no field with an axis, but must have one")
     axis = store.fields[name].axis or ""
     lengths = store.lengths_of[axis]
     longest = int(np.argmax(lengths))
@@ -188,7 +187,7 @@ def check_refusals(store: Store) -> None:
                 use(store.read(np.array(spans, dtype=np.int64), [field], axis=along)[field])
             except SeqDataError:
                 continue
-            raise ConformanceError(f"store: reads {what}, must raise an error of seqdata")
+            raise ConformanceError(f"store: reads {what}, but must raise an error of seqdata")
 
 
 def check_pickling(store: Store, sequences: Sequences) -> None:
@@ -200,7 +199,7 @@ def check_pickling(store: Store, sequences: Sequences) -> None:
     again: Store = pickle.loads(pickle.dumps(store))
     if again.fingerprint != store.fingerprint:
         raise ConformanceError(
-            f"store: has fingerprint {again.fingerprint} after pickling, must have "
+            f"store: has fingerprint {again.fingerprint} after pickling, but must have "
             f"{store.fingerprint}"
         )
     check_description(again, sequences)
@@ -269,7 +268,7 @@ def _check_column(
     due = (len(values), np.dtype(field.dtype), tuple(field.shape), [len(one) for one in values])
     if told != due:
         raise ConformanceError(
-            f"{where} reads a column of (pieces, dtype, shape, lengths) {told}, must be {due}"
+            f"{where} reads a column of (pieces, dtype, shape, lengths) {told}, but must be {due}"
         )
     for number, value in enumerate(values):
         piece = column[number]

@@ -1,9 +1,8 @@
 """How long tests wait: for events, with bounds that stretch where the machine is busy.
 
-A test that waits for a clock fails where others compute beside it. So a test waits for an event
-(``until``), which takes as long as it takes; a bound, of a program or a promise ("within 2 s"), is
-in seconds of an idle machine (``patient``, ``within``). Place in the flow: tests and the faults.
-Reads: how much runs on this machine.
+A test that waits for a clock fails on a machine that also does other work. So a test waits for an
+event (``until``), which takes as long as it takes; a bound, of a program or a promise ("within 2
+s"), is in seconds of an idle machine (``patient``, ``within``).
 """
 
 from __future__ import annotations

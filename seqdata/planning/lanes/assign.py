@@ -1,10 +1,9 @@
-"""Pack sequences into lanes that end together, and mix them anew in every epoch.
+"""Packs sequences into lanes that end together, and mixes them in every epoch.
 
 Which lane holds how many sequences of which size follows from the histogram of sizes alone: longest
-first into the lane that has least (LPT: R. L. Graham, "Bounds on multiprocessing timing anomalies",
-1969). An epoch draws which sequences of a size they are, lets lanes exchange what follows two
-places of like time, and shuffles the order inside each lane and the lanes. Place in the flow: used
-by policy ``tbptt``. Reads: sizes of sequences. Makes: a queue of sequences for every lane.
+first into the lane with the least load (LPT: R. L. Graham, "Bounds on multiprocessing timing
+anomalies", 1969). An epoch draws which sequences of a size they are, swaps what follows two
+positions of similar time between lanes, and shuffles the order within each lane and the lanes.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from seqdata.plan_table import offsets_from_sizes
 from seqdata.planning.fixed_size import order_longest_first
 from seqdata.planning.randomness import Draw, Purpose
 
-_MAX_ONE_BY_ONE = 8  # up to so many equal sequences per lane they are dealt one after the other
-_MAX_CANDIDATES = 1 << 10  # places of a lane that are tried for an exchange
+_MAX_ONE_BY_ONE = 8  # up to this many equal sequences per lane are assigned one after the other
+_MAX_CANDIDATES = 1 << 10  # positions of a lane that are tried for a swap
 
 
 class LaneAssignment(NamedTuple):
-    """Places for sequences, by falling size.
+    """The lane of each sequence, by decreasing size.
 
     Attributes:
         lanes: Integers (n,), lane of each place.
@@ -36,7 +35,7 @@ class LaneAssignment(NamedTuple):
 
 
 class LaneQueues(NamedTuple):
-    """What each lane reads, one lane behind the other.
+    """The sequences of each lane, one lane after the other.
 
     Attributes:
         members: int64 (n,), places of the sequences in what was dealt.
@@ -48,13 +47,13 @@ class LaneQueues(NamedTuple):
 
 
 class SwapLimits(NamedTuple):
-    """What an exchange between two lanes must keep.
+    """The limits of a swap between two lanes.
 
     Attributes:
         max_load: No lane holds more.
-        unit: A lane that holds more than ``most - unit`` makes the epoch as long as it is: there is
-            one.
-        slack: How much more than the fuller of the two a lane may hold afterwards.
+        unit: A lane that holds more than ``max_load - unit`` makes the epoch as long as it is:
+            there is one.
+        slack: How much more than the fuller of the two a lane may hold after the swap.
     """
 
     max_load: int
@@ -63,11 +62,11 @@ class SwapLimits(NamedTuple):
 
 
 def assign_lanes(sizes: NDArray[np.int64], lanes: int) -> LaneAssignment:
-    """Deal sizes to lanes, largest first, each to the lane that holds least; ties to the first.
+    """Assign sizes to lanes, largest first, each to the least loaded lane; ties to the first.
 
     Args:
         sizes: int64 (n,), in any order, each at least 1.
-        lanes: How many there are.
+        lanes: Number of lanes.
     """
     values, counts = np.unique(sizes, return_counts=True)
     loads = np.zeros(lanes, dtype=np.int64)
@@ -80,7 +79,7 @@ def assign_lanes(sizes: NDArray[np.int64], lanes: int) -> LaneAssignment:
 
 
 def _assign_one_by_one(loads: NDArray[np.int64], size: int, count: int) -> NDArray[np.int64]:
-    """Deal ``count`` equal sizes and add them to ``loads``; give their lanes."""
+    """Assign ``count`` equal sizes and add them to ``loads``; return their lanes."""
     heap = list(zip(loads.tolist(), range(len(loads)), strict=True))
     heapq.heapify(heap)
     lanes = np.empty(count, dtype=np.int64)
@@ -93,9 +92,9 @@ def _assign_one_by_one(loads: NDArray[np.int64], size: int, count: int) -> NDArr
 
 
 def _assign_by_level(loads: NDArray[np.int64], size: int, count: int) -> NDArray[np.int64]:
-    """Do the same by the level up to which every lane is filled."""
+    """Do the same for all sizes at once, by the level up to which every lane is filled."""
     low, high = int(loads.min()), int(loads.max()) + size * count
-    while low < high:  # the least level below which there is room for all
+    while low < high:  # the lowest level below which there is room for all
         level = (low + high) // 2
         if int(_capacity(loads, level, size).sum()) >= count:
             high = level
@@ -109,20 +108,20 @@ def _assign_by_level(loads: NDArray[np.int64], size: int, count: int) -> NDArray
 
 
 def _capacity(loads: NDArray[np.int64], level: int, size: int) -> NDArray[np.int64]:
-    """Return how many sizes each lane takes that begin below a level, int64 (L,)."""
+    """Return how many sizes that begin below a level each lane takes, int64 (L,)."""
     return np.maximum(0, -((loads - level) // size))
 
 
 def make_queues(
     sizes: NDArray[np.int64], assignment: LaneAssignment, draw: Draw | None, limits: SwapLimits
 ) -> LaneQueues:
-    """Fill the places of an epoch.
+    """Return the queues of an epoch.
 
     Args:
         sizes: int64 (n,), of the sequences in the data's order.
         assignment: Where sequences of these sizes go.
-        draw: The epoch's randomness; None: every lane reads in the data's order.
-        limits: What lanes may hold after exchanges.
+        draw: The epoch's randomness; None if every lane reads in the data's order.
+        limits: What lanes may hold after swaps.
 
     Returns:
         The lanes in the order of the epoch.
@@ -149,7 +148,7 @@ def make_queues(
 def _swap_tails(
     queues: LaneQueues, sizes: NDArray[np.int64], draw: Draw, turn: int, limits: SwapLimits
 ) -> LaneQueues:
-    """Let random pairs of lanes exchange what follows two places of like time."""
+    """Swap what follows two positions of similar time between random pairs of lanes."""
     lanes = len(queues.offsets) - 1
     pairs = draw.permutation(Purpose.PAIRS, lanes, turn).tolist()
     words = draw.raw(Purpose.CUTS, lanes, turn).tolist()
@@ -187,7 +186,7 @@ def _find_swap(
     word: int,
     limits: SwapLimits,
 ) -> tuple[int, int] | None:
-    """Find a place in each of two lanes behind which they may exchange all; None: there is none."""
+    """Return a position in each of two lanes after which all may be swapped; None without one."""
     low, high = int(lane_offsets[first_lane]), int(lane_offsets[first_lane + 1])
     base = int(lane_offsets[second_lane])
     first_times, second_times = (
@@ -196,7 +195,7 @@ def _find_swap(
     )
     first_load, second_load = int(first_times[-1]), int(second_times[-1] - second_times[0])
     max_load = min(limits.max_load, max(first_load, second_load) + limits.slack)
-    candidates = first_times[1:-1]  # inside the lane: at its edges whole lanes would change places
+    candidates = first_times[1:-1]  # inside the lane: at its ends whole lanes would be swapped
     skip = word % max(1, len(candidates) - _MAX_CANDIDATES + 1)
     candidates = candidates[skip : skip + _MAX_CANDIDATES]
     matches = np.searchsorted(
@@ -220,7 +219,7 @@ def _find_swap(
 
 
 def _reorder_lanes(queues: LaneQueues, order: NDArray[np.int64]) -> LaneQueues:
-    """Put the lanes into an order."""
+    """Return the lanes in another order."""
     sizes = np.diff(queues.offsets)[order]
     return LaneQueues(
         queues.members[_concat_ranges(queues.offsets[:-1][order], sizes)], offsets_from_sizes(sizes)

@@ -1,9 +1,9 @@
-"""Chunks: the pieces in which a lane reads what is long.
+"""Chunks: the pieces in which a lane reads long sequences.
 
 Chunk j begins at ``j * advance``; neighbours overlap by ``chunk - advance``, and every chunk but
-the first ends with something new. Where chunks are uneven, all lanes share their lengths. Place in
-the flow: below ``make_queued_lanes``, ``stream`` and policy ``tbptt``. Reads: lengths. Makes:
-counts, bounds.
+the first ends with new timesteps. Uneven chunks have the same lengths in all lanes. Place in the
+flow: below ``make_queued_lanes``, ``stream`` and policy ``tbptt``. Reads: lengths. Makes: counts,
+bounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How sequences are cut.
+    """Chunks of one length.
 
     Attributes:
         chunk: Most timesteps of a chunk.
@@ -48,13 +48,13 @@ class Chunks:
 
     def scale(self, step: int) -> float:
         """Return the length of a step's chunks over the usual one."""
-        del step  # all are alike
+        del step  # all are equal
         return 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnevenChunks:
-    """Chunks of many lengths, without overlap.
+    """Chunks of various lengths, without overlap.
 
     Attributes:
         chunk: The usual length.
@@ -66,7 +66,7 @@ class UnevenChunks:
 
     @property
     def overlap(self) -> int:
-        """Timesteps that a chunk has in common with the one before: none."""
+        """Timesteps that a chunk has in common with the one before: 0."""
         return 0
 
     def count_chunks(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,8 +1,4 @@
-"""Lanes that read one sequence after another, every chunk a row of its own.
-
-Place in the flow: queues of ``lanes`` -> ``offsets_from_sizes``. Reads: queues. Makes: spans of
-any steps.
-"""
+"""Lanes that read one sequence after another, every chunk a row of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ class QueuedLanes:
     Attributes:
         chunks: How sequences are cut.
         steps: Steps of the epoch.
-        numbers: Integers (n,), the sequences, lane behind lane.
+        numbers: Integers (n,), the sequences, lane after lane.
         first_steps: Integers (n,), step at which each begins, ``lane * steps`` further.
         offsets: int64 (n+1,), running sums of their timesteps.
         lane_offsets: int64 (L+1,), lane -> sequences.
@@ -88,7 +84,7 @@ class QueuedLanes:
     def _locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sequence of each lane in each step and which chunk of it, int64 (L, k) each.
 
-        Of a lane that is idle they are those of any sequence.
+        Those of an idle lane are arbitrary.
         """
         keys = np.minimum(steps, self.steps - 1) + np.arange(self.lanes)[:, None] * self.steps
         positions = (
@@ -105,10 +101,10 @@ def make_queued_lanes(
     chunks: Chunks,
     steps: int,
 ) -> QueuedLanes:
-    """Lay sequences out behind one another.
+    """Return lanes that read sequences one after another.
 
     Args:
-        numbers: Integers (n,), the sequences, lane behind lane.
+        numbers: Integers (n,), the sequences, lane after lane.
         lengths: int64 (n,), their timesteps.
         lane_offsets: int64 (L+1,), lane -> sequences.
         chunks: How they are cut.

@@ -1,4 +1,4 @@
-"""A plan of lanes as a table: many steps are laid out at once when one of them is asked for.
+"""A plan of lanes as a table: when a step is asked for, many are computed at once.
 
 A lane policy's ``LaneSchedule`` say which spans any run of steps holds; a few runs are kept, so
 that a batch is a slice. Place in the flow: below policy ``tbptt``; a BatchTable of ``plan``. Makes:
@@ -21,7 +21,7 @@ _CACHED_WINDOWS = 3
 
 
 class LaneSchedule(Protocol):
-    """What each lane reads in each step."""
+    """The spans of each lane in each step."""
 
     @property
     def steps(self) -> int:
@@ -46,7 +46,7 @@ class LaneSchedule(Protocol):
         ...
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Return steps ``first:stop`` with rows that go on along a stream; None: no row does."""
+        """Return steps ``first:stop`` whose rows continue along a stream; None if no row does."""
         ...
 
     def scale(self, step: int) -> float:
@@ -55,13 +55,13 @@ class LaneSchedule(Protocol):
 
 
 class StepWindow(NamedTuple):
-    """Steps that are laid out.
+    """A run of computed steps.
 
     Attributes:
         first: The first of them.
         table: Their rows.
-        scored: Timesteps that are scored before each of them, and before the one behind them.
-        live: Rows that are not idle before each of them, and before the one behind them.
+        scored: Timesteps that are scored before each of them, and before the one after them.
+        live: Rows that are not idle before each of them, and before the one after them.
         wide: Their rows, longer along a stream; None: no row is.
     """
 
@@ -74,7 +74,7 @@ class StepWindow(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StepTable:
-    """The batches of an epoch, laid out a run of steps at a time.
+    """The batches of an epoch, computed a run of steps at a time.
 
     Attributes:
         schedule: What each lane reads.
@@ -99,7 +99,7 @@ class StepTable:
         return window.table.slice(first - window.first, stop - window.first)
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Return batches of one run with rows that go on along a stream; None: no row does."""
+        """Return batches of one run with rows that continue along a stream; None if no row does."""
         window = self._window(first // self.window_size)
         return (
             None
@@ -113,7 +113,7 @@ class StepTable:
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
-        del overlap  # the lanes know their own
+        del overlap  # the lanes compute their own
         if first >= stop:
             return 0, 0
         if first // self.window_size == (stop - 1) // self.window_size:
@@ -125,12 +125,12 @@ class StepTable:
         return int(scored[1] - scored[0]), int(live[1] - live[0])
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Yield all batches in order, a run after another; they are not kept."""
+        """Yield all batches in order, run by run, without caching them."""
         for first in range(0, len(self), self.window_size):
             yield self.schedule.lay_out(first, min(first + self.window_size, len(self)))
 
     def prepare(self, number: int) -> int:
-        """Lay out a batch's run; give the first batch behind it."""
+        """Compute a batch's run; return the first batch after it."""
         window_number = number // self.window_size
         self._window(window_number)
         return min((window_number + 1) * self.window_size, len(self))
@@ -155,7 +155,7 @@ class StepTable:
 
 
 def make_step_table(schedule: LaneSchedule) -> StepTable:
-    """Return a table whose runs hold about as many rows, however many lanes there are."""
+    """Return a table whose runs have about the same number of rows for any number of lanes."""
     return StepTable(schedule, max(1, _WINDOW_ROWS // max(1, schedule.lanes)))
 
 
@@ -173,5 +173,5 @@ def count_live_before(loads: NDArray[np.int64], steps: NDArray[np.int64]) -> NDA
     """
     ranked = np.sort(loads)
     offsets = offsets_from_sizes(ranked)
-    ended = np.searchsorted(ranked, steps)  # lanes that are over by then
+    ended = np.searchsorted(ranked, steps)  # lanes that have ended by then
     return offsets[ended] + (len(ranked) - ended) * steps

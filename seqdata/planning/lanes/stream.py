@@ -1,8 +1,7 @@
-"""Lanes that are runs of one stream: sequences laid end to end, a row may hold several.
+"""Lanes that are runs of one stream of concatenated sequences; a row may hold several.
 
 Lane j is ``edges[j]:edges[j+1]`` of the stream: equal columns, or the sequences that were packed
-into it. Place in the flow: policy ``tbptt`` -> ``offsets_from_sizes``. Reads: lengths. Makes:
-spans of any steps.
+into it.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class StreamLanes:
         return self._make_table(first, stop, 0)
 
     def widen(self, first: int, stop: int) -> ArrayTable | None:
-        """Return the same with rows that go on ``lookahead`` timesteps; None where that is 0."""
+        """Return the same with rows ``lookahead`` timesteps longer; None if that is 0."""
         return self._make_table(first, stop, self.lookahead) if self.lookahead else None
 
     def count_scored(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -92,7 +91,7 @@ class StreamLanes:
             read_before + self.lane_offsets[:-1], self.lane_offsets[1:]
         )  # (steps + 1, L)
         end = reached[1:].reshape(-1)
-        if not self.chunks.overlap:  # a row begins where the one before it in its lane ends
+        if not self.chunks.overlap:  # a row begins where the row before it in its lane ends
             begin = reached[:-1].reshape(-1)
             within = self._search(reached, "right") - 1
             low, last = within[: -self.lanes], within[self.lanes :]
@@ -109,8 +108,8 @@ class StreamLanes:
     def _search(
         self, timesteps: NDArray[np.int64], side: Literal["left", "right"]
     ) -> NDArray[np.int64]:
-        """Find timesteps (steps, L) among where sequences begin, int64 (steps * L,)."""
-        by_lane = np.ascontiguousarray(timesteps.T)  # rising: neighbours are found fast
+        """Return the sequence of each timestep (steps, L) of the stream, int64 (steps * L,)."""
+        by_lane = np.ascontiguousarray(timesteps.T)  # increasing: neighbours are found fast
         found = np.searchsorted(self.offsets, by_lane.reshape(-1), side=side)
         return found.reshape(by_lane.shape).T.reshape(-1)
 
@@ -152,5 +151,5 @@ def make_stream_lanes(
 
 
 def make_column_offsets(timesteps: int, lanes: int) -> NDArray[np.int64]:
-    """Return the edges of equal columns of a stream, int64 (lanes+1,): ``floor(j*N/L)``."""
+    """Return the offsets of equal columns of a stream, int64 (lanes+1,): ``floor(j*N/L)``."""
     return np.arange(lanes + 1) * timesteps // lanes

@@ -1,7 +1,6 @@
 """``python -m seqdata_testing.faults``: the matrix of faults, on our stores and on a plugin's.
 
 Usage: ``python -m seqdata_testing.faults [FAULT ...] [--target MODULE:NAME ...] [--quick]``.
-Place in the flow: above the matrix.
 """
 
 from __future__ import annotations
@@ -73,7 +72,8 @@ def unknown(names: Sequence[str]) -> None:
     wrong = [name for name in names if name not in FAULTS]
     if wrong:
         raise ConfigError(
-            f"faults: no fault {wrong[0]!r}, must be one of {', '.join(FAULTS)}; choose among these"
+            f"faults: no fault {wrong[0]!r}, but must be one of {', '.join(FAULTS)}; choose among "
+            "these"
         )
 
 

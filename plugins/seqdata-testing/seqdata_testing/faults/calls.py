@@ -1,8 +1,7 @@
 """The system calls by which a writer changes a folder: counted, ended at, or followed to the disk.
 
 ``announced`` tells of each of them before it is made. ``Disk`` follows which bytes and names have
-been flushed: what a loss of power leaves. Place in the flow: the matrix's rows V1, V3 and V5.
-Harms: the ``os`` module of this process, while it lasts.
+been flushed: what a loss of power leaves.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ State = Mapping[str, bytes | None]
 
 @contextmanager
 def announced(told: OnCall) -> Iterator[None]:
-    """Tell of every call that changes a folder, in this process."""
+    """Report every call of this process that changes a folder."""
     numbers, before = itertools.count(), {name: getattr(os, name) for name in CALLS}
     for name, function in before.items():
         setattr(os, name, functools.partial(_announced, function, name, numbers, told))
@@ -99,7 +98,7 @@ class Disk:
                 yield path, self._bytes.get(number, b"")
 
     def close(self) -> None:
-        """Let files go that were held."""
+        """Close the files that were held."""
         while self._held:
             os.close(self._held.pop())
 

@@ -1,7 +1,4 @@
-"""All cases: of the core's own stores, and of what a plugin names.
-
-Place in the flow: between the lists of cases and the matrix. Makes: cases.
-"""
+"""All cases: of the core's own stores, and of what a plugin names."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ def all_cases(others: Sequence[FaultTarget] = (), *, quick: bool = False) -> lis
     """Return the cases of every fault, in the order of ``FAULTS``.
 
     Args:
-        others: What plugins say how to write and open, beside the core's own.
+        others: Targets of plugins, in addition to the core's own.
         quick: Whether each tries little, for the cases that run at every change.
     """
     found = cases_for(OWN, quick=quick)
@@ -105,10 +102,10 @@ def find_target(name: str) -> FaultTarget:
         found = pkgutil.resolve_name(name)
     except (ValueError, ImportError, AttributeError) as error:
         raise ConfigError(
-            f"faults: no target {name!r} ({error}), must be one; give package.module:NAME"
+            f"faults: no target {name!r} ({error}). Pass package.module:NAME."
         ) from error
     if not isinstance(found, FaultTarget):
         raise ConfigError(
-            f"faults: {name!r} is a {type(found).__name__}, must be a FaultTarget; name another"
+            f"faults: {name!r} is a {type(found).__name__}, but must be a FaultTarget; name another"
         )
     return found

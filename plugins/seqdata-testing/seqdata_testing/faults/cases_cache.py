@@ -1,7 +1,4 @@
-"""Rows C2 to C8: what happens to the cache of remote files. Each must show that it happened.
-
-Place in the flow: cases for the matrix. Makes: cases.
-"""
+"""Rows C2 to C8: what happens to the cache of remote files. Each must show that it happened."""
 
 from __future__ import annotations
 

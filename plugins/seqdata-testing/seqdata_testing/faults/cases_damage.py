@@ -1,7 +1,4 @@
-"""Rows D1 to D9: damage of files, for every way to open and to read.
-
-Place in the flow: cases for the matrix. Makes: cases.
-"""
+"""Rows D1 to D9: damage of files, for every way to open and to read."""
 
 from __future__ import annotations
 
@@ -146,7 +143,7 @@ def cases_of_spec(target: FaultTarget, spec: DamageSpec, *, quick: bool = False)
 def mended_cases(
     target: FaultTarget, specs: Sequence[DamageSpec], *, quick: bool = False
 ) -> list[FaultCase]:
-    """Return the cases of loaders that go on: bad sequences are replaced, or masked.
+    """Return the cases of loaders that continue: bad sequences are replaced, or masked.
 
     Args:
         target: What is damaged.

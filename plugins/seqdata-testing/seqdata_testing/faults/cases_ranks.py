@@ -1,7 +1,4 @@
-"""Rows R1 to R3: what happens to one of several ranks, and what the others make of it.
-
-Place in the flow: cases for the matrix. Makes: cases.
-"""
+"""Rows R1 to R3: what happens to one of several ranks, and what the others make of it."""
 
 from __future__ import annotations
 
@@ -150,5 +147,5 @@ def _struck(ranks: Ranks, number: int) -> list[Outcome]:
 
 
 def _keep_here() -> None:
-    """Let torch keep what it compiles in this folder, not among temporary files."""
+    """Make torch keep what it compiles in this folder, not among temporary files."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("compiled").resolve())

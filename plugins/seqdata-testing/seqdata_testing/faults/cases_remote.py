@@ -1,7 +1,4 @@
-"""Rows S1 to S8, C by ``cases_cache``, D1 to D9 of remote data: networks and caches that fail.
-
-Place in the flow: cases for the matrix. Makes: cases.
-"""
+"""Rows S1 to S8, C by ``cases_cache``, D1 to D9 of remote data: networks and caches that fail."""
 
 from __future__ import annotations
 

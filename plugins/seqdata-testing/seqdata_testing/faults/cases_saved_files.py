@@ -1,7 +1,4 @@
-"""More of rows D2, D7 and D9: files that are kept, saved datasets, other data under an old path.
-
-Place in the flow: cases for the matrix. Makes: cases.
-"""
+"""More of rows D2, D7 and D9: files that are kept, saved datasets, other data under an old path."""
 
 from __future__ import annotations
 

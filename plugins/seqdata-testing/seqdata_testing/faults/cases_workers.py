@@ -1,7 +1,4 @@
-"""Rows W1 to W5, D10 and X1: what happens to worker processes, for every way to start them.
-
-Place in the flow: cases for the matrix. Makes: cases.
-"""
+"""Rows W1 to W5, D10 and X1: what happens to worker processes, for every way to start them."""
 
 from __future__ import annotations
 
@@ -127,7 +124,7 @@ def cases(
         for number in (signal.SIGTERM, signal.SIGINT):
             tries = partial(try_workers.signalled, setup, number, "group")
             first = number == signal.SIGTERM
-            found.append(make("X1", f"by {number.name}, and go on", tries, whole, first=first))
+            found.append(make("X1", f"by {number.name}, and continue", tries, whole, first=first))
             tries = partial(try_workers.asked_to_end, setup, number)
             found.append(make("X1", f"by {number.name}, and end", tries, whole, first=first))
     return [*found, *_alone(target, mapped=mapped)]

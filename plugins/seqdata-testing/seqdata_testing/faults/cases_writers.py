@@ -1,7 +1,4 @@
-"""Rows V1 to V5 and X2: writers that are stopped, and what the system refuses.
-
-Place in the flow: cases for the matrix. Makes: cases.
-"""
+"""Rows V1 to V5 and X2: writers that are stopped, and what the system refuses."""
 
 from __future__ import annotations
 

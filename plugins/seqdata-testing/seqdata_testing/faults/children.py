@@ -74,9 +74,9 @@ def in_child(
 
 @contextlib.contextmanager
 def printed(into: Path) -> Iterator[Path]:
-    """Let what this process and those that it starts print as errors go into a file.
+    """Redirect standard error of this process, and of those that it starts, into a file.
 
-    That is where warnings of the log are found, whichever process gave them.
+    It has the warnings of the log, whichever process wrote them.
     """
     kept = os.dup(2)
     with into.open("wb") as file:

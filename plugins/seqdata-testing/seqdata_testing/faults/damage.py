@@ -81,7 +81,7 @@ def remove(path: Path) -> None:
 
 
 def swap(one: Path, other: Path) -> None:
-    """Let two files change places.
+    """Swap two files.
 
     Must come of it, even where their sizes are equal: a ``CorruptShardError`` or a
     ``FingerprintMismatch`` at opening.

@@ -1,7 +1,4 @@
-"""All faults, and what a case of their matrix is.
-
-Place in the flow: below the modules ``cases_...``, which list them.
-"""
+"""All faults, and what a case of their matrix is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Servers that mean harm: bodies without end, bombs, requests that are sent on to another server.
 
 What must not happen leaves nothing behind in the data: memory that is taken, or a secret that
-another server is told. So both are measured here. Place in the flow: the matrix's rows S6 to S8.
-Reads: data sets in the present folder. Makes: outcomes.
+another server is told. So both are measured here.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Endless:
         self.taken = 0
 
     def __call__(self, answer: network.Answer, handler: BaseHTTPRequestHandler) -> None:
-        """Send the answer, and go on."""
+        """Send the answer, and continue."""
         if not answer.body:
             network.send(answer, handler)
             return

@@ -1,7 +1,6 @@
 """What is left behind: processes, named shared memory, files, open descriptors.
 
-It reads /proc and /dev/shm, so it needs Linux. Place in the flow: around a fault. Reads: the
-system. Makes: names of what should not be there.
+It reads /proc and /dev/shm, so it needs Linux.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> tuple[int, bool] | None:
-    """Return the session of a process, and whether it is no zombie; None: it has ended."""
+    """Return the session of a process, and whether it is not a zombie; None if it has ended."""
     try:
         after_name = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,6 @@
 """What the system refuses: descriptors, space on the disk, memory, mappings, shared memory.
 
 Call one in a process of its own, or give back what it gives. What must come of each stands with it.
-Place in the flow: before opening or writing a data set. Harms: this process, and what it starts.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Unavailable(SeqDataError):
 
 
 def few_descriptors(more: int) -> Callable[[], None]:
-    """Let this process open only so many files more (EMFILE); gives what undoes it.
+    """Limit how many more files this process may open (EMFILE); return what undoes it.
 
     Must come of it: an error before the first step, with the true limit and how to raise it.
 
@@ -40,9 +39,9 @@ def few_descriptors(more: int) -> Callable[[], None]:
 
 
 def few_mappings(more: int) -> Callable[[], None]:
-    """Let this process map only so much more (ENOMEM of ``vm.max_map_count``).
+    """Limit how much more this process may map (ENOMEM of ``vm.max_map_count``).
 
-    Gives what undoes it, and must be kept. Must come of it: as of ``few_descriptors``.
+    Return what undoes it, and must be kept. Expected: as of ``few_descriptors``.
 
     Args:
         more: Mappings that are left.
@@ -64,9 +63,9 @@ def few_mappings(more: int) -> Callable[[], None]:
 
 
 def small_files(size: int) -> Callable[[], None]:
-    """Let no file of this process grow beyond a size (EFBIG for ENOSPC); gives what undoes it.
+    """Limit the size of files of this process (EFBIG for ENOSPC); return what undoes it.
 
-    Must come of it: the system's error, no manifest, and a writer that can go on later.
+    Must come of it: the system's error, no manifest, and a writer that can resume later.
 
     Args:
         size: Bytes.
@@ -76,10 +75,10 @@ def small_files(size: int) -> Callable[[], None]:
 
 
 def little_memory(more: int) -> Callable[[], None]:
-    """Let this process and what it starts map only so much more memory (ENOMEM).
+    """Limit how much more memory this process and its children may map (ENOMEM).
 
-    Gives what undoes it. Must come of it: an error that says that nothing can be mapped, and which
-    limits there are; or the ``MemoryError`` itself.
+    Return what undoes it. Expected: an error that says that nothing can be mapped, and which limits
+    there are; or the ``MemoryError`` itself.
 
     Args:
         more: Bytes.
@@ -132,7 +131,7 @@ _MS_REMOUNT, _MS_REC, _MS_PRIVATE = 32, 16384, 1 << 18
 
 
 def _own_mounts() -> None:
-    """Let mounts be seen by this process and what it starts only."""
+    """Make mounts visible to this process and its children only."""
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWNS) != 0:
@@ -152,4 +151,4 @@ def _mount(folder: Path, options: str, flags: int) -> None:
 
 
 def _unavailable(what: str) -> Unavailable:
-    return Unavailable(f"faults: {what}: {os.strerror(ctypes.get_errno())}, must be allowed")
+    return Unavailable(f"faults: {what}: {os.strerror(ctypes.get_errno())}, but must be allowed")

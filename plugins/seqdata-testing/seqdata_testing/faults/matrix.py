@@ -1,7 +1,4 @@
-"""Runs the cases of faults, and says what is not as it must be.
-
-Place in the flow: above the cases. Reads: cases. Makes: results, and their sums.
-"""
+"""Runs the cases of faults, and says what is not as it must be."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _SHOWN = 3  # complaints of one case
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a case.
+    """The result of a case.
 
     Attributes:
         case: What was tried.
@@ -37,7 +34,7 @@ class Result:
         silent: Outcomes that nobody would have noticed.
         stuck: Outcomes that did not come.
         complaints: What is not as it must be.
-        not_run: Why this is no proof: the fault did not happen, or cannot on this system.
+        not_run: Why this proves nothing: the fault did not happen, or cannot on this system.
         cannot: Whether it cannot happen on this system.
         seconds: That it took.
     """
@@ -91,7 +88,7 @@ def _complaints(case: FaultCase, found: Sequence[Outcome]) -> list[str]:
     errors = [one for one in found if one.what == ERROR]
     named = sum("sequence" in one.facts for one in errors)
     if errors and named < case.named * len(errors):
-        more.append(f"{named} of {len(errors)} errors name the sequence, must {case.named:.0%}")
+        more.append(f"{named} of {len(errors)} errors name the sequence, but must {case.named:.0%}")
     return wrong[:_SHOWN] + more
 
 

@@ -1,7 +1,7 @@
 """A web server on this machine whose answers fail as networks and object stores do.
 
 It serves a folder, with ranges and tags, or stands before another server; one function per fault,
-each saying what must come of it. Place in the flow: beside a remote data set. Harms: answers.
+each saying what must come of it.
 """
 
 from __future__ import annotations
@@ -240,8 +240,8 @@ def slow(rate: int = 1000) -> Fault:
 class Replaced:
     """Serve a file's other version, with a tag of its own, after each body: a ``Fault``.
 
-    Whoever asks for the tag, then for bytes, then for the tag again, sees that the file is another
-    by then, whichever other process reads it meanwhile.
+    A client that asks for the tag, then for bytes, then for the tag again, sees that the file has
+    changed, whichever other process reads it meanwhile.
 
     Must come of it: a ``FingerprintMismatch``, or the whole of either; never a mixture.
 
@@ -274,7 +274,7 @@ class Replaced:
 
 
 def retagged(after: int) -> Fault:
-    """Tell another tag from some answer on: the file was replaced.
+    """Send another tag from some answer on, as if the file was replaced.
 
     Must come of it: a ``FingerprintMismatch``, or the whole of either; never a mixture.
 
@@ -340,12 +340,12 @@ def send(answer: Answer, handler: BaseHTTPRequestHandler, said: int | None = -1)
 
 
 class _Server(ThreadingHTTPServer):
-    """Says nothing of clients that go away."""
+    """A server that does not report clients that disconnect."""
 
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -373,4 +373,4 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing: requests are listed in ``Served.asked``."""
+        """Print nothing: requests are listed in ``Served.asked``."""

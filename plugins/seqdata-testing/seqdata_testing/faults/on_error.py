@@ -1,8 +1,7 @@
-"""Plays a data set through that goes on from sequences that cannot be read, and says what came.
+"""Plays a data set with unreadable sequences under ``mask`` or ``replace``, and judges the result.
 
 All that was planned must come, each row that is masked or replaced must be told with its place, and
-all others must be right. Place in the flow: after a fault, for ``mask`` and ``replace``. Reads: a
-loader. Makes: an outcome.
+all others must be right.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcom
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Let nobody print the errors that are gone on from: there are many, and all are looked at."""
+    """Silence the log of skipped errors: there are many, and all are checked."""
     log = logging.getLogger("seqdata")
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -1,8 +1,4 @@
-"""What came of a fault, what must come of it, and what is wrong about it.
-
-Place in the flow: ``reading`` and ``children`` make outcomes, the matrix holds them against what is
-expected. Makes: complaints.
-"""
+"""What came of a fault, what must come of it, and what is wrong about it."""
 
 from __future__ import annotations
 
@@ -106,7 +102,7 @@ def of_error(
 
 
 def complaints(outcome: Outcome, must: Expectation) -> tuple[str, ...]:
-    """Say what is wrong about an outcome; nothing where it is as it must be."""
+    """Return what is wrong about an outcome; empty if nothing is."""
     return tuple(_complaints(outcome, must))
 
 
@@ -124,7 +120,7 @@ def unproven(found: Sequence[Outcome], must: Expectation) -> str:
     for one in found:
         seen.update(one.happened)
     lacks = [
-        f"{seen[name]} x {name}, must be at least {least}"
+        f"{seen[name]} x {name}, but must be at least {least}"
         for name, least in must.happened.items()
         if seen[name] < least
     ]
@@ -138,7 +134,7 @@ def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
     got = outcome.kinds or (outcome.what,)
     if not set(got) & set(must.kinds):
         shown = f"{outcome.name} ({outcome.text})" if outcome.text else outcome.name
-        wrong.append(f"is {shown}, must be {' or '.join(must.kinds)}")
+        wrong.append(f"is {shown}, but must be {' or '.join(must.kinds)}")
     elif outcome.what in (ERROR, MENDED):
         facts = outcome.facts
         lacks = [name for name in must.facts if name not in facts]

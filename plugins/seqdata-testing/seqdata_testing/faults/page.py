@@ -1,7 +1,4 @@
-"""The tables of faults for a page: what must come of each, what came of it, and what is left out.
-
-Place in the flow: beside the matrix. Reads: cases and results. Makes: text.
-"""
+"""Tables of faults for a page: the expected and the actual result of each, and what is left out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What happens to worker processes: a transform that harms its own process, or a signal to one.
 
 ``FaultTransform`` passes all sequences on and acts when it sees a certain one. What must come of
-each act stands with it. Place in the flow: a Loader's ``transform``; it runs in a worker
-process. Harms: that process.
+each act stands with it.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
     Must come of SIGKILL to a worker: a ``WorkerDiedError`` with ``pid``, ``signal`` and the last
     place, within 2 s, after the batches that were finished. To the training process: no worker is
-    left after 5 s. Of SIGTERM to both: the workers go on until the training process decides.
+    left after 5 s. Of SIGTERM to both: the workers continue until the training process decides.
 
     Args:
         pid: The process.

@@ -1,8 +1,7 @@
-"""Starts ranks beside each other, one of which comes to harm, and says what came of the others.
+"""Starts ranks in parallel, harms one of them, and reports what became of the others.
 
 Ranks are forked from a process that has imported Lightning, over a gloo group with torch's own
-timeout of half an hour. Place in the flow: below the matrix's rows R1 to R3. Makes: outcomes, one
-per rank that can say something.
+timeout of half an hour.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Ranks:
 
 
 def play_ranks(play: Play, setup: Ranks, *, silent: int | None = None) -> list[Outcome]:
-    """Play ranks beside each other, and wait for all that can end.
+    """Play ranks in parallel, and wait for all that can end.
 
     Args:
         play: Is called in each rank's process.

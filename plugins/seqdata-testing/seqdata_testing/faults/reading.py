@@ -1,8 +1,7 @@
 """Reads or plays a data set through, and says what came of it.
 
 Every value is held against what it should be, and an end that comes early is noticed: those are the
-outcomes that nobody would see. Place in the flow: after a fault. Reads: a store or a loader. Makes:
-an outcome.
+outcomes that nobody would see.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ def play_through(
 
 
 def different(batch: Any, sequences: Sequences, fields: Iterable[str] | None = None) -> str:
-    """Say which value of a padded batch is another than it should be; empty where none is.
+    """Return which value of a padded batch is wrong; empty if none is.
 
     Args:
         batch: A ``SequenceBatch``.

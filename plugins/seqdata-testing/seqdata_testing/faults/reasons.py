@@ -1,7 +1,4 @@
-"""Why a fault cannot be tried on a form of data under a policy: what stands in the matrix instead.
-
-Place in the flow: beside the rows. Makes: texts.
-"""
+"""Why a fault cannot be tried on a form of data under a policy: shown in the matrix instead."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ VERIFY = ("off", "first_read", "always")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFile:
-    """A kind of file that is kept beside data and believed later.
+    """A kind of file that is stored next to data and trusted later.
 
     Attributes:
         name: For the matrix.
@@ -61,7 +61,7 @@ class FaultTarget:
         values: Gives where the values of sequences lie.
         others: Gives the names of what else it needs: manifest, lengths, index.
         dataset: The sequences.
-        kept: What is kept beside such data.
+        kept: What is kept next to such data.
     """
 
     name: str

@@ -1,8 +1,4 @@
-"""Trains on several ranks under the real Trainer, and one of them comes to harm.
-
-Place in the flow: the matrix's rows R1 to R3. Plays: a data set in a folder of its own, or one per
-rank. Makes: outcomes, one per rank that can say something.
-"""
+"""Trains on several ranks under the real Trainer, and one of them comes to harm."""
 
 from __future__ import annotations
 
@@ -94,7 +90,7 @@ def _as_dealt(
         if not must and not any(real for _, real in rows):
             continue  # a filler, so that all ranks make as many steps
         if not _is_dealt(setup.policy, rows, must, bad):
-            wrong = wrong or f"step {step} has {rows}, must be of {list(must)}"
+            wrong = wrong or f"step {step} has {rows}, but must be of {list(must)}"
     if wrong:
         return replace(found, what=outcomes.WRONG, text=wrong)
     return replace(found, text="", happened={UNREADABLE: hit})

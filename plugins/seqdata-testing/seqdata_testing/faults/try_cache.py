@@ -1,8 +1,7 @@
 """Tries what happens to the cache of remote files: raced for, left half, damaged, removed, refused.
 
 Each try counts what shows that its fault happened: evictions, a file that was left half, a line in
-the log. Place in the flow: the matrix's rows C2 to C8. Reads: data sets in the present folder.
-Makes: outcomes.
+the log.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def _counted() -> Iterator[dict[str, int]]:
 
 
 def raced(target: FaultTarget, rounds: int) -> list[Outcome]:
-    """Let two processes play a store through one empty cache that holds only a part of it.
+    """Play a store in two processes through one empty cache that holds only a part of it.
 
     A file that goes while it is read is still mapped: the system says so of the mapping.
     """
@@ -217,7 +216,7 @@ def _written_again(target: FaultTarget, root: Path, given: Sequence[Mapping[str,
 
 @contextmanager
 def lockless(number: int) -> Iterator[list[int]]:
-    """Let every lock of a file fail as on a file system that has none; gives what was refused."""
+    """Make every file lock fail, as on a file system without locks; return what was refused."""
     refused: list[int] = []
 
     def flock(descriptor: int, kind: int) -> None:
@@ -233,7 +232,7 @@ def _remote(cache: Path, most: int = _ENOUGH) -> Remote:
 
 
 def _room(target: FaultTarget, root: Path) -> int:
-    """Return bytes for what is no shard, the largest shard, and a third of the others."""
+    """Return the bytes of all but shards, of the largest shard, and of a third of the others."""
     largest = max((root / name).stat().st_size for name in target.shards(root))
     shards = sum((root / name).stat().st_size for name in target.shards(root))
     files = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())

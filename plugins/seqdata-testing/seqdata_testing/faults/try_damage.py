@@ -1,8 +1,4 @@
-"""Tries damage on a data set: harm its files, open and read or play it, put them back.
-
-Place in the flow: the matrix's rows D1 to D9. Reads: data sets in a folder of its own. Makes:
-outcomes.
-"""
+"""Tries damage on a data set: harm its files, open and read or play it, put them back."""
 
 from __future__ import annotations
 
@@ -144,7 +140,7 @@ def flips_of_values(request: DamageRequest) -> list[Damage]:
 
 
 def flips_of_the_rest(request: DamageRequest) -> list[Damage]:
-    """Return flips of single bits in all that is no value: metadata, footers, lengths, manifest."""
+    """Return flips of single bits in all but values: metadata, footers, lengths, manifest."""
     inside: dict[str, list[tuple[int, int]]] = {}
     for name, position, size in request.target.values(request.root):
         inside.setdefault(name, []).append((8 * position, 8 * (position + size)))

@@ -1,7 +1,4 @@
-"""Tries what happens where the system refuses something: descriptors, memory, shared memory.
-
-Place in the flow: the matrix's row X2. Plays: a data set in the present folder. Makes: outcomes.
-"""
+"""Tries what happens where the system refuses something: descriptors, memory, shared memory."""
 
 from __future__ import annotations
 

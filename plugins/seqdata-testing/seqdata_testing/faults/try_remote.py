@@ -54,7 +54,8 @@ def open_url(target: FaultTarget, url: str, remote: Remote, verify: str = "first
         ConfigError: If the target is local only.
     """
     if target.served is None:
-        raise ConfigError(f"faults: {target.name!r} has no `served`, must have it; say how a URL "
+        raise ConfigError(f"faults: {target.name!r} has no `served`, but must have it; say how a "
+                          "URL "
                           "is opened")  # fmt: skip
     return target.served(url, verify, remote)
 

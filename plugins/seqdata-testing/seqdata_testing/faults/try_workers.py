@@ -1,8 +1,4 @@
-"""Tries what happens to worker processes: a loader plays, and one of its processes is harmed.
-
-Place in the flow: the matrix's rows W1 to W5, D10 and X1. Plays: a data set in a folder of its own.
-Makes: outcomes.
-"""
+"""Tries what happens to worker processes: a loader plays, and one of its processes is harmed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Tries what happens to a writer: it is stopped, what it left is read, and another one goes on.
-
-Place in the flow: the matrix's rows V1 to V5. Writes: data sets in the present folder. Makes:
-outcomes.
-"""
+"""Faults of a writer: it is stopped, what it left is read, and another one resumes."""
 
 from __future__ import annotations
 
@@ -77,7 +73,7 @@ def without_power(target: FaultTarget, instants: int) -> list[Outcome]:
 
     Args:
         target: What is written.
-        instants: How often another writer goes on from what is left.
+        instants: How often another writer resumes from what is left.
     """
     given = target.dataset()
     base = Path("power").resolve()

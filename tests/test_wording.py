@@ -1,0 +1,171 @@
+"""Plain English in docstrings and messages, as far as a program can check it; and the glossary.
+
+What is left to reword is counted by room in ``LEFT``. A number there may only be lowered.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import seqdata
+from tests.test_sizes import ROOT, library
+
+OPENINGS = re.compile(r"(Gives?|Tells?|Says?|Lets?)\b")
+"""No docstring begins so: it begins with "Return", another verb of what is done, or a noun."""
+
+UNCLEAR = re.compile(
+    r"""
+      cannot\ be\ meant           # is invalid
+    | ,\ must\ be\b               # `x` must be B, but is A
+    | ,\ must(?=[;.]|$)           # a message without an object
+    | \banew\b                    # again
+    | \bwhoever\b                 # the caller
+    | \b(go|goes|going|went)\ on(?!\ (a|an|the|one|another|its|to)\b)   # continue
+    | \b(?<!set\ )beside\b        # next to
+    | \blets?\ go\ of\b           # release
+    | \bbehind\ one\ another\b    # contiguous
+    | \bfor\ ever\b               # leak
+    | \bhad\ better\b             # should
+    | (?<!\bthere\ )\b(is|are)\ no\ (?!longer|more|less|fewer|such|\w+'s)\w    # is not a
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Words and patterns that a docstring or message does not have; what to write instead."""
+
+LEFT = {
+    "plugins/seqdata-webdataset": 50,
+    "seqdata/cli": 42,
+    "seqdata/lightning": 134,
+    "seqdata/loading": 117,
+    "seqdata/recurrent": 33,
+    "seqdata/runs": 47,
+    "seqdata/storage": 291,
+}
+"""Room -> how many places are still to be reworded."""
+
+
+GLOSSARY = ROOT / "docs" / "explanation" / "glossary.md"
+
+ORDINARY = {
+    "collate", "config", "corrupt", "data", "decode", "died", "differ", "error", "exact", "failed",
+    "file", "fixed", "incomplete", "index", "learning", "mean", "memory", "mismatch", "missing",
+    "module", "name", "preempted", "random", "rate", "read", "rescale", "seq", "sorted", "support",
+    "unknown", "unsafe", "varying", "warning", "writing",
+}  # fmt: skip
+"""Words in names of public classes that are not nouns of the field, or need no explanation."""
+
+
+def texts(path: Path) -> Iterator[tuple[int, str, bool]]:
+    """Yield the docstrings and other strings of a module: line, text, whether it is a docstring."""
+    tree = ast.parse(path.read_text("utf-8"))
+    docstrings, parts = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            docstrings.add(id(node.value))  # of modules, classes, functions and attributes
+        elif isinstance(node, ast.JoinedStr):
+            parts.update(id(part) for part in node.values)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(literal(part) for part in node.values), False
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts
+        ):
+            yield node.lineno, node.value, id(node) in docstrings
+
+
+def literal(part: ast.expr) -> str:
+    return str(part.value) if isinstance(part, ast.Constant) else "{}"
+
+
+def unclear(text: str, is_docstring: bool) -> list[str]:
+    """Return what a text should not say."""
+    flat = " ".join(text.split())
+    found = [match[0] for match in UNCLEAR.finditer(flat)]
+    if is_docstring and OPENINGS.match(flat):
+        found.append(flat.split()[0])
+    return found
+
+
+def room_of(path: Path) -> str:
+    """Return the folder that a helper rewords as a whole, such as ``seqdata/storage``."""
+    folders = path.relative_to(ROOT).parent.parts
+    return "/".join(folders[:2])
+
+
+def places() -> dict[str, list[str]]:
+    """Return what is unclear, by room."""
+    found = defaultdict(list)
+    for path in library():
+        for line, text, is_docstring in texts(path):
+            for words in unclear(text, is_docstring):
+                found[room_of(path)].append(f"{path.relative_to(ROOT)}:{line}: {words!r}")
+    return found
+
+
+def test_docstrings_and_messages_are_plain_english():
+    found = places()
+    over = {room: rows for room, rows in found.items() if len(rows) > LEFT.get(room, 0)}
+    shown = [row for rows in over.values() for row in rows]
+    assert not over, "\n".join(["say it plainly (UNCLEAR, OPENINGS):", *shown])
+
+
+@pytest.mark.parametrize(
+    ("text", "is_docstring", "expected"),
+    [
+        ("Give the length.", True, ["Give"]),
+        ("Gives the length.", True, ["Gives"]),
+        ("Let a batch come.", True, ["Let"]),
+        ("Give way", False, []),
+        ("`size` is 0, must be at least 1", False, [", must be"]),
+        ("it is not there, must; restore it", False, [", must"]),
+        ("`size` must be at least 1, but is 0. Pass 1.", False, []),
+        ("the lane goes on\n    with it", True, ["goes on"]),
+        ("ranks go on to the next", True, []),
+        ("it is no store, and there is no index", True, ["is no s"]),
+        ("it is no longer needed", True, []),
+    ],
+)
+def test_what_is_found_in_a_text(text, is_docstring, expected):
+    assert unclear(text, is_docstring) == expected
+
+
+def test_every_noun_of_a_public_class_is_in_the_glossary():
+    explained = {word for term in terms() for word in re.split(r"[ -]", term)}
+    missing = [word for word in nouns() if not explained & {word, word.removesuffix("ed")}]
+    assert not missing
+
+
+def test_every_word_of_the_glossary_is_used():
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path != GLOSSARY]
+    written = "\n".join(path.read_text("utf-8") for path in [*library(), *pages]).lower()
+    patterns = {term: re.sub(r"[ -]", r"[\\s_-]*", term) for term in terms()}
+    assert not [term for term, pattern in patterns.items() if not re.search(pattern, written)]
+
+
+def test_a_word_is_explained_once():
+    assert len(set(terms())) == len(terms())
+
+
+def terms() -> list[str]:
+    """Return the words that the glossary explains."""
+    rows = re.findall(r"^\| ([^|]+) \|", GLOSSARY.read_text("utf-8"), re.MULTILINE)
+    named = [term.lower() for row in rows for term in row.split(", ")]
+    return [term for term in named if term not in ("word", "---")]
+
+
+def nouns() -> list[str]:
+    """Return the nouns in names of public classes and of capabilities, in the singular."""
+    public = [name for name in seqdata.__all__ if isinstance(getattr(seqdata, name), type)]
+    names = {*public, *capabilities()}
+    words = {word for name in names for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", name)}
+    lower = {re.sub(r"(?<=[^s])s$", "", word.lower()) for word in words}
+    return sorted({word.replace("indexing", "index") for word in lower} - ORDINARY)
+
+
+def capabilities() -> Iterator[str]:
+    for path in library():
+        yield from re.findall(r"^class (Supports\w+)", path.read_text("utf-8"), re.MULTILINE)
