@@ -110,7 +110,7 @@ def test_a_replay_of_no_batch(store):
     ("changed", "parts"),
     [
         ({"batching": Fixed(3)}, ("`policy`", "Bucketed(batch_size=4", "Fixed(batch_size=3")),
-        ({"seed": 5}, ("`seed`", "was 0, is 5")),
+        ({"seed": 5}, ("`seed`", "was 0, but is 5")),
         ({"train": rows(30)}, ("`data`", "on_changed='next_epoch'")),
         ({"shift": 1}, ("`shift`",)),
     ],

@@ -198,7 +198,7 @@ def test_a_state_of_another_run_is_refused(stored, change, named):
     make = LoaderFactory(stored, Bucketed(4), seed=5)
     loader = make(World(0, 1))
     next(iter(loader))
-    with pytest.raises(ResumeError, match=f"`{named}` was .*, is "):
+    with pytest.raises(ResumeError, match=f"`{named}` was .*, but is "):
         replace(make, **change)(World(0, 1)).load_state_dict(loader.state_dict())
 
 
