@@ -264,11 +264,11 @@ def test_without_an_end_in_sight_the_learning_rate_stays(trainer_of):
     [
         (
             lambda: StatefulLM(5, cell="rnn"),
-            "language model: `cell` must be 'lstm' or, but is 'rnn'",
+            "language model: `cell` must be 'lstm' or 'gru', but is 'rnn'",
         ),
         (
             lambda: StatefulTagger(1, 2, cell=3),
-            "stateful tagger: `cell` must be 'lstm' or, but is 3",
+            "stateful tagger: `cell` must be 'lstm' or 'gru', but is 3",
         ),
     ],
 )

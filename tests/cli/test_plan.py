@@ -102,10 +102,10 @@ def test_a_picture_without_matplotlib_names_the_extra(store, tmp_path, monkeypat
     ("arguments", "code", "message"),
     [
         ([], 2, "policy 'token-budget': missing a required argument: --max-tokens"),
-        (["--max-tokens", 0], 2, "policy 'token-budget': --max-tokens is 0, must be"),
+        (["--max-tokens", 0], 2, "policy 'token-budget': --max-tokens must be an integer"),
         (["--max-tokens", 10], 1, "longer than --max-tokens 10"),
         (["--batching", "bucketd", "--batch-size", 2], 1, "did you mean 'bucketed'?"),
-        (["--max-tokens", 99, "--axis", "text"], 1, "no axis 'text', must be one of time"),
+        (["--max-tokens", 99, "--axis", "text"], 1, "no axis 'text'; pass --axis. Axes: time"),
         (
             ["--max-tokens", 99, "--world", "1,0"],
             2,
