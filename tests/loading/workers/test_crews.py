@@ -40,7 +40,7 @@ def settled(mine):
 
     def free():
         crew.receive()
-        return sorted(crew._free) == list(range(crew._arena.slots))
+        return sorted(crew._free_slots) == list(range(crew._slots.num_slots))
 
     return until(free)
 
@@ -129,7 +129,7 @@ def test_a_run_that_was_ended_sends_no_more_tasks():
     with playing(num_workers=1) as mine:
         span = np.array([[0, 0, 1]], dtype=np.int64)
         requests = [StepRequest(span, span[:, 0], 0)] * 100
-        with crews_of(mine).run() as run:
+        with crews_of(mine).open_session() as run:
             run.begin(iter(requests))
             run.take()
         assert settled(mine)
@@ -139,7 +139,7 @@ def test_a_run_that_was_ended_sends_no_more_tasks():
 
 
 def test_more_than_was_asked_for_never_comes_and_nobody_waits_for_it():
-    with playing(num_workers=1) as mine, crews_of(mine).run() as run:
+    with playing(num_workers=1) as mine, crews_of(mine).open_session() as run:
         span = np.array([[0, 0, 1]], dtype=np.int64)
         run.begin(iter([StepRequest(span, span[:, 0], 0)]))
         run.take()

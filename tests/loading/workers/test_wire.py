@@ -50,14 +50,14 @@ def test_requests_arrive_as_they_were(sent):
     slot[SLOT_HEADER:] = b"\xff" * (len(slot) - SLOT_HEADER)  # answers are written over them
     assert len(found) == len(sent)
     for one, other in zip(sent, found, strict=True):
-        assert (one.epoch, one.horizon, one.together) == (
+        assert (one.epoch, one.horizon, one.joint_targets) == (
             other.epoch,
             other.horizon,
             other.joint_targets,
         )
         assert np.array_equal(one.spans, other.spans)
         assert np.array_equal(one.ids, other.ids)
-        assert np.array_equal(one.drawings(), other.get_occurrences())
+        assert np.array_equal(one.get_occurrences(), other.get_occurrences())
         assert (one.occurrences is None) == (other.occurrences is None)
         other.on_sequence(5)
     assert told == [5] * len(sent)
