@@ -138,7 +138,7 @@ def test_a_state_of_other_data(store):
     Loader(rows(5), Bucketed(4)).load_state_dict(Loader(store, Bucketed(4)).state_dict())
 
 
-@says(ResumeError, "version None", "1")
+@says(ResumeError, "but has None", "1")
 def test_a_state_of_something_else(store):
     Loader(store, Bucketed(4)).load_state_dict({"epoch": 1})
 
