@@ -113,7 +113,7 @@ def _check_complete(
     if num_rows < target.rows and not target.is_partial:
         raise IncompleteEpochError(
             f"PredictionWriter: {num_rows} rows were predicted, must be {target.rows} as planned; "
-            "look at `limit_predict_batches`, or pass `is_partial`=True"
+            "look at `limit_predict_batches`, or pass `partial`=True"
         )
     numbers, starts, stops = merged.spans.T
     is_same_sequence = numbers[1:] == numbers[:-1]
@@ -156,7 +156,7 @@ def make_left_out_error(store: Store, numbers: NDArray[np.int64]) -> PlanError:
         f"PredictionWriter: the policy leaves out {len(numbers)} of {len(store)} sequences, the "
         f"first is {_describe_sequence(store, numbers[0])}, must leave out none; look at `empty` "
         "and "
-        "`too_long`, or pass `is_partial`=True",
+        "`too_long`, or pass `partial`=True",
         sequence=int(numbers[0]),
     )
 
