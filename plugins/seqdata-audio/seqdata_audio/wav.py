@@ -184,7 +184,7 @@ def _checked(file: Readable, header: WavHeader) -> WavHeader:
     if size == 0 and there > 1 and not file.read(header.begin, header.begin + 4).isalnum():
         raise broken(
             file,
-            f"says 0 bytes of samples, but {there} follow that are no chunk: its header was never "
-            "finished",
+            f"says 0 bytes of samples, but {there} follow that are not a chunk: its header was "
+            "never finished",
         )
     return header
