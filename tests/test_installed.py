@@ -12,7 +12,7 @@ import seqdata
 from seqdata import name_conflict
 
 PACKAGE = Path(seqdata.__file__).parent
-FILES = ("__init__.py", "installed.py", "errors.py")
+FILES = ("__init__.py", "name_conflict.py", "errors.py")
 
 
 @pytest.fixture
@@ -73,5 +73,5 @@ def test_the_other_project_is_found_with_its_files(folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     assert name_conflict.find_foreign_release() == "seqdata 0.2.2"
     assert name_conflict.find_foreign_files() == []  # it lies elsewhere
-    monkeypatch.setattr(name_conflict, "__file__", str(folder / "seqdata" / "installed.py"))
+    monkeypatch.setattr(name_conflict, "__file__", str(folder / "seqdata" / "name_conflict.py"))
     assert name_conflict.find_foreign_files() == ["seqdata/__init__.py", "seqdata/_io/read.py"]

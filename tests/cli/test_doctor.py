@@ -202,14 +202,14 @@ def test_lengths_that_cannot_be_planned_with_are_bad(lengths, seen):
 
 
 def settings(
-    store: str, *, course: FitGeometry | None = None, trainer: Any = None, versions: Any = None,
+    store: str, *, geometry: FitGeometry | None = None, trainer: Any = None, versions: Any = None,
     opens: bool = True, **options: Any,
 ) -> list[DoctorFinding]:  # fmt: skip
     """Return what is said of a run that was asked for these options."""
     options.setdefault("batching", Bucketed(4))
     data = SequenceDataModule(train=store, **options)
     file = RunFile.from_options(
-        data._options, course or FitGeometry(), fingerprints={}, plan="",
+        data._options, geometry or FitGeometry(), fingerprints={}, plan="",
         versions=versions or installed_versions(), trainer=trainer or {},
     )  # fmt: skip
     return list(check_settings(file, Path(NAME), open_store(store) if opens else None))

@@ -31,16 +31,16 @@ def store(tmp_path) -> str:
 
 
 def described(
-    store: str, *, course: FitGeometry | None = None, path=NAME, **options
+    store: str, *, geometry: FitGeometry | None = None, path=NAME, **options
 ) -> SequenceDataModule:
     """Write the run file of a fit without fitting."""
     options.setdefault("batching", Fixed(2, shuffle=False))
     data = SequenceDataModule(train=store, **options)
     player = data.train_dataloader().engine
-    course = course or FitGeometry()
+    geometry = geometry or FitGeometry()
     RunFile.from_options(
-        data._options, course, fingerprints={"train": [player.index.fingerprint]},
-        plan=player.fingerprint(course.epoch), versions={}, trainer={},
+        data._options, geometry, fingerprints={"train": [player.index.fingerprint]},
+        plan=player.fingerprint(geometry.epoch), versions={}, trainer={},
     ).write(Path(path))  # fmt: skip
     return data
 

@@ -22,6 +22,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def without_plugins_suffixes(monkeypatch):
+    """No installed package claims a suffix."""
+    monkeypatch.setattr("seqdata.host.PluginHost.backend_of_suffix", lambda self, name: None)
+
+
 def write(*arguments):
     return CliRunner().invoke(app, ["write", *map(str, arguments)])
 
@@ -232,6 +238,7 @@ def test_a_store_is_written_again_and_what_is_none_is_said(folder):
     assert "source 'a.npy': is no store, must be one; leave `--format` out" in done.output
 
 
+@pytest.mark.usefixtures("without_plugins_suffixes")
 @pytest.mark.parametrize(
     ("name", "content", "package"),
     [
@@ -268,6 +275,7 @@ def test_files_of_a_known_binary_format_are_not_taken_for_bytes(folder, name, co
     assert open_store("store").lengths.tolist() == [len(content)]
 
 
+@pytest.mark.usefixtures("without_plugins_suffixes")
 def test_one_binary_file_among_texts_is_seen(folder):
     (folder / "in").mkdir()
     (folder / "in" / "a.txt").write_text("a")

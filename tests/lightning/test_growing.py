@@ -115,5 +115,8 @@ def test_a_function_that_gives_no_length_is_refused():
     loader = Loader(store(), TBPTT(2, nothing), prefetch=0)
     for _ in range(2):
         list(loader)
-    with pytest.raises(ConfigError, match="`chunk` gives 0 for epoch 2, must give an integer of"):
+    with pytest.raises(
+        ConfigError,
+        match=r"`chunk` must return .* but returned 0 for epoch 2",
+    ):
         len(loader)

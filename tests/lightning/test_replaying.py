@@ -68,7 +68,7 @@ def stride(policy, world: int) -> int:
             {"batch": 0, "name": "a"},
             "`name` is 'a', must be of data that was given; train has None",
         ),
-        ({"step": 0, "rank": 3, "world": 2}, r"`rank` is 3, must be in \[0, 2\)"),
+        ({"step": 0, "rank": 3, "world": 2}, r"`rank` must be in \[0, 2\), but is 3"),
     ],
 )
 def test_what_names_no_batch_is_refused(asked, message):

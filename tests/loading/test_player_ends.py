@@ -71,12 +71,12 @@ def test_a_process_ends_while_an_epoch_is_played():
     code = """
         import numpy as np
         from seqdata.loading.options import EngineOptions
-        from seqdata.loading.engine import Player
+        from seqdata.loading.engine import EpochEngine
         from seqdata.policies.fixed import Fixed
         from seqdata.storage.memory import MemoryStore
 
         store = MemoryStore.of([np.zeros(50_000, np.float32) for _ in range(400)])
-        items = Player(store, Fixed(2), EngineOptions()).play(0, 0)
+        items = EpochEngine(store, Fixed(2), EngineOptions()).iterate(0, 0)
         next(items)
         print("done")
     """
@@ -94,6 +94,6 @@ def test_the_next_block_is_planned_ahead_of_its_use():
     mine = player(SmallBlocks(Fixed(1), max_block=64), store)
     items = mine.iterate(0, 0)
     next(items)
-    made = mine.plan(0)._table._recent
+    made = mine.plan(0)._table._cache
     assert until(lambda: len(made) >= 2)
     assert len(list(items)) == 299

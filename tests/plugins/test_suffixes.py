@@ -162,7 +162,8 @@ def test_a_suffix_is_known_in_any_case_and_of_folders_and_urls(install):
     assert [detect_backend(name) for name in ("nums", ".nums", "a.nums/b")] == ["arrow"] * 3
 
 
-def test_a_known_file_that_nothing_opens_says_what_reads_it(tmp_path):
+def test_a_known_file_that_nothing_opens_says_what_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("seqdata.host.PluginHost.backend_of_suffix", lambda self, name: None)
     for name, reads in (("a.h5", "h5py.File"), ("a.wav", "soundfile"), ("a.json", "jsonl")):
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(ConfigError, match=rf"no installed backend opens .*{reads}"):

@@ -19,9 +19,13 @@ def refuses(text):
 def test_a_batch_without_lanes_is_refused():
     states, module = LaneStates(), module_of("lstm")
     (batch, *_) = batches(series([20, 7]), Fixed(2))
-    with refuses("batch: `lanes` is None, must be that of a batch with lanes; plan with a policy"):
+    with refuses(
+        "batch: `lanes` must be that of a batch with lanes, but is None. Plan with a policy"
+    ):
         states.take(batch)
-    with refuses("batch: `lanes` is None, must be that of a batch with lanes; plan with a policy"):
+    with refuses(
+        "batch: `lanes` must be that of a batch with lanes, but is None. Plan with a policy"
+    ):
         states.put(batch, pair(1.0))
     del module
 

@@ -283,9 +283,9 @@ def test_a_sequence_that_is_right_at_the_second_look_is_an_error_still(root):
         return store._store_fields.layout.locate(0, "x", first, last - first)
 
     suspect = ChecksumMismatch(0, 0, 0, content, 4, 0, 12, place)
-    error = make_mismatch_error(source.checks, get_kernel(), suspect)
+    error = make_mismatch_error(source.checksums, get_kernel(), suspect)
     assert "was not right when it was read and is when it is read again" in str(error)
-    with pytest.raises(ValueError, match="`checks` is None, must be what the kernel verified by"):
+    with pytest.raises(ValueError, match="`checksums` is None, must be what the kernel"):
         make_mismatch_error(None, get_kernel(), suspect)
 
 

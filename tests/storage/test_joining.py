@@ -197,4 +197,4 @@ def test_many_titles_are_cut():
     parts = [MemoryStore.of([[i]]) for i in range(5)]
     assert isinstance(concat_stores(parts), ConcatStore)
     assert concat_stores(parts).title.endswith("MemoryStore(1 sequences) and 2 more)")
-    assert as_sequence_store(concat_stores(parts)).parts == tuple(parts)
+    assert as_sequence_store(concat_stores(parts)).stores == tuple(parts)

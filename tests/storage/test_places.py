@@ -54,7 +54,7 @@ def test_a_place_reads_as_the_page_of_uses_shows_it():
 )
 def test_what_is_not_known_is_not_said(place, words):
     assert str(place) == words
-    assert str(place.error(DecodeError, "bad")) == f"{words}: bad"
+    assert str(place.make_error(DecodeError, "bad")) == f"{words}: bad"
 
 
 def test_the_command_is_safe_to_paste():

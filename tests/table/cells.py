@@ -114,7 +114,7 @@ def refusal(cell: Cell) -> str | None:
     return None
 
 
-IDLE = r"rows \[.*\] have length 0, must have at least 1 to be packed"
+IDLE = r"rows \[.*\] of length 0 cannot be packed"
 """How a PackedSequence is refused where lanes have run dry."""
 
 

@@ -74,7 +74,7 @@ def check_content(batch, shift):
 
 def check_stream(loader):
     """Compare the targets of a stream with what comes one timestep later in it."""
-    lanes = [[] for _ in range(loader._player.plan(0).lanes)]
+    lanes = [[] for _ in range(loader._engine.plan(0).lanes)]
     for batch in loader:
         padded = batch.as_layout("padded")
         score = padded.score

@@ -18,7 +18,7 @@ def watching():
     made = WorkerPool.__new__(WorkerPool)
     made._options = SimpleNamespace(stall_timeout=LIMIT)
     made._status = np.zeros((1, slots.STATUS_WIDTH), dtype=np.int64)
-    made._fetcher = SimpleNamespace(reading=SimpleNamespace(store=parts.STORE))
+    made._fetcher = SimpleNamespace(reader=SimpleNamespace(store=parts.STORE))
     made._workers = [WorkerHandle(0, 0, None, None, None, tasks=deque([SimpleNamespace()]))]
     made._take_snapshot = lambda member: None
     return made

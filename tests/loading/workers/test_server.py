@@ -110,7 +110,7 @@ def test_a_server_starts_where_the_path_of_a_socket_would_be_too_long(long_folde
         assert not address.startswith(str(long_folder))
         assert util.get_temp_dir() == str(long_folder)  # of others' files nothing has changed
     finally:
-        made._stop_reason()
+        made._stop()
     assert not os.path.exists(address)
 
 
