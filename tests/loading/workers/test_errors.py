@@ -235,22 +235,32 @@ def test_a_worker_that_is_gone_between_epochs_is_replaced():
 
 
 def last(**known):
-    given = {"worker": 1, "pid": 77, "ready": True, "sequence": None, "among": (), "memory": 0}
+    given = {
+        "worker": 1,
+        "pid": 77,
+        "is_ready": True,
+        "sequence": None,
+        "batch_sequences": (),
+        "peak_kib": 0,
+    }
     return diagnosis.WorkerSnapshot(**given | known)
 
 
 STORE = MemoryStore.of([[1], [2, 2]])
 WORDS = [
-    (last(ready=False), 1, "ended with exit code 1 before it was ready, must live; its error is "
+    (last(is_ready=False), 1, "ended with exit code 1 before it was ready, must live; its error is "
      "printed above; put the call of a script under `if __name__ == '__main__':`, or pass "
      "start_method='fork'"),
-    (last(ready=False), -11, "was killed by SIGSEGV before it was ready, must live; a library"),
+    (last(is_ready=False), -11, "was killed by SIGSEGV before it was ready, must live; a library"),
     (last(), None, "ended with exit code None while it had nothing to do, must live; the"),
-    (last(among=(0, 1)), -7, "was killed by SIGBUS in the batch of memory, sequence 0 and 1 more, "
+    (last(batch_sequences=(0, 1)), -7, "was killed by SIGBUS in the batch of memory, sequence 0 "
+                                       "and 1 more, "
      "must live; a file was cut off while it was read, or memory ran out: verify the store"),
-    (last(among=(1,)), -2, "was killed by SIGINT in the batch of memory, sequence 1, must live; "
+    (last(batch_sequences=(1,)), -2, "was killed by SIGINT in the batch of memory, sequence 1, "
+                                     "must live; "
      "look who sent the signal"),
-    (last(among=(0, 1), sequence=1, memory=2048), -40, "was killed by signal 40 at memory, "
+    (last(batch_sequences=(0, 1), sequence=1, peak_kib=2048), -40, "was killed by signal 40 at "
+                                                                   "memory, "
      "sequence 1, with 2 MiB of memory, must live; look who sent the signal"),
 ]  # fmt: skip
 
@@ -259,7 +269,7 @@ WORDS = [
 def test_every_end_has_its_words(known, exitcode, text):
     error = diagnosis.make_died_error(known, exitcode, "", STORE)
     assert str(error).startswith(f"loader: worker 1 (pid 77) {text}")
-    assert error.facts["rss"] == known.memory << 10
+    assert error.facts["rss"] == known.peak_kib << 10
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.facts) == (str(error), error.facts)
 
