@@ -13,6 +13,7 @@ import sys
 import time
 import types
 from collections import Counter
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +41,13 @@ def _no_search_for_callbacks():
     with pytest.MonkeyPatch.context() as patch:
         if connector is not None:
             patch.setattr(connector, "_load_external_callbacks", lambda group: [], raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _environment_of_its_own():
+    """What a file's tests leave in the environment (a Dask cluster: its numbers of threads) ends."""
+    with mock.patch.dict(os.environ):
         yield
 
 

@@ -82,8 +82,11 @@ def test_commands_of_the_environment_are_forked(tmp_path):
 def test_a_signal_ends_it_and_what_was_forked(number):
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with subprocess.Popen([python(), "-c", code], stdout=-1, stderr=-1, text=True) as started:
-        pid = int(started.stdout.readline())
-        assert pid != started.pid
-        started.send_signal(number)
-        assert started.wait(timeout=patient()) == -number
+        try:
+            pid = int(started.stdout.readline())
+            assert pid != started.pid
+            started.send_signal(number)
+            assert started.wait(timeout=patient()) == -number
+        finally:
+            started.kill()
     assert until(lambda: not Path(f"/proc/{pid}").exists())

@@ -273,7 +273,8 @@ class FileCache:
                 self._make_room(partial, descriptor, download_spec.size, release, timeout)
                 download(download_spec, descriptor)
             cached = _map_cached(path, descriptor, download_spec.size)
-            _move_into_place(partial, path, descriptor)
+            with cache_lock(folder, self.remote.stall_seconds):  # else it may be counted by neither
+                _move_into_place(partial, path, descriptor)  # of its names
             return cached
         finally:
             if is_still_at(descriptor, partial):

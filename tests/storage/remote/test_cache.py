@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from seqdata import Bucketed, CacheError, Loader, Remote, open_store
+from seqdata.storage import file_lock
 from seqdata.storage.remote.file_cache import CacheRequest
 from seqdata_testing.faults import network
 from seqdata_testing.faults.limits import small_files
@@ -63,6 +64,24 @@ def test_what_is_read_is_never_removed(web, tmp_path):
     del view
     cache.acquire(CacheRequest("b"))
     assert not path.exists()
+
+
+def test_a_file_is_renamed_into_place_while_nobody_counts(web, tmp_path, monkeypatch):
+    """Where another one lists the folder meanwhile, it may see neither of the two names."""
+    cache, found, replace = cache_at(web, tmp_path), [], os.replace
+
+    def replace_if_locked(source, target):
+        descriptor = os.open(Path(target).with_name(".lock"), os.O_RDWR)
+        try:
+            found.append(file_lock.lock(descriptor))
+        finally:
+            os.close(descriptor)
+        replace(source, target)
+
+    cache.acquire(CacheRequest("a"))  # makes the folder, and its marker
+    monkeypatch.setattr(os, "replace", replace_if_locked)
+    cache.acquire(CacheRequest("b"))
+    assert found == [False]
 
 
 def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
