@@ -46,7 +46,7 @@ def _no_search_for_callbacks():
 
 @pytest.fixture(autouse=True, scope="module")
 def _environment_of_its_own():
-    """What a file's tests leave in the environment (a Dask cluster: its numbers of threads) ends."""
+    """What a file leaves in the environment (a Dask cluster: numbers of threads) is put back."""
     with mock.patch.dict(os.environ):
         yield
 
