@@ -15,7 +15,7 @@ from seqdata.api import open_store, write_store
 from seqdata.cli.app import app
 from seqdata.storage.integrity.audit import MAX_FINDINGS
 from seqdata_testing.waiting import patient
-from tests.storage.checked import flip, place_of, rewrite
+from tests.storage.integrity.checked import flip, place_of, rewrite
 
 
 @pytest.fixture

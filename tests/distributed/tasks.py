@@ -23,10 +23,10 @@ from seqdata.storage.memory import MemoryStore
 from seqdata.world import World
 from tests.distributed import chains, crashes, determined, failing, lanes, returned, watching
 from tests.distributed.ddp import under_ddp
-from tests.lightning import predicting
 from tests.lightning.crashing import Crashing
 from tests.lightning.crashing import told as told_by_batch
 from tests.lightning.harness import QUIET, Lanes, Recorder, Run, data_of, fit, quietly, sequences
+from tests.lightning.predictions import predicting
 
 
 def told(run: Run) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.lightning.test_callbacks_data import logged
+from tests.lightning.callbacks.test_data_monitor import logged
 
 pytestmark = pytest.mark.distributed
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.distributed.tasks import exact_mean, written_data
-from tests.lightning.predicting import files_of, predict, read
+from tests.lightning.predictions.predicting import files_of, predict, read
 
 pytestmark = pytest.mark.distributed
 

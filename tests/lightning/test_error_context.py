@@ -18,8 +18,8 @@ from seqdata.storage.views import take
 from seqdata_testing.waiting import patient
 from tests.lightning.crashing import noisy, told
 from tests.lightning.harness import Recorder, fit, quietly, sequences
-from tests.lightning.test_run_file import again
 from tests.preloaded import python
+from tests.runs.test_run_file import again
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import torch
 from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.world import World
-from tests.test_loader import after, loader, resumed
+from tests.loading.test_loader import after, loader, resumed
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def test_a_saved_state_is_as_small_as_the_readme_says(tmp_path):

@@ -6,7 +6,7 @@ them::
     [[bug]]
     name = "agreed-error-is-forgotten"
     about = "..."                              # optional
-    tests = ["tests/lightning/test_going_on.py", "-x", "-q"]
+    tests = ["tests/lightning/test_trainer_loader.py", "-x", "-q"]
     file = "seqdata/lightning/ranks/coordinator.py"
     function = "_StickyErrorIterator.__next__"               # or the class that holds the text;
     "": the file old = '''

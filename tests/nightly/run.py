@@ -65,7 +65,7 @@ PARTS = (
         python=OLDEST,
         more=(
             *("tests/lightning", "tests/distributed", "tests/table"),
-            *("tests/cli", "tests/storage", "models/tests"),
+            *("tests/cli", "tests/runs", "tests/storage", "models/tests"),
         ),
     ),
     Part(

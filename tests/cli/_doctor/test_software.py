@@ -6,7 +6,7 @@ import pytest
 
 from seqdata.cli._doctor import software
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def of(findings, name):

@@ -18,8 +18,8 @@ from seqdata.lightning.callbacks._support.out_of_memory import is_out_of_memory
 from seqdata.lightning.callbacks._support.peak_memory import get_peak_bytes
 from seqdata.lightning.callbacks._support.skew import describe_skew
 from seqdata.lightning.callbacks._support.step_stats import StepStats
+from tests.lightning.callbacks.test_data_monitor import Bare, Careless, fit_loader, logged
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
-from tests.lightning.test_callbacks_data import Bare, Careless, fit_loader, logged
 
 MIB = 1 << 20
 EVEN = StepStats(steps=20, seconds=10.0, waited=0.5, tokens=800, real=900, padded=1000, largest=60)

@@ -22,7 +22,7 @@ from seqdata.storage.memory import MemoryStore
 from seqdata.storage.views import take
 from seqdata.world import World
 from tests.lightning.harness import QUIET, Lanes, quietly, sequences
-from tests.lightning.predicting import Predictor, files_of, predict, read
+from tests.lightning.predictions.predicting import Predictor, files_of, predict, read
 
 COUNT = 23
 DATA = sequences(COUNT)

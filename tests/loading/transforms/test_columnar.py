@@ -9,7 +9,7 @@ from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.packed import Packed
 from seqdata.storage.memory import MemoryStore
-from tests.loading.test_transforming import LONG, batch, halve
+from tests.loading.transforms.test_apply import LONG, batch, halve
 
 
 @columnar

@@ -10,7 +10,7 @@ from seqdata.loading.workers import diagnosis
 from seqdata_testing.waiting import patient, until
 from tests.loading.workers import parts
 from tests.loading.workers.parts import At, Heard, lives, playing
-from tests.loading.workers.test_errors import BEFORE, played
+from tests.loading.workers.test_diagnosis import BEFORE, played
 
 
 @pytest.fixture

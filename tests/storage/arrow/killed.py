@@ -1,4 +1,4 @@
-"""A program that writes stores in child processes and kills them; ``test_resume`` talks to it.
+"""Writes stores in child processes and kills them, as a program; ``test_write_resume`` talks to it.
 
 A line on its standard input asks for one child: ``{"folder", "how", "after", "call"}``. It gets
 SIGKILL (or another ``signal``) after so many seconds, or right before the ``call``-th time that it

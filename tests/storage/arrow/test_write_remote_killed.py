@@ -17,7 +17,7 @@ from tests.storage.remote.samples import read_all, write
 CHILD = """
 import sys
 from seqdata import Remote
-from tests.storage.remote.conftest import KEYS
+from tests.storage.conftest import KEYS
 from tests.storage.remote.samples import write
 location, endpoint, cache = sys.argv[1:]
 write(location, remote=Remote(cache_dir=cache, storage_options={**KEYS, "endpoint_url": endpoint}))

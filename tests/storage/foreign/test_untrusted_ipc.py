@@ -17,7 +17,7 @@ HERE = DataLocation(dataset="/d", shard=0, file="f")
 
 
 def load(name):
-    path = Path(__file__).parents[1] / "fuzz" / f"{name}.py"
+    path = Path(__file__).parents[2] / "fuzz" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -20,7 +20,16 @@ from seqdata.storage.integrity.checksums import (
     write_checksums,
 )
 from seqdata.storage.integrity.verify import ChecksumMismatch, make_mismatch_error
-from tests.storage.checked import LONG, everything, flip, marked, place_of, row, spans_of, write
+from tests.storage.integrity.checked import (
+    LONG,
+    everything,
+    flip,
+    marked,
+    place_of,
+    row,
+    spans_of,
+    write,
+)
 
 
 @pytest.fixture(params=["c", "numpy"], autouse=True)

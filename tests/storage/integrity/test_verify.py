@@ -12,7 +12,7 @@ from seqdata.storage.arrow.manifest_parser import load_manifest
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.waiting import patient
-from tests.storage.checked import everything, marked, rewrite, spans_of, write
+from tests.storage.integrity.checked import everything, marked, rewrite, spans_of, write
 
 
 @pytest.fixture(params=["c", "numpy"], autouse=True)
