@@ -102,10 +102,7 @@ class FileCache:
         return self._files.remote
 
     def acquire(
-        self,
-        request: CacheRequest,
-        location: DataLocation | None = None,
-        release: ReleaseFn = None,
+        self, request: CacheRequest, location: DataLocation | None = None, release: ReleaseFn = None
     ) -> CachedFile:
         """Return a file, fetched where it is not there.
 
