@@ -25,7 +25,7 @@ from seqdata.resolve import (
 from seqdata.storage import splitting
 from seqdata.storage.arrow.write import SHARD_BYTES, write_arrow
 from seqdata.storage.concat import concat_stores
-from seqdata.storage.indexed.formats import FileFormat
+from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.splitting import Folds

@@ -24,22 +24,22 @@ from seqdata.storage.fields import (
     make_unknown_name_error,
 )
 from seqdata.storage.hashing import check_unique_ids, hash_texts
-from seqdata.storage.indexed.auditing import audit as audit_files
+from seqdata.storage.indexed.audit import audit as audit_files
 from seqdata.storage.indexed.backend import FormatBackend, index_files
-from seqdata.storage.indexed.fields import ids_of
-from seqdata.storage.indexed.finding import Location, find_shards, text_of
-from seqdata.storage.indexed.formats import Extents, FileFormat, FileIndex, RandomAccessFile
-from seqdata.storage.indexed.indexing import build, digest_of, sums_of
-from seqdata.storage.indexed.keeping import FOLDER, find_index, read_index
-from seqdata.storage.indexed.keeping import SUFFIX as INDEX_SUFFIX
-from seqdata.storage.indexed.kinds import FileKind, IndexedField
-from seqdata.storage.indexed.lengths import OpenedFiles
-from seqdata.storage.indexed.listing import LIST, dump_list, load_list
+from seqdata.storage.indexed.build_index import build, digest_of, sums_of
+from seqdata.storage.indexed.field_axes import OpenedFiles
+from seqdata.storage.indexed.file_fields import ids_of
+from seqdata.storage.indexed.file_format import Extents, FileFormat, FileIndex, RandomAccessFile
+from seqdata.storage.indexed.file_kind import FileKind, IndexedField
+from seqdata.storage.indexed.find_files import Location, find_shards, text_of
+from seqdata.storage.indexed.index_storage import FOLDER, find_index, read_index
+from seqdata.storage.indexed.index_storage import SUFFIX as INDEX_SUFFIX
+from seqdata.storage.indexed.open_once import open_once
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.remote_shards import RemoteShard
 from seqdata.storage.indexed.shard_index import Members, ShardIndex, dump_index, ends_of, load_index
+from seqdata.storage.indexed.shard_list import LIST, dump_list, load_list
 from seqdata.storage.indexed.store import IndexedStore
-from seqdata.storage.indexed.unkept import open_once
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.integrity.audit import AuditReport
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES

@@ -24,7 +24,7 @@ from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import as_mapping
 from seqdata.storage.indexed.backend import as_opener
-from seqdata.storage.indexed.formats import FileFormat
+from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes, is_table, to_arrow_table
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.remote.options import Remote

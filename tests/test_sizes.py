@@ -27,7 +27,7 @@ LONGER_FUNCTIONS = {
     "seqdata/loading/loader.py __init__": 63,
     "seqdata/loading/workers/handle.py start_worker": 70,
     "seqdata/storage/arrow/write.py write_arrow": 60,
-    "seqdata/storage/indexed/fields.py store_fields": 62,
+    "seqdata/storage/indexed/file_fields.py store_fields": 62,
     "plugins/seqdata-webdataset/seqdata_webdataset/tar_headers.py iter_members": 62,
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from seqdata import open_store, write_store
 from seqdata.cli.app import app
-from seqdata.storage.indexed.keeping import find_index
+from seqdata.storage.indexed.index_storage import find_index
 
 
 def run(*arguments, code=0):

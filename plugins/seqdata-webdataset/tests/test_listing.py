@@ -16,10 +16,10 @@ from seqdata.errors import (
     IncompleteDatasetError,
     MissingShardError,
 )
-from seqdata.storage.indexed.auditing import audit
+from seqdata.storage.indexed.audit import audit
 from seqdata.storage.indexed.files import names_in
-from seqdata.storage.indexed.keeping import find_index
-from seqdata.storage.indexed.listing import LIST
+from seqdata.storage.indexed.index_storage import find_index
+from seqdata.storage.indexed.shard_list import LIST
 from seqdata.storage.writing.writer_lock import STAGING_PREFIX
 
 SHARD = 20_000

@@ -19,7 +19,7 @@ from seqdata.errors import (
     MissingShardError,
     UnsafeContentError,
 )
-from seqdata.storage.indexed.keeping import find_index, index_files, read_index, write_index
+from seqdata.storage.indexed.index_storage import find_index, index_files, read_index, write_index
 from seqdata.storage.indexed.opening import _reopen
 
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DataError
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.indexed.build_index import digest_of, sums_of
 from seqdata.storage.indexed.catalogs import with_catalogs
-from seqdata.storage.indexed.finding import find_shards
-from seqdata.storage.indexed.indexing import digest_of, sums_of
-from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.file_kind import FileKind
+from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.shard_index import Members, ShardIndex, ends_of
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqdata.errors import ConfigError
-from seqdata.storage.indexed.auditing import audit
+from seqdata.storage.indexed.audit import audit
+from seqdata.storage.indexed.build_index import build, index_facts
 from seqdata.storage.indexed.catalogs import with_catalogs
-from seqdata.storage.indexed.finding import Location, find_shards, text_of
+from seqdata.storage.indexed.file_format import FileFormat
+from seqdata.storage.indexed.file_kind import FileKind
+from seqdata.storage.indexed.find_files import Location, find_shards, text_of
 from seqdata.storage.indexed.format_kind import FormatKind
-from seqdata.storage.indexed.formats import FileFormat
-from seqdata.storage.indexed.indexing import build, index_facts
-from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.store import IndexedStore
 from seqdata.storage.integrity.audit import AuditReport

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.catalogs import group_alike, is_many, write_catalog
+from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.files import small_content
-from seqdata.storage.indexed.kinds import FileKind
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.indexed.demand import Asked, OpenShard, ShardProvider
-from seqdata.storage.indexed.fields import StoreFields
+from seqdata.storage.indexed.file_fields import StoreFields
+from seqdata.storage.indexed.shard_provider import Asked, OpenShard, ShardProvider
 from seqdata.storage.remote.open_shards import OpenShards
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 

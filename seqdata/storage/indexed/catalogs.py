@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.indexed.keeping import SUFFIX, index_files, put_file, read_index
+from seqdata.storage.indexed.index_storage import SUFFIX, index_files, put_file, read_index
 from seqdata.storage.indexed.shard_index import Kind, Members, ShardIndex, check, dump_index
 from seqdata.storage.indexed.shards import LocalShard, Shard
 

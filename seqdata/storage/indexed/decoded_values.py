@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptSampleError, DecodeError
 from seqdata.storage.array_column import ArrayColumn, check_spans
-from seqdata.storage.indexed.kinds import IndexedField
+from seqdata.storage.indexed.file_kind import IndexedField
 from seqdata.storage.text_source import TextSource
 
 CACHED_BYTES = 32 << 20

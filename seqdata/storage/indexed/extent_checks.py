@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import PluginError
 from seqdata.storage.fields import MAX_WIDTH, NUMBER_DTYPES, TEXT_DTYPES
-from seqdata.storage.indexed.formats import Extents, FileIndex
+from seqdata.storage.indexed.file_format import Extents, FileIndex
 
 
 @functools.lru_cache(maxsize=256)

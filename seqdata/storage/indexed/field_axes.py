@@ -24,7 +24,7 @@ from seqdata.storage.indexed.shard_index import Members, ShardIndex
 from seqdata.storage.text_source import TextSource
 
 if TYPE_CHECKING:
-    from seqdata.storage.indexed.kinds import IndexedField
+    from seqdata.storage.indexed.file_kind import IndexedField
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 

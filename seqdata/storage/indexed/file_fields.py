@@ -21,10 +21,10 @@ from seqdata.storage.columns import NumberSource
 from seqdata.storage.data_location import ShardLayout, quote
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.indexed.catalogs import MANY, joined_keys, with_ids
-from seqdata.storage.indexed.decoded import DecodedValues
-from seqdata.storage.indexed.kept_values import KeptValues
-from seqdata.storage.indexed.kinds import IndexedField
-from seqdata.storage.indexed.lengths import OpenedFiles, axes_of_fields
+from seqdata.storage.indexed.decoded_values import DecodedValues
+from seqdata.storage.indexed.field_axes import OpenedFiles, axes_of_fields
+from seqdata.storage.indexed.file_kind import IndexedField
+from seqdata.storage.indexed.indexed_values import KeptValues
 from seqdata.storage.indexed.numbered_ids import NumberedIds
 from seqdata.storage.indexed.shard_index import Members, ShardIndex
 from seqdata.storage.integrity.verified_bitmap import SharedBits

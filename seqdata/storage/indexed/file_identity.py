@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError, DataError, FingerprintMismatch
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import Shard
 

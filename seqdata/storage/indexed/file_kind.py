@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.lengths import OpenedFiles
+from seqdata.storage.indexed.field_axes import OpenedFiles
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex
 
 Decode = Callable[[NDArray[np.uint8], int, int, DataLocation], NDArray[Any]]

@@ -19,12 +19,12 @@ from seqdata.errors import (
 )
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.braces import count_most, expand
+from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.files import listed, names_in
-from seqdata.storage.indexed.keeping import FOLDER
-from seqdata.storage.indexed.keeping import SUFFIX as INDEX
-from seqdata.storage.indexed.kinds import FileKind
-from seqdata.storage.indexed.listing import LIST, Listed, load_list
+from seqdata.storage.indexed.index_storage import FOLDER
+from seqdata.storage.indexed.index_storage import SUFFIX as INDEX
 from seqdata.storage.indexed.remote_shards import find_remote
+from seqdata.storage.indexed.shard_list import LIST, Listed, load_list
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote

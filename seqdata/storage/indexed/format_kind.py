@@ -20,7 +20,7 @@ from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import NUMBER_DTYPES, TEXT_DTYPES
-from seqdata.storage.indexed.checked import ENDS
+from seqdata.storage.indexed.build_index import digest_of, sums_of
 from seqdata.storage.indexed.extent_checks import (
     begins_of,
     check_extents,
@@ -28,11 +28,11 @@ from seqdata.storage.indexed.extent_checks import (
     native_name,
     sizes_of,
 )
-from seqdata.storage.indexed.formats import Extents, FileFormat, FileIndex
-from seqdata.storage.indexed.indexing import digest_of, sums_of
-from seqdata.storage.indexed.kinds import Decode, IndexedField, Neighbour
-from seqdata.storage.indexed.lengths import OpenedFiles
-from seqdata.storage.indexed.reading_files import FileReader, siblings_of
+from seqdata.storage.indexed.field_axes import OpenedFiles
+from seqdata.storage.indexed.file_format import Extents, FileFormat, FileIndex
+from seqdata.storage.indexed.file_identity import ENDS
+from seqdata.storage.indexed.file_kind import Decode, IndexedField, Neighbour
+from seqdata.storage.indexed.file_reader import FileReader, siblings_of
 from seqdata.storage.indexed.shard_index import Members, ShardIndex, check, ends_of
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 

@@ -21,15 +21,15 @@ from seqdata.errors import (
 )
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.hashing import check_unique_ids, hash_texts
+from seqdata.storage.indexed.build_index import of_each
 from seqdata.storage.indexed.catalogs import joined_keys, with_ids
-from seqdata.storage.indexed.fields import ids_of
-from seqdata.storage.indexed.indexing import of_each
-from seqdata.storage.indexed.keeping import FOLDER
-from seqdata.storage.indexed.kinds import FileKind
-from seqdata.storage.indexed.listing import LIST
+from seqdata.storage.indexed.file_fields import ids_of
+from seqdata.storage.indexed.file_kind import FileKind
+from seqdata.storage.indexed.file_reader import facts_of
+from seqdata.storage.indexed.index_storage import FOLDER
 from seqdata.storage.indexed.numbered_ids import NumberedIds
-from seqdata.storage.indexed.reading_files import facts_of
 from seqdata.storage.indexed.shard_index import ShardIndex
+from seqdata.storage.indexed.shard_list import LIST
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.text_source import TextSource
 

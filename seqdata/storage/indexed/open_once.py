@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.opening import open_shards
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex
 from seqdata.storage.indexed.shards import LocalShard

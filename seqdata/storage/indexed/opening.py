@@ -19,24 +19,24 @@ from seqdata.errors import ConfigError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.extents import ShardExtents
-from seqdata.storage.indexed.batches import ShardsOnDemand
+from seqdata.storage.indexed.build_index import build
+from seqdata.storage.indexed.cached_shards import Hold, WholeShards
 from seqdata.storage.indexed.catalogs import is_many, with_catalogs
-from seqdata.storage.indexed.checked import checked
-from seqdata.storage.indexed.decoded import DecodedValues
-from seqdata.storage.indexed.demand import ShardProvider
-from seqdata.storage.indexed.fields import StoreFields, starts_of, store_fields
-from seqdata.storage.indexed.finding import Location, find_shards, text_of
-from seqdata.storage.indexed.indexes import all_ids, indexes_of, known_indexes
-from seqdata.storage.indexed.indexing import build
-from seqdata.storage.indexed.kinds import FileKind, IndexedField
-from seqdata.storage.indexed.lengths import OpenedFiles
+from seqdata.storage.indexed.decoded_values import DecodedValues
+from seqdata.storage.indexed.field_axes import OpenedFiles
+from seqdata.storage.indexed.file_fields import StoreFields, starts_of, store_fields
+from seqdata.storage.indexed.file_identity import checked
+from seqdata.storage.indexed.file_kind import FileKind, IndexedField
+from seqdata.storage.indexed.find_files import Location, find_shards, text_of
+from seqdata.storage.indexed.load_indexes import all_ids, indexes_of, known_indexes
 from seqdata.storage.indexed.ranged import RangedShards, RemoteShards
 from seqdata.storage.indexed.remote_shards import RemoteShard
 from seqdata.storage.indexed.shard_index import ShardIndex
+from seqdata.storage.indexed.shard_provider import ShardProvider
 from seqdata.storage.indexed.shards import Shard, keep
+from seqdata.storage.indexed.shards_on_demand import ShardsOnDemand
 from seqdata.storage.indexed.small_files import SmallFiles
 from seqdata.storage.indexed.store import IndexedStore, Options
-from seqdata.storage.indexed.whole_shards import Hold, WholeShards
 from seqdata.storage.integrity.checksums import ChecksumSpec
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import check_verify_mode, resolve_verify_mode

@@ -18,12 +18,12 @@ from seqdata.storage.columns import NumberSource
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.fields import field_width
-from seqdata.storage.indexed.checked import ENDS, check_ends, check_size
-from seqdata.storage.indexed.demand import Asked, OpenShard
-from seqdata.storage.indexed.fields import FieldSource, StoreFields
-from seqdata.storage.indexed.kept_values import KeptValues
-from seqdata.storage.indexed.kinds import FileKind
+from seqdata.storage.indexed.file_fields import FieldSource, StoreFields
+from seqdata.storage.indexed.file_identity import ENDS, check_ends, check_size
+from seqdata.storage.indexed.file_kind import FileKind
+from seqdata.storage.indexed.indexed_values import KeptValues
 from seqdata.storage.indexed.shard_index import ShardIndex
+from seqdata.storage.indexed.shard_provider import Asked, OpenShard
 from seqdata.storage.remote.copy_repair import RepairFn, redownload_ranges
 from seqdata.storage.remote.range_cache import RangeCache, SparseFile, download_missing
 from seqdata.storage.remote.range_requests import RangeDownload, allocate_sparse

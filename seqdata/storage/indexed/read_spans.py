@@ -15,7 +15,7 @@ from seqdata.errors import ConfigError
 from seqdata.protocols import Field
 from seqdata.storage.columns import NumberSource, SpanColumn
 from seqdata.storage.fields import make_unknown_name_error
-from seqdata.storage.indexed.fields import FieldSource
+from seqdata.storage.indexed.file_fields import FieldSource
 from seqdata.storage.text_source import TextSource
 
 

@@ -21,9 +21,15 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DataError, MissingShardError, RemoteReadError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.files import check_small, content_of, listed
-from seqdata.storage.indexed.keeping import FOLDER, SUFFIX, cache_folder, index_place, put_file
-from seqdata.storage.indexed.listing import LIST, Listed, load_list
+from seqdata.storage.indexed.index_storage import (
+    FOLDER,
+    SUFFIX,
+    cache_folder,
+    index_place,
+    put_file,
+)
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
+from seqdata.storage.indexed.shard_list import LIST, Listed, load_list
 from seqdata.storage.indexed.shards import with_told
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote

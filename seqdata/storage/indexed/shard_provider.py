@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.indexed.fields import FieldSource
+from seqdata.storage.indexed.file_fields import FieldSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,9 +19,15 @@ from seqdata.errors import DataError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import write_with_digest
 from seqdata.storage.indexed.files import check_there, content_of, map_shard
-from seqdata.storage.indexed.keeping import FOLDER, find_index, index_files, read_index, write_index
-from seqdata.storage.indexed.listing import LIST, Listed
+from seqdata.storage.indexed.index_storage import (
+    FOLDER,
+    find_index,
+    index_files,
+    read_index,
+    write_index,
+)
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex
+from seqdata.storage.indexed.shard_list import LIST, Listed
 
 
 class Shard(Protocol):

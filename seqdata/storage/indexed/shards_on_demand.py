@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.indexed.demand import Asked, ShardProvider
-from seqdata.storage.indexed.fields import StoreFields
-from seqdata.storage.indexed.reading import read_sources
+from seqdata.storage.indexed.file_fields import StoreFields
+from seqdata.storage.indexed.read_spans import read_sources
+from seqdata.storage.indexed.shard_provider import Asked, ShardProvider
 from seqdata.storage.multi_shard_column import join_columns
 
 

@@ -21,13 +21,13 @@ from seqdata.storage.columns import NumberSource, SpanColumn
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import field_width
 from seqdata.storage.indexed.catalogs import joined_members
-from seqdata.storage.indexed.checked import check_size
-from seqdata.storage.indexed.decoded import DecodedValues
-from seqdata.storage.indexed.fields import StoreFields
+from seqdata.storage.indexed.decoded_values import DecodedValues
+from seqdata.storage.indexed.file_fields import StoreFields
+from seqdata.storage.indexed.file_identity import check_size
+from seqdata.storage.indexed.file_kind import IndexedField
 from seqdata.storage.indexed.files import opened
-from seqdata.storage.indexed.kept_values import KeptValues
-from seqdata.storage.indexed.kinds import IndexedField
-from seqdata.storage.indexed.reading import whole_spans
+from seqdata.storage.indexed.indexed_values import KeptValues
+from seqdata.storage.indexed.read_spans import whole_spans
 from seqdata.storage.indexed.shard_index import Members
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.verify import FieldChecksums

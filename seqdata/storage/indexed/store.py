@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
-from seqdata.storage.indexed.batches import ShardsOnDemand
-from seqdata.storage.indexed.fields import StoreFields
-from seqdata.storage.indexed.kinds import FileKind
-from seqdata.storage.indexed.reading import check_read, read_sources
+from seqdata.storage.indexed.file_fields import StoreFields
+from seqdata.storage.indexed.file_kind import FileKind
+from seqdata.storage.indexed.read_spans import check_read, read_sources
 from seqdata.storage.indexed.shard_index import digest_of_places
 from seqdata.storage.indexed.shards import Shard
+from seqdata.storage.indexed.shards_on_demand import ShardsOnDemand
 from seqdata.storage.indexed.small_files import SmallFiles
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.text_bytes import TextBytes, concat_texts
