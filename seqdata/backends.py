@@ -24,21 +24,26 @@ from seqdata.storage.fields import (
     make_unknown_name_error,
 )
 from seqdata.storage.hashing import check_unique_ids, hash_texts
-from seqdata.storage.indexed.audit import audit as audit_files
+from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.backend import FormatBackend, index_files
-from seqdata.storage.indexed.build_index import build, digest_of, sums_of
+from seqdata.storage.indexed.build_index import build, compute_checksums, compute_sha256
 from seqdata.storage.indexed.field_axes import OpenedFiles
-from seqdata.storage.indexed.file_fields import ids_of
+from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_format import Extents, FileFormat, FileIndex, RandomAccessFile
 from seqdata.storage.indexed.file_kind import FileKind, IndexedField
-from seqdata.storage.indexed.find_files import Location, find_shards, text_of
-from seqdata.storage.indexed.index_storage import FOLDER, find_index, read_index
-from seqdata.storage.indexed.index_storage import SUFFIX as INDEX_SUFFIX
+from seqdata.storage.indexed.find_files import Location, find_shards, format_location
+from seqdata.storage.indexed.index_storage import INDEX_FOLDER, INDEX_SUFFIX, find_index, read_index
 from seqdata.storage.indexed.open_once import open_once
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.remote_shards import RemoteShard
-from seqdata.storage.indexed.shard_index import Members, ShardIndex, dump_index, ends_of, load_index
-from seqdata.storage.indexed.shard_list import LIST, dump_list, load_list
+from seqdata.storage.indexed.shard_index import (
+    FieldIndex,
+    ShardIndex,
+    digest_ends,
+    dump_index,
+    load_index,
+)
+from seqdata.storage.indexed.shard_list import SHARD_LIST, dump_list, load_list
 from seqdata.storage.indexed.store import IndexedStore
 from seqdata.storage.inputs import normalize_sequences
 from seqdata.storage.integrity.audit import AuditReport
@@ -70,18 +75,19 @@ from seqdata.storage.writing.writer_lock import find_staging_dirs
 __all__ = [  # authors of formats and stores need the first block, the rest is of the engine
     "CHECKSUM_BYTES",
     "FACTS_SUFFIX",
-    "FOLDER",
+    "INDEX_FOLDER",
     "INDEX_SUFFIX",
-    "LIST",
     "MANIFEST",
     "MAX_WIDTH",
     "NUMBER_DTYPES",
+    "SHARD_LIST",
     "ArrayColumn",
     "AuditReport",
     "Column",
     "DataLocation",
     "Extents",
     "Field",
+    "FieldIndex",
     "FileFormat",
     "FileIndex",
     "FileKind",
@@ -90,7 +96,6 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "IndexedField",
     "IndexedStore",
     "Location",
-    "Members",
     "OpenedFiles",
     "Opener",
     "PackFn",
@@ -118,20 +123,21 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "check_size",
     "check_unique_ids",
     "checksum_algorithm",
+    "compute_checksums",
+    "compute_sha256",
     "default_axis",
-    "digest_of",
+    "digest_ends",
     "dump_index",
     "dump_list",
-    "ends_of",
     "extents_of",
     "field_width",
     "find_index",
     "find_shards",
     "find_staging_dirs",
+    "format_location",
     "has_digest",
     "hash_texts",
     "hookimpl",
-    "ids_of",
     "index_files",
     "infer_fields",
     "is_part_list",
@@ -139,6 +145,7 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "load_index",
     "load_list",
     "local_path",
+    "make_ids",
     "make_packer",
     "make_remote_files",
     "make_unknown_name_error",
@@ -155,9 +162,7 @@ __all__ = [  # authors of formats and stores need the first block, the rest is o
     "refuse_remote",
     "refuse_size",
     "resolve_remote",
-    "sums_of",
     "sync_file",
-    "text_of",
     "upload_store",
     "write_atomically",
     "write_synced",

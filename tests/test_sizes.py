@@ -19,7 +19,7 @@ LONGER = {
     "seqdata/lightning/datamodule.py": 433,
     "seqdata/loading/engine.py": 434,
     "seqdata/storage/indexed/format_kind.py": 401,
-    "seqdata/storage/remote/file_cache.py": 406,
+    "seqdata/storage/remote/file_cache.py": 404,
     "seqdata/storage/remote/transport.py": 405,
     "seqdata/storage/views.py": 413,
 }
@@ -27,7 +27,7 @@ LONGER_FUNCTIONS = {
     "seqdata/loading/loader.py __init__": 63,
     "seqdata/loading/workers/handle.py start_worker": 70,
     "seqdata/storage/arrow/write.py write_arrow": 60,
-    "seqdata/storage/indexed/file_fields.py store_fields": 62,
+    "seqdata/storage/indexed/file_fields.py make_file_fields": 62,
     "plugins/seqdata-webdataset/seqdata_webdataset/tar_headers.py iter_members": 62,
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef

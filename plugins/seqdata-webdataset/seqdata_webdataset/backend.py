@@ -65,7 +65,7 @@ class WebDataset:
         self, location: str, *, shard: int | None, repair: bool, told: Callable[[int], None]
     ) -> tuple[int, Iterator[AuditReport]]:
         """Look at everything; see ``seqdata.protocols.SupportsAudit``."""
-        return audit_files(location, TarKind(), shard=shard, repair=repair, told=told)
+        return audit_files(location, TarKind(), shard=shard, repair=repair, on_bytes=told)
 
     def write(  # noqa: PLR0913
         self,

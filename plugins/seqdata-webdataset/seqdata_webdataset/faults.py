@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.backends import FOLDER, IndexedStore, Remote, find_index, read_index
+from seqdata.backends import INDEX_FOLDER, IndexedStore, Remote, find_index, read_index
 from seqdata_testing.faults.targets import VERIFY, Extent, FaultTarget, SavedFile
 from seqdata_webdataset.kind import SUFFIX
 from seqdata_webdataset.opening import open_webdataset
@@ -53,7 +53,7 @@ def _list_extents(folder: Path) -> list[Extent]:
 
 
 def _list_index_files(folder: Path) -> list[str]:
-    return sorted(f"{FOLDER}/{path.name}" for path in (folder / FOLDER).iterdir())
+    return sorted(f"{INDEX_FOLDER}/{path.name}" for path in (folder / INDEX_FOLDER).iterdir())
 
 
 def _write_with_lengths(root: Path) -> Path:
@@ -64,7 +64,7 @@ def _write_with_lengths(root: Path) -> Path:
             member.size = len(content)
             shard.addfile(member, io.BytesIO(content))
     _read_lengths(root)
-    (path,) = (root / FOLDER).glob("lengths-*")
+    (path,) = (root / INDEX_FOLDER).glob("lengths-*")
     return path
 
 

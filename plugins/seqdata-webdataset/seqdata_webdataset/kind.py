@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from seqdata.backends import (
     CHECKSUM_BYTES,
     DataLocation,
+    FieldIndex,
     IndexedField,
-    Members,
     OpenedFiles,
     ShardIndex,
     checksum_algorithm,
-    digest_of,
-    ends_of,
-    sums_of,
+    compute_checksums,
+    compute_sha256,
+    digest_ends,
 )
 from seqdata_webdataset.array_headers import is_dtype
 from seqdata_webdataset.decoders import decode_member
@@ -74,7 +74,7 @@ class TarKind:
         found = group_samples(content, place)
         using = checksum_algorithm()
         places = [_places(one) for one in found.members.values()]
-        sums = sums_of(content, places, using)
+        sums = compute_checksums(content, places, using)
         members = {
             extension: _members(extension, one, *both)
             for (extension, one), both in zip(found.members.items(), sums, strict=True)
@@ -82,13 +82,13 @@ class TarKind:
         return ShardIndex(
             shard=name,
             bytes=len(content),
-            sha256=digest_of(content),
-            ends=ends_of(content, found.last_header),
+            sha256=compute_sha256(content),
+            ends=digest_ends(content, found.last_header),
             last=found.last_header,
             algorithm=using,
             block=CHECKSUM_BYTES,
             members=members,
-            told={},
+            declared={},
             keys=np.frombuffer(bytes(found.keys), dtype=np.uint8),
             key_ends=np.array(found.key_offsets, dtype=np.int64),
         )
@@ -154,11 +154,11 @@ def _members(
     one: CollectedMembers,
     sums: NDArray[np.uint32],
     firsts: NDArray[np.int64] | None,
-) -> Members:
+) -> FieldIndex:
     flac = any(head.kind == "flac" for head in one.headers)
     numbers = one.are_whole_numbers and last_part(extension) in NUMBER_EXTENSIONS
     begins, sizes = _places(one)
-    return Members(
+    return FieldIndex(
         begins=begins,
         sizes=sizes,
         sums=sums,

@@ -10,7 +10,7 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.backends import Field, Members, OpenedFiles, field_width
+from seqdata.backends import Field, FieldIndex, OpenedFiles, field_width
 from seqdata.errors import DecodeError
 from seqdata_webdataset.array_headers import ArrayHeader
 from seqdata_webdataset.schema import Extension, Wanted
@@ -18,7 +18,7 @@ from seqdata_webdataset.schema import Extension, Wanted
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def heads_of(members: Members) -> tuple[ArrayHeader, ...]:
+def heads_of(members: FieldIndex) -> tuple[ArrayHeader, ...]:
     """Return what members hold.
 
     Raises:
@@ -55,7 +55,7 @@ def _extension(opened: OpenedFiles, name: str) -> Extension:
         for code, head in enumerate(heads_of(one)):
             if head.kind == "bad" and one.codes is not None:
                 place = opened.place(i, one, name, int(np.flatnonzero(one.codes == code)[0]))
-    told = opened.indexes[shard].told.get(name)
+    told = opened.indexes[shard].declared.get(name)
     return Extension(
         name, tuple(heads), all(one.numbers is not None for _, one in having) and not heads, place,
         None if told is None else (told[0], Field(*told[1:])),
@@ -86,7 +86,7 @@ def steps_of(opened: OpenedFiles, one: Wanted) -> NDArray[np.int64] | None:
     return sizes // width
 
 
-def _steps(members: Members) -> NDArray[np.int64]:
+def _steps(members: FieldIndex) -> NDArray[np.int64]:
     heads = heads_of(members)
     if any(head.kind == "flac" for head in heads) and members.numbers is not None:
         return members.numbers

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from seqdata.backends import IndexedStore, Location, Remote, open_files, redact_url, text_of
+from seqdata.backends import IndexedStore, Location, Remote, format_location, open_files, redact_url
 from seqdata_webdataset.kind import TarKind
 from seqdata_webdataset.schema import Schema
 from seqdata_webdataset.unsafe import check_allowed_names
@@ -60,7 +60,7 @@ def open_webdataset(
         UnsafeContentError: If members could run code.
     """
     kind = TarKind(schema)
-    where = redact_url(text_of(location, kind))
+    where = redact_url(format_location(location, kind))
     kind = TarKind(schema, check_allowed_names(unsafe_decoders, where))
     return open_files(
         location, kind, verify=verify, index=index, keys=keys, remote=remote, progress=progress

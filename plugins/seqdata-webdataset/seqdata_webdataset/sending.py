@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from seqdata.backends import (
-    FOLDER,
-    LIST,
+    INDEX_FOLDER,
     MANIFEST,
+    SHARD_LIST,
     IndexedStore,
     ProgressFn,
     Remote,
@@ -103,7 +103,7 @@ class _Tar:
 
     @property
     def last(self) -> str:
-        return f"{FOLDER}/{LIST}"
+        return f"{INDEX_FOLDER}/{SHARD_LIST}"
 
     def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
         names = _names(files)
@@ -113,7 +113,9 @@ class _Tar:
             )
         tars = [name for name in names if name.endswith(SUFFIX)]
         others = [name for name in tars if not is_own(name)]
-        unsent = [name for name in tars if f"{FOLDER}/{name}{INDEX}" not in sent]  # goes first
+        unsent = [
+            name for name in tars if f"{INDEX_FOLDER}/{name}{INDEX}" not in sent
+        ]  # goes first
         if others or (unsent and not overwrite):
             advice = "choose one" if others else "choose one, or pass `overwrite`=True"
             raise ConfigError(
@@ -126,16 +128,19 @@ class _Tar:
 
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
         listed = load_list((folder / self.last).read_bytes(), str(folder))
-        indexes = [f"{FOLDER}/{name}{INDEX}" for name in listed]
+        indexes = [f"{INDEX_FOLDER}/{name}{INDEX}" for name in listed]
         return [  # an index without a list says that writing was not finished
             {one: hashlib.sha256((folder / one).read_bytes()).hexdigest() for one in indexes},
             {name: one.sha256 for name, one in listed.items()},
         ]
 
     def old(self, files: WritableFiles) -> Iterable[str]:
-        indexes = _names(make_remote_files(files.url(FOLDER), files.remote))
+        indexes = _names(make_remote_files(files.url(INDEX_FOLDER), files.remote))
         found = [name for name in _names(files) if is_own(name)]
-        return [*found, *(f"{FOLDER}/{one}" for one in indexes if is_own(one.removesuffix(INDEX)))]
+        return [
+            *found,
+            *(f"{INDEX_FOLDER}/{one}" for one in indexes if is_own(one.removesuffix(INDEX))),
+        ]
 
 
 def _names(files: RemoteFiles) -> list[str]:

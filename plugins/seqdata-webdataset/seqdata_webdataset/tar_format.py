@@ -105,7 +105,7 @@ class TarFormat:
         index = TarKind().make_index(content, name, DataLocation(dataset=str(folder), file=name))
         recorded = self.make_encoder().fields_of_extensions
         tar = TarFile(path.name, packed.sequences, len(content), index.sha256)
-        write_synced(folder / tar.index, dump_index(replace(index, told=recorded)))
+        write_synced(folder / tar.index, dump_index(replace(index, declared=recorded)))
         return tar, first, last
 
     def parse(self, facts: dict[str, Any]) -> TarFile:

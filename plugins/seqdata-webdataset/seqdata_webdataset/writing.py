@@ -19,9 +19,9 @@ import numpy as np
 
 from seqdata.backends import (
     FACTS_SUFFIX,
-    FOLDER,
-    LIST,
+    INDEX_FOLDER,
     MANIFEST,
+    SHARD_LIST,
     DataLocation,
     FinishedShard,
     ProgressFn,
@@ -32,10 +32,10 @@ from seqdata.backends import (
     dump_list,
     find_staging_dirs,
     hash_texts,
-    ids_of,
     infer_fields,
     is_part_list,
     load_index,
+    make_ids,
     normalize_sequences,
     open_sharded_writer,
     sync_file,
@@ -45,7 +45,9 @@ from seqdata.errors import ConfigError, DecodeError
 from seqdata_webdataset.kind import SUFFIX, TarKind
 from seqdata_webdataset.tar_format import TarFile, TarFormat, shard_name
 
-_FILES = StoreFiles(f"{FOLDER}/{LIST}", re.compile(rf"shard-\d{{6,}}{re.escape(SUFFIX)}"))
+_FILES = StoreFiles(
+    f"{INDEX_FOLDER}/{SHARD_LIST}", re.compile(rf"shard-\d{{6,}}{re.escape(SUFFIX)}")
+)
 FieldsOfExtensions = Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
 
 
@@ -91,7 +93,9 @@ def _check_target(root: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"{root}: holds a store, must be another folder; choose one")
     tars = sorted(path.name for path in root.glob(f"*{SUFFIX}"))
     others = [name for name in tars if not is_own(name)]
-    begun = find_staging_dirs(root) and not (root / FOLDER / LIST).exists()  # stopped in its commit
+    begun = (
+        find_staging_dirs(root) and not (root / INDEX_FOLDER / SHARD_LIST).exists()
+    )  # stopped in its commit
     if others or (tars and not overwrite and not begun):
         advice = "choose one" if others else "choose one, or pass `overwrite`=True"
         raise ConfigError(
@@ -115,7 +119,7 @@ def _check_keys(folder: Path, shards: Sequence[FinishedShard[TarFile]]) -> None:
         path = folder / finished.shard.index
         location = DataLocation(dataset=str(folder), file=path.name)
         indexes.append(load_index(path.read_bytes(), location, TarKind()))
-    ids = ids_of(str(folder), indexes, [index.shard for index in indexes])
+    ids = make_ids(str(folder), indexes, [index.shard for index in indexes])
     hashes = np.concatenate([hash_texts(index.keys, index.key_ends) for index in indexes])
     try:
         check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))
@@ -132,18 +136,18 @@ def _commit(
     recorded: FieldsOfExtensions,
 ) -> None:
     """Rename shards into place, then their indexes, then their list; old ones of ours go first."""
-    (root / FOLDER).mkdir(exist_ok=True)
-    (root / FOLDER / LIST).unlink(missing_ok=True)
+    (root / INDEX_FOLDER).mkdir(exist_ok=True)
+    (root / INDEX_FOLDER / SHARD_LIST).unlink(missing_ok=True)
     named = [(shard_name(number), finished.shard) for number, finished in enumerate(shards)]
     listed = [(name, tar.sha256) for name, tar in named]
-    write_synced(folder / LIST, dump_list(listed, recorded))
+    write_synced(folder / SHARD_LIST, dump_list(listed, recorded))
     for old in root.glob(f"*{SUFFIX}"):
-        (root / FOLDER / f"{old.name}.idx").unlink(missing_ok=True)
+        (root / INDEX_FOLDER / f"{old.name}.idx").unlink(missing_ok=True)
         old.unlink()
     for name, tar in named:
         os.replace(folder / tar.file, root / name)
     sync_file(root)
     for name, tar in named:
-        os.replace(folder / tar.index, root / FOLDER / f"{name}.idx")
-    os.replace(folder / LIST, root / FOLDER / LIST)
-    sync_file(root / FOLDER)
+        os.replace(folder / tar.index, root / INDEX_FOLDER / f"{name}.idx")
+    os.replace(folder / SHARD_LIST, root / INDEX_FOLDER / SHARD_LIST)
+    sync_file(root / INDEX_FOLDER)

@@ -49,9 +49,9 @@ def test_of_a_million_names_the_first_that_is_not_there_is_told_at_once(
 
     def look(path, place):
         looked.append(path.name)
-        files.check_there(path, place)
+        files.check_exists(path, place)
 
-    monkeypatch.setattr("seqdata.storage.indexed.shards.check_there", look)
+    monkeypatch.setattr("seqdata.storage.indexed.shards.check_exists", look)
     for path in shards[0].glob("x-00[01].tar"):
         (tmp_path / f"x-{path.stem[-1]}.tar").symlink_to(path)
     with pytest.raises(MissingShardError, match=r'shard 2 \("x-2\.tar"\).*: is not there, must be'):

@@ -16,10 +16,10 @@ from seqdata.errors import (
     IncompleteDatasetError,
     MissingShardError,
 )
-from seqdata.storage.indexed.audit import audit
-from seqdata.storage.indexed.files import names_in
+from seqdata.storage.indexed.audit import audit_files
+from seqdata.storage.indexed.files import list_folder
 from seqdata.storage.indexed.index_storage import find_index
-from seqdata.storage.indexed.shard_list import LIST
+from seqdata.storage.indexed.shard_list import SHARD_LIST
 from seqdata.storage.writing.writer_lock import STAGING_PREFIX
 
 SHARD = 20_000
@@ -64,7 +64,7 @@ def test_a_shard_of_others_that_is_gone_is_told_by_its_index(folder):
     (folder / "x-001.tar").unlink()
     with pytest.raises(
         MissingShardError,
-        match=r"is not there but its index is \(seqdata-index/x-001.tar.idx\), must be; restore it",
+        match=r"is not there, but its index seqdata-index/x-001.tar.idx is. Restore",
     ):
         open_webdataset(folder)
 
@@ -84,7 +84,10 @@ def test_an_index_of_an_older_write_is_told(written, tmp_path):
     (written / name).write_bytes((tmp_path / "older" / name).read_bytes())
     with pytest.raises(
         FingerprintMismatch,
-        match=r"is of a shard of sha256 [0-9a-f]{16}, must be of [0-9a-f]{16} as when it was",
+        match=(
+            r"must be of the shard with sha256 [0-9a-f]{16} that was written, but is of "
+            r"[0-9a-f]{16}"
+        ),
     ):
         open_webdataset(written)
     with pytest.raises(FingerprintMismatch):
@@ -92,10 +95,10 @@ def test_an_index_of_an_older_write_is_told(written, tmp_path):
 
 
 def test_a_list_that_is_gone_is_told(written):
-    (written / "seqdata-index" / LIST).unlink()
+    (written / "seqdata-index" / SHARD_LIST).unlink()
     with pytest.raises(
         IncompleteDatasetError,
-        match=r"is of a writer that lists all of its shards \(seqdata-index/shards.json\), and th",
+        match=r"is from a writer that records all of its shards in seqdata-index/shards.json, but",
     ):
         open_webdataset(written)
     index_shards(written, anew=True, progress=False)  # they are shards as anybody's from here on
@@ -114,7 +117,7 @@ def test_a_list_that_is_gone_is_told(written):
     ],
 )
 def test_a_list_that_is_damaged_is_told(written, old, new):
-    path = written / "seqdata-index" / LIST
+    path = written / "seqdata-index" / SHARD_LIST
     content = path.read_bytes()
     assert old in content
     path.write_bytes(content.replace(old, new, 1))
@@ -144,7 +147,9 @@ def test_some_of_the_shards_are_opened_by_name(written):
 def test_an_index_that_is_repaired_says_what_the_writer_said(written):
     whole = open_webdataset(written)
     find_index(written / "shard-000000.tar").unlink()
-    _, reports = audit(str(written), TarKind(), shard=None, repair=True, told=lambda _: None)
+    _, reports = audit_files(
+        str(written), TarKind(), shard=None, repair=True, on_bytes=lambda _: None
+    )
     assert not any(one.damages for one in reports)
     again = open_webdataset(written)
     assert dict(again.fields) == dict(whole.fields)
@@ -192,4 +197,4 @@ def test_a_folder_that_cannot_be_listed_says_why(written, monkeypatch, number, r
 
     monkeypatch.setattr(os, "listdir", refuses)
     with pytest.raises(DataError, match=rf"cannot be opened \(.*\), must be readable; {remedy}"):
-        names_in(written)
+        list_folder(written)

@@ -66,7 +66,9 @@ def test_a_location_that_means_nothing_is_said(folder, location, error, what, mo
 
 
 def test_an_empty_folder_is_said(tmp_path):
-    with pytest.raises(ConfigError, match=r"holds no file that ends with '.tar', must hold one"):
+    with pytest.raises(
+        ConfigError, match=r"at least one file that ends with '.tar', but holds none"
+    ):
         open_webdataset(tmp_path)
 
 

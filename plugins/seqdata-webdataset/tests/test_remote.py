@@ -103,7 +103,9 @@ def test_another_shard_in_its_place_is_refused(url, remote):
 
 def test_locations_without_shards_are_said(url, remote):
     fsspec.filesystem("memory").pipe_file(f"{url.removeprefix('memory:/')}/empty/readme", b"x")
-    with pytest.raises(ConfigError, match=r"holds no file that ends with '.tar', must hold one"):
+    with pytest.raises(
+        ConfigError, match=r"at least one file that ends with '.tar', but holds none"
+    ):
         open_webdataset(f"{url}/empty", remote=remote)
     with pytest.raises(MissingShardError):
         open_webdataset("memory://nowhere", remote=remote)

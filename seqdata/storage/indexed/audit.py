@@ -13,26 +13,26 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, CorruptSampleError, CorruptShardError, DataError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.build_index import digest_of, sums_of
-from seqdata.storage.indexed.catalogs import with_catalogs
+from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
+from seqdata.storage.indexed.catalogs import attach_catalogs
 from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.find_files import find_shards
-from seqdata.storage.indexed.shard_index import Members, ShardIndex, ends_of
+from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import MAX_FINDINGS, AuditFinding, AuditReport
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
 
-Told = Callable[[int], None]
+BytesFn = Callable[[int], None]
 
 
-def audit(
+def audit_files(
     location: str,
     kind: FileKind,
     *,
     shard: int | None,
     repair: bool,
-    told: Told,
+    on_bytes: BytesFn,
     remote: Remote | None = None,
 ) -> tuple[int, Iterator[AuditReport]]:
     """Return the bytes of shards, and a report of each as it is made.
@@ -42,13 +42,13 @@ def audit(
         kind: What they are.
         shard: The number of one; None: all.
         repair: Whether to make indexes anew that are missing, damaged, or of another shard.
-        told: Called with bytes that were looked at.
+        on_bytes: Called with bytes that were looked at.
         remote: How URLs are read.
 
     Raises:
         ConfigError: If there is no such shard.
     """
-    shards = with_catalogs(find_shards(location, kind, remote), kind)
+    shards = attach_catalogs(find_shards(location, kind, remote), kind)
     location = redact_url(location)
     if shard is not None and not 0 <= shard < len(shards):
         raise ConfigError(
@@ -59,12 +59,12 @@ def audit(
     first = (
         0
         if shard is None
-        else sum(_count(location, i, p, kind) for i, p in enumerate(shards[:shard]))
+        else sum(_count_sequences(location, i, p, kind) for i, p in enumerate(shards[:shard]))
     )
-    return total, _reports(location, chosen, kind, first, repair, told)
+    return total, _audit_each(location, chosen, kind, first, repair, on_bytes)
 
 
-def _count(location: str, number: int, shard: Shard, kind: FileKind) -> int:
+def _count_sequences(location: str, number: int, shard: Shard, kind: FileKind) -> int:
     """Return how many samples a shard has, as far as its index can be read."""
     try:
         return len(shard.index(location, number, kind) or ())
@@ -72,44 +72,44 @@ def _count(location: str, number: int, shard: Shard, kind: FileKind) -> int:
         return 0
 
 
-def _reports(
+def _audit_each(
     location: str,
     chosen: Sequence[tuple[int, Shard]],
     kind: FileKind,
     first: int,
     repair: bool,
-    told: Told,
+    on_bytes: BytesFn,
 ) -> Iterator[AuditReport]:
     for number, shard in chosen:
         place = DataLocation(dataset=location, shard=number, file=shard.name)
-        report = _report(shard, place, kind, first, repair)
+        report = _audit_shard(shard, place, kind, first, repair)
         first += report.sequences
-        told(report.bytes)
+        on_bytes(report.bytes)
         yield report
 
 
-def _report(
+def _audit_shard(
     shard: Shard, place: DataLocation, kind: FileKind, first: int, repair: bool
 ) -> AuditReport:
     number = place.shard or 0
     try:
         content = shard.content(place, ahead=True)
     except DataError as error:
-        return _told(shard.name, number, 0, 0, [error], "structure")
-    index, wrong = _index(shard, place, kind, content)
+        return _make_report(shard.name, number, 0, 0, [error], "structure")
+    index, wrong = _load_index(shard, place, kind, content)
     if index is None and repair:
         try:
             index = kind.make_index(content, shard.name, place, shard.neighbour)
         except DataError as damage:
-            return _told(shard.name, number, 0, len(content), [damage], "structure")
+            return _make_report(shard.name, number, 0, len(content), [damage], "structure")
         shard.keep_index(index)
     if index is None:
-        return _without(shard, place, kind, content, wrong)
-    damages = _damages(content, index, place, kind, first)
-    return _told(shard.name, number, len(index), len(content), damages, "checksums")
+        return _audit_structure(shard, place, kind, content, wrong)
+    damages = _find_damage(content, index, place, kind, first)
+    return _make_report(shard.name, number, len(index), len(content), damages, "checksums")
 
 
-def _index(
+def _load_index(
     shard: Shard, place: DataLocation, kind: FileKind, content: NDArray[np.uint8]
 ) -> tuple[ShardIndex | None, DataError | None]:
     """Return the index of a shard, if it is this one's; else what is wrong, if anything is."""
@@ -119,7 +119,7 @@ def _index(
         return None, error
     if index is None:
         return None, None
-    if index.bytes != len(content) or ends_of(content, index.last) != index.ends:
+    if index.bytes != len(content) or digest_ends(content, index.last) != index.ends:
         return None, place.make_error(
             CorruptShardError,
             f"has {len(content)} bytes and headers that are not those that were indexed "
@@ -130,7 +130,7 @@ def _index(
     return index, None
 
 
-def _without(
+def _audit_structure(
     shard: Shard,
     place: DataLocation,
     kind: FileKind,
@@ -144,23 +144,25 @@ def _without(
         count = len(kind.make_index(content, shard.name, place, shard.neighbour))
     except DataError as damage:
         errors.append(damage)
-    return _told(shard.name, place.shard or 0, count, len(content), errors, "structure")
+    return _make_report(shard.name, place.shard or 0, count, len(content), errors, "structure")
 
 
-def _damages(
+def _find_damage(
     content: NDArray[np.uint8], index: ShardIndex, place: DataLocation, kind: FileKind, first: int
 ) -> list[DataError]:
     """Return what is not as it was indexed; nothing where the digest is the same."""
-    found = digest_of(content)
+    found = compute_sha256(content)
     if found == index.sha256:
         return []
     names = list(index.members)
     places = [(index.members[name].begins, index.members[name].sizes) for name in names]
     errors: list[DataError] = []
-    for name, (sums, _) in zip(names, sums_of(content, places, index.algorithm), strict=True):
+    for name, (sums, _) in zip(
+        names, compute_checksums(content, places, index.algorithm), strict=True
+    ):
         members = index.members[name]
         for bad in np.flatnonzero(sums != members.sums).tolist():
-            errors.append(_mismatch(index, members, name, bad, int(sums[bad]), place, first))
+            errors.append(_make_mismatch(index, members, name, bad, int(sums[bad]), place, first))
     if errors:
         return errors
     try:
@@ -178,9 +180,9 @@ def _damages(
     ]
 
 
-def _mismatch(
+def _make_mismatch(
     index: ShardIndex,
-    members: Members,
+    members: FieldIndex,
     name: str,
     bad: int,
     found: int,
@@ -207,7 +209,7 @@ def _mismatch(
     )  # fmt: skip
 
 
-def _told(
+def _make_report(
     name: str, number: int, count: int, size: int, errors: Sequence[DataError], by: str
 ) -> AuditReport:
     findings = [AuditFinding(str(error), dict(error.facts)) for error in errors[:MAX_FINDINGS]]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqdata.errors import ConfigError
-from seqdata.storage.indexed.audit import audit
+from seqdata.storage.indexed.audit import audit_files
 from seqdata.storage.indexed.build_index import build, index_facts
-from seqdata.storage.indexed.catalogs import with_catalogs
+from seqdata.storage.indexed.catalogs import attach_catalogs
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.indexed.file_kind import FileKind
-from seqdata.storage.indexed.find_files import Location, find_shards, text_of
+from seqdata.storage.indexed.find_files import Location, find_shards, format_location
 from seqdata.storage.indexed.format_kind import FormatKind
 from seqdata.storage.indexed.opening import open_files
 from seqdata.storage.indexed.store import IndexedStore
@@ -90,7 +90,9 @@ class FormatBackend:
     ) -> tuple[int, Iterator[AuditReport]]:
         """Compare every byte; see ``protocols.SupportsAudit``."""
         kind = FormatKind(self.format)
-        return audit(text_of(location, kind), kind, shard=shard, repair=repair, told=told)
+        return audit_files(
+            format_location(location, kind), kind, shard=shard, repair=repair, on_bytes=told
+        )
 
 
 def as_opener(backend: Callable[..., Any] | FileFormat) -> Callable[..., Any]:
@@ -138,10 +140,10 @@ def index_files(
         ConfigError: If the location means nothing.
         DataError: If a file is not there, damaged, or not of the kind.
     """
-    text = text_of(location, kind)
+    text = format_location(location, kind)
     shards = find_shards(text, kind, resolve_remote(remote))
-    shards = shards if anew else with_catalogs(shards, kind)
+    shards = shards if anew else attach_catalogs(shards, kind)
     where = redact_url(text)
     folders = build(where, shards, kind, anew=anew, executor=executor, progress=progress)
-    shards = with_catalogs(shards, kind)
+    shards = attach_catalogs(shards, kind)
     return index_facts(where, shards, folders, kind)

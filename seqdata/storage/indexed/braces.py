@@ -13,14 +13,14 @@ _NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
 _LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
 
 
-def expand(text: str) -> Iterator[str]:
+def expand_braces(text: str) -> Iterator[str]:
     """Yield what braces mean, one by one.
 
     Raises:
         ValueError: If one has no partner.
 
     Examples:
-        >>> list(expand("x-{08..10}.{a,b{1,2}}"))[:4]
+        >>> list(expand_braces("x-{08..10}.{a,b{1,2}}"))[:4]
         ['x-08.a', 'x-08.b1', 'x-08.b2', 'x-09.a']
     """
     begin = text.find("{")
@@ -31,20 +31,20 @@ def expand(text: str) -> Iterator[str]:
         return
     if "}" in text[:begin]:
         raise ValueError("a closing brace without its partner")
-    end = _partner(text, begin)
-    for choice in _choices(text[begin + 1 : end]):
-        for rest in expand(text[end + 1 :]):
+    end = _find_closing(text, begin)
+    for choice in _expand_choices(text[begin + 1 : end]):
+        for rest in expand_braces(text[end + 1 :]):
             yield text[:begin] + choice + rest
 
 
-def count_most(text: str) -> int:
+def count_expansions(text: str) -> int:
     """Return how many texts braces mean at most, without making them."""
     ranges = [abs(int(last) - int(first)) + 1 for first, last, _ in _NUMBERS.findall(text)]
     choices = [one.count(",") + 1 for one in text.split("{")[1:]]
     return math.prod(ranges) * math.prod(choices)
 
 
-def _partner(text: str, begin: int) -> int:
+def _find_closing(text: str, begin: int) -> int:
     depth = 0
     for at in range(begin, len(text)):
         depth += {"{": 1, "}": -1}.get(text[at], 0)
@@ -53,7 +53,7 @@ def _partner(text: str, begin: int) -> int:
     raise ValueError("an opening brace without its partner")
 
 
-def _choices(inside: str) -> Iterator[str]:
+def _expand_choices(inside: str) -> Iterator[str]:
     if found := _NUMBERS.fullmatch(inside):
         first, last = int(found[1]), int(found[2])
         padded = any(re.match(r"-?0\d", one) for one in found.groups()[:2])
@@ -64,12 +64,12 @@ def _choices(inside: str) -> Iterator[str]:
     if found := _LETTERS.fullmatch(inside):
         yield from map(chr, _range(ord(found[1]), ord(found[2]), found[3]))
         return
-    parts = _parts(inside)
+    parts = _split_choices(inside)
     if len(parts) == 1:  # nothing to choose from: the braces are part of the name
-        yield from (f"{{{one}}}" for one in expand(inside))
+        yield from (f"{{{one}}}" for one in expand_braces(inside))
         return
     for part in parts:
-        yield from expand(part)
+        yield from expand_braces(part)
 
 
 def _range(first: int, last: int, step: str | None) -> range:
@@ -77,7 +77,7 @@ def _range(first: int, last: int, step: str | None) -> range:
     return range(first, last + 1, size) if first <= last else range(first, last - 1, -size)
 
 
-def _parts(inside: str) -> list[str]:
+def _split_choices(inside: str) -> list[str]:
     """Split at commas that are in no braces of their own."""
     parts, depth = [""], 0
     for letter in inside:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.catalogs import group_alike, is_many, write_catalog
+from seqdata.storage.indexed.catalogs import group_alike, has_many_files, write_catalog
 from seqdata.storage.indexed.file_kind import FileKind
-from seqdata.storage.indexed.files import small_content
+from seqdata.storage.indexed.files import read_or_map
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES
@@ -62,9 +62,9 @@ def build(
         DataError: If a shard is damaged, or cannot be read as samples.
     """
     if have is None:
-        have = of_each(shards, lambda i: not anew and shards[i].has_index(kind))
+        have = map_shards(shards, lambda i: not anew and shards[i].has_index(kind))
     due = [(i, one) for i, one in enumerate(shards) if not have[i]]
-    if due and is_many(shards, kind):
+    if due and has_many_files(shards, kind):
         return _build_many(dataset, due, kind, anew=anew, executor=executor, progress=progress)
     made: list[str] = []
     count = size = done = 0
@@ -75,7 +75,7 @@ def build(
         if executor is None:
             many = min(8, os.cpu_count() or 1)
             executor = stack.enter_context(ThreadPoolExecutor(many, "seqdata-index"))
-        under_way = [executor.submit(index_one, dataset, i, one, kind) for i, one in due]
+        under_way = [executor.submit(build_one_index, dataset, i, one, kind) for i, one in due]
         stack.callback(_cancel, under_way)
         for future in as_completed(under_way):
             folder, samples, bytes_ = future.result(timeout=0)
@@ -139,13 +139,13 @@ def _index_some(
     found = []
     for number, shard in shards:
         place = DataLocation(dataset=dataset, shard=number, file=shard.name)
-        content = small_content(shard.path, place)
+        content = read_or_map(shard.path, place)
         index = kind.make_index(content, shard.name, place, shard.neighbour)
         found.append((shard.root, index))
     return found
 
 
-def of_each(
+def map_shards(
     shards: Sequence[Shard], function: Callable[[int], Given], numbers: range | None = None
 ) -> list[Given]:
     """Return a function's results for the numbers of shards; side by side where servers are asked.
@@ -168,7 +168,9 @@ def _cancel(futures: Sequence[Any]) -> None:
         future.cancel()
 
 
-def index_one(dataset: str, number: int, shard: Shard, kind: FileKind) -> tuple[str, int, int]:
+def build_one_index(
+    dataset: str, number: int, shard: Shard, kind: FileKind
+) -> tuple[str, int, int]:
     """Make and keep the index of one shard; gives its folder, its samples and the shard's bytes."""
     place = DataLocation(dataset=dataset, shard=number, file=shard.name)
     content = shard.content(place, ahead=True)
@@ -176,7 +178,7 @@ def index_one(dataset: str, number: int, shard: Shard, kind: FileKind) -> tuple[
     return shard.keep_index(index), len(index), index.bytes
 
 
-def digest_of(view: NDArray[np.uint8]) -> str:
+def compute_sha256(view: NDArray[np.uint8]) -> str:
     """Return the sha256 of a shard."""
     made = hashlib.sha256()
     for at in range(0, len(view), _PIECE):
@@ -188,10 +190,10 @@ Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Where values begin, -1 where there are none, and their bytes."""
 
 
-def sums_of(
+def compute_checksums(
     view: NDArray[np.uint8], fields: Sequence[Places], using: str
 ) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64] | None]]:
-    """Yield the checksums of all values, extension by extension, as ``Members`` has them.
+    """Yield the checksums of all values, extension by extension, as ``FieldIndex`` has them.
 
     Args:
         view: The shard, uint8; read once for all.
@@ -256,7 +258,7 @@ def index_facts(
         made: The folders of the indexes that were just made.
         kind: Of the files.
     """
-    indexes = of_each(shards, lambda i: shards[i].index(dataset, i, kind))
+    indexes = map_shards(shards, lambda i: shards[i].index(dataset, i, kind))
     return {
         "shards": len(shards),
         "indexed": len(made),

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.indexed.file_fields import StoreFields
-from seqdata.storage.indexed.shard_provider import Asked, OpenShard, ShardProvider
+from seqdata.storage.indexed.file_fields import FileFields
+from seqdata.storage.indexed.shard_provider import OpenShard, ShardProvider, ShardRequest
 from seqdata.storage.remote.open_shards import OpenShards
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
@@ -20,7 +20,7 @@ Hold = Callable[[int, Callable[[], None] | None], NDArray[np.uint8]]
 """Gives the bytes of a shard; is given what lets go of others."""
 
 
-class WholeShards:
+class CachedShards:
     """The shards of a store, each fetched and opened when it is needed: a ``ShardProvider``.
 
     Args:
@@ -32,7 +32,7 @@ class WholeShards:
 
     __slots__ = ("_others", "_shelf")
 
-    def __init__(self, made: StoreFields, room: int, hold: Hold, others: ShardProvider) -> None:
+    def __init__(self, made: FileFields, room: int, hold: Hold, others: ShardProvider) -> None:
         sizes = [index.bytes for index in made.indexes]
 
         def opened(number: int, release: Callable[[], None]) -> OpenShard:
@@ -46,7 +46,7 @@ class WholeShards:
         self._shelf = OpenShards(opened, fetch, sizes, room, ForkSafeThreadPool(_OPENERS), where)
         self._others = others
 
-    def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
+    def get(self, asked: Mapping[int, ShardRequest]) -> list[OpenShard]:
         """Return shards by number; see ``ShardProvider``."""
         found = self._shelf.get(list(asked))
         if len(found) < len(asked):

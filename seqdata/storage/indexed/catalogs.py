@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.indexed.index_storage import SUFFIX, index_files, put_file, read_index
-from seqdata.storage.indexed.shard_index import Kind, Members, ShardIndex, check, dump_index
+from seqdata.storage.indexed.index_storage import INDEX_SUFFIX, index_files, put_file, read_index
+from seqdata.storage.indexed.shard_index import FieldIndex, Kind, ShardIndex, check, dump_index
 from seqdata.storage.indexed.shards import LocalShard, Shard
 
 MANY = 1024
@@ -53,15 +53,15 @@ class CatalogShard(LocalShard):
         return str(write_catalog(self.root, [index]).parent)
 
 
-def is_many(shards: Sequence[Shard], kind: Kind) -> bool:
+def has_many_files(shards: Sequence[Shard], kind: Kind) -> bool:
     """Return whether indexes of files are kept together."""
     plain = all(type(one) in (LocalShard, CatalogShard) for one in shards)
     return len(shards) > MANY and plain and bool(kind.identity)
 
 
-def with_catalogs(shards: Sequence[Shard], kind: Kind) -> list[Shard]:
+def attach_catalogs(shards: Sequence[Shard], kind: Kind) -> list[Shard]:
     """Return files that know their indexes in catalogs, where they are very many."""
-    if not is_many(shards, kind):
+    if not has_many_files(shards, kind):
         return list(shards)
     catalogs: dict[Path, dict[str, ShardIndex]] = {}
     found: list[Shard] = []
@@ -83,7 +83,7 @@ def read_catalogs(root: Path, kind: Kind) -> dict[str, ShardIndex]:
     for path in _paths(root):
         catalog = read_index(str(root), 0, path, kind)
         if catalog.table is not None and catalog.kind == kind.identity:
-            found.update((one.shard, one) for one in indexes_in(catalog))
+            found.update((one.shard, one) for one in split_catalog(catalog))
     return found
 
 
@@ -101,10 +101,10 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
     digest = hashlib.sha256("\n".join(one.shard for one in indexes).encode()).hexdigest()[:16]
     number = len(_paths(root))
     beside, cached = (
-        path.with_name(f"{_NAME}{number:06d}-{digest}{SUFFIX}")
+        path.with_name(f"{_NAME}{number:06d}-{digest}{INDEX_SUFFIX}")
         for path in index_files(root / "x", root)
     )
-    content = dump_index(catalog_of(indexes))
+    content = dump_index(make_catalog(indexes))
     old = _paths(root)
     try:
         path = put_file(beside, content)
@@ -118,7 +118,7 @@ def write_catalog(root: Path, indexes: Sequence[ShardIndex], *, alone: bool = Fa
 
 def _paths(root: Path) -> list[Path]:
     folders = [path.parent for path in index_files(root / "x", root)]
-    return [path for folder in folders for path in sorted(folder.glob(f"{_NAME}*{SUFFIX}"))]
+    return [path for folder in folders for path in sorted(folder.glob(f"{_NAME}*{INDEX_SUFFIX}"))]
 
 
 def group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
@@ -134,7 +134,7 @@ def group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
     return list(groups.values())
 
 
-def catalog_of(indexes: Sequence[ShardIndex]) -> ShardIndex:
+def make_catalog(indexes: Sequence[ShardIndex]) -> ShardIndex:
     """Return the index of many files, all of one kind, which hold the same fields."""
     first = indexes[0]
     names = [one.shard.encode() for one in indexes]
@@ -146,28 +146,26 @@ def catalog_of(indexes: Sequence[ShardIndex]) -> ShardIndex:
         "sha256": _digests([one.sha256 for one in indexes]),
         "ends": _digests([one.ends for one in indexes]),
     }
-    members = {
-        name: joined_members([one.members[name] for one in indexes]) for name in first.members
-    }
-    keys, key_ends = joined_keys(indexes)
+    members = {name: join_fields([one.members[name] for one in indexes]) for name in first.members}
+    keys, key_ends = join_ids(indexes)
     return replace(
         first, shard="", bytes=int(table["bytes"].max()), last=0, keys=keys, key_ends=key_ends,
         members=members, table=table, sha256="", ends="", is_numbered=False,
     )  # fmt: skip
 
 
-def joined_keys(
+def join_ids(
     indexes: Sequence[ShardIndex],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the ids of many files behind one another, and where each ends."""
-    indexes = [with_ids(one) for one in indexes]
+    indexes = [add_ids(one) for one in indexes]
     sizes = np.concatenate([np.diff(one.key_ends) for one in indexes])
     ends = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=ends[1:])
     return np.concatenate([one.keys for one in indexes]), ends
 
 
-def with_ids(index: ShardIndex) -> ShardIndex:
+def add_ids(index: ShardIndex) -> ShardIndex:
     """Return an index that keeps the ids of its sequences."""
     if not index.is_numbered:
         return index
@@ -177,7 +175,7 @@ def with_ids(index: ShardIndex) -> ShardIndex:
     return replace(index, keys=keys, key_ends=ends, is_numbered=False)
 
 
-def joined_members(parts: Sequence[Members]) -> Members:
+def join_fields(parts: Sequence[FieldIndex]) -> FieldIndex:
     """Return the values of one field of many files."""
     firsts = None
     if any(one.firsts is not None for one in parts):
@@ -188,18 +186,18 @@ def joined_members(parts: Sequence[Members]) -> Members:
             ]
         )
         firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Members(
+    return FieldIndex(
         begins=np.concatenate([one.begins for one in parts]),
         sizes=np.concatenate([one.sizes for one in parts]),
         sums=np.concatenate([one.sums for one in parts]),
         firsts=firsts,
         heads=parts[0].heads,
-        numbers=_joined([one.numbers for one in parts]),
-        values=_joined([one.values for one in parts]),
+        numbers=_concat([one.numbers for one in parts]),
+        values=_concat([one.values for one in parts]),
     )
 
 
-def _joined(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+def _concat(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
     there = [one for one in parts if one is not None]
     return np.concatenate(there) if there and len(there) == len(parts) else None
 
@@ -208,7 +206,7 @@ def _digests(texts: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(bytes.fromhex("".join(texts)), dtype=np.uint8)
 
 
-def indexes_in(catalog: ShardIndex) -> Iterator[ShardIndex]:
+def split_catalog(catalog: ShardIndex) -> Iterator[ShardIndex]:
     """Yield the index of each file of a catalog.
 
     Raises:
@@ -231,19 +229,19 @@ def indexes_in(catalog: ShardIndex) -> Iterator[ShardIndex]:
             sha256=digests[0][64 * row : 64 * row + 64], ends=digests[1][64 * row : 64 * row + 64],
             last=max(0, size - 512), algorithm=catalog.algorithm, block=catalog.block,
             keys=catalog.keys[ends[0] : ends[-1]], key_ends=ends - ends[0],
-            members={name: part_of(one, first, stop) for name, one in catalog.members.items()},
-            told={}, kind=catalog.kind,
+            members={name: slice_field(one, first, stop) for name, one in catalog.members.items()},
+            declared={}, kind=catalog.kind,
         )  # fmt: skip
 
 
-def part_of(members: Members, first: int, stop: int) -> Members:
+def slice_field(members: FieldIndex, first: int, stop: int) -> FieldIndex:
     """Return the values of some neighbouring sequences."""
     sums, firsts = members.sums[first:stop], None
     if members.firsts is not None:
         firsts = members.firsts[first : stop + 1] - members.firsts[first]
         sums = members.sums[members.firsts[first] : members.firsts[stop]]
         firsts = None if len(sums) == stop - first else firsts
-    return Members(
+    return FieldIndex(
         members.begins[first:stop], members.sizes[first:stop], sums, firsts, members.heads, None,
         None if members.numbers is None else members.numbers[first:stop],
         None if members.values is None else members.values[first:stop],

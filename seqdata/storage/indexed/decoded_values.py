@@ -55,7 +55,7 @@ class DecodedValues:
         check_spans(layout, self.wanted.name, about.axis, spans)
         lengths = None if about.axis is None else layout.lengths_of[about.axis]
         for number, start, stop in spans.tolist():
-            whole = self._whole(number)
+            whole = self._get_decoded(number)
             length = 1 if lengths is None else int(lengths[number])
             if len(whole) != length:
                 _, begin, end = self.source.find(number)
@@ -71,12 +71,12 @@ class DecodedValues:
 
     def length(self, number: int) -> int:
         """Return the timesteps of a sequence, by decoding it."""
-        return len(self._decoded(number))
+        return len(self._decode(number))
 
-    def _whole(self, number: int) -> NDArray[Any]:
+    def _get_decoded(self, number: int) -> NDArray[Any]:
         found = self._cache.pop(number, None)
         if found is None:
-            found = self._decoded(number)
+            found = self._decode(number)
         self._cache[number] = found  # the newest is last
         held = list(self._cache.values())  # at once: another thread may add to it
         if len(held) > CACHED or sum(one.nbytes for one in held) > CACHED_BYTES:
@@ -85,7 +85,7 @@ class DecodedValues:
                     self._cache.pop(old, None)
         return found
 
-    def _decoded(self, number: int) -> NDArray[Any]:
+    def _decode(self, number: int) -> NDArray[Any]:
         source, wanted = self.source, self.wanted
         shard, begin, _ = source.find(number)
         raw, _ = source.read_bytes(np.array([number], dtype=np.int64))

@@ -52,32 +52,34 @@ def check_extents(one: Extents, count: int, size: int, where: str) -> None:
     except TypeError:
         dtype = ""
     if dtype not in (*NUMBER_DTYPES, *TEXT_DTYPES):
-        raise _wrong(
+        raise _make_error(
             where, f"`dtype` must be one of {', '.join((*NUMBER_DTYPES, *TEXT_DTYPES))}", one.dtype
         )
     if begins.dtype.kind not in "iu" or begins.shape != (count,) or ends.shape != (count,):
         said = f"{begins.dtype} {list(begins.shape)} and {list(ends.shape)}"
-        raise _wrong(where, f"`begins` and `ends` must be integers ({count},)", said)
+        raise _make_error(where, f"`begins` and `ends` must be integers ({count},)", said)
     outside = (begins < -1) | ((begins >= 0) & ((ends < begins) | (ends > size)))
     if outside.any():
         at = int(np.argmax(outside))
-        raise _wrong(
+        raise _make_error(
             where, f"extents must lie in the {size} bytes of the file",
             f"{begins[at]}..{ends[at]} of sequence {at}",
         )  # fmt: skip
     if dtype in TEXT_DTYPES:
         if one.axis is not None or one.shape or one.decoder is not None:
-            raise _wrong(where, "texts must have `axis`=None, no shape and no decoder", one.axis)
+            raise _make_error(
+                where, "texts must have `axis`=None, no shape and no decoder", one.axis
+            )
         return
     width = np.dtype(one.dtype).itemsize * math.prod(one.shape)
     if not 0 < width < MAX_WIDTH:
-        raise _wrong(where, "`shape` must be of one number at least", one.shape)
+        raise _make_error(where, "`shape` must be of one number at least", one.shape)
     if one.values is not None and (one.axis is not None or len(one.values) != count):
-        raise _wrong(where, f"`values` must be ({count}, *shape), of `axis`=None", one.axis)
+        raise _make_error(where, f"`values` must be ({count}, *shape), of `axis`=None", one.axis)
     if one.decoder is None and one.values is None:
-        _check_sizes(one, sizes_of(one), width, where)
+        _check_sizes(one, value_sizes(one), width, where)
     if one.lengths is not None and np.shape(one.lengths) != (count,):
-        raise _wrong(where, f"`lengths` must be integers ({count},)", np.shape(one.lengths))
+        raise _make_error(where, f"`lengths` must be integers ({count},)", np.shape(one.lengths))
 
 
 def _check_sizes(one: Extents, sizes: NDArray[np.int64], width: int, where: str) -> None:
@@ -87,23 +89,23 @@ def _check_sizes(one: Extents, sizes: NDArray[np.int64], width: int, where: str)
     if bad.any():
         at = int(np.argmax(bad))
         must = "a multiple of " if one.axis is not None else ""
-        raise _wrong(
+        raise _make_error(
             where, f"values must have {must}{width} bytes, as `lengths` say",
             f"{sizes[at]} of sequence {at}",
         )  # fmt: skip
 
 
-def _wrong(where: str, must: str, found: object) -> PluginError:
+def _make_error(where: str, must: str, found: object) -> PluginError:
     return PluginError.at(f"{where}: {must}, but is {found!r}; tell its author")
 
 
-def begins_of(one: Extents) -> NDArray[np.int64]:
+def clamp_begins(one: Extents) -> NDArray[np.int64]:
     """Return where values begin, int64; -1 where there are none and none are kept."""
     begins = np.array(one.begins, dtype=np.int64)
     return begins if one.values is None else np.maximum(begins, 0)  # kept without any bytes
 
 
-def sizes_of(one: Extents) -> NDArray[np.int64]:
+def value_sizes(one: Extents) -> NDArray[np.int64]:
     """Return the bytes of values, int64."""
     begins, ends = np.array(one.begins, dtype=np.int64), np.array(one.ends, dtype=np.int64)
     sizes: NDArray[np.int64] = np.where(begins < 0, 0, ends - begins)

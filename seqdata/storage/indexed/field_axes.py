@@ -20,7 +20,7 @@ from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.fields import field_width
 from seqdata.storage.indexed.numbered_ids import NumberedIds
-from seqdata.storage.indexed.shard_index import Members, ShardIndex
+from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
 from seqdata.storage.text_source import TextSource
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class OpenedFiles:
     file_of: Callable[[int], DataLocation]
     mend: Callable[[int, NDArray[np.uint8]], bool]
 
-    def place(self, shard: int, members: Members, name: str, at: int | None) -> DataLocation:
+    def place(self, shard: int, members: FieldIndex, name: str, at: int | None) -> DataLocation:
         """Return the place of a value, for an error; of the first that is there if ``at`` is None.
 
         Args:
@@ -80,7 +80,7 @@ class OpenedFiles:
         return self.place(shard, members, name, number - self.starts[shard])
 
 
-def axes_of_fields(
+def assign_axes(
     opened: OpenedFiles,
     wanted: Sequence[IndexedField],
     counted: Mapping[str, NDArray[np.int64]],

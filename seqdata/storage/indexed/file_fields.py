@@ -20,13 +20,13 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import NumberSource
 from seqdata.storage.data_location import ShardLayout, quote
 from seqdata.storage.extents import ShardExtents
-from seqdata.storage.indexed.catalogs import MANY, joined_keys, with_ids
+from seqdata.storage.indexed.catalogs import MANY, add_ids, join_ids
 from seqdata.storage.indexed.decoded_values import DecodedValues
-from seqdata.storage.indexed.field_axes import OpenedFiles, axes_of_fields
+from seqdata.storage.indexed.field_axes import OpenedFiles, assign_axes
 from seqdata.storage.indexed.file_kind import IndexedField
-from seqdata.storage.indexed.indexed_values import KeptValues
+from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.indexed.numbered_ids import NumberedIds
-from seqdata.storage.indexed.shard_index import Members, ShardIndex
+from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
 from seqdata.storage.integrity.verified_bitmap import SharedBits
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.lengths import narrow_lengths
@@ -35,13 +35,13 @@ from seqdata.storage.text_source import TextSource
 
 Survey = Callable[[IndexedField, Callable[[int], DecodedValues], list[int]], NDArray[np.int64]]
 """Returns the timesteps of a field that must be decoded for it, of files with so many sequences."""
-FieldSource = KeptValues | NumberSource | TextSource | DecodedValues
+FieldSource = IndexedValues | NumberSource | TextSource | DecodedValues
 _NONE = np.empty(0, dtype=np.int64)
 _RAW = Field("bytes", (), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StoreFields:
+class FileFields:
     """What a store consists of.
 
     Attributes:
@@ -69,13 +69,13 @@ class StoreFields:
     bits: SharedBits | None
 
 
-def store_fields(
+def make_file_fields(
     opened: OpenedFiles,
     wanted: Sequence[IndexedField],
     bits: SharedBits | None,
     survey: Survey,
     digest: str,
-) -> StoreFields:
+) -> FileFields:
     """Return the sources of all fields.
 
     Args:
@@ -104,7 +104,7 @@ def store_fields(
         return survey(one, alone, counts) if one.lengths is None else one.lengths
 
     lengths = {one.name: counted(one) for one in wanted if one.field.axis is not None}
-    fields, lengths_of = axes_of_fields(opened, wanted, lengths, bare)
+    fields, lengths_of = assign_axes(opened, wanted, lengths, bare)
     layout = replace(
         bare, lengths_of={axis: narrow_lengths(one) for axis, one in lengths_of.items()}
     )
@@ -127,7 +127,7 @@ def store_fields(
         here = {one.name: [extents[one.member][shard]] for one in asked}
         return {n: _source(few, where, by_name[n], one, mine, shard) for n, one in here.items()}
 
-    return StoreFields(
+    return FileFields(
         fields=fields, layout=layout, sources=sources, part=part, ids=opened.ids,
         indexes=opened.indexes, verify=opened.verify, bits=bits,
     )  # fmt: skip
@@ -252,10 +252,10 @@ def _source(
         return raw if one.advice is None else replace(raw, advice=one.advice)
     having = [index.members.get(one.member) for index in opened.indexes]
     values = [_kept(members) for members in having if members is not None]
-    return KeptValues.of(one.name, one.field, layout, values, raw)
+    return IndexedValues.of(one.name, one.field, layout, values, raw)
 
 
-def _kept(members: Members) -> NDArray[Any]:
+def _kept(members: FieldIndex) -> NDArray[Any]:
     if members.values is not None:
         return members.values
     return _NONE if members.numbers is None else members.numbers
@@ -277,23 +277,23 @@ def _decoded(
     return DecodedValues(one, raw, first)
 
 
-def starts_of(indexes: Sequence[ShardIndex]) -> list[int]:
+def shard_offsets_of(indexes: Sequence[ShardIndex]) -> list[int]:
     """Return file -> its first sequence; one more than files."""
     return [0, *itertools.accumulate(map(len, indexes))]
 
 
-def ids_of(
+def make_ids(
     location: str, indexes: Sequence[ShardIndex], names: Sequence[str]
 ) -> TextSource | NumberedIds:
     """Return the ids of all sequences, from the indexes."""
     if all(one.is_numbered for one in indexes):
-        return NumberedIds(location, names, starts_of(indexes))
-    indexes = [with_ids(one) for one in indexes]
+        return NumberedIds(location, names, shard_offsets_of(indexes))
+    indexes = [add_ids(one) for one in indexes]
     if len(indexes) > MANY:
-        keys, ends = joined_keys(indexes)
+        keys, ends = join_ids(indexes)
         layout = ShardLayout(location, ("ids",), [0, len(ends) - 1], {})
         return TextSource.of("__key__", Field("str", (), None), layout, [keys], [ends])
-    layout = ShardLayout(location, names, starts_of(indexes), {})
+    layout = ShardLayout(location, names, shard_offsets_of(indexes), {})
     return TextSource.of(
         "__key__", Field("str", (), None), layout, [one.keys for one in indexes],
         [one.key_ends for one in indexes],

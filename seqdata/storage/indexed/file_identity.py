@@ -23,7 +23,7 @@ ENDS = 512
 """Bytes at each end of a file that are compared when it is opened."""
 
 
-def checked(
+def get_checked_content(
     shard: Shard,
     index: ShardIndex,
     place: DataLocation,

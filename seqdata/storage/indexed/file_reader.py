@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import MissingShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.shard_index import ends_of
+from seqdata.storage.indexed.shard_index import digest_ends
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,11 +66,11 @@ class FileReader:
         return FileReader(path, content, place, self.neighbour, self.siblings)
 
 
-def siblings_of(file: FileReader) -> dict[str, tuple[int, str]]:
+def sibling_facts(file: FileReader) -> dict[str, tuple[int, str]]:
     """Return the bytes and the digest of both ends of the siblings that were asked for."""
-    return {name: facts_of(content) for name, content in file.siblings.items()}
+    return {name: file_facts(content) for name, content in file.siblings.items()}
 
 
-def facts_of(content: NDArray[np.uint8]) -> tuple[int, str]:
+def file_facts(content: NDArray[np.uint8]) -> tuple[int, str]:
     """Return by what a sibling is told from another: its bytes, and the digest of both ends."""
-    return len(content), ends_of(content, max(0, len(content) - 512))
+    return len(content), digest_ends(content, max(0, len(content) - 512))

@@ -40,7 +40,7 @@ def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArra
         MissingShardError: If it is not there.
         DataError: If it cannot be read, or is no ordinary file.
     """
-    with opened(path, place) as (descriptor, size):
+    with open_file(path, place) as (descriptor, size):
         try:
             mapping = get_kernel().map_file(descriptor, size) if size else b""
         except OSError as error:
@@ -53,20 +53,20 @@ def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArra
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
-def small_content(path: Path, place: DataLocation) -> NDArray[np.uint8]:
+def read_or_map(path: Path, place: DataLocation) -> NDArray[np.uint8]:
     """Return the bytes of a file: read where it is small, which is faster, else mapped.
 
     Raises:
         MissingShardError: If it is not there.
         DataError: If it cannot be read, or is no ordinary file.
     """
-    with opened(path, place) as (descriptor, size):
+    with open_file(path, place) as (descriptor, size):
         if size <= _SMALL:
             return np.frombuffer(os.pread(descriptor, size, 0), dtype=np.uint8)
     return map_shard(path, place, ahead=True)
 
 
-def content_of(path: Path, place: DataLocation) -> bytes:
+def read_small_file(path: Path, place: DataLocation) -> bytes:
     """Give the bytes of a small file.
 
     Args:
@@ -94,7 +94,7 @@ def check_small(size: int, place: DataLocation) -> None:
         raise_limit_error(place, f"has {size} bytes", f"have at most {MAX_SMALL}", size, MAX_SMALL)
 
 
-def names_in(folder: Path) -> list[str]:
+def list_folder(folder: Path) -> list[str]:
     """Return the names in a folder, in order.
 
     Raises:
@@ -106,7 +106,7 @@ def names_in(folder: Path) -> list[str]:
         raise _unreadable(DataLocation(dataset=str(folder)), error) from error
 
 
-def check_there(path: Path, place: DataLocation) -> None:
+def check_exists(path: Path, place: DataLocation) -> None:
     """Refuse a file that is not there.
 
     Raises:
@@ -119,7 +119,7 @@ def check_there(path: Path, place: DataLocation) -> None:
         raise _missing(place) from error
 
 
-def listed(names: tuple[str, ...]) -> str:
+def join_names(names: tuple[str, ...]) -> str:
     """Return names as they stand in a message: ``'.a' or '.b'``."""
     return " or ".join(map(repr, names))
 
@@ -139,7 +139,7 @@ def _unreadable(place: DataLocation, error: OSError) -> DataError:
 
 
 @contextmanager
-def opened(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
+def open_file(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
     """Open an ordinary file for reading: yields (descriptor, bytes) and closes it at the end.
 
     Raises:

@@ -18,13 +18,12 @@ from seqdata.errors import (
     UnsafeContentError,
 )
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.braces import count_most, expand
+from seqdata.storage.indexed.braces import count_expansions, expand_braces
 from seqdata.storage.indexed.file_kind import FileKind
-from seqdata.storage.indexed.files import listed, names_in
-from seqdata.storage.indexed.index_storage import FOLDER
-from seqdata.storage.indexed.index_storage import SUFFIX as INDEX
+from seqdata.storage.indexed.files import join_names, list_folder
+from seqdata.storage.indexed.index_storage import INDEX_FOLDER, INDEX_SUFFIX
 from seqdata.storage.indexed.remote_shards import find_remote
-from seqdata.storage.indexed.shard_list import LIST, Listed, load_list
+from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard, load_list
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.local_files import local_path
 from seqdata.storage.remote.options import Remote
@@ -37,7 +36,7 @@ MAX_SHARDS = 1 << 20
 _MANY = 1024  # URLs that are asked for without a first look
 
 
-def text_of(location: Location, kind: FileKind) -> str:
+def format_location(location: Location, kind: FileKind) -> str:
     """Return a location as one text, which means the same again, from any folder.
 
     Raises:
@@ -94,7 +93,7 @@ def find_shards(
             "the file that it makes"
         )
     for part in parts:
-        probed = not (there and "{" in part and count_most(part) > _MANY)
+        probed = not (there and "{" in part and count_expansions(part) > _MANY)
         for one in _expanded(part, location, kind.name):
             _refuse_packed(one, kind)
             if is_remote(one):
@@ -142,8 +141,8 @@ def _local(path: Path, kind: FileKind) -> list[LocalShard]:
     found = [LocalShard.at(Path(one)) for one in names if one.lower().endswith(kind.suffixes)]
     if not found:
         raise ConfigError(
-            f"{path}: means no file that ends with {listed(kind.suffixes)}, must mean one at "
-            "least; check the path"
+            f"{path}: must match at least one file that ends with {join_names(kind.suffixes)}, but "
+            "matches none. Check the path"
         )
     return found
 
@@ -153,13 +152,13 @@ def _expanded(part: str, location: str, kind: str) -> Iterator[str]:
     if "{" not in part:
         yield part
         return
-    if count_most(part) > MAX_SHARDS:
+    if count_expansions(part) > MAX_SHARDS:
         raise ConfigError(
             f"{kind}: {redact_url(location)!r} means more than {MAX_SHARDS} shards, must mean at "
             "most so many; check the braces"
         )
     try:
-        yield from expand(part)
+        yield from expand_braces(part)
     except ValueError as error:  # unbalanced
         raise ConfigError(
             f"{kind}: {redact_url(location)!r} has braces without their ends, must have both; e.g. "
@@ -169,7 +168,7 @@ def _expanded(part: str, location: str, kind: str) -> Iterator[str]:
 
 def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
     """Return files with what the lists of their folders say of them."""
-    lists: dict[str, Mapping[str, Listed]] = {}
+    lists: dict[str, Mapping[str, ListedShard]] = {}
     made = []
     for shard in shards:
         if shard.folder not in lists:
@@ -181,10 +180,10 @@ def _with_lists(shards: Sequence[Shard]) -> list[Shard]:
 
 
 def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
-    names = names_in(folder)
+    names = list_folder(folder)
     begun = any(name.startswith(STAGING_PREFIX) for name in names)
-    if begun and not (folder / FOLDER / LIST).is_file():
-        raise DataLocation(dataset=str(folder), file=LIST).make_error(
+    if begun and not (folder / INDEX_FOLDER / SHARD_LIST).is_file():
+        raise DataLocation(dataset=str(folder), file=SHARD_LIST).make_error(
             IncompleteDatasetError,
             "was never finished writing, must be; the same call goes on with it, or remove the "
             "folder '.seqdata-tmp-…' in it",
@@ -195,8 +194,9 @@ def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
     }
     if not shards:
         raise ConfigError(
-            f"{folder}: holds no file that ends with {listed(kind.suffixes)}, must hold one at "
-            "least; check the path"
+            f"{folder}: must hold at least one file that ends with {join_names(kind.suffixes)}, "
+            "but "
+            "holds none. Check the path"
         )
     raw = next(iter(shards.values())).list_of_folder()
     if raw is not None:
@@ -215,7 +215,7 @@ def _in_folder(folder: Path, kind: FileKind) -> list[LocalShard]:
 def _below(folder: Path) -> Iterator[str]:
     """Yield the paths of all files below a folder, in order; what is hidden is left out."""
     for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name[0] != "." and name != FOLDER)
+        folders[:] = sorted(name for name in folders if name[0] != "." and name != INDEX_FOLDER)
         inside = os.path.relpath(root, folder)
         for name in sorted(names):
             if name[0] != ".":
@@ -224,11 +224,11 @@ def _below(folder: Path) -> Iterator[str]:
 
 def _refuse_gone(folder: Path, shards: Mapping[str, LocalShard], kind: FileKind) -> None:
     """Refuse a folder in which there is an index of a file that is gone."""
-    indexes = _below(folder / FOLDER)
-    for name in (one.removesuffix(INDEX) for one in indexes if one.endswith(INDEX)):
+    indexes = _below(folder / INDEX_FOLDER)
+    for name in (one.removesuffix(INDEX_SUFFIX) for one in indexes if one.endswith(INDEX_SUFFIX)):
         if name not in shards and name.lower().endswith(kind.suffixes):
             raise DataLocation(dataset=str(folder), file=name).make_error(
                 MissingShardError,
-                f"is not there but its index is ({FOLDER}/{name}{INDEX}), must be; restore it, or "
-                "remove its index",
+                f"is not there, but its index {INDEX_FOLDER}/{name}{INDEX_SUFFIX} is. Restore the "
+                "file, or remove its index",
             )

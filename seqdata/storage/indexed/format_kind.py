@@ -20,20 +20,20 @@ from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import NUMBER_DTYPES, TEXT_DTYPES
-from seqdata.storage.indexed.build_index import digest_of, sums_of
+from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
 from seqdata.storage.indexed.extent_checks import (
-    begins_of,
     check_extents,
+    clamp_begins,
     count_sequences,
     native_name,
-    sizes_of,
+    value_sizes,
 )
 from seqdata.storage.indexed.field_axes import OpenedFiles
 from seqdata.storage.indexed.file_format import Extents, FileFormat, FileIndex
 from seqdata.storage.indexed.file_identity import ENDS
 from seqdata.storage.indexed.file_kind import Decode, IndexedField, Neighbour
-from seqdata.storage.indexed.file_reader import FileReader, siblings_of
-from seqdata.storage.indexed.shard_index import Members, ShardIndex, check, ends_of
+from seqdata.storage.indexed.file_reader import FileReader, sibling_facts
+from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, check, digest_ends
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 
 _DECODER = "decode"
@@ -112,11 +112,11 @@ class FormatKind:
         fields = list(found.fields.items())
         for field, one in fields:
             check_extents(one, count, len(content), f"{self._where(name)}, field {field!r}")
-        extents = [(begins_of(one), sizes_of(one)) for _, one in fields]
+        extents = [(clamp_begins(one), value_sizes(one)) for _, one in fields]
         using = choose_algorithm()
         sums = _sums(content, extents, using)
         members = {
-            field: Members(
+            field: FieldIndex(
                 begins=both[0], sizes=both[1], sums=values, firsts=firsts,
                 heads=(self._head(one, f"{self._where(name)}, field {field!r}"),),
                 numbers=None if one.lengths is None else np.array(one.lengths, dtype=np.int64),
@@ -128,10 +128,10 @@ class FormatKind:
         numbered = found.ids is None and count > 1
         last = max(0, len(content) - ENDS)
         return ShardIndex(
-            shard=name, bytes=len(content), sha256=digest_of(content),
-            ends=ends_of(content, last), last=last, algorithm=using, block=CHECKSUM_BYTES,
-            members=members, told={}, keys=keys, key_ends=key_ends, kind=self.identity,
-            is_numbered=numbered, siblings=siblings_of(file),
+            shard=name, bytes=len(content), sha256=compute_sha256(content),
+            ends=digest_ends(content, last), last=last, algorithm=using, block=CHECKSUM_BYTES,
+            members=members, declared={}, keys=keys, key_ends=key_ends, kind=self.identity,
+            is_numbered=numbered, siblings=sibling_facts(file),
         )  # fmt: skip
 
     def check(self, index: ShardIndex) -> None:
@@ -205,7 +205,7 @@ class FormatKind:
             f"but is {decoder!r}; tell its author"
         )
 
-    def _field(self, opened: OpenedFiles, name: str, members: Members) -> IndexedField:
+    def _field(self, opened: OpenedFiles, name: str, members: FieldIndex) -> IndexedField:
         heads = [index.members[name].heads[0] for index in opened.indexes]
         head, field = heads[0], _field_of(heads[0])
         how, decode = "place", None
@@ -302,7 +302,7 @@ def _sums(
     return [
         _few_sums(content, *both, using, engine)
         if len(both[0]) <= _FEW and int(both[1].max(initial=0)) <= CHECKSUM_BYTES
-        else next(sums_of(content, [both], using))
+        else next(compute_checksums(content, [both], using))
         for both in extents
     ]
 
@@ -314,7 +314,7 @@ def _few_sums(
     using: str,
     engine: Kernel,
 ) -> tuple[NDArray[np.uint32], None]:
-    """Return the checksums of a few small values, as ``sums_of`` does, with less ado."""
+    """Return the checksums of a few small values, as ``compute_checksums`` does, with less ado."""
     sums = np.zeros(len(begins), dtype=np.uint32)
     bounds = np.empty(2, dtype=np.int64)
     for at, (begin, size) in enumerate(zip(begins.tolist(), sizes.tolist(), strict=True)):

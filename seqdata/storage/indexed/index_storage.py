@@ -14,13 +14,13 @@ from pathlib import Path
 
 from seqdata.errors import ConfigError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.files import content_of
+from seqdata.storage.indexed.files import read_small_file
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
 from seqdata.storage.local_files import sync_file
 
-FOLDER = "seqdata-index"
+INDEX_FOLDER = "seqdata-index"
 """The folder of index files, beside the shards."""
-SUFFIX = ".idx"
+INDEX_SUFFIX = ".idx"
 
 
 def cache_folder() -> Path:
@@ -38,8 +38,8 @@ def index_files(file: Path, root: Path | None = None) -> tuple[Path, Path]:
     """
     folder = file.parent if root is None else root
     digest = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
-    name = file.relative_to(folder).as_posix() + SUFFIX
-    return folder / FOLDER / name, cache_folder() / "index" / digest / name
+    name = file.relative_to(folder).as_posix() + INDEX_SUFFIX
+    return folder / INDEX_FOLDER / name, cache_folder() / "index" / digest / name
 
 
 def find_index(file: Path, root: Path | None = None) -> Path | None:
@@ -47,7 +47,7 @@ def find_index(file: Path, root: Path | None = None) -> Path | None:
     return next((path for path in index_files(file, root) if path.is_file()), None)
 
 
-def index_place(dataset: str, number: int, path: Path) -> DataLocation:
+def locate_index(dataset: str, number: int, path: Path) -> DataLocation:
     """Return the place of an index file, for an error."""
     return DataLocation(
         dataset=dataset, shard=number, file=path.name, file_kind=f"index of shard {number}"
@@ -56,8 +56,8 @@ def index_place(dataset: str, number: int, path: Path) -> DataLocation:
 
 def read_index(dataset: str, number: int, path: Path, kind: Kind | None = None) -> ShardIndex:
     """Return what an index file holds, of whatever kind; raises as ``load_index``."""
-    place = index_place(dataset, number, path)
-    return load_index(content_of(path, place), place, kind)
+    place = locate_index(dataset, number, path)
+    return load_index(read_small_file(path, place), place, kind)
 
 
 def write_index(file: Path, index: ShardIndex, root: Path | None = None) -> Path:

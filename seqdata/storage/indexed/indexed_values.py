@@ -23,7 +23,7 @@ _FIRST_BYTE = np.array([[0, 1]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KeptValues:
+class IndexedValues:
     """One field of numbers over all files.
 
     Attributes:
@@ -45,7 +45,7 @@ class KeptValues:
         layout: ShardLayout,
         values: Sequence[NDArray[Any]],
         source: TextSource,
-    ) -> KeptValues:
+    ) -> IndexedValues:
         """Return the source of a field.
 
         Args:

@@ -21,15 +21,15 @@ from seqdata.errors import (
 )
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.hashing import check_unique_ids, hash_texts
-from seqdata.storage.indexed.build_index import of_each
-from seqdata.storage.indexed.catalogs import joined_keys, with_ids
-from seqdata.storage.indexed.file_fields import ids_of
+from seqdata.storage.indexed.build_index import map_shards
+from seqdata.storage.indexed.catalogs import add_ids, join_ids
+from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_kind import FileKind
-from seqdata.storage.indexed.file_reader import facts_of
-from seqdata.storage.indexed.index_storage import FOLDER
+from seqdata.storage.indexed.file_reader import file_facts
+from seqdata.storage.indexed.index_storage import INDEX_FOLDER
 from seqdata.storage.indexed.numbered_ids import NumberedIds
 from seqdata.storage.indexed.shard_index import ShardIndex
-from seqdata.storage.indexed.shard_list import LIST
+from seqdata.storage.indexed.shard_list import SHARD_LIST
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.text_source import TextSource
 
@@ -37,7 +37,7 @@ _ONE_BY_ONE = 256  # files whose ids are looked at one by one
 _AT_A_TIME = 1024  # indexes that are read before it is looked whether their files are there
 
 
-def indexes_of(
+def load_indexes(
     location: str,
     shards: Sequence[Shard],
     kind: FileKind,
@@ -66,7 +66,7 @@ def indexes_of(
         return shards[i].index(location, i, kind) if found is None else found
 
     for first in range(0, len(shards), _AT_A_TIME):
-        indexes += of_each(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
+        indexes += map_shards(shards, index_of, range(len(shards))[first : first + _AT_A_TIME])
         _check_there(location, shards, indexes, first)
     for i, (shard, one) in enumerate(zip(shards, indexes, strict=True)):
         _check_listed(DataLocation(dataset=location, shard=i, file=shard.name), shard, one)
@@ -95,7 +95,7 @@ def indexes_of(
     return found
 
 
-def known_indexes(shards: Sequence[Shard], kind: FileKind) -> list[ShardIndex | None] | None:
+def load_known_indexes(shards: Sequence[Shard], kind: FileKind) -> list[ShardIndex | None] | None:
     """Return the indexes that are there and whole; None: whether they are is told without reading.
 
     Args:
@@ -119,7 +119,7 @@ def _siblings_are_same(shard: Shard, index: ShardIndex) -> bool:
     """Return whether the files next to one are those that its index was made by."""
     for name, facts in index.siblings.items():
         place = DataLocation(dataset=shard.folder, file=name)
-        if facts_of(shard.neighbour(name, place)) != facts:
+        if file_facts(shard.neighbour(name, place)) != facts:
             return False
     return True
 
@@ -159,12 +159,13 @@ def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -
         FingerprintMismatch: If it is of another file.
     """
     place = replace(place, file_kind=f"index of shard {place.shard}")
-    if shard.listed is None and index is not None and index.told:
+    if shard.listed is None and index is not None and index.declared:
         raise place.make_error(
             IncompleteDatasetError,
-            f"is of a writer that lists all of its shards ({FOLDER}/{LIST}), and there is no such "
-            "list, must be; writing was never finished, or not all was copied: copy it, or make "
-            "the index anew with `seqdata index --anew`",
+            f"is from a writer that records all of its shards in {INDEX_FOLDER}/{SHARD_LIST}, but "
+            "that "
+            "list is missing: the write was not completed, or not everything was copied. Copy "
+            "the list, or rebuild the index with `seqdata index --anew`",
         )
     if shard.listed is not None and index is None:
         raise place.make_error(
@@ -174,15 +175,16 @@ def _check_listed(place: DataLocation, shard: Shard, index: ShardIndex | None) -
     if shard.listed is not None and index is not None and index.sha256 != shard.listed.sha256:
         raise place.make_error(
             FingerprintMismatch,
-            f"is of a shard of sha256 {index.sha256[:16]}, must be of "
-            f"{shard.listed.sha256[:16]} as when it was written; restore it and its shard; or, "
-            f"if that was replaced, remove {FOLDER}/{LIST} and make indexes anew with `seqdata "
-            "index --anew`",
+            f"must be of the shard with sha256 {shard.listed.sha256[:16]} that was written, but "
+            "is of "
+            f"{index.sha256[:16]}. Restore the index and its shard; or, if the shard was replaced, "
+            f"remove {INDEX_FOLDER}/{SHARD_LIST} and rebuild the indexes with `seqdata index "
+            "--anew`",
             expected=shard.listed.sha256, found=index.sha256,
         )  # fmt: skip
 
 
-def all_ids(
+def make_unique_ids(
     location: str, names: Sequence[str], indexes: Sequence[ShardIndex], keys: str
 ) -> TextSource | NumberedIds:
     """Return the ids of all sequences.
@@ -192,13 +194,13 @@ def all_ids(
     """
     if keys == "by_shard":
         indexes = [_prefixed(index, name) for index, name in zip(indexes, names, strict=True)]
-    ids = ids_of(location, indexes, names)
+    ids = make_ids(location, indexes, names)
     if isinstance(ids, NumberedIds):
         return ids
     if len(indexes) > _ONE_BY_ONE:
-        hashes = hash_texts(*joined_keys(indexes))
+        hashes = hash_texts(*join_ids(indexes))
     else:
-        each = [with_ids(one) for one in indexes if len(one)]
+        each = [add_ids(one) for one in indexes if len(one)]
         hashes = np.concatenate([hash_texts(one.keys, one.key_ends) for one in each])
     try:
         check_unique_ids(hashes, lambda number: str(ids.take([number])[0]))

@@ -22,12 +22,12 @@ def open_once(path: Path, kind: FileKind) -> IndexedStore:
     Raises:
         DataError: If it is damaged, or not of the kind.
     """
-    shard = _Unkept(path.parent, path.name, file_kind=kind)
+    shard = _FileWithoutIndex(path.parent, path.name, file_kind=kind)
     return open_shards(Options(location=str(path), kind=kind), None, [shard], False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Unkept(LocalShard):
+class _FileWithoutIndex(LocalShard):
     file_kind: FileKind
 
     def has_index(self, kind: Kind) -> bool:

@@ -20,20 +20,20 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import read_with_digest
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.indexed.build_index import build
-from seqdata.storage.indexed.cached_shards import Hold, WholeShards
-from seqdata.storage.indexed.catalogs import is_many, with_catalogs
+from seqdata.storage.indexed.cached_shards import CachedShards, Hold
+from seqdata.storage.indexed.catalogs import attach_catalogs, has_many_files
 from seqdata.storage.indexed.decoded_values import DecodedValues
 from seqdata.storage.indexed.field_axes import OpenedFiles
-from seqdata.storage.indexed.file_fields import StoreFields, starts_of, store_fields
-from seqdata.storage.indexed.file_identity import checked
+from seqdata.storage.indexed.file_fields import FileFields, make_file_fields, shard_offsets_of
+from seqdata.storage.indexed.file_identity import get_checked_content
 from seqdata.storage.indexed.file_kind import FileKind, IndexedField
-from seqdata.storage.indexed.find_files import Location, find_shards, text_of
-from seqdata.storage.indexed.load_indexes import all_ids, indexes_of, known_indexes
+from seqdata.storage.indexed.find_files import Location, find_shards, format_location
+from seqdata.storage.indexed.load_indexes import load_indexes, load_known_indexes, make_unique_ids
 from seqdata.storage.indexed.ranged import RangedShards, RemoteShards
 from seqdata.storage.indexed.remote_shards import RemoteShard
 from seqdata.storage.indexed.shard_index import ShardIndex
 from seqdata.storage.indexed.shard_provider import ShardProvider
-from seqdata.storage.indexed.shards import Shard, keep
+from seqdata.storage.indexed.shards import Shard, save_sealed
 from seqdata.storage.indexed.shards_on_demand import ShardsOnDemand
 from seqdata.storage.indexed.small_files import SmallFiles
 from seqdata.storage.indexed.store import IndexedStore, Options
@@ -74,15 +74,15 @@ def open_files(
         IncompleteDatasetError: If writing was never finished.
         DataError: If files are not of the kind.
     """
-    text, how = text_of(location, kind), resolve_remote(remote)
+    text, how = format_location(location, kind), resolve_remote(remote)
     check_arguments(redact_url(text), verify, index, keys)
-    shards = with_catalogs(find_shards(text, kind, how, there=True), kind)
+    shards = attach_catalogs(find_shards(text, kind, how, there=True), kind)
     known: list[ShardIndex | None] | None = None
     if index == "build" or not kind.needs_command:
-        known = known_indexes(shards, kind)
+        known = load_known_indexes(shards, kind)
         have = None if known is None else [one is not None for one in known]
         if build(redact_url(text), shards, kind, progress=progress, have=have):
-            shards = with_catalogs(shards, kind)
+            shards = attach_catalogs(shards, kind)
     options = Options(location=text, kind=kind, verify=verify, keys=keys, remote=how)
     return open_shards(options, None, shards, progress, known)
 
@@ -104,7 +104,7 @@ def check_arguments(where: str, verify: str | None, index: str | None, keys: str
 
 def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> IndexedStore:
     kind = options.kind
-    shards = with_catalogs(find_shards(options.location, kind, options.remote), kind)
+    shards = attach_catalogs(find_shards(options.location, kind, options.remote), kind)
     store = open_shards(options, bits, shards, False)
     check_fingerprint(DataLocation(dataset=store.location), store.fingerprint, fingerprint)
     return store
@@ -127,14 +127,14 @@ def open_shards(
         known: Indexes that were read already.
     """
     location, kind = redact_url(options.location), options.kind
-    indexes = indexes_of(location, shards, kind, known)
+    indexes = load_indexes(location, shards, kind, known)
     names = [shard.name for shard in shards]
 
     def file_of(shard: int) -> DataLocation:
         return DataLocation(dataset=location, shard=shard, file=names[shard], verify=True)
 
     def hold(shard: int, release: Callable[[], None] | None = None) -> NDArray[np.uint8]:
-        return checked(shards[shard], indexes[shard], file_of(shard), kind, release)
+        return get_checked_content(shards[shard], indexes[shard], file_of(shard), kind, release)
 
     def hold_some(shard: int, extents: ShardExtents) -> NDArray[np.uint8]:
         if shard not in away.files:
@@ -147,7 +147,7 @@ def open_shards(
     def mend(shard: int, content: NDArray[np.uint8]) -> bool:
         return shards[shard].mend(content, indexes[shard], file_of(shard))
 
-    local, many = all(one.here for one in shards), is_many(shards, kind)
+    local, many = all(one.here for one in shards), has_many_files(shards, kind)
     content = tuple(map(hold, range(len(shards)))) if local and not many else None
     remote = options.remote or Remote()
     away = _away(shards, indexes, file_of, options)
@@ -155,14 +155,14 @@ def open_shards(
     opened = OpenedFiles(
         location=location, names=names, indexes=indexes, hold=hold_some, content=content,
         verify=resolve_verify_mode(options.verify, how, location),
-        ids=all_ids(location, names, indexes, options.keys), starts=starts_of(indexes),
-        file_of=file_of, mend=mend,
+        ids=make_unique_ids(location, names, indexes, options.keys),
+        starts=shard_offsets_of(indexes), file_of=file_of, mend=mend,
     )  # fmt: skip
     wanted = kind.fields(opened)
     digest = _digest(indexes, wanted)
 
     survey = partial(_count, shards[0], digest, progress)
-    fields = store_fields(opened, wanted, bits, survey, digest)
+    fields = make_file_fields(opened, wanted, bits, survey, digest)
     on_demand: ShardsOnDemand | SmallFiles | None = None
     if many:
         on_demand = SmallFiles(fields, shards, wanted)
@@ -171,13 +171,13 @@ def open_shards(
     return IndexedStore(location, options, shards, fields, on_demand, _reopen)
 
 
-def _provider(fields: StoreFields, away: RemoteShards, hold: Hold, remote: Remote) -> ShardProvider:
+def _provider(fields: FileFields, away: RemoteShards, hold: Hold, remote: Remote) -> ShardProvider:
     """Return how files come that are not on this machine."""
     ranges = RangedShards(
         fields, away, lambda shard: hold(shard, None), RangeCache(remote.memory_bytes)
     )
     return (
-        WholeShards(fields, remote.cache_bytes, hold, ranges) if remote.how == "cache" else ranges
+        CachedShards(fields, remote.cache_bytes, hold, ranges) if remote.how == "cache" else ranges
     )
 
 
@@ -232,5 +232,5 @@ def _count(
     lengths = np.array(found, dtype=np.int64)
     file = io.BytesIO()
     np.save(file, lengths, allow_pickle=False)
-    keep(places, file.getvalue())
+    save_sealed(places, file.getvalue())
     return lengths

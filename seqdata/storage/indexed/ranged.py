@@ -18,12 +18,12 @@ from seqdata.storage.columns import NumberSource
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.extents import ShardExtents
 from seqdata.storage.fields import field_width
-from seqdata.storage.indexed.file_fields import FieldSource, StoreFields
+from seqdata.storage.indexed.file_fields import FieldSource, FileFields
 from seqdata.storage.indexed.file_identity import ENDS, check_ends, check_size
 from seqdata.storage.indexed.file_kind import FileKind
-from seqdata.storage.indexed.indexed_values import KeptValues
+from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.indexed.shard_index import ShardIndex
-from seqdata.storage.indexed.shard_provider import Asked, OpenShard
+from seqdata.storage.indexed.shard_provider import OpenShard, ShardRequest
 from seqdata.storage.remote.copy_repair import RepairFn, redownload_ranges
 from seqdata.storage.remote.range_cache import RangeCache, SparseFile, download_missing
 from seqdata.storage.remote.range_requests import RangeDownload, allocate_sparse
@@ -127,12 +127,12 @@ class RangedShards:
         kept: What came before, as long as there is room.
     """
 
-    made: StoreFields
+    made: FileFields
     distant: RemoteShards
     hold: Callable[[int], NDArray[np.uint8]]
     kept: RangeCache
 
-    def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
+    def get(self, asked: Mapping[int, ShardRequest]) -> list[OpenShard]:
         """Return shards by number; see ``ShardProvider``."""
         far = [number for number in asked if number in self.distant.files]
         self.distant.look(far)
@@ -152,7 +152,7 @@ class RangedShards:
         del numbers
         return False
 
-    def _laid(self, number: int, held: SparseFile, one: Asked) -> Mapping[str, FieldSource]:
+    def _laid(self, number: int, held: SparseFile, one: ShardRequest) -> Mapping[str, FieldSource]:
         """Lay fields over what is held of a shard, once for the same fields."""
         held.overlay = held.overlay or {}
         names = tuple(one.names)
@@ -164,16 +164,18 @@ class RangedShards:
         return made
 
     def _sources(
-        self, number: int, content: NDArray[np.uint8], one: Asked, again: RepairFn
+        self, number: int, content: NDArray[np.uint8], one: ShardRequest, again: RepairFn
     ) -> Mapping[str, FieldSource]:
         return self.made.part(number, content, one.names, again)
 
 
-def ranges_of(sources: Mapping[str, FieldSource], asked: Asked) -> Iterable[NDArray[np.int64]]:
+def ranges_of(
+    sources: Mapping[str, FieldSource], asked: ShardRequest
+) -> Iterable[NDArray[np.int64]]:
     """Yield the ranges of a shard, int64 (n, 2) each, that a batch needs of its fields."""
     for name in asked.names:
         source = sources[name]
-        if isinstance(source, KeptValues) and source.source is None:
+        if isinstance(source, IndexedValues) and source.source is None:
             continue  # its values are in the index, and nothing is verified
         if isinstance(source, NumberSource):
             yield _ranges(source, asked.spans, cut=source.field.axis == asked.axis)

@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, MissingShardError, RemoteReadError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.files import check_small, content_of, listed
+from seqdata.storage.indexed.files import check_small, join_names, read_small_file
 from seqdata.storage.indexed.index_storage import (
-    FOLDER,
-    SUFFIX,
+    INDEX_FOLDER,
+    INDEX_SUFFIX,
     cache_folder,
-    index_place,
+    locate_index,
     put_file,
 )
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex, dump_index, load_index
-from seqdata.storage.indexed.shard_list import LIST, Listed, load_list
-from seqdata.storage.indexed.shards import with_told
+from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard, load_list
+from seqdata.storage.indexed.shards import with_declared
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import RemoteFiles, make_remote_files, make_writable_files
@@ -53,7 +53,7 @@ class RemoteShard:
     url: str
     name: str
     remote: Remote
-    listed: Listed | None = None
+    listed: ListedShard | None = None
 
     @property
     def folder(self) -> str:
@@ -108,27 +108,27 @@ class RemoteShard:
             with suppress(DataError):
                 return self.index(self.folder, 0, kind) is not None
             return False
-        if self.kept(self.name + SUFFIX)[0].is_file():
+        if self.kept(self.name + INDEX_SUFFIX)[0].is_file():
             return True
-        files = make_remote_files(join_url(self.url, FOLDER), self.remote)
-        return _if_there(lambda: files.stat(self.name + SUFFIX)) is not None
+        files = make_remote_files(join_url(self.url, INDEX_FOLDER), self.remote)
+        return _if_there(lambda: files.stat(self.name + INDEX_SUFFIX)) is not None
 
     def index(self, dataset: str, number: int, kind: Kind) -> ShardIndex | None:
         """Return its index; see ``shards.Shard``."""
-        place = index_place(dataset, number, Path(self.name + SUFFIX))
+        place = locate_index(dataset, number, Path(self.name + INDEX_SUFFIX))
         raw = self._raw_index(place)
         found = None if raw is None else load_index(raw, place, kind)
         return None if found is None or found.kind != kind.identity else found
 
     def keep_index(self, index: ShardIndex) -> str:
         """Keep its index beside it, or on this machine; gives the folder."""
-        content = dump_index(with_told(index, self.listed))
-        (cached,) = self.kept(self.name + SUFFIX)
-        url = join_url(self.url, FOLDER)
+        content = dump_index(with_declared(index, self.listed))
+        (cached,) = self.kept(self.name + INDEX_SUFFIX)
+        url = join_url(self.url, INDEX_FOLDER)
         with suppress(ConfigError, RemoteReadError), tempfile.TemporaryDirectory() as spot:
             path = Path(spot, "index")
             path.write_bytes(content)
-            make_writable_files(url, self.remote).upload(self.name + SUFFIX, path)
+            make_writable_files(url, self.remote).upload(self.name + INDEX_SUFFIX, path)
             cached.unlink(missing_ok=True)  # of a time when nothing could be written there
             return redact_url(url)
         try:
@@ -149,16 +149,16 @@ class RemoteShard:
         """Return the file of the list of its folder's shards; see ``shards.Shard``."""
         return _list_of(self.url, self.remote)
 
-    def with_listed(self, listed: Listed | None) -> RemoteShard:
+    def with_listed(self, listed: ListedShard | None) -> RemoteShard:
         """Return the same shard, with what the list says of it."""
         return replace(self, listed=listed)
 
     def _raw_index(self, place: DataLocation) -> bytes | None:
-        (cached,) = self.kept(self.name + SUFFIX)
+        (cached,) = self.kept(self.name + INDEX_SUFFIX)
         if cached.is_file():
-            return content_of(cached, place)
-        files = make_remote_files(join_url(self.url, FOLDER), self.remote)
-        return _if_there(lambda: _whole(files, self.name + SUFFIX, place))
+            return read_small_file(cached, place)
+        files = make_remote_files(join_url(self.url, INDEX_FOLDER), self.remote)
+        return _if_there(lambda: _whole(files, self.name + INDEX_SUFFIX, place))
 
 
 def _if_there(call: Callable[[], Given]) -> Given | None:
@@ -195,8 +195,10 @@ def _list_of(url: str, remote: Remote) -> bytes | None:
     Raises:
         RemoteReadError: If it cannot be asked for.
     """
-    files = make_remote_files(join_url(url, FOLDER), remote)
-    return _if_there(lambda: _whole(files, LIST, DataLocation(dataset=files.location, file=LIST)))
+    files = make_remote_files(join_url(url, INDEX_FOLDER), remote)
+    return _if_there(
+        lambda: _whole(files, SHARD_LIST, DataLocation(dataset=files.location, file=SHARD_LIST))
+    )
 
 
 def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[RemoteShard]:
@@ -222,8 +224,8 @@ def find_remote(url: str, remote: Remote, suffixes: tuple[str, ...]) -> list[Rem
     names = [name for name in names if name.lower().endswith(suffixes) and fnmatch(name, pattern)]
     if not names:
         raise ConfigError(
-            f"{redact_url(url)}: holds no file that ends with {listed(suffixes)}, must hold one at "
-            "least; check the location"
+            f"{redact_url(url)}: must hold at least one file that ends with "
+            f"{join_names(suffixes)}, but holds none. Check the location"
         )
     url = where
     return [RemoteShard(url, name, remote) for name in names]

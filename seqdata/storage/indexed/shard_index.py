@@ -28,7 +28,7 @@ _DTYPES = ("|u1", "<u2", "<u4", "<i8")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Members:
+class FieldIndex:
     """The values of one field in one file.
 
     Attributes:
@@ -73,7 +73,7 @@ class ShardIndex:
         keys: The bytes of all ids, uint8.
         key_ends: int64 (sequences+1,).
         members: Field -> its values, in the order in which they were met.
-        told: Field -> (name, dtype, shape, axis), where our writer made it.
+        declared: Field -> (name, dtype, shape, axis), where our writer made it.
         kind: What made it; "": what the suffix says.
         is_numbered: Whether ids are the file's name and a number, and are not kept.
         siblings: Name -> (bytes, digest of both ends) of the files next to it that it was made by.
@@ -89,8 +89,8 @@ class ShardIndex:
     block: int
     keys: NDArray[np.uint8]
     key_ends: NDArray[np.int64]
-    members: Mapping[str, Members]
-    told: Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
+    members: Mapping[str, FieldIndex]
+    declared: Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
     kind: str = ""
     is_numbered: bool = False
     siblings: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -129,13 +129,13 @@ class Kind(Protocol):
         ...
 
 
-def ends_of(content: Any, last: int) -> str:
+def digest_ends(content: Any, last: int) -> str:
     """Return the digest of a file's first bytes and of those at ``last``."""
     view = memoryview(content)
     return hashlib.sha256(bytes(view[:512]) + bytes(view[last : last + 512])).hexdigest()
 
 
-def digest_of_places(index: ShardIndex) -> bytes:
+def digest_extents(index: ShardIndex) -> bytes:
     """Return the digest of where the values of a file lie, and of its ids."""
     digest = hashlib.sha256(index.keys.tobytes())
     for name, members in index.members.items():
@@ -169,7 +169,7 @@ def dump_index(index: ShardIndex) -> bytes:
         facts["numbered"] = len(index)
     else:
         facts["keys"], facts["key_ends"] = put(index.keys), put(index.key_ends)
-    facts["told"] = {name: list(one) for name, one in index.told.items()}
+    facts["told"] = {name: list(one) for name, one in index.declared.items()}
     facts["members"] = {
         name: {
             **{field: put(getattr(one, field)) for field in _ARRAYS},
@@ -190,7 +190,7 @@ def dump_index(index: ShardIndex) -> bytes:
 _ARRAYS = ("begins", "sizes", "sums", "firsts", "codes", "numbers")
 
 
-def _dumped_values(one: Members, put: Any) -> dict[str, Any]:
+def _dumped_values(one: FieldIndex, put: Any) -> dict[str, Any]:
     if one.values is None:
         return {}
     raw = np.ascontiguousarray(one.values)
@@ -234,8 +234,8 @@ def _damaged(place: DataLocation, what: str) -> CorruptShardError:
     )
 
 
-def _arrays(told: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:
-    for descr, count in told:
+def _arrays(described: Any, body: memoryview, at: int) -> Iterator[NDArray[Any]]:
+    for descr, count in described:
         if descr not in _DTYPES or type(count) is not int or count < 0:
             raise ValueError(f"an array of {count} {descr}")
         dtype = np.dtype(descr)
@@ -260,7 +260,7 @@ def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
     texts = ("shard", "sha256", "ends", "algorithm")
     check(all(isinstance(facts[name], str) for name in texts), "texts")
     members = {name: _members(one, arrays, count, size) for name, one in facts["members"].items()}
-    told = {
+    declared = {
         name: (str(one[0]), str(one[1]), tuple(map(int, one[2])), one[3])
         for name, one in facts["told"].items()
     }
@@ -272,12 +272,12 @@ def _index(facts: Any, arrays: list[NDArray[Any]]) -> ShardIndex:
     return ShardIndex(
         shard=facts["shard"], bytes=size, sha256=facts["sha256"], ends=facts["ends"],
         last=facts["last"], algorithm=facts["algorithm"], block=block, keys=keys,
-        key_ends=key_ends, members=members, told=told, kind=str(facts.get("kind", "")),
+        key_ends=key_ends, members=members, declared=declared, kind=str(facts.get("kind", "")),
         is_numbered=numbered is not None, siblings=siblings, table=table or None,
     )  # fmt: skip
 
 
-def _members(facts: Any, arrays: list[NDArray[Any]], count: int, size: int) -> Members:
+def _members(facts: Any, arrays: list[NDArray[Any]], count: int, size: int) -> FieldIndex:
     begins, sizes = (_array(arrays, facts[name], "<i8") for name in ("begins", "sizes"))
     sums, heads = _array(arrays, facts["sums"], "<u4"), tuple(map(dict, facts["heads"]))
     firsts, codes, numbers = (
@@ -296,7 +296,7 @@ def _members(facts: Any, arrays: list[NDArray[Any]], count: int, size: int) -> M
         check(len(firsts) == count + 1 and firsts[0] == 0 and firsts[-1] == len(sums), "checksums")
         check(bool((np.diff(firsts) >= 0).all()), "checksums")
     values = _values(facts.get("values"), arrays, count)
-    return Members(begins, sizes, sums, firsts, heads, codes, numbers, values)
+    return FieldIndex(begins, sizes, sums, firsts, heads, codes, numbers, values)
 
 
 def _values(facts: Any, arrays: list[NDArray[Any]], count: int) -> NDArray[Any] | None:

@@ -17,7 +17,7 @@ from seqdata.storage.indexed.file_fields import FieldSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class ShardRequest:
     """What a batch needs of one shard.
 
     Attributes:
@@ -47,7 +47,7 @@ class OpenShard:
 class ShardProvider(Protocol):
     """A way to bring shards."""
 
-    def get(self, asked: Mapping[int, Asked]) -> list[OpenShard]:
+    def get(self, asked: Mapping[int, ShardRequest]) -> list[OpenShard]:
         """Return shards, by number, in which all is there that is asked for.
 
         Raises:

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from seqdata.errors import DataError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.digest_trailer import write_with_digest
-from seqdata.storage.indexed.files import check_there, content_of, map_shard
+from seqdata.storage.indexed.files import check_exists, map_shard, read_small_file
 from seqdata.storage.indexed.index_storage import (
-    FOLDER,
+    INDEX_FOLDER,
     find_index,
     index_files,
     read_index,
     write_index,
 )
 from seqdata.storage.indexed.shard_index import Kind, ShardIndex
-from seqdata.storage.indexed.shard_list import LIST, Listed
+from seqdata.storage.indexed.shard_list import SHARD_LIST, ListedShard
 
 
 class Shard(Protocol):
@@ -49,7 +49,7 @@ class Shard(Protocol):
         ...
 
     @property
-    def listed(self) -> Listed | None:
+    def listed(self) -> ListedShard | None:
         """What the list of its folder says of it; None: there is none."""
         ...
 
@@ -142,7 +142,7 @@ class Shard(Protocol):
         """
         ...
 
-    def with_listed(self, listed: Listed | None) -> Shard:
+    def with_listed(self, listed: ListedShard | None) -> Shard:
         """Return the same shard, with what the list says of it."""
         ...
 
@@ -159,7 +159,7 @@ class LocalShard:
 
     root: Path
     name: str
-    listed: Listed | None = None
+    listed: ListedShard | None = None
 
     @classmethod
     def at(cls, path: Path) -> LocalShard:
@@ -211,7 +211,7 @@ class LocalShard:
     def look(self, place: DataLocation) -> None:
         """Look whether it is there; what else it is, is told when it is opened."""
         with suppress(OSError):
-            check_there(self.path, place)
+            check_exists(self.path, place)
 
     def has_index(self, kind: Kind) -> bool:
         """Return whether there is an index."""
@@ -228,7 +228,7 @@ class LocalShard:
 
     def keep_index(self, index: ShardIndex) -> str:
         """Keep its index next to it, or in the cache; returns the folder."""
-        return str(write_index(self.path, with_told(index, self.listed), self.root).parent)
+        return str(write_index(self.path, with_declared(index, self.listed), self.root).parent)
 
     def kept(self, name: str) -> list[Path]:
         """Return the files in which more may be kept."""
@@ -237,11 +237,11 @@ class LocalShard:
 
     def list_of_folder(self) -> bytes | None:
         """Return the file of the list of its folder's shards; None: there is none."""
-        path = self.root / FOLDER / LIST
-        place = DataLocation(dataset=self.folder, file=LIST)
-        return content_of(path, place) if path.is_file() else None
+        path = self.root / INDEX_FOLDER / SHARD_LIST
+        place = DataLocation(dataset=self.folder, file=SHARD_LIST)
+        return read_small_file(path, place) if path.is_file() else None
 
-    def with_listed(self, listed: Listed | None) -> LocalShard:
+    def with_listed(self, listed: ListedShard | None) -> LocalShard:
         """Return the same shard, with what the list says of it."""
         return replace(self, listed=listed)
 
@@ -254,12 +254,12 @@ def _is_of(read: Callable[[], ShardIndex | None]) -> bool:
         return False
 
 
-def with_told(index: ShardIndex, listed: Listed | None) -> ShardIndex:
+def with_declared(index: ShardIndex, listed: ListedShard | None) -> ShardIndex:
     """Return an index that says what its writer said of the fields."""
-    return index if listed is None else replace(index, told=listed.told)
+    return index if listed is None else replace(index, declared=listed.declared)
 
 
-def keep(places: list[Path], content: bytes) -> None:
+def save_sealed(places: list[Path], content: bytes) -> None:
     """Keep a sealed file in the first place that can be written."""
     for path in places:
         with suppress(OSError):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.storage.indexed.file_fields import StoreFields
+from seqdata.storage.indexed.file_fields import FileFields
 from seqdata.storage.indexed.read_spans import read_sources
-from seqdata.storage.indexed.shard_provider import Asked, ShardProvider
+from seqdata.storage.indexed.shard_provider import ShardProvider, ShardRequest
 from seqdata.storage.multi_shard_column import join_columns
 
 
@@ -28,7 +28,7 @@ class ShardsOnDemand:
 
     __slots__ = ("_bringing", "_made", "_starts")
 
-    def __init__(self, made: StoreFields, bringing: ShardProvider) -> None:
+    def __init__(self, made: FileFields, bringing: ShardProvider) -> None:
         self._made = made
         self._bringing = bringing
         self._starts = np.array(made.layout.shard_offsets, dtype=np.int64)
@@ -41,7 +41,7 @@ class ShardsOnDemand:
         local = spans.copy()
         local[:, 0] -= self._starts[shards]
         rows = {number: np.flatnonzero(shards == number) for number in touched.tolist()}
-        asked = {number: Asked(local[mine], names, axis) for number, mine in rows.items()}
+        asked = {number: ShardRequest(local[mine], names, axis) for number, mine in rows.items()}
         index = np.empty(len(spans), dtype=np.int64)
         found = []
         for part in self._bringing.get(asked):

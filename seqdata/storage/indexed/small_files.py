@@ -20,15 +20,15 @@ from seqdata.protocols import Field
 from seqdata.storage.columns import NumberSource, SpanColumn
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import field_width
-from seqdata.storage.indexed.catalogs import joined_members
+from seqdata.storage.indexed.catalogs import join_fields
 from seqdata.storage.indexed.decoded_values import DecodedValues
-from seqdata.storage.indexed.file_fields import StoreFields
+from seqdata.storage.indexed.file_fields import FileFields
 from seqdata.storage.indexed.file_identity import check_size
 from seqdata.storage.indexed.file_kind import IndexedField
-from seqdata.storage.indexed.files import opened
-from seqdata.storage.indexed.indexed_values import KeptValues
+from seqdata.storage.indexed.files import open_file
+from seqdata.storage.indexed.indexed_values import IndexedValues
 from seqdata.storage.indexed.read_spans import whole_spans
-from seqdata.storage.indexed.shard_index import Members
+from seqdata.storage.indexed.shard_index import FieldIndex
 from seqdata.storage.indexed.shards import LocalShard, Shard
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.remote.range_requests import allocate_sparse
@@ -106,16 +106,15 @@ class SmallFiles:
     __slots__ = ("_by_name", "_members", "_parts", "_shards", "_starts")
 
     def __init__(
-        self, parts: StoreFields, shards: Sequence[Shard], wanted: Iterable[IndexedField]
+        self, parts: FileFields, shards: Sequence[Shard], wanted: Iterable[IndexedField]
     ) -> None:
         self._parts = parts
         self._shards = [one for one in shards if isinstance(one, LocalShard)]
         self._starts = np.array(parts.layout.shard_offsets, dtype=np.int64)
         self._by_name = {one.name: replace(one, field=parts.fields[one.name]) for one in wanted}
         members = dict.fromkeys(one.member for one in self._by_name.values())
-        self._members: Mapping[str, Members] = {
-            name: joined_members([index.members[name] for index in parts.indexes])
-            for name in members
+        self._members: Mapping[str, FieldIndex] = {
+            name: join_fields([index.members[name] for index in parts.indexes]) for name in members
         }
 
     def expect(self, numbers: NDArray[np.int64]) -> bool:
@@ -192,7 +191,7 @@ class SmallFiles:
         for row, shard in enumerate(shards.tolist()):
             where = DataLocation(dataset=layout.location)
             where = where if layout.locate_shard is None else layout.locate_shard(shard)
-            with opened(self._shards[shard].path, where) as (descriptor, size):
+            with open_file(self._shards[shard].path, where) as (descriptor, size):
                 check_size(size, self._parts.indexes[shard], where)
                 for table in tables:
                     at, base, count = table[row]
@@ -231,7 +230,7 @@ class SmallFiles:
         members = self._members[one.member]
         values = members.numbers if members.values is None else members.values
         kept = np.empty(0, np.int64) if values is None else values[numbers]
-        return KeptValues.of(one.name, one.field, layout, [kept], raw).take(rows)
+        return IndexedValues.of(one.name, one.field, layout, [kept], raw).take(rows)
 
     def _checks(self, member: str, numbers: NDArray[np.int64]) -> FieldChecksums | None:
         """Return what the rows of a batch are verified by, each time."""

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import TEXT_DTYPES, default_axis, make_unknown_name_error
-from seqdata.storage.indexed.file_fields import StoreFields
+from seqdata.storage.indexed.file_fields import FileFields
 from seqdata.storage.indexed.file_kind import FileKind
 from seqdata.storage.indexed.read_spans import check_read, read_sources
-from seqdata.storage.indexed.shard_index import digest_of_places
+from seqdata.storage.indexed.shard_index import digest_extents
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.indexed.shards_on_demand import ShardsOnDemand
 from seqdata.storage.indexed.small_files import SmallFiles
@@ -66,7 +66,7 @@ class IndexedStore(SequenceStore):
         location: str,
         options: Options,
         shards: Sequence[Shard],
-        parts: StoreFields,
+        parts: FileFields,
         on_demand: ShardsOnDemand | SmallFiles | None,
         reopen: Any,
     ) -> None:
@@ -123,7 +123,7 @@ class IndexedStore(SequenceStore):
             for index in self._parts.indexes:
                 digest.update(f"{index.sha256}\n".encode())
                 if index.kind:  # the same bytes may be divided in another way
-                    digest.update(digest_of_places(index))
+                    digest.update(digest_extents(index))
             self._fingerprint = digest.hexdigest()[:32]
         return self._fingerprint
 

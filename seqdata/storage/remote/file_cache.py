@@ -1,14 +1,11 @@
-"""Whole remote files on this machine: fetched once, shared by its processes, bounded in bytes.
+"""A cache of whole remote files on this machine: shared by its processes, bounded in bytes.
 
-A file is named by its content (its sha256, else its address, size and tag). It is written aside
-under a lock, checked, and renamed into place; who waits for the lock then finds it there. A reader
-holds a lock on what it reads, for as long as it is mapped; only what nobody holds is removed for
-want of room. A process that is killed leaves nothing but an unlocked file aside, which the next one
-removes. There are no counters and nothing named but these files. Who fetches a file reads it by the
-descriptor that it was written to, so the folder may be removed at any time.
-
-Place in the flow: stores and plugins hold shards here. Reads: remote files. Makes: mapped local
-files.
+A file is named by its content (its sha256, else its URL, size and tag). It is downloaded to a
+temporary file under a lock, verified, and renamed into place; processes that wait for the lock then
+find it there. A reader holds a lock on a file for as long as it is mapped; only files without a
+lock are evicted. A killed process leaves nothing but an unlocked temporary file, which the next one
+removes. The process that downloads a file reads it through the descriptor that it was written to,
+so the folder may be removed at any time.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seqdata.backends import (
-    FOLDER,
+    INDEX_FOLDER,
     Extents,
     FileFormat,
     FileIndex,
@@ -130,7 +130,8 @@ def _values(folder):
 
 def _others(folder):
     return [
-        path.relative_to(folder).as_posix() for path in sorted((folder / FOLDER).rglob("*.idx"))
+        path.relative_to(folder).as_posix()
+        for path in sorted((folder / INDEX_FOLDER).rglob("*.idx"))
     ]
 
 

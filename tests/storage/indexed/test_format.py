@@ -225,7 +225,7 @@ def test_files_may_be_very_small_and_hold_nothing(tmp_path):
 
 
 def test_a_folder_without_such_files_says_which_it_looked_for(tmp_path):
-    with pytest.raises(ConfigError, match=r"holds no file that ends with '\.recs'"):
+    with pytest.raises(ConfigError, match=r"must hold at least one file that ends with '\.recs'"):
         opened(tmp_path)
 
 
