@@ -1,7 +1,4 @@
-"""Several stores as one, numbered through: what ``concat`` and lists of paths become.
-
-Place in the flow: between stores and views. Reads: stores. Makes: a store.
-"""
+"""Several stores as one, numbered through: what ``concat`` and lists of paths become."""
 
 from __future__ import annotations
 

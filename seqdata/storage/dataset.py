@@ -1,7 +1,4 @@
-"""A store over a map-style Dataset of somebody else: lengths are given, items read one by one.
-
-Place in the flow: a torch ``Dataset`` becomes a store. Reads: items, one by one. Makes: columns.
-"""
+"""A store over a map-style Dataset of somebody else: lengths are given, items read one by one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Items of a Dataset: which fields they have, and whether each is what the first one was.
-
-Place in the flow: below the store over a Dataset. Reads: one item. Makes: fields and arrays.
-"""
+"""Items of a Dataset: which fields they have, and whether each is what the first one was."""
 
 from __future__ import annotations
 

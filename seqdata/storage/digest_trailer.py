@@ -3,8 +3,7 @@
 A sealed file ends with one line that holds a digest of all before it and of what the file is about,
 so that neither a flipped bit nor the file of something else is taken for it. Readers of ``.npy``,
 ``.npz`` and YAML pass over that line. Manifests, the index and the list of tar shards have the same
-digest at a place of their own. Place in the flow: below everything that keeps what it has counted.
-Reads: files. Makes: the same.
+digest at a place of their own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Where the values of sequences lie in a file: begins and ends, two arrays of int64.
-
-Place in the flow: stores make extents of what their files say, sources hand them to the kernel.
-Reads: offsets. Makes: views.
-"""
+"""Where the values of sequences lie in a file: begins and ends, two arrays of int64."""
 
 from __future__ import annotations
 

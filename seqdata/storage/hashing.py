@@ -9,8 +9,7 @@ is taken as little-endian words of 8 bytes, the last one filled up with zeros::
 and a longer one as the text of its blocks' hashes: ``hash = mix(hash(hashes) ^ bytes)``. ``mix`` is
 the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
 Generators", OOPSLA 2014; its multipliers are "variant 13" of D. Stafford), a bijection. It is good
-at spreading ids, and no shield against people who choose ids to collide. Place in the flow: views
-split by it, the writer looks for ids that are there twice. Reads: bytes. Makes: hashes.
+at spreading ids, and no shield against people who choose ids to collide.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """How much data may ask for: what is beyond is refused before memory is taken for it.
 
-Files say how large they are; a few bytes can say anything. Place in the flow: the readers of other
-people's files ask here. Reads: declared sizes. Makes: errors.
+Files say how large they are; a few bytes can say anything.
 """
 
 from __future__ import annotations

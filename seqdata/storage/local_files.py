@@ -1,7 +1,4 @@
-"""Where a store lies, and how its files are opened without trusting their names.
-
-Place in the flow: below every store. Reads: locations. Makes: paths and open files.
-"""
+"""Where a store lies, and how its files are opened without trusting their names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a view selects of its base, checked: numbers, masks, names; and the lengths that it has.
-
-Place in the flow: below views. Reads: lengths of a base. Makes: lengths of a view.
-"""
+"""What a view selects of its base, checked: numbers, masks, names; and the lengths that it has."""
 
 from __future__ import annotations
 

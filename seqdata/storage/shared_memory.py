@@ -1,8 +1,7 @@
 """Anonymous memory that several processes see: a descriptor without a name, and its mapping.
 
 Nothing is left of it when the last process that holds it ends, however it ends; no limit of
-``/dev/shm`` applies. Place in the flow: what a rank shares with its worker processes lies in it.
-Makes: a mapping.
+``/dev/shm`` applies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A store as text and as HTML: its fields, dtypes and lengths, for people who look at it.
-
-Place in the flow: ``repr`` of a store, notebooks, ``seqdata stats``. Reads: fields, lengths. Makes:
-texts.
-"""
+"""A store as text and as HTML: its fields, dtypes and lengths, for people who look at it."""
 
 from __future__ import annotations
 

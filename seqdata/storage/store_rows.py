@@ -1,8 +1,4 @@
-"""The sequences of a store as dicts: to look at them, to choose by them, and to write them again.
-
-Place in the flow: ``store[i]``, iteration and ``where`` of a store; ``write_store`` is given one.
-Reads: runs of sequences. Makes: dicts.
-"""
+"""The sequences of a store as dicts: to inspect them, to select by them and to write them again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The bytes of many texts behind one another: what ids are hashed from.
-
-Place in the flow: stores that can give them so, do; of other stores' texts they are made here.
-Reads: texts, numbers. Makes: bytes and offsets.
-"""
+"""The bytes of many texts behind one another: what ids are hashed from."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Whether memory over a mapped file is still there: who touches what was cut off is ended by it.
-
-Place in the flow: before an error names a sequence by its id, which may lie in the damaged file.
-Reads: nothing itself; the system looks. Makes: yes or no.
-"""
+"""Whether memory over a mapped file is still there: who touches what was cut off is ended by it."""
 
 from __future__ import annotations
 

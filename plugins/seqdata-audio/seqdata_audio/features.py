@@ -1,7 +1,4 @@
-"""Log-mel spectrograms and MFCC: columnar transforms whose lengths follow from the audio's.
-
-Place in the flow: between read and collate. Reads: the field ``audio`` of a batch. Makes: frames.
-"""
+"""Log-mel spectrograms and MFCC: columnar transforms whose lengths follow from the audio's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Audio files as a format of seqdata: one sequence per file, field ``audio`` and its ``rate``.
-
-Place in the flow: ``open_store`` finds it by a suffix; the core indexes and reads. Reads: headers.
-Makes: where samples lie.
-"""
+"""Audio files as a format of seqdata: one sequence per file, field ``audio`` and its ``rate``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Mel filters, windows and the discrete cosine transform, as matrices; the same as librosa's.
-
-Place in the flow: transforms make them once. Reads: options. Makes: arrays.
-"""
+"""Mel filters, windows and the discrete cosine transform, as matrices; the same as librosa's."""
 
 from __future__ import annotations
 

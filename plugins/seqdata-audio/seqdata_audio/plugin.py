@@ -1,7 +1,4 @@
-"""What the plugin offers to seqdata, by its hooks; nothing heavy is imported here.
-
-Place in the flow: the host asks it when the name ``audio`` is needed.
-"""
+"""What the plugin offers to seqdata, by its hooks; nothing heavy is imported here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What soundfile says of a file, and its samples: FLAC, Ogg, MP3, and the rest of WAV.
-
-Place in the flow: the format asks at indexing and as decoder. Reads: files. Makes: facts and
-arrays.
-"""
+"""What soundfile says of a file, and its samples: FLAC, Ogg, MP3, and the rest of WAV."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The header of a WAV file: where its samples lie, and what they are.
 
 RIFF, its big-endian form RIFX, and RF64 for more than 4 GiB. Sizes that cannot be true are errors:
-a recorder that was stopped leaves such headers. Place in the flow: the format asks at indexing.
-Reads: the headers of chunks. Makes: plain facts.
+a recorder that was stopped leaves such headers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the first bytes of a member say: where its values lie, and what they are.
 
 Of ``.npy``, ``.wav`` and ``.flac``; without NumPy's own reader, so that nothing is believed that is
-not looked at. Place in the flow: indexing asks once per member. Reads: the first bytes of a
-member. Makes: heads.
+not looked at.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The backend as an object: it opens, makes indexes, looks at everything, and writes.
-
-Place in the flow: the plugin offers one, the user may make others with options. Reads: locations.
-Makes: stores, indexes, reports.
-"""
+"""The backend as an object: it opens, makes indexes, looks at everything, and writes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Whole members turned into values: what cannot be used as it lies.
 
 JSON, NumPy's archives, FLAC, numbers written as text, and arrays in another order of bytes. What
-they become is capped before it is made, and must be what the schema says. Place in the flow:
-sources of decoded fields ask here. Reads: the bytes of a member. Makes: arrays.
+they become is capped before it is made, and must be what the schema says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sequences as members of tar shards, as the webdataset library reads them.
-
-Place in the flow: the writer encodes each sequence with it. Reads: sequences. Makes: bytes.
-"""
+"""Sequences as members of tar shards, as the webdataset library reads them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The members of one shard, grouped into samples as the webdataset library does.
 
-Consecutive members of one key are a sample. Place in the flow: indexing collects a shard with it.
-Reads: names and places of members. Makes: columns of them.
+Consecutive members of one key are a sample.
 """
 
 from __future__ import annotations

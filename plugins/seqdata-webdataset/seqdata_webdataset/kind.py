@@ -1,7 +1,4 @@
-"""Tar shards as a kind of files of the core's engine: their index, and the fields in it.
-
-Place in the flow: the backend opens locations with it. Reads: tar files. Makes: indexes, fields.
-"""
+"""Tar shards as a kind of files of the core's engine: their index, and the fields in it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Names of members: which sample they are of, and which field.
 
-The rule is the one of the webdataset library, letter by letter. Place in the flow: indexing groups
-members by it. Reads: names. Makes: keys and extensions.
+The rule is the one of the webdataset library, letter by letter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the members of each extension are, over all shards, and how long.
-
-Place in the flow: opening asks for the fields of shards. Reads: indexes. Makes: facts of members.
-"""
+"""What the members of each extension are, over all shards, and how long."""
 
 from __future__ import annotations
 

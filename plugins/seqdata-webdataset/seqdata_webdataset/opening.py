@@ -1,7 +1,4 @@
-"""Tar shards as a store.
-
-Place in the flow: the backend ``webdataset``. Reads: indexes. Makes: a store.
-"""
+"""Tar shards as a store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Tar shards as input of ``seqdata write``: each is read once, and nothing is kept beside it.
-
-Place in the flow: files -> sequences of ``seqdata write --format webdataset``. Reads: shards.
-Makes: sequences.
-"""
+"""Tar shards as input of ``seqdata write``: each is read once, and nothing is kept beside it."""
 
 from __future__ import annotations
 

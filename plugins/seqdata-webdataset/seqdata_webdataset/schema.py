@@ -1,7 +1,7 @@
 """Which fields a data set has: the user's schema over what the members' heads say.
 
 The user says how members are read, or a fixed rule by extension does; what a member holds never
-chooses. Place in the flow: opening asks once. Reads: a schema, heads. Makes: fields.
+chooses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Writing tar shards wherever they are to lie: here, or sent to a bucket, their list last.
-
-Place in the flow: ``write_store(format="webdataset")``. Reads: sequences. Makes: shards, indexes.
-"""
+"""Writing tar shards wherever they are to lie: here, or sent to a bucket, their list last."""
 
 from __future__ import annotations
 

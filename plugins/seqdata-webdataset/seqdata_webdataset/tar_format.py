@@ -1,7 +1,4 @@
-"""Tar shards as the sharded writer of the core makes them: members, and the index of each shard.
-
-Place in the flow: ``writing`` hands this to the core. Reads: sequences. Makes: shards, indexes.
-"""
+"""Tar shards as the sharded writer of the core makes them: members, and the index of each shard."""
 
 from __future__ import annotations
 

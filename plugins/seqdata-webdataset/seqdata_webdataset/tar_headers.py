@@ -2,8 +2,7 @@
 
 Plain ustar, GNU long names and pax; nothing else is a sample. Every header's sum is compared, both
 blocks of zeros at the end are asked for, and nothing but zeros may follow: a shard that was cut off
-or lost a part is never taken for a shorter one. Place in the flow: indexing walks a shard with it.
-Reads: mapped bytes. Makes: names and places.
+or lost a part is never taken for a shorter one.
 """
 
 from __future__ import annotations

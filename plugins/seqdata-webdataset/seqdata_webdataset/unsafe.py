@@ -1,8 +1,6 @@
 """Members whose reading runs code that they bring: read only where the user's code names them.
 
 Nothing else can name them: no environment variable, no URL, nothing that lies beside the data.
-Place in the flow: opening asks which may be read, decoded fields have them read. Reads: the bytes
-of a member. Makes: whatever it holds.
 """
 
 from __future__ import annotations

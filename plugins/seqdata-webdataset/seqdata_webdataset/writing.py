@@ -1,8 +1,7 @@
 """Writing tar shards that the webdataset library reads, all of them or none.
 
 The core's sharded writer makes shards in a staging directory, each with its index; they are renamed
-into place when all are there, and their indexes after them. Place in the flow: ``sending`` hands
-folders on to this. Reads: sequences. Makes: shards, indexes.
+into place when all are there, and their indexes after them.
 """
 
 from __future__ import annotations

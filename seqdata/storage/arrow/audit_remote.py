@@ -1,7 +1,4 @@
-"""Looking at every byte of a remote store, as it lies there and not as it is kept here.
-
-Place in the flow: ``seqdata verify`` asks it for URLs. Reads: all files. Makes: reports.
-"""
+"""Looking at every byte of a remote store, as it lies there and not as it is kept here."""
 
 from __future__ import annotations
 

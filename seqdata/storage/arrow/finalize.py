@@ -1,8 +1,4 @@
-"""The end of a writing: lengths of all shards put together, ids compared, the manifest.
-
-Place in the flow: the writer's last step before the commit. Reads: whole shards. Makes: lengths
-files and a manifest in the folder aside.
-"""
+"""The end of a writing: lengths of all shards put together, ids compared, the manifest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The manifest of a store: what was written, where it lies, and how to know it again.
 
-``seqdata.json`` in the store's folder is written last and is the commit. Place in the flow: the
-writer makes it, ``parsing`` reads it back. Reads: facts. Makes: JSON.
+``seqdata.json`` in the store's folder is written last and is the commit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reading a manifest without believing it: every name, size and position is checked.
 
-What is not as it must be is an error that names the place in the manifest. Place in the flow:
-opening a store starts here. Reads: JSON. Makes: a ``Manifest``.
+What is not as it must be is an error that names the place in the manifest.
 """
 
 from __future__ import annotations

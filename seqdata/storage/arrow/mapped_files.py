@@ -1,8 +1,4 @@
-"""The files of a store of ours, mapped, and each found to be what the manifest names.
-
-Place in the flow: opening maps them, sources lie over them. Reads: sizes, footers, lengths. Makes:
-mappings and arrays over them.
-"""
+"""The files of a store of ours, mapped, and each found to be what the manifest names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Remote locations to stores: the manifest and lengths are read, the files are looked for.
-
-Place in the flow: the backends for local data hand URLs on to this. Reads: small files, a listing.
-Makes: stores.
-"""
+"""Remote locations to stores: the manifest and lengths are read, the files are looked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The manifest of a remote store, and whether such a file is there.
-
-Place in the flow: opening and verifying begin here. Reads: one remote file. Makes: a ``Manifest``.
-"""
+"""The manifest of a remote store, and whether such a file is there."""
 
 from __future__ import annotations
 

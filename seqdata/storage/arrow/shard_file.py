@@ -1,8 +1,7 @@
 """One shard: an ordinary Arrow IPC file of one record batch, and where its buffers lie.
 
 Uncompressed and without nulls, so that any Arrow reader can use it and ours needs none; the
-checksums of its sequences lie in a file beside it. Place in the flow: the writer makes shards.
-Reads: packed fields. Makes: two files and their facts.
+checksums of its sequences lie in a file beside it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Writing an Arrow store: any iterable of sequences, all of it or nothing.
-
-Place in the flow: the user's data becomes a store. Reads: sequences. Makes: Arrow shards, lengths
-and a manifest.
-"""
+"""Writing an Arrow store: any iterable of sequences, all of it or nothing."""
 
 from __future__ import annotations
 

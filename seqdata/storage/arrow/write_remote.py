@@ -1,7 +1,4 @@
-"""Arrow stores written to remote locations: the manifest is sent last.
-
-Place in the flow: the writer hands URLs on to this. Reads: a local store. Makes: remote files.
-"""
+"""Arrow stores written to remote locations: the manifest is sent last."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Columns of other people's Arrow data: what field each is, and its numbers as NumPy arrays.
 
-Nothing is copied where Arrow's buffers are already what NumPy wants. Place in the flow: foreign
-files are surveyed and read through it. Reads: one column of one record batch. Makes: values and
-offsets.
+Nothing is copied where Arrow's buffers are already what NumPy wants.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Which files at a location are Arrow, Feather or Parquet files that others wrote.
-
-Place in the flow: opening asks what a folder is, the foreign store what to open. Reads: a folder's
-names. Makes: names of files.
-"""
+"""Which files at a location are Arrow, Feather or Parquet files that others wrote."""
 
 from __future__ import annotations
 

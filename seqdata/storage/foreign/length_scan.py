@@ -1,8 +1,7 @@
 """How long the sequences of foreign files are, counted once and kept beside the data.
 
 Bytes in which lengths lie open are just looked at; what is compressed is decoded for it once, one
-unit at a time. Place in the flow: between opening files and planning. Reads: list columns. Makes:
-lengths.
+unit at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Remote files that others wrote: fetched whole, and held for as long as they are open.
-
-Place in the flow: the foreign store opens URLs through here. Reads: a listing, whole files. Makes:
-local paths.
-"""
+"""Remote files that others wrote: fetched whole, and held for as long as they are open."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Foreign files, opened and surveyed: their fields, axes and lengths, and where values come from.
-
-Place in the flow: files in, what the foreign store is made of out. Reads: schemas, list columns.
-Makes: sources.
-"""
+"""The files of a foreign data set: their fields, axes and lengths, and the sources of values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """One file of columns that somebody else wrote: Arrow IPC (file or stream), Feather 2, or Parquet.
 
-A file is a row of units (record batches or row groups) that are read one by one. Place in the flow:
-the foreign store opens its files here. Reads: files. Makes: columns of units, and a digest.
+A file is a row of units (record batches or row groups) that are read one by one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Structs of Thrift's compact protocol, in which Parquet describes itself, read without belief.
 
 Only the fields that are asked for are kept; what is no struct is an error, and nothing is followed
-out of the bytes that were given. Place in the flow: below the checks of Parquet files. Reads:
-bytes. Makes: numbers, bytes, lists and structs.
+out of the bytes that were given.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Only sizes are looked at, before anything is decompressed or handed to pyarrow: where each message
 lies, its rows, its buffers, and for how many bytes a compressed one asks. Numbers are those of
-Arrow's ``File.fbs`` and ``Message.fbs``. Place in the flow: foreign files are checked here first.
-Reads: a mapped file. Makes: errors.
+Arrow's ``File.fbs`` and ``Message.fbs``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A run of one value, or of one dictionary entry, takes a few bytes for any number of rows; so the
 headers of a column's pages are added up before pyarrow makes room for it. Numbers are those of
-``parquet.thrift``. Place in the flow: before a column of a row group is read. Reads: a mapped file.
-Makes: errors.
+``parquet.thrift``.
 """
 
 from __future__ import annotations

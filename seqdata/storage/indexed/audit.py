@@ -1,7 +1,4 @@
-"""Looking at every byte of indexed shards, and listing what is damaged; repairing indexes.
-
-Place in the flow: ``seqdata verify`` asks. Reads: shards and their indexes. Makes: reports.
-"""
+"""Looking at every byte of indexed shards, and listing what is damaged; repairing indexes."""
 
 from __future__ import annotations
 

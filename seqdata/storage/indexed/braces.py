@@ -1,7 +1,4 @@
-"""Braces in locations, as a shell expands them: ``x-{000..017}.tar``, ``{train,val}``.
-
-Place in the flow: finding files. Makes: texts.
-"""
+"""Braces in locations, as a shell expands them: ``x-{000..017}.tar``, ``{train,val}``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Making the index of shards: once, in parallel, kept beside them or in the user's cache.
 
 Each shard has an index file of its own, so that any choice of shards is opened by the same files,
-and what was made before an interruption is kept. Place in the flow: ``seqdata index`` and opening
-ask for it. Reads: whole shards. Makes: index files.
+and what was made before an interruption is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Shards that are brought whole, through the bounded cache, and stay open while there is room.
-
-Place in the flow: remote shards are read by it unless by ranges. Reads: shards. Makes: sources.
-"""
+"""Shards that are brought whole, through the bounded cache, and stay open while there is room."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Indexes of very many files, kept together: a file of its own for each would take longer to write.
 
 A catalog is an index whose sequences are those of many files, one behind another, with a table of
-the files. Place in the flow: indexing writes catalogs for folders of many files, finding indexes
-reads them. Reads: catalogs. Makes: indexes.
+the files.
 """
 
 from __future__ import annotations

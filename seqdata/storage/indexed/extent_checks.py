@@ -1,8 +1,4 @@
-"""What a format says of a file, compared with what can be true.
-
-Place in the flow: a format's ``FileIndex`` is looked at here before an index is made of it. Reads:
-extents. Makes: errors.
-"""
+"""What a format says of a file, compared with what can be true."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How long the sequences of each field are, and along which axes.
-
-Place in the flow: opening asks, before sources are made. Reads: indexes. Makes: lengths.
-"""
+"""How long the sequences of each field are, and along which axes."""
 
 from __future__ import annotations
 

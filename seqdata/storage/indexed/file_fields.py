@@ -1,8 +1,4 @@
-"""From the indexes of files to the sources of a store's fields.
-
-Place in the flow: opening makes it, the store reads by it. Reads: indexes, mapped files. Makes:
-lengths, sources, checks.
-"""
+"""From the indexes of files to the sources of a store's fields."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What the author of a format writes: where the values of each sequence lie in a file.
-
-Place in the flow: a user's format gives a ``FileIndex`` of each file; the engine does the rest.
-Makes: nothing; it is data.
-"""
+"""What the author of a format writes: where the values of each sequence lie in a file."""
 
 from __future__ import annotations
 

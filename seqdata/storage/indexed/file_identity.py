@@ -1,8 +1,4 @@
-"""Whether a file is the one that was indexed, as far as its size and both ends tell.
-
-Place in the flow: opening compares local files here, reading remote ones. Reads: sizes, some bytes.
-Makes: errors.
-"""
+"""Whether a file is the one that was indexed, as far as its size and both ends tell."""
 
 from __future__ import annotations
 

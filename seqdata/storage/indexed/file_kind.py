@@ -1,8 +1,4 @@
-"""What the engine asks of a kind of files: which they are, their index, and the fields in it.
-
-Place in the flow: a backend gives one to finding, indexing and opening. Makes: nothing; it is what
-they speak in.
-"""
+"""What the engine asks of a kind of files: which they are, their index, and the fields in it."""
 
 from __future__ import annotations
 

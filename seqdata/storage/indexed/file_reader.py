@@ -1,7 +1,4 @@
-"""Files as their formats see them while they are indexed.
-
-Place in the flow: a format's ``index`` is given one. Reads: bytes. Makes: the same.
-"""
+"""Files as their formats see them while they are indexed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The files of a data set: their sizes and bytes, wherever they lie.
 
-All that is read of a local file goes through here. Place in the flow: below indexing and the
-store. Reads: files. Makes: mapped bytes.
+All that is read of a local file goes through here.
 """
 
 from __future__ import annotations

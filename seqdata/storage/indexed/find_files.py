@@ -1,7 +1,4 @@
-"""From a location to the files that it means: a file, a folder, a glob, a list, braces, URLs.
-
-Place in the flow: the first step of opening and of indexing. Reads: names. Makes: files.
-"""
+"""From a location to the files that it means: a file, a folder, a glob, a list, braces, URLs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A user's format as a kind of files of the engine: what it says is compared before it is believed.
-
-Place in the flow: between a ``FileFormat`` and the engine. Reads: files. Makes: indexes, fields.
-"""
+"""A ``FileFormat`` of a user as a ``FileKind`` of the engine; its results are validated first."""
 
 from __future__ import annotations
 

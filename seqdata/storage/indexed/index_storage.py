@@ -1,8 +1,4 @@
-"""Where index files are kept: beside the shards, or in the user's cache.
-
-Place in the flow: local shards find and keep their indexes here. Reads: index files. Makes: the
-same.
-"""
+"""Where index files are kept: beside the shards, or in the user's cache."""
 
 from __future__ import annotations
 

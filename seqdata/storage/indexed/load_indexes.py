@@ -1,7 +1,4 @@
-"""The indexes of the files of a data set, compared with what they are of.
-
-Place in the flow: opening asks. Reads: index files. Makes: indexes, ids.
-"""
+"""The indexes of the files of a data set, compared with what they are of."""
 
 from __future__ import annotations
 

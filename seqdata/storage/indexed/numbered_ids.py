@@ -1,7 +1,4 @@
-"""Ids of sequences that have none of their own: the name of their file, and a number.
-
-Place in the flow: opening makes them, the store is asked for them. Makes: texts.
-"""
+"""Ids of sequences that have none of their own: the name of their file, and a number."""
 
 from __future__ import annotations
 

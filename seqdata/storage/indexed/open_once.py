@@ -1,7 +1,4 @@
-"""Files that are read once, by an index that nobody keeps.
-
-Place in the flow: ``seqdata write`` reads files of a kind with it. Reads: files. Makes: a store.
-"""
+"""Files that are read once, by an index that nobody keeps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The list of all shards that a writer made, beside their indexes: the last file that it writes.
 
 Without it, a shard that is gone from a folder, or an index of an older write, could not be told. Of
-shards that others wrote there is none. Place in the flow: finding shards reads it, writing makes
-it. Reads: a file of JSON. Makes: facts of shards.
+shards that others wrote there is none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""How the files of a batch come: what is asked of each, and what comes.
-
-Place in the flow: between reading batches and the two ways to bring shards. Makes: nothing; it is
-what they speak in.
-"""
+"""How the files of a batch come: what is asked of each, and what comes."""
 
 from __future__ import annotations
 

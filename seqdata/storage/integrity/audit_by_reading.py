@@ -1,8 +1,4 @@
-"""Reading all of a store that has no checksums, and listing what cannot be read.
-
-Place in the flow: ``seqdata verify`` asks it about files that others wrote, and other backends.
-Reads: all sequences. Makes: a report.
-"""
+"""Reading all of a store that has no checksums, and listing what cannot be read."""
 
 from __future__ import annotations
 

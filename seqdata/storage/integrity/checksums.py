@@ -1,8 +1,7 @@
 """Checksums of stored sequences: one each, or one per 64 KiB where a sequence is longer.
 
 They lie in one file beside each shard, so that a shard stays an ordinary Arrow file and is as it
-would be without them. Place in the flow: the writer makes them, stores verify by them. Reads:
-packed fields. Makes: numbers and a file of them.
+would be without them.
 """
 
 from __future__ import annotations

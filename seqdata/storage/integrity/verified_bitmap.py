@@ -1,7 +1,4 @@
-"""Bits that say which checksums were found right, shared by a rank and its worker processes.
-
-Place in the flow: a store has them, the kernel sets them. Reads: nothing. Makes: shared memory.
-"""
+"""Bits that say which checksums were found right, shared by a rank and its worker processes."""
 
 from __future__ import annotations
 

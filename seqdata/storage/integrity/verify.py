@@ -1,8 +1,4 @@
-"""When checksums are looked at, what they are compared with, and the error where one is another.
-
-Place in the flow: opening chooses, sources hand their checks to the kernel and ask here for words.
-Reads: checksums, the bytes of a sequence. Makes: errors.
-"""
+"""When checksums are looked at, what they are compared with, and the error where one is another."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 It is a subfolder of its own in ``Remote(cache_dir=...)``. Only files whose names the cache has made
 are counted and removed, and a folder of that name that holds others is refused. Whoever removes the
-folder, at any time, takes nothing but the need to fetch again. Place in the flow: below the cache.
-Reads: a folder. Makes: the same.
+folder, at any time, takes nothing but the need to fetch again.
 """
 
 from __future__ import annotations

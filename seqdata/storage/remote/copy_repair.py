@@ -3,9 +3,7 @@
 A checksum that is wrong may be the fault of what was copied here, in the cache or in memory, or of
 the source. The copy is compared with the source once; where it is another it is made the same, the
 log says so, and what was asked for is read again. Only what is wrong at the source is an error.
-Copies are mended where they lie, so every reader of this machine sees that. Place in the flow:
-layouts over copies ask here before an error is raised. Reads: copies, sources. Makes: copies that
-are right.
+Copies are mended where they lie, so every reader of this machine sees that.
 """
 
 from __future__ import annotations

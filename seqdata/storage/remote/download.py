@@ -1,8 +1,4 @@
-"""One whole remote file into an open local one: in pieces side by side, and checked.
-
-Place in the flow: the cache fills its files here. Reads: a remote file. Makes: a local one, which
-is right or is not used.
-"""
+"""One whole remote file into an open local one: in pieces side by side, and checked."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""How a remote location is read: through a cache or by ranges, and how long it is tried.
-
-Place in the flow: ``open_store(remote=...)`` takes it, everything remote is told it. Makes:
-nothing; it is data.
-"""
+"""How a remote location is read: through a cache or by ranges, and how long it is tried."""
 
 from __future__ import annotations
 

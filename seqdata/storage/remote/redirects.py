@@ -2,8 +2,7 @@
 
 From ``http`` to ``https`` and to other servers of the same scheme; never to ``file://`` and other
 schemes, never from ``https`` to where anybody may listen. What the user put into headers stays with
-the server that it was meant for. Place in the flow: fsspec's web client is made here. Reads: the
-answers of servers. Makes: clients.
+the server that it was meant for.
 """
 
 from __future__ import annotations

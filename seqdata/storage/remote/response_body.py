@@ -1,8 +1,7 @@
 """Bodies of web servers' answers: no more is read than was asked for.
 
 A server may send a body that never ends, the whole of a file where a part was asked for, or a few
-bytes that unpack to very many; none of it may fill the memory. Place in the flow: fsspec's web
-client is made with this. Reads: answers. Makes: their bytes.
+bytes that unpack to very many; none of it may fill the memory.
 """
 
 from __future__ import annotations

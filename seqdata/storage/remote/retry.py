@@ -1,8 +1,4 @@
-"""A read that is tried again: with waits that grow, a line in the log each, and an end.
-
-Place in the flow: every request goes through here. Reads: by a function it is given. Makes: its
-result, or an error that names no secrets.
-"""
+"""A read that is tried again: with waits that grow, a line in the log each, and an end."""
 
 from __future__ import annotations
 

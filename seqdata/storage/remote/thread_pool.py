@@ -1,7 +1,4 @@
-"""Threads that fetch, in a bounded number, and made anew in a forked process.
-
-Place in the flow: remote stores fetch several files or ranges side by side. Makes: results.
-"""
+"""Threads that fetch, in a bounded number, and made anew in a forked process."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ files of a folder, over fsspec; it may be pickled, used in threads, and after a 
     held.mapping                                     # its bytes, mapped; held for as long as `held`
 
 Every request is tried again where that may help (``trying``), within ``Remote.retry_seconds``;
-errors name the file without credentials. Place in the flow: between fsspec and everything remote.
-Reads: remote files. Makes: bytes.
+errors name the file without credentials.
 """
 
 from __future__ import annotations

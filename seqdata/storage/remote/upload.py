@@ -2,8 +2,7 @@
 
 Each file is there as a whole or not at all, which object stores promise, and without its last file
 there is no store. What was sent is noted, so that the same call goes on after it. This is what
-backends write to URLs with, in the core and in plugins. Place in the flow: writers hand URLs on to
-this. Reads: a local store. Makes: remote files.
+backends write to URLs with, in the core and in plugins.
 """
 
 from __future__ import annotations

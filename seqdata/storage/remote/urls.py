@@ -1,7 +1,4 @@
-"""What remote locations are called: which can be opened, and how they are shown without secrets.
-
-Place in the flow: below everything remote. Reads: URLs. Makes: URLs and texts.
-"""
+"""What remote locations are called: which can be opened, and how they are shown without secrets."""
 
 from __future__ import annotations
 

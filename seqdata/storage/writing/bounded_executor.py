@@ -1,8 +1,4 @@
-"""Functions that run on somebody's executor, so many at a time, with results in the order given.
-
-Place in the flow: the writer digests and writes shards while it packs the next. Reads: nothing.
-Makes: results.
-"""
+"""Functions that run on somebody's executor, so many at a time, with results in the order given."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Sequences, one after the other, into one buffer per field.
 
 A value is copied when it is given, so that a generator may reuse its arrays, and costs no Python
-object afterwards. Place in the flow: the writer and the memory store share it. Reads: sequences.
-Makes: values and offsets.
+object afterwards.
 """
 
 from __future__ import annotations

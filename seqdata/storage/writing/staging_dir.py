@@ -2,8 +2,7 @@
 
 Files are made in a folder aside, and renamed into place when all are there; the manifest comes last
 and is the commit. While a folder aside is there, writing was not finished: whoever writes next goes
-on with it. Place in the flow: the writer works inside of it. Reads: nothing. Makes: a committed
-folder.
+on with it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A process that was forked inherits the lock of its parent and may outlive it, so beside the lock its
 owner is written down, and where that one is gone the lock counts no more. On a file system without
 locks the owner alone counts. Whoever takes a folder over renames it: what still writes there by the
-old name finds nothing. Place in the flow: below ``commit``. Reads: a folder. Makes: a lock.
+old name finds nothing.
 """
 
 from __future__ import annotations
