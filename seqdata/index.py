@@ -1,8 +1,7 @@
 """The lengths of all sequences: all that planning knows about a data set.
 
 An index holds one length array per axis, usually memory-mapped, and reads it in chunks, so that
-10^8 sequences cost no Python object and no copy. Place in the flow: a Store gives it, a Policy
-plans over it. Reads: lengths. Makes: runs of lengths.
+10^8 sequences cost no Python object and no copy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The plan of an epoch: a frozen table of which spans make which batch.
 
 A plan is independent of ranks. Small plans hold their arrays; large ones are made block by block,
-when a batch is asked for. Place in the flow: a Policy makes it, ``share`` cuts it. Reads: nothing.
-Makes: batches of spans.
+when a batch is asked for.
 """
 
 from __future__ import annotations

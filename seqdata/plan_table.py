@@ -1,7 +1,4 @@
-"""The arrays behind a plan: which spans make which row, which rows make which batch.
-
-Place in the flow: below ``plan``. Reads: nothing. Makes: batches of spans, and their totals.
-"""
+"""The arrays behind a plan: which spans make which row, which rows make which batch."""
 
 from __future__ import annotations
 

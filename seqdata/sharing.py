@@ -1,8 +1,4 @@
-"""The share of one rank in a plan: the only place in planning that knows about ranks.
-
-Place in the flow: Plan and World come in, a RankPlan goes to the loader. Reads: a plan. Makes: the
-steps of one rank.
-"""
+"""The share of one rank in a plan: the only place in planning that knows about ranks."""
 
 from __future__ import annotations
 

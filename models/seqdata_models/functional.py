@@ -1,8 +1,7 @@
 """Functions for models over padded rows: the last valid step, masked means, masked losses.
 
 Padding never enters a result or a gradient, whatever it holds, NaN included: masked values are
-replaced with ``torch.where`` before they are used, because ``0 * NaN`` is NaN. Place in the flow:
-between a ``SequenceBatch`` and a model's loss.
+replaced with ``torch.where`` before they are used, because ``0 * NaN`` is NaN.
 """
 
 from __future__ import annotations

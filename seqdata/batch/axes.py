@@ -1,7 +1,4 @@
-"""The axis of each field: one object for all batches of a loader.
-
-Place in the flow: a Loader makes it from a store's fields, batches carry it. Makes: names of axes.
-"""
+"""The axis of each field: one object for all batches of a loader."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 ``padded`` is (r, T, *shape); ``varlen`` is flat, (N, *shape), row behind row; ``jagged`` is torch's
 nested tensor over the same flat values; ``pack`` is a PackedSequence. Lengths stay on the CPU, so
-nothing here waits for a device. Place in the flow: below ``batch`` and collators. Makes: tensors.
+nothing here waits for a device.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Commands that installed packages add: listed from metadata, imported when they are called.
-
-Place in the flow: the group ``seqdata`` asks for what is no command of its own. Reads: metadata.
-Makes: commands.
-"""
+"""Commands that installed packages add: listed from metadata, imported when they are called."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The ``seqdata`` command: a group of commands, one file each, and those of packages.
-
-Place in the flow: on top of everything; starts without torch. Reads: arguments. Makes: reports.
-"""
+"""The ``seqdata`` command: a group of commands, one file each, and those of packages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``seqdata doctor``: what can be seen of a machine, an installation, data and a run.
-
-Place in the flow: findings -> a report and an exit code.
-"""
+"""``seqdata doctor``: what can be seen of a machine, an installation, data and a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``seqdata index``: what is where in tar shards, looked up once.
-
-Place in the flow: a location -> index files beside its shards.
-"""
+"""``seqdata index``: what is where in tar shards, looked up once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``seqdata plan``: what an epoch will be, before it is trained.
-
-Place in the flow: store and policy -> a plan -> a report.
-"""
+"""``seqdata plan``: what an epoch will be, before it is trained."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``seqdata plugins``: which plugins are installed, and what seqdata offers itself.
-
-Place in the flow: metadata -> a report; nothing is imported unless it is to be checked.
-"""
+"""``seqdata plugins``: which plugins are installed, and what seqdata offers itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``seqdata replay``: one batch of a run, made again and shown.
-
-Place in the flow: run file -> a batch -> a report, a file.
-"""
+"""``seqdata replay``: one batch of a run, made again and shown."""
 
 from __future__ import annotations
 

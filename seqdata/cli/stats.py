@@ -1,7 +1,4 @@
-"""``seqdata stats``: what a store holds.
-
-Place in the flow: a store -> a report.
-"""
+"""``seqdata stats``: what a store holds."""
 
 from __future__ import annotations
 

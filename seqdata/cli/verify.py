@@ -1,7 +1,4 @@
-"""``seqdata verify``: is every byte of a store what was written?
-
-Place in the flow: a store's files -> a report and an exit code.
-"""
+"""``seqdata verify``: is every byte of a store what was written?"""
 
 from __future__ import annotations
 

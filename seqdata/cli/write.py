@@ -1,7 +1,4 @@
-"""``seqdata write``: files that people have -> a store.
-
-Place in the flow: source -> reader -> writer.
-"""
+"""``seqdata write``: files that people have -> a store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The parts of all collators: memory for outputs, and per-sequence fields with one value per row.
-
-Place in the flow: below the collators. Reads: nothing. Makes: tensors and lists.
-"""
+"""The parts of all collators: memory for outputs, and per-sequence fields with one value per row."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A collator around a torch ``collate_fn``, which gets a list of samples and may return anything.
-
-Place in the flow: columns of one read -> samples -> the batch of somebody else. Reads: nothing.
-Makes: ``data``. It is slower than the other collators: each sample is a dict.
-"""
+"""A collator around a torch ``collate_fn``, which gets a list of samples and may return anything."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Collator ``packed``: ragged fields as PackedSequences, for ``torch.nn.LSTM`` and similar modules.
-
-Place in the flow: columns of one read -> tensors of one batch. Makes: ``data``.
-"""
+"""Collator ``packed``: ragged fields as PackedSequences, for ``torch.nn.LSTM`` and similar modules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Collator ``varlen``: flat ragged fields, row after row, for attention over documents.
 
 Kernels such as flash attention take the values with ``batch.cu_seqlens`` and ``batch.position_ids``
-(T. Dao, "FlashAttention-2", 2023: ``flash_attn_varlen_func``). Place in the flow: columns of one
-read -> tensors of one batch. Makes: ``data``.
+(T. Dao, "FlashAttention-2", 2023: ``flash_attn_varlen_func``).
 """
 
 from __future__ import annotations

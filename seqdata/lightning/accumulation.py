@@ -1,8 +1,4 @@
-"""How many steps make an optimizer update, so that any number of ranks gives the same run.
-
-Place in the flow: called in ``setup("fit")``. Reads: the Trainer's settings. Changes: its
-``accumulate_grad_batches``.
-"""
+"""How many steps make an optimizer update, so that any number of ranks gives the same run."""
 
 from __future__ import annotations
 

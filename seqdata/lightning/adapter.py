@@ -1,8 +1,7 @@
 """What Lightning keeps to itself: the only module that touches the Trainer's private attributes.
 
 Everything else in this room speaks in the values made here, so that a Lightning release that moves
-a counter breaks one file and the test beside it. Place in the flow: below all other modules of
-``lightning``. Reads: the Trainer and its checkpoints. Makes: plain values.
+a counter breaks one file and the test beside it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 Lightning counts steps of the world that wrote the checkpoint, and goes on wrongly after the last
 batch of an epoch: validations are lost, whole epochs are skipped or trained twice, all silently.
-The functions here put the counters right for the place where the data goes on. Place in the flow:
-the DataModule appends ``CounterRepair`` to the Trainer's callbacks. Reads: a loaded place. Changes:
-the checkpoint in memory.
+The functions here put the counters right for the place where the data goes on.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A loader that counts what it hands out is wrong whenever a batch is fetched ahead, fails, or ends an
 epoch early. So nothing is counted here: the Trainer's own count of trained steps is compared with
-what it was when this epoch's iteration began. Place in the flow: ``TrainRun`` holds one. Reads:
-``Counters``. Makes: a ``RunPosition``.
+what it was when this epoch's iteration began.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The DataModule: named data, one policy, and a position that survives everything.
-
-Place in the flow: the room between seqdata and the Trainer. Reads: stores. Makes: loaders, and the
-state by which a run goes on exactly.
-"""
+"""The DataModule: named data, one policy, and a position that survives everything."""
 
 from __future__ import annotations
 

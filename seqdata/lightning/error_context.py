@@ -1,8 +1,4 @@
-"""Which batch an evaluation had when its step failed, and what shows that batch.
-
-Place in the flow: the DataModule asks it about exceptions. Reads: the loop that runs. Makes: a line
-for a note.
-"""
+"""Which batch an evaluation had when its step failed, and what shows that batch."""
 
 from __future__ import annotations
 

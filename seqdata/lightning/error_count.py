@@ -1,8 +1,7 @@
 """How many errors in the training data a run has gone on from, over all ranks, at each place of it.
 
 Ranks differ in their errors, and states do not differ between ranks: so ranks add their counts up
-where they agree on batches. Place in the flow: beside the cursor. Reads: this rank's tally. Makes:
-the count that a state holds.
+where they agree on batches.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A resumed run is exact only with the hidden states it was saved with. Each ``LaneStates`` that is an
 attribute of the LightningModule, or of a module in it, is found; its training table is gathered
-over the ranks and put into the DataModule's state. Place in the flow: the DataModule saves and
-loads through it. Reads: the Trainer's module. Makes: a part of a state.
+over the ranks and put into the DataModule's state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A mean that is the same on one process and on many.
 
 A mean of ranks' means is wrong where ranks hold unequal numbers of rows or timesteps; sums and
-counts in float64 are not. Place in the flow: filled by evaluation steps, read once at the end of an
-epoch. Reads: sums and counts. Makes: a number.
+counts in float64 are not.
 """
 
 from __future__ import annotations

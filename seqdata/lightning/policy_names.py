@@ -1,8 +1,7 @@
 """Short names of policies for LightningCLI: ``--data.batching token-budget``, ``TokenBudget``.
 
 LightningCLI's parser, jsonargparse, takes import paths. It is told here how to make one of a
-registered name, or of the name of a class of the core's. Place in the flow: before there is a
-DataModule. Reads: names. Makes: import paths.
+registered name, or of the name of a class of the core's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""One training run: its player, its cursor, and what it saves and loads.
-
-Place in the flow: the DataModule makes one per Trainer in ``setup("fit")``. Reads: the Trainer's
-counters through the adapter. Makes: where an epoch begins, and the DataModule's state.
-"""
+"""One training run: its player, its cursor, and what it saves and loads."""
 
 from __future__ import annotations
 

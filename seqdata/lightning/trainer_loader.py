@@ -1,8 +1,7 @@
 """The loader that the Trainer sees: an own iterable, so that Lightning leaves it alone.
 
 It owns nothing durable. Its length is a constant, its state a marker, and an iterator that nobody
-draws from has no effect, since Lightning throws several away. Place in the flow: a ``EpochEngine``
-below, the Trainer above. Reads: where to begin. Makes: batches.
+draws from has no effect, since Lightning throws several away.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A batch in which a sequence cannot be read or transformed, made without it.
 
 The rows stay as many as they were planned, on every rank: a bad row is masked (weight 0, zeros), or
-replaced by the longest other row of the batch, cropped. Place in the flow: where fetching has
-failed and ``on_error`` is not ``raise``. Reads: the sequences again, one by one. Makes: columns and
-the step that they belong to.
+replaced by the longest other row of the batch, cropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Errors in the data that a run goes on from: counted, listed by id, and no more than a cap.
 
 The list is a file of one line of JSON per error, so that it survives a resume and says of each
-sequence what was wrong with it. Place in the flow: beside mending. Makes: lines.
+sequence what was wrong with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The public Loader: batches of sequences for plain PyTorch and Fabric loops.
 
 It is an iterable of its own, no torch DataLoader, and owns one position: the epoch, and the batches
-of its plan that were delivered. Place in the flow: a Player below, the user's loop above. Reads: a
-store. Makes: batches, and a state of a few primitives.
+of its plan that were delivered.
 """
 
 from __future__ import annotations

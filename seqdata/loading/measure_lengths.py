@@ -1,8 +1,7 @@
 """Lengths of what a transform makes, measured once and kept beside the data.
 
 Where nobody can say what a transform makes of a length, as for tokenizers, it is run over all
-sequences once. Place in the flow: before planning. Reads: a store. Makes: a view that carries the
-transform and the lengths of its results.
+sequences once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The options of playing epochs, as one frozen object; they travel from the edge to the Player.
-
-Place in the flow: Loader and DataModule make them, the Player reads them.
-"""
+"""The options of playing epochs, as one frozen object; they travel from the edge to the Player."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What a loader hands out: a SequenceBatch, or a tuple or dict of chosen parts of it.
 
-Models that exist already take ``(x, lengths, y)`` and know nothing of us. Place in the flow: the
-last step before a batch leaves the Player. Reads: a batch. Makes: a tuple or dict.
+Models that exist already take ``(x, lengths, y)`` and know nothing of us.
 """
 
 from __future__ import annotations

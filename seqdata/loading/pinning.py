@@ -1,8 +1,4 @@
-"""Pinned memory: what is handed out is copied where a device can fetch it while the host goes on.
-
-Place in the flow: between the assembly of batches and who takes them, in the thread that reads
-ahead. Reads: a batch, or what was chosen of it. Makes: the same, pinned.
-"""
+"""Pinned memory: what is handed out is copied where a device can fetch it while the host goes on."""
 
 from __future__ import annotations
 

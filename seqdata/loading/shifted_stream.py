@@ -1,8 +1,7 @@
 """Columns of a stream that is shifted as a whole: rows go on over the ends of sequences.
 
 Every row was read with the timesteps that follow it in the stream, so inputs and targets are two
-parts of one row. Place in the flow: wide columns of a step -> the columns that collators take.
-Reads: columns. Makes: columns.
+parts of one row.
 """
 
 from __future__ import annotations

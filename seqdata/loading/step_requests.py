@@ -1,7 +1,6 @@
 """What a step asks for: spans of sequences, and how their columns are wanted.
 
-It is all that a worker process is told, and needs neither plan nor torch. Place in the flow: a step
-of the rank's share -> request -> columns. Makes: nothing; it is data.
+It is all that a worker process is told, and needs neither plan nor torch.
 """
 
 from __future__ import annotations

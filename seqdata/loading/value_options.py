@@ -1,8 +1,4 @@
-"""Values as they are delivered: of the dtype that was asked for, and finite where that is asked.
-
-Place in the flow: columns that were read and transformed -> columns that the collator lays out.
-Reads: columns. Makes: columns that convert and check what they copy.
-"""
+"""Values as they are delivered: of the dtype that was asked for, and finite where that is asked."""
 
 from __future__ import annotations
 

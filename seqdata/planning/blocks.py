@@ -2,8 +2,7 @@
 
 A block is a fixed run of neighbouring items. Its members never change, so its number of batches
 does not either; blocks and their insides are shuffled. A ``Cutter`` says how one block becomes
-batches; all else about an epoch is here: which batches of which block come when. Place in the flow:
-items -> blocks -> Plan. Reads: lengths, a block at a time. Makes: batches.
+batches; all else about an epoch is here: which batches of which block come when.
 """
 
 from __future__ import annotations

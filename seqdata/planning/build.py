@@ -1,8 +1,4 @@
-"""Builds a Plan with report and fingerprint from a policy's options, items and blocks.
-
-Place in the flow: the last step of every block-wise policy. Reads: an index and a policy. Makes:
-Plan.
-"""
+"""Builds a Plan with report and fingerprint from a policy's options, items and blocks."""
 
 from __future__ import annotations
 

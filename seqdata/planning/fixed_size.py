@@ -1,7 +1,4 @@
-"""Cuts a block's items every ``batch_size`` rows: shared by Fixed, Sorted, Bucketed and Windows.
-
-Place in the flow: a Cutter of ``blocks``; the policies differ in how they order a block's items.
-"""
+"""Cuts a block's items every ``batch_size`` rows: shared by Fixed, Sorted, Bucketed and Windows."""
 
 from __future__ import annotations
 

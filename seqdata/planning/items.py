@@ -2,7 +2,7 @@
 
 An item is a sequence, or a piece of one that is split or truncated because it is too long. Items
 are found by prefix sums over chunks of the sequences, so virtual ones (10^9 of them) cost no
-memory. Place in the flow: index -> items -> blocks. Reads: runs of lengths. Makes: spans.
+memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What is run over time: torch's recurrent modules, and any callable of their form.
-
-Place in the flow: ``running`` calls one. Reads: inputs (p, T, *shape) and a state. Makes: outputs
-(p, T, *shape), and the state at their end.
-"""
+"""What is run over time: torch's recurrent modules, and any callable of their form."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What each lane saw last, and whether a batch goes on from there.
 
 A state that skips a chunk, sees one twice, or is another sequence's, trains on in silence; here it
-is an error. Place in the flow: a table of ``LaneStates`` has one. Reads: the head of a batch, on
-the CPU. Makes: nothing, or an error.
+is an error.
 """
 
 from __future__ import annotations

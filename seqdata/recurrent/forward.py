@@ -2,8 +2,7 @@
 
 Where all rows are full this is one call, and bitwise what the module gives for the whole sequence.
 Else rows are cut into pieces (a row's timesteps, or each sequence in it) that are packed, or run
-length by length where the callable takes no packed ones. Place in the flow: ``LaneStates.run``.
-Reads: inputs and states. Makes: outputs (r, T, ...), and the state of each row.
+length by length where the callable takes no packed ones.
 """
 
 from __future__ import annotations

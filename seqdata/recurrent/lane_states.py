@@ -1,8 +1,7 @@
 """LaneStates: the recurrent state of each lane, carried from chunk to chunk by the module.
 
 It is a plain attribute of a module and no buffer, since DistributedDataParallel overwrites buffers
-with rank 0's. Place in the flow: batches of TBPTT come in, a training step runs its module between
-``take`` and ``put``. Reads: batches and states. Makes: states, and what a checkpoint keeps.
+with rank 0's.
 """
 
 from __future__ import annotations

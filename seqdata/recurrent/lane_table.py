@@ -1,8 +1,7 @@
 """The states of the lanes of one loader, between two batches.
 
 Rows are found by lane number, so that a table that was saved on four ranks goes on on two: each
-takes the lanes it has. Place in the flow: ``LaneStates`` has one per loader. Reads: states of rows.
-Makes: states of rows, and what a checkpoint keeps.
+takes the lanes it has.
 """
 
 from __future__ import annotations

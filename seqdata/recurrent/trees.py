@@ -1,7 +1,7 @@
 """Recurrent states as trees: a tensor, or tuples, lists and dicts of them.
 
 An LSTM's state is a pair, a GRU's one tensor, a model's of several layers anything nested; all are
-handled leaf by leaf. Place in the flow: below ``LaneStates``. Reads and makes: trees of tensors.
+handled leaf by leaf.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """YAML that may be anybody's: how much it stands for is counted before it is loaded.
 
 An alias repeats what its anchor stands for, so that a few lines can stand for billions of values,
-which nobody notices until they are looked through. Place in the flow: run files are read with it.
-Reads: the bytes of a file. Makes: plain values.
+which nobody notices until they are looked through.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Where data lies, as plain data, and back: paths, and views whose numbers are kept beside.
-
-Place in the flow: below the run file. Reads: what a user passed as data. Makes: paths, numbers; and
-stores again.
-"""
+"""Where data lies, as plain data, and back: paths, and views whose numbers are kept beside."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The stores and players of a DataModule: opened once, and made again only for another world.
-
-Place in the flow: options in, players out. Reads: stores. Makes: players.
-"""
+"""The stores and players of a DataModule: opened once, and made again only for another world."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Which batch of a run is meant, and the batch itself, made again without a Trainer.
 
 A batch is named by its epoch and its number in the plan. A step of a rank is translated by the
-world of the run and by where it began. Place in the flow: a Player below, the command and the
-DataModule above. Reads: a store. Makes: one batch.
+world of the run and by where it began.
 """
 
 from __future__ import annotations

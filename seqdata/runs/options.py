@@ -1,8 +1,4 @@
-"""What a SequenceDataModule was asked for, as one frozen object.
-
-Place in the flow: made by the DataModule's constructor, read by everything below it. Reads:
-nothing. Makes: options of a ``Player``.
-"""
+"""What a SequenceDataModule was asked for, as one frozen object."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""From a run file to one of the run's batches, in another process.
-
-Place in the flow: run file -> options -> Player -> batch; ``seqdata replay`` shows it. Reads: a run
-file, a store. Makes: a player, and the step that made the batch.
-"""
+"""From a run file to one of the run's batches, in another process."""
 
 from __future__ import annotations
 

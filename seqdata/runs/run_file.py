@@ -2,8 +2,6 @@
 
 ``seqdata-run.yaml`` holds plain scalars, lists and dicts, and is read as such: nothing is imported
 until a transform, collator or policy of another's is needed. A run file is trusted as code is.
-Place in the flow: rank 0 writes it at the start of a fit; ``seqdata replay`` and ``doctor`` read
-it. Reads: options, a file. Makes: a file, options.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The record of a running fit: where its run file lies, and the command that shows a batch of it.
-
-Place in the flow: the DataModule holds one; errors ask it for their last words. Reads: a run file.
-Makes: the file, a command.
-"""
+"""The record of a running fit: where its run file lies, and the command that shows a batch of it."""
 
 from __future__ import annotations
 

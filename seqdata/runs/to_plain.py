@@ -1,8 +1,7 @@
 """Arguments as plain data, and back: functions by import path, dataclasses by their fields.
 
 What has neither (a lambda, an object in memory) is written down as not replayable, with the reason.
-Reading imports nothing but the module of a function or class that is asked for. Place in the flow:
-below the run file. Reads: objects. Makes: scalars, lists and dicts; and objects again.
+Reading imports nothing but the module of a function or class that is asked for.
 """
 
 from __future__ import annotations

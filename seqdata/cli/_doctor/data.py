@@ -1,8 +1,4 @@
-"""Is a data set whole, as far as that can be told in a second?
-
-Place in the flow: ``seqdata doctor`` asks. Reads: sizes, footers, lengths, a few sequences. Makes:
-findings.
-"""
+"""Is a data set whole, as far as that can be told in a second?"""
 
 from __future__ import annotations
 

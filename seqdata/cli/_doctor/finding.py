@@ -1,7 +1,4 @@
-"""One thing that was looked at: how it is, and what to do about it.
-
-Place in the flow: below all checks of ``seqdata doctor``.
-"""
+"""One thing that was looked at: how it is, and what to do about it."""
 
 from __future__ import annotations
 

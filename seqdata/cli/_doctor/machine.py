@@ -1,7 +1,4 @@
-"""What of the machine decides whether loading works and is fast.
-
-Place in the flow: ``seqdata doctor`` asks. Reads: limits and sizes of the system. Makes: findings.
-"""
+"""What of the machine decides whether loading works and is fast."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a run was asked for, and the traps in it: each with what to do.
-
-Place in the flow: ``seqdata doctor`` asks. Reads: a run file; imports nothing that it names. Makes:
-findings.
-"""
+"""What a run was asked for, and the traps in it: each with what to do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which packages are there, whether they go together, and which plugins are installed.
-
-Place in the flow: ``seqdata doctor`` asks. Reads: metadata. Makes: findings.
-"""
+"""Which packages are there, whether they go together, and which plugins are installed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A batch as figures and as plain tensors, for ``seqdata replay``.
-
-Place in the flow: a batch -> plain data, a file. Imports torch: commands import it when they run.
-"""
+"""A batch as figures and as plain tensors, for ``seqdata replay``."""
 
 from __future__ import annotations
 

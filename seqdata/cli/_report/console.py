@@ -1,7 +1,4 @@
-"""What all commands share: consoles, errors as text, the index of a store.
-
-Place in the flow: used by the commands.
-"""
+"""What all commands share: consoles, errors as text, the index of a store."""
 
 from __future__ import annotations
 

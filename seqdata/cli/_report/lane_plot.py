@@ -1,7 +1,4 @@
-"""One picture of a plan of lanes: which sequence each lane reads in each step.
-
-Place in the flow: plan -> a PNG. Needs matplotlib, imported when it draws.
-"""
+"""One picture of a plan of lanes: which sequence each lane reads in each step."""
 
 from __future__ import annotations
 

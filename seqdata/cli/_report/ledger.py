@@ -1,8 +1,4 @@
-"""The ledger of an epoch: by id, every sequence that is not trained once and whole.
-
-Place in the flow: index and plan -> lines of JSON, one per sequence or span. Reads: the plan's
-report, and the batches that the last step of a number of ranks leaves out or repeats.
-"""
+"""The ledger of an epoch: by id, every sequence that is not trained once and whole."""
 
 from __future__ import annotations
 

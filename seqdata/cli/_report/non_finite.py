@@ -1,7 +1,4 @@
-"""How many NaN and infinite values a store holds, by field: what ``seqdata stats`` says of them.
-
-Place in the flow: a store -> counts. Reads: all fields of floats, some timesteps at a time.
-"""
+"""How many NaN and infinite values a store holds, by field: what ``seqdata stats`` says of them."""
 
 from __future__ import annotations
 

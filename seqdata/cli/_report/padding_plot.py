@@ -1,7 +1,4 @@
-"""One picture of a plan: how long sequences are, and what padding each way of batching costs.
-
-Place in the flow: index and plan -> a PNG. Needs matplotlib, imported when it draws.
-"""
+"""One picture of a plan: how long sequences are, and what padding each way of batching costs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The figures that ``seqdata stats`` and ``seqdata plan`` report.
-
-Place in the flow: store and plan -> numbers. Reads: lengths, batches. Makes: figures and texts.
-"""
+"""The figures that ``seqdata stats`` and ``seqdata plan`` report."""
 
 from __future__ import annotations
 

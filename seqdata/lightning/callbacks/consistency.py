@@ -1,8 +1,7 @@
 """Looks whether all ranks hold the same model, bit by bit.
 
 Where they do not, training goes on and is wrong: gradients that one rank did not average, a state
-that each keeps for itself. Place in the flow: beside the model. Reads: parameters and buffers.
-Makes: nothing, or the same error on every rank.
+that each keeps for itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Watches the data side: tokens per second, padding, and how long the Trainer waits for data.
-
-Place in the flow: beside the model. Reads: the clock, the loader, batches. Makes: logged metrics.
-"""
+"""Watches the data side: tokens per second, padding, and how long the Trainer waits for data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Watches each rank's memory and load, and tells what did not fit where memory runs out.
-
-Place in the flow: beside the model. Reads: allocators, batches. Makes: metrics, one warning, and a
-note on an exception.
-"""
+"""Watches each rank's memory and load, and tells what did not fit where memory runs out."""
 
 from __future__ import annotations
 

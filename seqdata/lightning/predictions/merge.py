@@ -1,8 +1,4 @@
-"""The store that predictions become: every sequence once, in the order of the predicted store.
-
-Place in the flow: rank 0 runs it when all ranks are done. Reads: all ranks' rows. Makes: one Arrow
-store, a sequence at a time.
-"""
+"""The store that predictions become: every sequence once, in the order of the predicted store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a ``predict_step`` gave, as arrays of real rows and timesteps.
-
-Place in the flow: between the model's output and a rank's spill. Reads: an output and its batch.
-Makes: arrays without filler or padding, and what they are.
-"""
+"""What a ``predict_step`` gave, as arrays of real rows and timesteps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Predictions on their way into a store: each rank appends to files, which are read in any order.
 
-A rank keeps nothing in memory but its latest batch. Place in the flow: between outputs and the
-store that rank 0 writes. Reads: rows. Makes: files, and views of them.
+A rank keeps nothing in memory but its latest batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Predictions as a store: a callback that writes what ``predict_step`` gives, from all ranks.
 
 Every rank appends its rows to files beside the output; at the end rank 0 puts them in order, while
-the others wait. Place in the flow: behind the model. Reads: outputs. Makes: one Arrow store.
+the others wait.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@
 single gather (``all_gather``), or while ranks are watched (``lockstep``). ``agree`` compares what
 ranks have: two ranks with other data, or at another position, would train on with wrong batches, or
 hang far from the cause.
-
-Place in the flow: called in ``setup`` and before the first step, on every rank. Reads: a few
-primitives of each rank. Makes: nothing, or the same error everywhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""All ranks go through a fit together: they stop, fail and end at the same batch.
-
-Place in the flow: the DataModule has one, its loaders play through it. Reads: batches, and what
-this rank was told. Makes: the channel and the watcher, where there are other ranks.
-"""
+"""All ranks go through a fit together: they stop, fail and end at the same batch."""
 
 from __future__ import annotations
 

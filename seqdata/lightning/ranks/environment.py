@@ -1,8 +1,4 @@
-"""What a rank runs on: the versions and settings that decide what comes out of the same data.
-
-Place in the flow: the DataModule's ``setup`` hands it to ``agree``. Reads: installed packages,
-torch's settings, a few environment variables. Makes: facts to compare between ranks.
-"""
+"""What a rank runs on: the versions and settings that decide what comes out of the same data."""
 
 from __future__ import annotations
 

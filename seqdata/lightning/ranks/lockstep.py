@@ -2,8 +2,7 @@
 
 Before each batch every rank says whether it has one, in one small reduction that was begun a step
 earlier and costs no waiting. So an error on one rank is raised by all of them at the same batch,
-before the Trainer counts it. Place in the flow: between a player and the Trainer. Reads: batches.
-Makes: the same batches, or the same error on every rank.
+before the Trainer counts it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Who the other ranks are, and which of them is no longer there.
 
 A collective that fails says that a connection is closed, but not whose. Ranks of the same machine
-can be looked at. Place in the flow: ranks tell each other their ``RankProcess`` once; the watcher
-asks when something is wrong. Reads: /proc. Makes: a line about a rank.
+can be looked at.
 """
 
 from __future__ import annotations

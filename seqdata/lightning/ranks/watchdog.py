@@ -2,8 +2,7 @@
 
 A rank that was killed leaves the others in a collective for half an hour. Here ranks exchange one
 number every few seconds: who was killed closes its connections, so that the exchange fails at once;
-who is stopped lets it time out. Place in the flow: beside everything, from the first batch to the
-end of a fit. Reads: the other ranks' signs. Makes: nothing, or the end of this process.
+who is stopped lets it time out.
 """
 
 from __future__ import annotations

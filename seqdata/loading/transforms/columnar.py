@@ -1,9 +1,4 @@
-"""Columnar transforms: columns to what they see, and back; no Python per sequence.
-
-Place in the flow: called by ``transform_applier`` in place of one call per sequence. Reads:
-columns.
-Makes: ``Ragged`` values and results.
-"""
+"""Columnar transforms: columns to what they see, and back; no Python per sequence."""
 
 from __future__ import annotations
 

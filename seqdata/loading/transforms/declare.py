@@ -1,8 +1,7 @@
 """What a transform says of itself: whether it is columnar, how it changes lengths, its new axes.
 
 A transform is an ordinary function; what it says of itself are attributes of it: ``lengths``,
-``axes``, and the mark of ``columnar``. Place in the flow: below loading and measuring. Reads:
-attributes. Makes: checked values.
+``axes``, and the mark of ``columnar``.
 """
 
 from __future__ import annotations

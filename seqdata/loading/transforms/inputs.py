@@ -1,8 +1,4 @@
-"""What a transform of one sequence is given: arrays of its own, and its own random numbers.
-
-Place in the flow: columns of a batch -> one sequence after the other. Reads: columns. Makes: arrays
-and a generator.
-"""
+"""What a transform of one sequence is given: arrays of its own, and its own random numbers."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 Two forms: ``SeparateArrays``, an array per sequence, and ``FlatValues``, the values of all behind
 one another.
-Place in the flow: transforms -> columns. Reads: arrays. Makes: columns, cut without a copy.
 """
 
 from __future__ import annotations

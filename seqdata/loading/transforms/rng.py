@@ -1,8 +1,4 @@
-"""Which drawing of its sequence a span is: what keeps the randomness of repeats apart.
-
-Place in the flow: beside the plan, before a request is made. Reads: numbers of a view. Makes: one
-number per span.
-"""
+"""Which drawing of its sequence a span is: what keeps the randomness of repeats apart."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""How a worker ended, or why it does not go on, in words and facts.
-
-Place in the flow: the crew asks when a worker is gone or silent. Reads: exit codes, status, stacks.
-Makes: errors.
-"""
+"""How a worker ended, or why it does not go on, in words and facts."""
 
 from __future__ import annotations
 

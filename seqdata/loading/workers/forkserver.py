@@ -3,7 +3,7 @@
 A cluster sends SIGTERM to every process of a job, a terminal Ctrl-C. A worker is born with such
 signals blocked and ignores them later. The fork server of ``multiprocessing`` ends by them, and its
 processes with it, so workers have one of their own; it knows what a worker needs, so that one
-starts at once. Place in the flow: the crew starts its workers through it. Makes: processes.
+starts at once.
 """
 
 from __future__ import annotations

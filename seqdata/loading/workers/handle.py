@@ -1,7 +1,4 @@
-"""One worker process as the crew sees it, the tasks that it has, and how it is started.
-
-Place in the flow: the crew holds members. Makes: processes.
-"""
+"""One worker process as the crew sees it, the tasks that it has, and how it is started."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Requests, columns and objects as bytes in shared memory: each is written once.
 
 Columns are read where they lie; what a ``collate_fn`` makes in a worker is an object, whose arrays
-and tensors are written next to its pickle and copied out once. Place in the flow: between the
-worker pool and its workers. Makes: bytes, requests, columns, objects.
+and tensors are written next to its pickle and copied out once.
 """
 
 from __future__ import annotations

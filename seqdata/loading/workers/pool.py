@@ -1,8 +1,7 @@
 """The crew: worker processes of one loader, and the slots that batches come back in.
 
 It owns all slots and sends one with each task; a worker holds no position. Answers are taken in the
-order of the plan, whoever gave them. Place in the flow: requests -> columns, beside the training
-process. Makes: columns.
+order of the plan, whoever gave them.
 """
 
 from __future__ import annotations

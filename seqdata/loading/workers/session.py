@@ -1,7 +1,6 @@
 """One epoch over a worker pool: requests go out ahead, columns are taken in order.
 
-A loader keeps its pool from epoch to epoch, since starting processes takes long. Place in the flow:
-the engine asks for a session, the pipeline takes columns from it. Reads: answers. Makes: columns.
+A loader keeps its pool from epoch to epoch, since starting processes takes long.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A worker process: takes requests, gives columns, and leaves when its parent does.
 
-It imports no torch unless the transform or the data set does, holds no position, and ignores
-Ctrl-C and SIGTERM: the training process decides when it ends. Place in the flow: the other side of
-the crew. Reads: a store. Makes: answers in shared memory.
+It imports no torch unless the transform or the data set does, holds no position, and ignores Ctrl-C
+and SIGTERM: the training process decides when it ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A plan of lanes as a table: when a step is asked for, many are computed at once.
 
 A lane policy's ``LaneSchedule`` say which spans any run of steps holds; a few runs are kept, so
-that a batch is a slice. Place in the flow: below policy ``tbptt``; a BatchTable of ``plan``. Makes:
-batches of spans, and their totals.
+that a batch is a slice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What is known of a batch without looking into its tensors: no device is waited for.
 
 A SequenceBatch says it itself; for a tuple or dict it is what was planned, which the loader knows.
-Place in the flow: below the monitors. Reads: a batch's CPU side, or a plan. Makes: facts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A number for what a tensor holds, made where it lies: equal bits give equal numbers.
 
-Only the numbers leave the device, 8 bytes for each tensor. Place in the flow: below the check that
-ranks hold the same. Reads: tensors. Makes: int64.
+Only the numbers leave the device, 8 bytes for each tensor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Ranks that train on the same batch: as where an iterable dataset is not shared out.
 
 Nothing fails then and nothing is learned wrongly; every rank just does what one would have done.
-Place in the flow: ``RankConsistency`` asks in the first step. Reads: a batch. Makes: a number for
-it, and a warning's text.
 """
 
 from __future__ import annotations

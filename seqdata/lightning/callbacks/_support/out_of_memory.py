@@ -1,8 +1,4 @@
-"""What to say where memory ran out: of which batch, how to see it again, what would have fitted.
-
-Place in the flow: an exception and what is known of the batch in, a text out. Reads: facts. Makes:
-a text.
-"""
+"""What to say where memory ran out: of which batch, how to see it again, what would have fitted."""
 
 from __future__ import annotations
 

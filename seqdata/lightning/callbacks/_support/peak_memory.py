@@ -1,7 +1,4 @@
-"""How much memory this process has taken at most.
-
-Place in the flow: monitors ask it. Reads: the allocator of a device, or the system. Makes: bytes.
-"""
+"""How much memory this process has taken at most."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Which rank does more than the others, and why: the rule by which a run is called skewed.
 
-All ranks wait for the slowest, and the largest decides what fits. Place in the flow: figures of all
-ranks in, the text of a warning out. Reads: figures. Makes: a text.
+All ranks wait for the slowest, and the largest decides what fits.
 """
 
 from __future__ import annotations

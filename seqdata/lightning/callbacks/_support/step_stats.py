@@ -1,8 +1,4 @@
-"""What some steps of a rank came to: times, timesteps, memory.
-
-Place in the flow: a ``StepTimer`` makes them, monitors add them up, tell them to other ranks and
-log them. Reads: nothing. Makes: rates and shares.
-"""
+"""What some steps of a rank came to: times, timesteps, memory."""
 
 from __future__ import annotations
 

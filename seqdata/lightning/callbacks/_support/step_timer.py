@@ -1,8 +1,4 @@
-"""Takes the time of a rank's training steps, and what their batches hold.
-
-Place in the flow: monitors call it in the Trainer's hooks. Reads: the clock, the loader's waiting,
-batches. Makes: ``StepStats`` of each step.
-"""
+"""Takes the time of a rank's training steps, and what their batches hold."""
 
 from __future__ import annotations
 
