@@ -22,7 +22,7 @@ UNCLEAR = re.compile(
       cannot\ be\ meant           # is invalid
     | ,\ must\ be\b               # `x` must be B, but is A
     | ,\ must(?=[;.]|$)           # a message without an object
-    | \banew\b                    # again
+    | (?<!--)\banew\b             # again; `--anew` is an option's former name
     | \bwhoever\b                 # the caller
     | \b(go|goes|going|went)\ on(?!\ (a|an|the|one|another|its|to)\b)   # continue
     | \b(?<!set\ )beside\b        # next to
@@ -38,7 +38,6 @@ UNCLEAR = re.compile(
 
 LEFT = {
     "plugins/seqdata-webdataset": 50,
-    "seqdata/cli": 42,
     "seqdata/lightning": 134,
     "seqdata/loading": 117,
     "seqdata/recurrent": 33,

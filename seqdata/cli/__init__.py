@@ -1,4 +1,4 @@
-"""The ``seqdata`` command; this file hands its entry on."""
+"""The ``seqdata`` command."""
 
 from seqdata.cli.app import main
 

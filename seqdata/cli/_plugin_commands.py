@@ -13,7 +13,7 @@ from seqdata.plugin_source import CommandClaim
 
 
 class PluginCommands(click.Group):
-    """A group of commands to which packages add theirs; its own cannot be taken."""
+    """A group of commands that installed packages extend; they cannot replace its own commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -45,7 +45,7 @@ class _Unloaded(click.Command):
         """Return the context of the command itself.
 
         Raises:
-            PluginError: If several packages add it, or it cannot be imported or is no command.
+            PluginError: If several packages add it, or it cannot be imported or is not a command.
         """
         claim = self._claims[0]
         if len(self._claims) > 1:
@@ -56,7 +56,7 @@ class _Unloaded(click.Command):
             )
         try:
             found: Any = claim.point.load()
-        except Exception as error:  # a package is somebody else's code, and so is what it raises
+        except Exception as error:  # the code of a package may raise anything
             raise PluginError.at(
                 f"seqdata: the command {claim.name!r} of {claim.label} cannot be imported "
                 f"({type(error).__name__}: {error}). Repair, update or uninstall it.",

@@ -1,4 +1,4 @@
-"""The ``seqdata`` command: a group of commands, one file each, and those of packages."""
+"""The ``seqdata`` command: a group of commands, one file each, and the commands of packages."""
 
 from __future__ import annotations
 

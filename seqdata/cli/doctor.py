@@ -1,4 +1,4 @@
-"""``seqdata doctor``: what can be seen of a machine, an installation, data and a run."""
+"""``seqdata doctor``: checks of a machine, an installation, data and a run."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @report_errors
 def doctor(config: str | None, backend: str | None, as_json: bool) -> None:
-    """Look at the machine and what is installed; with CONFIG at data and a run, too.
+    """Check the machine and the installed packages; with CONFIG data and a run as well.
 
-    CONFIG is the seqdata-run.yaml of a run, its folder, or a store. No plugin but the one that
-    opens the data, and nothing that a run file names, is imported. Exit code 1 where something is
+    CONFIG is the seqdata-run.yaml of a run, its folder, or a store. No plugin is imported but the
+    one that opens the data, and nothing that a run file names. The exit code is 1 if something is
     bad.
     """
     findings = list(_collect_findings(config, backend))
@@ -89,7 +89,7 @@ def _check_data(location: str, backend: str | None) -> tuple[int, list[DoctorFin
 
 
 def _check_run(path: Path, backend: str | None) -> tuple[int, int, list[DoctorFinding]]:
-    # torch is imported only where a run is looked at
+    # torch is imported only for a run
     from seqdata.cli._doctor.run_settings import check_settings
     from seqdata.runs.run_file import RunFile, list_store_paths
 

@@ -1,4 +1,4 @@
-"""``seqdata plan``: what an epoch will be, before it is trained."""
+"""``seqdata plan``: the figures of an epoch, before it is trained."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _parse_sizes(_context: click.Context, _option: click.Parameter, text: str) -
     """Return the numbers of ``1,2,8``, each at least 1."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise click.BadParameter(f"is {text!r}, must be numbers of ranks like 1,2,8")
+        raise click.BadParameter(f"must be numbers of ranks like 1,2,8, but is {text!r}")
     return tuple(int(part) for part in parts)
 
 
 def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
-    """Make a switch that is None where it is not given: other policies do not know it."""
+    """Return a flag that is None if it is not given, since other policies do not have it."""
     return click.option(name, is_flag=True, flag_value=True, default=None, help=help)
 
 
@@ -56,21 +56,21 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
 @click.argument("store")
 @backend_option
 @click.option("--batching", help="Name of a policy [default: token-budget].")
-@click.option("--policy", hidden=True, help="The name of --batching until version 0.1.")
+@click.option("--policy", hidden=True, help="Former name of --batching (up to version 0.1).")
 @click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
 @click.option("--batch-size", type=int, help="Rows of a batch.")
 @click.option("--max-length", type=int, help="Most timesteps of a row.")
 @click.option("--too-long", help="error, split, truncate or drop.")
-@click.option("--keep", help="first or last: what remains of the truncated.")
+@click.option("--keep", help="first or last: the part of a truncated sequence that is kept.")
 @click.option("--lanes", type=int, help="Lanes of all ranks together (tbptt).")
 @click.option("--chunk", type=int, help="Most timesteps of a lane's row (tbptt).")
 @click.option("--advance", type=int, help="Timesteps from one chunk to the next (tbptt).")
 @_make_flag("--continuous", help="One stream in equal columns (tbptt).")
-@_make_flag("--segments", help="Rows go on with the lane's next sequence (tbptt).")
+@_make_flag("--segments", help="Rows continue with the lane's next sequence (tbptt).")
 @_make_flag("--jitter", help="Chunk lengths vary from step to step (tbptt).")
 @click.option("--axis", help="The axis to plan on.")
-@click.option("--shift", type=int, default=0, show_default=True, help="As of the loader.")
-@click.option("--no-shuffle", is_flag=True, help="As evaluation plans.")
+@click.option("--shift", type=int, default=0, show_default=True, help="Seed of the loader.")
+@click.option("--no-shuffle", is_flag=True, help="Plan in the order of evaluation.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--epoch", type=int, default=0, show_default=True)
 @click.option(
@@ -81,20 +81,22 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
     type=click.Choice(get_args(Tail)),
     default="fill",
     show_default=True,
-    help="What a rank without a batch in the last step gets.",
+    help="What a rank receives that has no batch in the last step.",
 )
 @click.option(
     "--ledger",
     "target",
     type=click.Path(dir_okay=False, allow_dash=True),
-    help="Write what is dropped, split, truncated, left out or repeated, by id: lines of JSON; "
-    "- is stdout, alone.",
+    help=(
+        "Write what is dropped, split, truncated, left out or repeated, by id: lines of "
+        "JSON; - is stdout."
+    ),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False),
-    help="Draw lengths and padding, or what each lane reads: a PNG.",
+    help="Plot lengths and padding, or what each lane reads, as a PNG.",
 )
 @report_errors
 def plan(
@@ -119,7 +121,8 @@ def plan(
         chosen["shuffle"] = False
     if as_json and target == STDOUT:
         raise ConfigError(
-            "plan: `--json` and `--ledger -` are both for stdout, must be one of them; name a file"
+            "plan: `--json` and `--ledger -` cannot both write to stdout. Pass a file to "
+            "`--ledger`."
         )
     label = _resolve_batching(batching, policy)
     rule = resolve_policy(label, chosen)
@@ -157,7 +160,7 @@ def plan(
 
 
 def _resolve_batching(batching: str | None, policy: str | None) -> str:
-    """Return the name of the policy, given by the option of today or of 0.1."""
+    """Return the name of the policy, from `--batching` or its former name."""
     if policy is not None:
         advice = "`--policy` is deprecated: write `--batching`"
         if batching is not None:

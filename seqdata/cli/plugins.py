@@ -1,4 +1,4 @@
-"""``seqdata plugins``: which plugins are installed, and what seqdata offers itself."""
+"""``seqdata plugins``: the installed plugins, and the built-in parts."""
 
 from __future__ import annotations
 

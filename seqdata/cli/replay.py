@@ -1,4 +1,4 @@
-"""``seqdata replay``: one batch of a run, made again and shown."""
+"""``seqdata replay``: rebuilds one batch of a run and shows it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ _STATS = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 @backend_option
 @click.option("--epoch", type=int, required=True, help="Epoch of the plan.")
-@click.option("--batch", type=int, help="Number of the batch in the plan, as errors say it.")
-@click.option("--step", type=int, help="Instead of it: a step of a rank.")
-@click.option("--rank", type=int, help="Whose step [default: 0]; with --batch: whose lanes.")
+@click.option("--batch", type=int, help="Number of the batch in the plan, as in error messages.")
+@click.option("--step", type=int, help="In place of --batch: a step of a rank.")
+@click.option(
+    "--rank", type=int, help="Rank of the step [default: 0]; with --batch: rank of the lanes."
+)
 @click.option("--world", type=int, help="Number of ranks [default: the run's].")
 @click.option(
     "--from",
@@ -48,10 +50,14 @@ _STATS = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
     type=click.Choice(["train", "val", "test", "predict"]),
     default="train",
     show_default=True,
-    help="What the batch was made for.",
+    help="What the data was used for.",
 )
-@click.option("--name", help="Of the data set, where there are several of a kind.")
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="A .pt or .npz file.")
+@click.option("--name", help="Name of the data set, if there are several of a kind.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the batch to a .pt or .npz file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @report_errors
 def replay(
@@ -63,14 +69,14 @@ def replay(
     as_json: bool,
     **which: int | None,
 ) -> None:
-    """Make one batch of a run again, bit by bit, and show it.
+    """Rebuild one batch of a run, bit for bit, and show it.
 
     CONFIG is the seqdata-run.yaml that a fit wrote into the Trainer's log folder. It names
     functions and classes, whose modules are imported: trust it as you trust code. No GPU, Trainer
-    or model is needed. Where the batch cannot be made, what was planned is shown, then the error;
-    the exit code is then 1.
+    or model is needed. If the batch cannot be rebuilt, its plan is shown, then the error, and the
+    exit code is 1.
     """
-    # torch is imported only when a batch is made
+    # torch is imported only when a batch is rebuilt
     from seqdata.cli._report.batch import save_batch, summarize_batch
     from seqdata.runs.locate_batch import ReplayRequest, remake_batch, remake_metadata
     from seqdata.runs.replay import open_replay
@@ -111,7 +117,7 @@ def _describe_failure(failure: Exception | None) -> dict[str, Any] | None:
 
 
 def _raise_failure(failure: Exception, as_json: bool) -> None:
-    """End with the error: ours in a line, another's with where it was raised."""
+    """Raise the error: one of seqdata as one line, any other with the place where it was raised."""
     if as_json:
         raise SystemExit(EXIT_DATA) from failure
     raise failure
@@ -145,7 +151,7 @@ def _print_report(facts: dict[str, Any]) -> None:
             table.add_row(name, *(_format_cell(row.get(figure)) for figure in _STATS))
         out.print(table)
     for row in facts["went_on_from"]:
-        out.print(f"went on from: {row['error']}: {row['message']}")
+        out.print(f"skipped: {row['error']}: {row['message']}")
 
 
 def _format_cell(value: Any) -> str:

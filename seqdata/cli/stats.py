@@ -1,4 +1,4 @@
-"""``seqdata stats``: what a store holds."""
+"""``seqdata stats``: the fields, shards and lengths of a store."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def stats(store: str, backend: str | None, wanted: bool | None, as_json: bool) -
 
 
 def describe_store(location: str, store: Store) -> dict[str, Any]:
-    """Return what is known of a store without its lengths, as plain data."""
+    """Return the facts about a store, without its lengths, as plain data."""
     return {
         "location": redact_secrets(location),
         "sequences": len(store),

@@ -1,4 +1,4 @@
-"""``seqdata verify``: is every byte of a store what was written?"""
+"""``seqdata verify``: compares every byte of a store with its digests and checksums."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from seqdata.storage.remote.transport import RemoteFiles, make_remote_files
 from seqdata.storage.remote.urls import is_remote, redact_secrets
 
 _MAX_SHOWN = 20  # findings of one file; --json has more
-_VERDICTS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unverified"}
+_VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverified"}
 
 
 @click.command(
@@ -57,15 +57,15 @@ _VERDICTS = {"checksums": "ok", "digest": "ok by its digest", "structure": "unve
 )
 @click.argument("store")
 @backend_option
-@click.option("--shard", type=click.IntRange(min=0), help="Number of the one shard to look at.")
-@click.option("--repair-index", "repair", is_flag=True, help="Make indexes of tar shards anew.")
+@click.option("--shard", type=click.IntRange(min=0), help="Number of the only shard to check.")
+@click.option("--repair-index", "repair", is_flag=True, help="Rebuild the indexes of tar shards.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--keep-bad",
     "keep",
     metavar="FOLDER",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Copy damaged bytes there, at most 1 MiB each.",
+    help="Folder to copy damaged bytes to, at most 1 MiB each.",
 )
 @report_errors
 def verify(
@@ -78,12 +78,10 @@ def verify(
 ) -> None:
     """Compare every file of STORE with its digest and every sequence with its checksums.
 
-    Names every sequence that is damaged. Files that others wrote have no checksums: they are read
-    as a whole, and called unverified. Exit code 1 where something is damaged.
+    Every damaged sequence is named. Files of other programs have no checksums: they are read
+    completely, and reported as unverified. The exit code is 1 if something is damaged.
     """
-    reports = list(
-        _iter_reports(store, backend, shard, repair=repair)
-    )  # printed when the bar is gone
+    reports = list(_iter_reports(store, backend, shard, repair=repair))  # printed after the bar
     damages = sum(report.damages for report in reports)
     verified = all(report.by != "structure" for report in reports)
     copies = _copy_damaged(store, reports, keep)
@@ -138,15 +136,15 @@ def _iter_reports(
     opened = open_store(store, backend=backend)
     if shard is not None:
         raise ConfigError(
-            f"verify: `--shard` is {shard}, must be left out: {store!r} is no store of ours and is "
-            "read as a whole"
+            f"verify: `--shard` cannot be used with {store!r}, which is not a store of seqdata "
+            "and is read as a whole. Leave it out."
         )
     with _progress_bar(store, len(opened), of="sequences") as on_progress:
         yield audit_by_reading(opened, on_progress)
 
 
 def _list_names(files: RemoteFiles) -> list[str]:
-    """Return the names of remote files; where they cannot be listed there must be a manifest."""
+    """Return the names of remote files; none if they cannot be listed but there is a manifest."""
     try:
         return files.names()
     except (MissingShardError, RemoteReadError):  # a web server
@@ -155,7 +153,7 @@ def _list_names(files: RemoteFiles) -> list[str]:
 
 @dataclass(slots=True)
 class _ProgressRelay:
-    """Hands on how many bytes were looked at, as soon as there is a bar."""
+    """Forwards the number of bytes that were read to the bar, once there is one."""
 
     on_progress: BytesProgressFn | None = None
 
@@ -183,7 +181,7 @@ def _progress_bar(store: str, total: int, *, of: str) -> Iterator[BytesProgressF
 
 
 def _ignore_progress(_: int) -> None:
-    """Show nothing: rich before 15 ends a bar that is switched off with an empty line."""
+    """Show nothing: a disabled bar of rich before 15 prints an empty line."""
 
 
 def _print_report(out: Console, report: AuditReport) -> None:
@@ -205,14 +203,14 @@ def _format_verdict(damages: int, verified: bool) -> str:
     if damages:
         return f"{damages:,} things are damaged: restore these files, or write the store again"
     if verified:
-        return "every byte is as it was written"
+        return "every byte is as written"
     return "unverified: there are no checksums of sequences; all could be read, sizes are right"
 
 
 def _copy_damaged(store: str, reports: list[AuditReport], folder: Path | None) -> list[Path]:
     if folder is None:
         return []
-    copies: dict[Path, Any] = {}  # in order, each once
+    copies: dict[Path, Any] = {}  # unique, in order
     for report in reports:
         for finding in report.findings:
             path = copy_damaged_bytes(local_path(store), finding, folder)

@@ -1,4 +1,4 @@
-"""``seqdata write``: files that people have -> a store."""
+"""``seqdata write``: writes existing files as a store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seqdata.cli._report.console import (
 )
 from seqdata.cli.stats import describe_store, format_field
 from seqdata.detect import detect_backend
-from seqdata.errors import ConfigError, MissingShardError, SeqDataError
+from seqdata.errors import ConfigError, MissingShardError, SeqDataError, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Reader, Store
 from seqdata.readers.binary import refuse_binary
@@ -35,11 +35,11 @@ from seqdata.storage.writing.progress import ProgressBar, progress_bar
 
 STORE = "store"
 _TAR = ".tar"
-_SUGGESTED_TOKENS = 16_384  # timesteps, in the suggestion at the end
+_SUGGESTED_TOKENS = 16_384  # timesteps, in the suggested next command
 
 
 def _single_source(context: click.Context, _: click.Parameter, sources: tuple[str, ...]) -> str:
-    """Return the one source; several are what a shell makes of a glob without quotes."""
+    """Return the only source; a shell passes several if a glob is not in quotes."""
     if len(sources) > 1:
         raise click.BadArgumentUsage(
             f"{len(sources)} sources are given, and there must be one. Put a glob in quotes, so "
@@ -69,28 +69,28 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
     "kind",
     default="auto",
     show_default=True,
-    help="store, bytes, text, npy, csv, jsonl, parquet, a plugin's; auto: by what lies there.",
+    help="store, bytes, text, npy, csv, jsonl, parquet, or a plugin's; auto: found from the files.",
 )
 @click.option("--to", default="arrow", show_default=True, help="arrow, or webdataset: tar shards.")
 @click.option("--field", help="Name of the field, where a file is an array [default: x].")
-@click.option("--group", metavar="COLUMN", help="Rows of one value make a sequence.")
+@click.option("--group", metavar="COLUMN", help="Column; rows of equal value are one sequence.")
 @click.option("--id", "key", metavar="COLUMN", help="Column that names a row's sequence.")
 @click.option(
     "--axes",
     "axes",
     metavar="FIELD=AXIS",
     multiple=True,
-    help="Axis that a field runs along; none: a vector per sequence. May be given often.",
+    help="Axis that a field runs along; none: a vector per sequence. May be repeated.",
 )
 @click.option(
     "--shard-bytes", type=click.IntRange(min=1), default=SHARD_BYTES, help="Size of a shard."
 )
-@click.option("--overwrite", is_flag=True, help="Replace a store that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing store.")
 @click.option(
     "--resume/--no-resume",
     default=True,
     show_default=True,
-    help="Go on where writing stopped, or begin anew.",
+    help="Continue an interrupted writing, or start again.",
 )
 @report_errors
 def write(
@@ -109,8 +109,8 @@ def write(
 ) -> None:
     """Write the sequences of SOURCE, a file, folder, glob or store, as a store in the folder OUT.
 
-    OUT may be a URL, and SOURCE, too, where a store lies there. Quote a glob, so that the shell
-    leaves it alone; ** is any depth of folders. If it is stopped, the same command goes on.
+    OUT may be a URL, and so may the SOURCE if it is a store. Quote a glob, so that the shell does
+    not expand it; ** is any depth of folders. After an interruption the same command continues.
     """
     begin = time.monotonic()
     axis_by_field = parse_axes(axes)
@@ -123,7 +123,7 @@ def write(
         )
     existing = open_source(source, backend) if as_store else None
     if existing is None and kind == STORE:
-        raise ConfigError(f"source {source!r}: is no store, must be one; leave `--format` out")
+        raise ConfigError(f"source {source!r}: not a store. Leave `--format store` out.")
     write_to = partial(
         write_store,
         out,
@@ -150,16 +150,16 @@ def write(
 
 
 def open_source(source: str, backend: str | None = None) -> Store | None:
-    """Open a source that is a store, or files that are opened as one; None: it is other files.
+    """Return a source as a store, if it is one or its files can be opened as one; None otherwise.
 
     Args:
         source: A path, a glob or a URL.
-        backend: Name of the backend that opens it; None: by the source's form.
+        backend: Name of the backend that opens it; None: found from the source.
 
     Raises:
-        ConfigError: If it is a URL of something else.
-        DataError: If the store is not whole.
-        RemoteReadError: If a URL cannot be read.
+        ConfigError: If it is a URL, but not of a store.
+        DataError: If the store is incomplete.
+        RemoteReadError: If the URL cannot be read.
     """
     if backend is not None:
         return open_store(source, backend=backend)
@@ -168,10 +168,12 @@ def open_source(source: str, backend: str | None = None) -> Store | None:
             return open_store(source)
         except MissingShardError as error:
             raise ConfigError(
-                f"source {redact_url(source)!r}: is a URL of no store, must be one of ours, or of "
-                "tar "
-                "shards with an index, .parquet, .arrow or .feather files; copy other files to "
-                f"this machine ({error})"
+                must_be(
+                    f"source {redact_url(source)!r}",
+                    ("a store, tar shards with an index, or .parquet, .arrow or .feather files"),
+                    f"none of them ({error})",
+                    "Copy other files to this machine",
+                )
             ) from error
     path = local_path(source)
     if (path / MANIFEST).is_file():
@@ -187,14 +189,14 @@ def open_source(source: str, backend: str | None = None) -> Store | None:
         return open_store(source)
     try:
         return open_store(source)
-    except ConfigError:  # without an index they are read from end to end
+    except ConfigError:  # without an index they are read completely
         if path.name.endswith(_TAR) or path.is_dir():
             return None
         raise
 
 
 def _has_reader(path: Path) -> bool:
-    """Return whether the files of a path are Parquet files, of which rows make sequences."""
+    """Return whether a path has Parquet files whose rows are grouped into sequences."""
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else [path.name]
     return any(name.endswith(".parquet") for name in names)
 
@@ -208,7 +210,7 @@ def _write_files(
     *,
     resume: bool,
 ) -> Store:
-    """Write what a reader gives of files of this machine."""
+    """Write the sequences that a reader yields from local files."""
     files = find_files(source, skip=out)
     read = choose_reader(files, kind, default_host())
     resumed = report_resume(out) if resume else 0
@@ -221,10 +223,10 @@ def _write_files(
 
 
 def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reader:
-    """Return the reader of a format, or the one that the files' endings mean.
+    """Return the reader of a format, or of the files' suffixes.
 
     Raises:
-        ConfigError: If the endings mean several, or a format that no reader reads.
+        ConfigError: If the suffixes are of several formats, or of one without a reader.
         PluginError: If there is no such format.
     """
     if kind != "auto":
@@ -236,14 +238,13 @@ def choose_reader(files: list[SourceFile], kind: str, host: PluginHost) -> Reade
     if len(set(found.values())) > 1:
         have = ", ".join(f"{count} {ending or '(none)'}" for ending, count in counts.items())
         raise ConfigError(
-            f"source: holds files of several formats ({have}), must be of one; pass `--format` or "
-            "a narrower glob"
+            f"source: files of several formats ({have}). Pass `--format`, or a narrower glob."
         )
     return next(iter(found.values()))
 
 
 def _find_reader(ending: str, host: PluginHost) -> Reader | None:
-    """Return the reader of an ending; None if there is none."""
+    """Return the reader of a suffix; None if there is none."""
     if ending == _TAR:
         return host.reader("webdataset")
     return host.find("reader", ending, everywhere=False) if ending else None
@@ -259,13 +260,13 @@ def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
     for text in texts:
         name, separator, axis = text.partition("=")
         if not (name and separator and axis):
-            raise ConfigError(f"`--axes` is {text!r}, must be FIELD=AXIS, or FIELD=none")
+            raise ConfigError(must_be("`--axes`", "FIELD=AXIS, or FIELD=none", repr(text)))
         axes[name] = None if axis == "none" else axis
     return axes or None
 
 
 def report_resume(out: str) -> int:
-    """Say what an earlier writer left in a folder, and give how many sequences that is."""
+    """Print what an earlier writer left in a folder, and return the number of its sequences."""
     shards, sequences = count_unfinished(Path(out))
     if shards:
         err = make_console(stderr=True)
@@ -275,12 +276,12 @@ def report_resume(out: str) -> int:
 
 @dataclass(slots=True)
 class _ReadProgress:
-    """How much of the files is read, beside what is written.
+    """The progress bar of reading: bytes of the files, and sequences written.
 
     Attributes:
-        bar: Where it is shown; None: nowhere.
-        resumed: Sequences that an earlier writer left.
-        bytes_read: Bytes of the files that are read.
+        bar: The bar; None if it is not shown.
+        resumed: Number of sequences that an earlier writer left.
+        bytes_read: Number of bytes of the files that were read.
     """
 
     bar: ProgressBar | None
@@ -288,13 +289,13 @@ class _ReadProgress:
     bytes_read: int = 0
 
     def track(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-        """Yield the files, and count those that are read."""
+        """Yield the files, and count the bytes of those that were read."""
         for file in files:
             yield file
             self.bytes_read += file.path.stat().st_size
 
     def on_progress(self, sequences: int, size: int) -> None:
-        """Show how far it is."""
+        """Update the bar."""
         if self.bar is None:
             return
         if sequences <= self.resumed:

@@ -78,8 +78,8 @@ def test_a_good_machine_is_all_right():
             "sysctl -w vm.max_map_count=168192, or write larger shards",
         ),
         ({"methods": ("spawn",)}, "start methods", "note", "spawn; spawn is used", ""),
-        ({"kernel": "numpy"}, "kernel", "warn", "numpy, the slow twin", "a C compiler"),
-        ({"algorithms": ("crc32",)}, "checksums", "warn", "not looked at", "[checksums]"),
+        ({"kernel": "numpy"}, "kernel", "warn", "numpy, which is slower", "a C compiler"),
+        ({"algorithms": ("crc32",)}, "checksums", "warn", "not compared", "[checksums]"),
     ],
 )  # fmt: skip
 def test_a_trap_of_the_machine_is_seen(facts, name, state, seen, fix):
@@ -193,7 +193,7 @@ def test_empty_sequences_are_counted(tmp_path):
     ("lengths", "seen"),
     [
         (np.zeros(3, dtype=np.uint32), "all are 0: there is nothing to plan"),
-        (np.ones(3), "float64, up to 1 timesteps: no integers"),
+        (np.ones(3), "float64, up to 1 timesteps: not integers"),
     ],
 )
 def test_lengths_that_cannot_be_planned_with_are_bad(lengths, seen):
@@ -231,14 +231,18 @@ def columns(sequence, rng):
                 },
                 "geometry": FitGeometry(world_size=2),
             },
-            "strategy", "ok", "DDPStrategy on CPUAccelerator: 2 processes on 1 nodes; they share "
-            "the batches of one plan out to 2, each sequence once", "",
+            "strategy", "ok",
+            "DDPStrategy on CPUAccelerator: 2 processes on 1 nodes; the batches of one plan are "
+            "divided among 2, each sequence once", "",
         ),
         (
             {"trainer": {"processes": 4}, "geometry": FitGeometry(world_size=2)}, "strategy", "ok",
             "4 processes in 2 replicas of 2 on 1 nodes", "",
         ),
-        ({}, "use_distributed_sampler", "ok", "either value: no loader of ours has a sampler", ""),
+        (
+            {}, "use_distributed_sampler", "ok",
+            "either value: the loaders of seqdata have no sampler", "",
+        ),
         (
             {"geometry": FitGeometry(world_size=3)}, "batches", "ok",
             "8 batches are 3 steps of 3 ranks; in the last one 1 ranks have filler", "",
@@ -268,7 +272,7 @@ def columns(sequence, rng):
         ({"num_workers": 2}, "num_workers", "note", "there is no Python code", "num_workers=0"),
         (
             {"num_workers": 2, "start_method": "fork"}, "start_method", "warn",
-            "'fork' copies a process with threads", "start_method=None",
+            "'fork' copies a process that has threads", "start_method=None",
         ),
         (
             {"as_tuple": ("x", "lengths")}, "lengths", "note", "moves them to the device",
@@ -277,7 +281,7 @@ def columns(sequence, rng):
         ({"as_dict": ["x"]}, "weight", "note", "filler rows of several ranks", "tail='drop'"),
         (
             {"trainer": {"limit_train_batches": 5}}, "limit_train_batches", "note",
-            "5 steps: other batches on another number of ranks", "pass a fraction",
+            "5 steps: the batches depend on the number of ranks", "pass a fraction",
         ),
         (
             {"trainer": {"val_check_interval": 5}, "geometry": FitGeometry(accumulate=2)},
@@ -305,7 +309,7 @@ def test_fork_beside_pyarrow_is_bad(tmp_path):
         str(tmp_path / "rows.parquet"), num_workers=1, start_method="fork", opens=False
     )
     assert of(found, "start_method").state == "bad"
-    assert "whose threads do not survive it" in of(found, "start_method").seen
+    assert "whose threads do not survive a fork" in of(found, "start_method").seen
 
 
 def test_with_a_transform_nothing_is_planned(store):
@@ -337,7 +341,7 @@ def test_code_that_is_gone_is_bad_and_none_is_imported(store, tmp_path):
         assert facts["bad"] == bad
     (found,) = [one for one in facts["findings"] if one["state"] == "bad"]
     assert (found["name"], found["seen"]) == (
-        "transform", "not_there.at_all:f is not to be found here",
+        "transform", "not_there.at_all:f cannot be found here",
     )  # fmt: skip
     assert "harmful" not in sys.modules
 

@@ -109,7 +109,7 @@ def test_a_picture_without_matplotlib_names_the_extra(store, tmp_path, monkeypat
         (
             ["--max-tokens", 99, "--world", "1,0"],
             2,
-            "is '1,0', must be numbers of ranks like 1,2,8",
+            "must be numbers of ranks like 1,2,8, but is '1,0'",
         ),
         (["--max-tokens", 99, "--world", "two"], 2, "must be numbers of ranks"),
         (["--max-tokens", 99, "--seed", -1], 2, "--seed"),

@@ -146,14 +146,20 @@ def test_what_a_collate_fn_makes_is_summed_up_and_saved(store):
 def test_what_is_neither_tensor_nor_text_is_not_saved(store):
     described(store, collator=as_objects, fields=("x",))
     message = run(NAME, "--epoch", 0, "--batch", 0, "--save", "b.pt", code=2)
-    assert "replay: odd is a object, must be tensors, texts or numbers to be saved; call" in message
+    assert (
+        "replay: odd must be tensors, texts or numbers to be saved, but is a object. Call"
+        in message
+    )
     assert not Path("b.pt").exists()
 
 
 def test_another_ending_is_refused(store):
     described(store)
     message = run(NAME, "--epoch", 0, "--batch", 0, "--save", "b.txt", code=2)
-    assert "replay: `--save` is 'b.txt', must end in .pt (tensors) or .npz (arrays)" in message
+    assert (
+        "replay: `--save` must be a file that ends in .pt (tensors) or .npz (arrays), but "
+        "is 'b.txt'"
+    ) in message
 
 
 def failing(sequence, rng):
@@ -189,11 +195,11 @@ def test_damage_is_a_line_and_an_exit_code(store):
     assert 'sequence 3 ("s3"), field "x"' in message
 
 
-def test_sequences_that_the_run_went_on_from_are_told(store):
+def test_sequences_that_the_run_skipped_are_shown(store):
     described(store, transform=failing, on_error="mask")
     text = run(NAME, "--epoch", 0, "--batch", 1)
     assert "2 rows of up to 4 timesteps, 1 of weight 0" in text
-    assert "went on from: ValueError: four is too many" in text
+    assert "skipped: ValueError: four is too many" in text
 
 
 def test_long_batches_are_cut_short_for_people_only(store):

@@ -102,7 +102,7 @@ def test_verify_finds_nothing_where_nothing_is(folder):
     code, told = verify(folder)
     assert code == 0
     assert "shard 1 (x-001.tar): ok, 10 sequences" in told
-    assert "every byte is as it was written" in told
+    assert "every byte is as written" in told
 
 
 def test_verify_names_every_damaged_sequence(folder):

@@ -119,7 +119,7 @@ def test_the_command_takes_urls(url, monkeypatch, tmp_path):
     facts = json.loads(done.output)
     assert (facts["indexed"], facts["folders"]) == (3, [f"{url}/seqdata-index"])
     done = CliRunner().invoke(app, ["verify", location])
-    assert "every byte is as it was written" in done.output
+    assert "every byte is as written" in done.output
     assert index_shards(url)["sequences"] == 30
 
 

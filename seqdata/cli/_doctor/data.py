@@ -1,4 +1,4 @@
-"""Is a data set whole, as far as that can be told in a second?"""
+"""Quick checks of a data set: its files, versions and lengths, and a few of its sequences."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import is_remote, redact_secrets, split_url
 
-_SAMPLE_SEQUENCES = 16  # sequences that are looked at
-_SAMPLE_TIMESTEPS = 4_096  # timesteps of each, at most
+_SAMPLE_SEQUENCES = 16  # sequences that are read
+_SAMPLE_TIMESTEPS = 4_096  # at most, of each
 
 
 def open_checked(
     location: str, backend: str | None = None
 ) -> tuple[Store | None, list[DoctorFinding]]:
-    """Open a data set, and say what that tells; None where it cannot be opened."""
+    """Return the opened data set, or None if it cannot be opened; add what was found."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SeqDataWarning)
         try:
@@ -46,18 +46,18 @@ def open_checked(
 
 
 def check_data(location: str, store: Store) -> Iterator[DoctorFinding]:
-    """Say what an opened data set is like."""
+    """Yield what is found about an opened data set."""
     count, shards = len(store), len(store.shards)
     summary = f"{count:,} sequences in {shards:,} shard{'s' if shards != 1 else ''}"
     yield DoctorFinding(
-        redact_secrets(location), "shards", "ok", f"{summary}, all there and of their size"
+        redact_secrets(location), "shards", "ok", f"{summary}, all present and of the recorded size"
     )
     for axis, lengths in store.lengths_of.items():
         yield check_lengths(location, axis, lengths)
     if detect_backend(location) == "foreign":
         yield DoctorFinding(
             redact_secrets(location), "checksums", "note",
-            "none: the files are not ours, damage is not noticed",
+            "none: seqdata did not write these files, so damage is not detected",
             "write them as a store: seqdata write",
         )  # fmt: skip
         if is_remote(location):
@@ -67,7 +67,7 @@ def check_data(location: str, store: Store) -> Iterator[DoctorFinding]:
 
 
 def _check_versions(location: str, store: Store) -> DoctorFinding:
-    """Look whether the server tells one version of a file without a digest from another."""
+    """Check whether the server distinguishes versions of a file that has no digest."""
     where, name = redact_secrets(location), store.shards[0]
     files = make_remote_files(
         split_url(location)[0] if where.endswith(name) else location, Remote()
@@ -77,25 +77,25 @@ def _check_versions(location: str, store: Store) -> DoctorFinding:
     except SeqDataError as error:
         return DoctorFinding(where, "versions", "bad", str(error), "see the message's end")
     if tag is not None:
-        return DoctorFinding(where, "versions", "ok", "the server tells when a file is another")
+        return DoctorFinding(where, "versions", "ok", "the server reports when a file was replaced")
     return DoctorFinding(
         where, "versions", "warn",
-        f"the server tells no ETag and no time of change of {name!r}: a file that is replaced by "
-        "one of the same size is not noticed, and the copy in the cache goes on being read",
-        "give each version a name of its own, serve the files by another server, or write them as "
-        "a store: seqdata write",
+        (f"the server sends no ETag and no modification time for {name!r}: replacing it by a file "
+        "of the same size is not noticed, and the cached copy is still read"),
+        ("name each version differently, use another server, or write the files as a store: "
+        "seqdata write"),
     )  # fmt: skip
 
 
 def check_lengths(location: str, axis: str, lengths: Any) -> DoctorFinding:
-    """Say whether lengths along an axis can be planned with."""
+    """Yield whether the lengths along an axis can be used in a plan."""
     name = f"lengths of {axis!r}"
     dtype = np.asarray(lengths[:1]).dtype
     longest = int(lengths.max()) if len(lengths) else 0
     summary = f"{dtype}, up to {longest:,} timesteps"
     if dtype.kind not in "iu":
         return DoctorFinding(
-            redact_secrets(location), name, "bad", f"{summary}: no integers", "repair the backend"
+            redact_secrets(location), name, "bad", f"{summary}: not integers", "repair the backend"
         )
     if len(lengths) and not longest:
         return DoctorFinding(
@@ -110,13 +110,13 @@ def check_lengths(location: str, axis: str, lengths: Any) -> DoctorFinding:
         return DoctorFinding(
             redact_secrets(location), name, "note", f"{summary}; {empty:,} are 0 and will be "
                                                     "dropped",
-            "say empty='error' in the policy if there should be none",
+            "pass empty='error' to the policy if there should be none",
         )  # fmt: skip
     return DoctorFinding(redact_secrets(location), name, "ok", summary)
 
 
 def _check_sample(location: str, store: Store) -> DoctorFinding:
-    """Read a few sequences all over the data set; their checksums are looked at."""
+    """Read a few sequences from the whole data set and compare their checksums."""
     numbers = np.unique(np.linspace(0, len(store) - 1, _SAMPLE_SEQUENCES).astype(np.int64))
     fix = f"seqdata verify {redact_secrets(location)}"
     try:

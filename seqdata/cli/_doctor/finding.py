@@ -1,4 +1,4 @@
-"""One thing that was looked at: how it is, and what to do about it."""
+"""The result of one check, and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ FindingState = Literal["ok", "note", "warn", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """What was seen.
+    """The result of one check.
 
     Attributes:
         place: ``machine``, ``software``, a location or a run file.
-        name: What was looked at.
-        state: How it is.
-        seen: What it is.
+        name: What was checked.
+        state: How serious it is.
+        seen: What was found.
         fix: What to do; empty where there is nothing to do.
     """
 

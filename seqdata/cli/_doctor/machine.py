@@ -1,4 +1,4 @@
-"""What of the machine decides whether loading works and is fast."""
+"""Checks of the machine: resources that decide whether loading works and is fast."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from seqdata.storage.limits import free_memory, read_number
 _SECTION = "machine"
 _SPARE_FILES, _FILES_OF_A_WORKER = 256, 8
 _SPARE_MAPS = 4_096  # of Python, torch and what else is mapped
-_SPARE_PROCESSES = 512  # threads count, too
+_SPARE_PROCESSES = 512  # threads are counted as well
 _LITTLE_MEMORY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the system has and allows; None: no limit, or not known.
+    """The resources and limits of the system; None if there is no limit, or it is unknown.
 
     Attributes:
-        cores: That this process may use.
-        core_limit: Processor time that its group may use, in cores.
+        cores: Processor cores that this process may use.
+        core_limit: Processor time that its control group may use, in cores.
         memory: Bytes that are free for this process.
         shared: Bytes of ``/dev/shm``.
         open_files: Descriptors of one process.
@@ -52,7 +52,7 @@ class Machine:
 
 
 def inspect_machine() -> Machine:
-    """Look at the machine."""
+    """Return the resources and limits of this machine."""
     return Machine(
         cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
         core_limit=_core_limit(),
@@ -68,12 +68,12 @@ def inspect_machine() -> Machine:
 
 
 def check_machine(machine: Machine, *, shards: int, workers: int) -> Iterator[DoctorFinding]:
-    """Say how the machine fits.
+    """Yield whether the machine's resources suffice.
 
     Args:
-        machine: What it has.
-        shards: Files of the largest data set, as far as known.
-        workers: Worker processes of a loader.
+        machine: Its resources.
+        shards: Number of files of the largest data set, as far as known.
+        workers: Number of worker processes of a loader.
     """
     limit = machine.core_limit
     cores = machine.cores if limit is None else min(machine.cores, limit)
@@ -92,10 +92,13 @@ def check_machine(machine: Machine, *, shards: int, workers: int) -> Iterator[Do
         )  # fmt: skip
     if machine.shared is not None:
         yield _make_finding(
-            "/dev/shm", "ok", f"{format_bytes(machine.shared)}; its size does not matter: workers "
-                              "share "
-            "memory without a name",
-        )  # fmt: skip
+            "/dev/shm",
+            "ok",
+            (
+                f"{format_bytes(machine.shared)}; its size does not matter: workers use "
+                "anonymous shared memory"
+            ),
+        )
     yield from _check_limits(machine, shards, workers)
     if "forkserver" in machine.methods:
         yield _make_finding(
@@ -141,7 +144,7 @@ def _check_kernel(machine: Machine) -> Iterator[DoctorFinding]:
     else:
         is_chosen = os.environ.get("SEQDATA_KERNEL") == "numpy"
         yield _make_finding(
-            "kernel", "warn", "numpy, the slow twin: batches take several times as long",
+            "kernel", "warn", "numpy, which is slower: batches take several times as long",
             "unset SEQDATA_KERNEL" if is_chosen else "install a wheel for this platform, or a C "
             "compiler and build it again: pip install --force-reinstall --no-binary "
             "lightning-seqdata lightning-seqdata",
@@ -150,9 +153,11 @@ def _check_kernel(machine: Machine) -> Iterator[DoctorFinding]:
         yield _make_finding("checksums", "ok", ", ".join(machine.algorithms))
     else:
         yield _make_finding(
-            "checksums", "warn", f"{', '.join(machine.algorithms)}: those of a store (crc32c) are "
-            "not looked at", "pip install lightning-seqdata[checksums]",
-        )  # fmt: skip
+            "checksums",
+            "warn",
+            (f"{', '.join(machine.algorithms)}: checksums of stores (crc32c) are not compared"),
+            "pip install lightning-seqdata[checksums]",
+        )
 
 
 def _make_finding(name: str, state: str, seen: str, fix: str = "") -> DoctorFinding:

@@ -1,4 +1,4 @@
-"""What a run was asked for, and the traps in it: each with what to do."""
+"""Checks of a run's settings: common mistakes, each with its remedy."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _CASTING_PRECISIONS = {"16-true", "bf16-true", "64-true", "16", "bf16", "64"}
 
 
 def check_settings(file: RunFile, path: Path, train: Store | None) -> Iterator[DoctorFinding]:
-    """Say what will surprise in a run.
+    """Yield the settings of a run that have unexpected effects.
 
     Args:
-        file: What it was started with.
-        path: Where that lies.
-        train: Its training data, where that could be opened.
+        file: The run file.
+        path: Path of the run file.
+        train: The training data; None if it could not be opened.
     """
     where = str(path)
     for name, state, seen, fix in (
@@ -63,12 +63,12 @@ def _check_versions(file: RunFile) -> Iterator[FindingRow]:
     if differing:
         yield (
             "versions", "note", f"the run had {', '.join(differing)}",
-            "install those where a batch must come out bit by bit",
+            "install these versions to rebuild batches bit for bit",
         )  # fmt: skip
 
 
 def _check_code(file: RunFile) -> Iterator[FindingRow]:
-    """Look for modules without importing any."""
+    """Check that the run's modules can be found, without importing any."""
     for reason in file.missing:
         yield (
             "replay", "note", f"not from the file: {reason}",
@@ -81,7 +81,7 @@ def _check_code(file: RunFile) -> Iterator[FindingRow]:
             is_found = Path(script).is_file() if script else _is_importable(name, file.roots)
             if not is_found:
                 yield (
-                    argument, "bad", f"{name} is not to be found here",
+                    argument, "bad", f"{name} cannot be found here",
                     "run this where the training ran, or put its folder on PYTHONPATH",
                 )  # fmt: skip
 
@@ -116,14 +116,24 @@ def _check_workers(file: RunFile) -> Iterator[FindingRow]:
     ]
     if foreign:
         yield (
-            "start_method", "bad", f"'fork', and {foreign[0]} is read by pyarrow, whose threads do "
-            "not survive it: workers can hang", "start_method=None, or write it as a store",
-        )  # fmt: skip
+            "start_method",
+            "bad",
+            (
+                f"'fork', and {foreign[0]} is read by pyarrow, whose threads do not survive "
+                "a fork: workers can hang"
+            ),
+            "start_method=None, or write it as a store",
+        )
     else:
         yield (
-            "start_method", "warn", "'fork' copies a process with threads (torch, Lightning, "
-            "loggers): a worker can hang at a lock that one of them held", "start_method=None",
-        )  # fmt: skip
+            "start_method",
+            "warn",
+            (
+                "'fork' copies a process that has threads (torch, Lightning, loggers): a "
+                "worker can wait forever for a lock that a thread held"
+            ),
+            "start_method=None",
+        )
 
 
 def _is_own_store(data: Mapping[str, Any]) -> bool:
@@ -139,15 +149,24 @@ def _check_output(data: Mapping[str, Any]) -> Iterator[FindingRow]:
     names = {name for some in selections for name in some or ()}
     if "lengths" in names:
         yield (
-            "lengths", "note", "handed out in a tuple or dict: the Trainer moves them to the "
-            "device, and pack_padded_sequence wants them on the CPU", "lengths.cpu() in the model, "
-            "or take whole batches: batch.packed(name)",
-        )  # fmt: skip
+            "lengths",
+            "note",
+            (
+                "part of a tuple or dict: the Trainer moves them to the device, but "
+                "pack_padded_sequence needs them on the CPU"
+            ),
+            ("lengths.cpu() in the model, or use whole batches: batch.packed(name)"),
+        )
     if names and not names & _WEIGHT_FIELDS and data.get("tail", "fill") == "fill":
         yield (
-            "weight", "note", "not handed out: filler rows of several ranks cannot be told, and "
-            "are refused where there are some", "add 'weight', or tail='drop'",
-        )  # fmt: skip
+            "weight",
+            "note",
+            (
+                "not part of the output: filler rows of several ranks cannot be recognised, "
+                "and raise an error"
+            ),
+            "add 'weight', or tail='drop'",
+        )
 
 
 def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
@@ -170,7 +189,7 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
         uneven = bool(lanes % size)
         yield (
             "lanes", "warn" if uneven else "ok", f"{lanes} lanes on {size} ranks",
-            f"a multiple of {size}: the load is uneven" if uneven else "",
+            f"choose a multiple of {size}: the load is uneven" if uneven else "",
         )  # fmt: skip
         return
     tail = data.get("tail", "fill")
@@ -194,7 +213,7 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
 
 
 def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
-    """Return batches and lanes of an epoch; None where that would take somebody else's code."""
+    """Return batches and lanes of an epoch; None if that needs code from outside seqdata."""
     policy = data.get("batching")
     named = policy if isinstance(policy, Mapping) else {"policy": policy}
     name, options = named.get("policy"), named.get("options") or {}
@@ -207,34 +226,44 @@ def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | N
     if isinstance(resolved, TBPTT):
         lanes = resolved.lanes
     if data.get("transform") is not None or data.get("shift"):
-        return (0, lanes) if lanes else None  # lengths are not those that are stored
+        return (0, lanes) if lanes else None  # lengths differ from the stored ones
     return resolved.num_batches(SequenceIndex.of_store(train)), lanes
 
 
 def _check_launch(file: RunFile) -> Iterator[FindingRow]:
-    """Say who took part: a replica of several processes has the same batches in each."""
+    """Yield how many processes took part; those of one replica receive the same batches."""
     trainer, replicas = file.trainer, file.geometry.world_size
     processes = trainer.get("processes", replicas)
     replicas_text = (
         f" in {replicas} replicas of {processes // replicas}" if processes > replicas else ""
     )
     yield (
-        "strategy", "ok", f"{trainer.get('strategy', 'unknown')} on "
-        f"{trainer.get('accelerator', 'unknown')}: {processes} processes{replicas_text} on "
-        f"{trainer.get('nodes', 1)} nodes; they share the batches of one plan out to "
-        f"{replicas}, each sequence once", "",
+        "strategy", "ok", (f"{trainer.get('strategy', 'unknown')} on "
+                f"{trainer.get('accelerator', 'unknown')}: {processes} processes{replicas_text} "
+                f"on {trainer.get('nodes', 1)} nodes; the batches of one plan are divided among "
+                f"{replicas}, each sequence once"), "",
     )  # fmt: skip
 
 
 def _check_trainer(file: RunFile) -> Iterator[FindingRow]:
     trainer = file.trainer
-    yield "use_distributed_sampler", "ok", "either value: no loader of ours has a sampler", ""
+    yield (
+        "use_distributed_sampler",
+        "ok",
+        "either value: the loaders of seqdata have no sampler",
+        "",
+    )
     limit, every = trainer.get("limit_train_batches"), trainer.get("val_check_interval")
     if type(limit) is int:
         yield (
-            "limit_train_batches", "note", f"{limit} steps: other batches on another number of "
-            "ranks, where a resume is refused", "pass a fraction",
-        )  # fmt: skip
+            "limit_train_batches",
+            "note",
+            (
+                f"{limit} steps: the batches depend on the number of ranks, and resuming "
+                "with another number is refused"
+            ),
+            "pass a fraction",
+        )
     if type(every) is int and every % file.geometry.accumulate:
         yield (
             "val_check_interval", "warn", f"{every} steps, no multiple of the "
@@ -243,9 +272,14 @@ def _check_trainer(file: RunFile) -> Iterator[FindingRow]:
         )  # fmt: skip
     if trainer.get("precision") in _CASTING_PRECISIONS:
         yield (
-            "precision", "note", f"{trainer['precision']!r} casts every floating field, time stamps"
-            " and weights too", "store those as integers, or use mixed precision",
-        )  # fmt: skip
+            "precision",
+            "note",
+            (
+                f"{trainer['precision']!r} casts every floating field, including time stamps "
+                "and weights"
+            ),
+            "store those as integers, or use mixed precision",
+        )
     if file.geometry.frozen:
         yield "overfit_batches", "note", "every epoch is epoch 0, not shuffled", ""
 

@@ -1,4 +1,4 @@
-"""Which packages are there, whether they go together, and which plugins are installed."""
+"""Checks of the installed packages: versions, compatibility and plugins."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from seqdata.name_conflict import REPAIR_HINT, find_foreign_files, find_foreign_
 
 _SECTION = "software"
 _PACKAGES = ("torch", "numpy", "pyarrow", "PyYAML")
-_KNOWN_LIGHTNING = "2.6"  # of Lightning: where its counters lie is known of this one
-_MALICIOUS = ("2.6.2", "2.6.3")  # withdrawn; `import lightning` ran what steals credentials
-_MIN_SAFE_LIGHTNING = (2, 6, 6)  # from here on hyperparameters in a checkpoint run no code
-_VISION_AHEAD = 15  # torchvision 0.N goes with torch 2.(N - 15)
+_KNOWN_LIGHTNING = "2.6"  # the version of Lightning whose counters are known
+_MALICIOUS = ("2.6.2", "2.6.3")  # withdrawn; `import lightning` stole credentials
+_MIN_SAFE_LIGHTNING = (2, 6, 6)  # since then hyperparameters in a checkpoint run no code
+_VISION_AHEAD = 15  # torchvision 0.N needs torch 2.(N - 15)
 
 
 def check_software() -> Iterator[DoctorFinding]:
-    """Say what is installed."""
+    """Yield what is found about the installed packages."""
     yield DoctorFinding(
         _SECTION, "seqdata", "ok", f"{core_version()}, Python {platform.python_version()}"
     )
@@ -42,20 +42,22 @@ def check_software() -> Iterator[DoctorFinding]:
 
 
 def check_import_name() -> DoctorFinding:
-    """Return whether the import name is ours alone."""
+    """Return whether no other package uses the import name ``seqdata``."""
     others = find_foreign_release()
     if not others:
-        return DoctorFinding(_SECTION, "import name", "ok", "seqdata is of lightning-seqdata alone")
+        return DoctorFinding(
+            _SECTION, "import name", "ok", "only lightning-seqdata provides seqdata"
+        )
     files = find_foreign_files()
     files_text = f"; in our folder: {', '.join(files)}" if files else ""
     return DoctorFinding(
         _SECTION, "import name", "bad" if files else "warn",
-        f"{others} has a package of the same name{files_text}", REPAIR_HINT,
+        f"{others} provides a package of the same name{files_text}", REPAIR_HINT,
     )  # fmt: skip
 
 
 def check_lightning(version: str | None) -> DoctorFinding:
-    """Say whether Lightning can be used; imports it, since that is what fails."""
+    """Return whether Lightning can be used; it is imported, since the import is what fails."""
     if version is None:
         return DoctorFinding(_SECTION, "lightning", "bad", "not installed", "pip install lightning")
     if version in _MALICIOUS:  # which is not imported
@@ -70,8 +72,8 @@ def check_lightning(version: str | None) -> DoctorFinding:
     except Exception as error:
         return DoctorFinding(
             _SECTION, "lightning", "bad",
-            f"{version}, cannot be imported ({type(error).__name__}: {error})",
-            "repair what it names; a torchvision that does not go with torch is the usual cause",
+            f"{version} cannot be imported ({type(error).__name__}: {error})",
+            "repair what the error names; usually torchvision does not match torch",
         )  # fmt: skip
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if numbers < _MIN_SAFE_LIGHTNING:
@@ -83,30 +85,38 @@ def check_lightning(version: str | None) -> DoctorFinding:
     if version.startswith(f"{_KNOWN_LIGHTNING}."):
         return DoctorFinding(_SECTION, "lightning", "ok", version)
     return DoctorFinding(
-        _SECTION, "lightning", "warn", f"{version}: the position of a run is read from counters "
-                                       "that "
-        f"are known of {_KNOWN_LIGHTNING}", f"pip install 'lightning~={_KNOWN_LIGHTNING}.0'",
-    )  # fmt: skip
+        _SECTION,
+        "lightning",
+        "warn",
+        (
+            f"{version}: the position of a run is read from counters that are known for "
+            f"{_KNOWN_LIGHTNING} only"
+        ),
+        f"pip install 'lightning~={_KNOWN_LIGHTNING}.0'",
+    )
 
 
 def check_torchvision(torch: str, vision: str) -> DoctorFinding:
-    """Say whether torchvision goes with torch; one that does not breaks ``import lightning``."""
+    """Return whether torchvision matches torch; a mismatch breaks ``import lightning``."""
     numbers = [re.match(r"(\d+)\.(\d+)[^+]*(\+\w+)?", value) for value in (torch, vision)]
     if None in numbers:
-        return DoctorFinding(_SECTION, "torchvision", "note", f"{vision}, beside torch {torch}")
+        return DoctorFinding(_SECTION, "torchvision", "note", f"{vision}, with torch {torch}")
     (_, minor, torch_build), (_, ahead, vision_build) = (
         value.groups() for value in numbers if value is not None
     )
     if int(ahead) == int(minor) + _VISION_AHEAD and (vision_build or torch_build) == torch_build:
         return DoctorFinding(_SECTION, "torchvision", "ok", vision)
     return DoctorFinding(
-        _SECTION, "torchvision", "warn", f"{vision} is not made for torch {torch}: it can break "
-        "`import lightning`", "pip uninstall torchvision, or install the one of that release",
-    )  # fmt: skip
+        _SECTION,
+        "torchvision",
+        "warn",
+        f"{vision} does not match torch {torch}: `import lightning` can fail",
+        "pip uninstall torchvision, or install the matching release",
+    )
 
 
 def check_plugins(plugins: list[PluginInfo]) -> Iterator[DoctorFinding]:
-    """Say which plugins there are; none is imported."""
+    """Yield the installed plugins; none is imported."""
     for plugin in plugins:
         broken = plugin.state == "broken"
         label = f"{plugin.name} of {plugin.distribution} {plugin.version}".rstrip()
@@ -118,7 +128,7 @@ def check_plugins(plugins: list[PluginInfo]) -> Iterator[DoctorFinding]:
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of a package; None: it is not installed."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

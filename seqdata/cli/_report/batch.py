@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Store
 from seqdata.storage.local_files import write_atomically
 
@@ -26,7 +26,7 @@ _MAX_TEXT = 40  # characters of a text that are shown
 
 
 def summarize_batch(batch: SequenceBatch, store: Store) -> dict[str, Any]:
-    """Return what is known of a batch, as plain data."""
+    """Return the facts about a batch as plain data."""
     rows, width = len(batch), batch.padded_length
     real = int(batch.lengths.sum())
     padded = rows * width
@@ -51,7 +51,8 @@ def save_batch(batch: SequenceBatch, store: Store, path: Path) -> None:
     """Write a batch as plain tensors and dicts (``.pt``), or as arrays (``.npz``).
 
     Raises:
-        ConfigError: If the ending is another, or a field is no tensor, text or list of them.
+        ConfigError: If the file has another suffix, or a field is not a tensor, text or list of
+            them.
         OSError: If it cannot be written.
     """
     plain = {
@@ -72,8 +73,11 @@ def save_batch(batch: SequenceBatch, store: Store, path: Path) -> None:
         np.savez(content, **arrays)
     else:
         raise ConfigError(
-            f"replay: `--save` is {str(path)!r}, must end in .pt (tensors) or .npz (arrays); name "
-            "it so"
+            must_be(
+                "replay: `--save`",
+                "a file that ends in .pt (tensors) or .npz (arrays)",
+                repr(str(path)),
+            )
         )
     write_atomically(path, content.getvalue())
 
@@ -103,13 +107,13 @@ def _iter_spans(batch: SequenceBatch, store: Store) -> Iterator[dict[str, Any]]:
 
 
 def _name_sequences(store: Store, ids: Sequence[int]) -> list[str]:
-    """Name sequences; an empty row has none."""
+    """Return the names of sequences; an empty row has none."""
     keys = iter(store.keys([id_ for id_ in ids if id_ >= 0]))
     return [next(keys) if id_ >= 0 else "" for id_ in ids]
 
 
 def _without_padding(batch: SequenceBatch, name: str, value: Any) -> Any:
-    """Return a field without its padding, where it is known to have some."""
+    """Return a field without its padding, if it has any."""
     axis = batch.axes.along(name)
     if not isinstance(value, Tensor) or batch.layout != "padded" or axis is None:
         return value
@@ -120,7 +124,7 @@ def _without_padding(batch: SequenceBatch, name: str, value: Any) -> Any:
 
 
 def _iter_stats(name: str, value: Any, full_value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the figures of a value, or of all that it holds."""
+    """Yield the figures of a value, or of each value that it contains."""
     if isinstance(value, PackedSequence):
         yield name, _tensor_stats(value.data, full_value.data.shape)
     elif isinstance(value, Tensor) and value.is_nested:
@@ -160,7 +164,7 @@ def _tensor_stats(values: Tensor, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def _to_plain(name: str, value: Any) -> Any:
-    """Return a value as tensors of their own memory, texts, numbers, lists and dicts."""
+    """Return a value as tensors that own their memory, texts, numbers, lists and dicts."""
     if isinstance(value, PackedSequence):
         return {
             key: _to_plain(name, item) for key, item in value._asdict().items() if item is not None
@@ -169,7 +173,7 @@ def _to_plain(name: str, value: Any) -> Any:
         nested: Any = value
         return {"values": nested.values().clone(), "offsets": nested.offsets().clone()}
     if isinstance(value, Tensor):
-        return value.clone()  # a view would bring all the memory that it is a view of
+        return value.clone()  # a view would save all the memory behind it
     if isinstance(value, Mapping):
         return {str(key): _to_plain(f"{name}.{key}", item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -177,13 +181,17 @@ def _to_plain(name: str, value: Any) -> Any:
     if value is None or isinstance(value, str | bytes | bool | int | float):
         return value
     raise ConfigError(
-        f"replay: {name} is a {type(value).__name__}, must be tensors, texts or numbers to be "
-        "saved; call data.replay(epoch=, batch=) and save it yourself"
+        must_be(
+            f"replay: {name}",
+            "tensors, texts or numbers to be saved",
+            f"a {type(value).__name__}",
+            "Call data.replay(epoch=, batch=) and save it yourself",
+        )
     )
 
 
 def _iter_arrays(name: str, plain: Any) -> Iterator[tuple[str, Any]]:
-    """Yield plain values as arrays by dotted name."""
+    """Yield plain values as pairs of dotted name and array."""
     if isinstance(plain, Tensor):
         tensor = plain.float() if plain.dtype == torch.bfloat16 else plain
         yield name, tensor.numpy()

@@ -1,4 +1,4 @@
-"""What all commands share: consoles, errors as text, the index of a store."""
+"""Helpers of all commands: consoles, errors as text, formatting."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ EXIT_USAGE, EXIT_DATA = 2, 1  # exit codes
 
 
 backend_option = click.option(
-    "--backend", metavar="NAME", help="Backend that opens it [default: by the location's form]."
+    "--backend", metavar="NAME", help="Backend that opens it [default: found from the location]."
 )
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Make a console that shows text as it is."""
+    """Return a console that prints text without interpreting it."""
     return Console(stderr=stderr, markup=False, highlight=False, soft_wrap=True)
 
 
 def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Wrap a command so that an error of ours is a line and an exit code, and a warning a note."""
+    """Wrap a command: print its errors in one line with an exit code, and its warnings as notes."""
 
     @functools.wraps(command)
     def wrapper(*args: Parameters.args, **options: Parameters.kwargs) -> None:
@@ -45,7 +45,7 @@ def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, N
 
 
 def _rewrite_arguments(text: str) -> str:
-    """Return a message with arguments of Python as the options of the command that runs."""
+    """Return a message in which arguments of Python are named as the command's options."""
     context = click.get_current_context(silent=True)
     parameters = context.command.params if context else []
     options = {
@@ -63,7 +63,7 @@ def _rewrite_arguments(text: str) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Write bytes for people: ``28.6 MiB``."""
+    """Return a number of bytes in readable form: ``28.6 MiB``."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -84,5 +84,5 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    del category, filename, lineno, file, line  # a note says what, not where in our code
+    del category, filename, lineno, file, line  # without the place in seqdata's code
     click.echo(f"note: {message}", err=True)

@@ -1,4 +1,4 @@
-"""One picture of a plan of lanes: which sequence each lane reads in each step."""
+"""A plot of a plan of lanes: which sequence each lane reads in each step."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _WIDTH = 1800  # pixels for all steps
 _MAX_STEP_PIXELS = 48
 _HEIGHT = 1100  # pixels for all lanes
 _MAX_LANE_PIXELS = 24
-_MIN_MARK_PIXELS = 3  # pixels of a step from which on resets can be told from one another
-_GOLDEN = 0.61803398875  # neighbours in a queue get hues far apart
+_MIN_MARK_PIXELS = 3  # least width of a step, in pixels, at which resets are visible
+_GOLDEN = 0.61803398875  # neighbours in a queue get distant hues
 
 Image = NDArray[np.uint8]
 _BACKGROUND, _IDLE, _RESET = (255, 255, 255), (176, 176, 176), (0, 0, 0)
 
 
 def draw_lanes(path: Path, plan: Plan) -> None:
-    """Draw lanes down and steps across, a colour for each sequence.
+    """Plot lanes as rows and steps as columns, with a colour for each sequence.
 
-    A row that is shorter than its step's longest leaves white, an idle one is grey; a black edge is
-    a reset; what is context is pale.
+    Where a row is shorter than the longest of its step, the rest is white. Idle rows are grey,
+    resets have a black edge, and context is pale.
 
     Args:
         path: The file to write, a PNG.
@@ -69,12 +69,12 @@ def _format_title(plan: Plan, drawn: int) -> str:
     some = f" ({drawn:,} of them drawn)" if drawn < count else ""
     return (
         f"{plan.lanes:,} lanes, {count:,} steps{some}, chunks of up to {longest:,} timesteps: "
-        f"{idle:.2f} % of the rows are idle, {padding:.2f} % of all is padding"
+        f"{idle:.2f} % of the rows are idle, {padding:.2f} % of all timesteps are padding"
     )
 
 
 def paint_lanes(plan: Plan, steps: NDArray[np.int64]) -> tuple[Image, bool]:
-    """Paint the lanes, uint8 (height, width, 3); say whether resets are marked."""
+    """Return the picture, uint8 (height, width, 3), and whether resets are marked."""
     wide = max(1, min(_MAX_STEP_PIXELS, _WIDTH // max(1, len(steps))))
     high = max(1, min(_MAX_LANE_PIXELS, _HEIGHT // plan.lanes))
     has_resets = wide >= _MIN_MARK_PIXELS
@@ -88,7 +88,7 @@ def paint_lanes(plan: Plan, steps: NDArray[np.int64]) -> tuple[Image, bool]:
 
 
 def _paint_step(cells: Image, plan: Plan, number: int, *, marked: bool) -> None:
-    """Paint one step: its spans side by side, as wide as they are long."""
+    """Paint one step: its spans side by side, each as wide as it is long."""
     batch = plan.batch(number)
     spans = batch.spans
     rows = np.arange(len(spans) + 1) if batch.rows is None else batch.rows
@@ -116,7 +116,7 @@ def _paint_step(cells: Image, plan: Plan, number: int, *, marked: bool) -> None:
 
 
 def _sequence_colours(numbers: NDArray[np.int64]) -> Image:
-    """Return each sequence its colour, uint8 (n, 3)."""
+    """Return the colour of each sequence, uint8 (n, 3)."""
     hues = 6 * (numbers * _GOLDEN % 1.0)
     lightness = 0.72 + 0.24 * (numbers * _GOLDEN * 7 % 1.0)
     parts = [np.clip(np.abs((hues + turn) % 6 - 3) - 1, 0, 1) for turn in (0, 4, 2)]
@@ -140,7 +140,11 @@ def _draw_legend(figure: Figure, plan: Plan, marked: bool) -> None:
         return red, green, blue
 
     samples = _sequence_colours(np.arange(3))
-    colours = {"a sequence, each its own colour": samples[1], "idle": _IDLE, "padding": _BACKGROUND}
+    colours = {
+        "a sequence, each in another colour": samples[1],
+        "idle": _IDLE,
+        "padding": _BACKGROUND,
+    }
     if marked:
         colours["reset" if not plan.carry else "reset, with the epoch"] = _RESET
     if plan.overlap:

@@ -1,4 +1,4 @@
-"""The ledger of an epoch: by id, every sequence that is not trained once and whole."""
+"""The ledger of an epoch: each sequence that is not trained exactly once and completely, by id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seqdata.sharing import Tail, share
 from seqdata.world import World
 
 STDOUT = "-"
-_CHUNK = 1 << 14  # sequences whose ids are asked for together
+_CHUNK = 1 << 14  # sequences whose ids are looked up together
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class UnevenBatch:
 
     Attributes:
         batch: Its number in the plan.
-        step: Of the repetition; None where it is left out.
-        rank: Who repeats it; None where it is left out.
+        step: Step in which it is repeated; None if it is left out.
+        rank: Rank that repeats it; None if it is left out.
     """
 
     batch: int
@@ -37,7 +37,7 @@ class UnevenBatch:
 
 
 def find_uneven_batches(plan: Plan, ranks: int, tail: Tail) -> list[UnevenBatch]:
-    """Return the batches that so many ranks leave out or repeat, in the order of the plan.
+    """Return the batches that a number of ranks leaves out or repeats, in the order of the plan.
 
     Raises:
         PlanError: If ``drop`` would leave out all of them.
@@ -60,10 +60,10 @@ def iter_ledger(
 
     Args:
         index: What was planned.
-        plan: Of one epoch.
-        axis: That was planned on.
-        worlds: Numbers of ranks whose last step is looked at.
-        tail: What happens in it.
+        plan: The plan of one epoch.
+        axis: The axis that was planned on.
+        worlds: Numbers of ranks whose last step is examined.
+        tail: What happens in the last step.
 
     Raises:
         PlanError: If ``tail`` leaves out everything on one of the worlds.
@@ -85,7 +85,7 @@ def iter_ledger(
 
 
 def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
-    """Write lines of JSON to a file, or to stdout; gives their number.
+    """Write lines of JSON to a file or to stdout, and return their number.
 
     Raises:
         OSError: If the file cannot be written.
@@ -103,7 +103,7 @@ def write_ledger(lines: Iterator[dict[str, Any]], target: str) -> int:
 def _measure_use(
     plan: Plan, count: int, *, needed: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return spans and the last timestep that is used of each sequence, int64 (count,)."""
+    """Return the number of spans and the last used timestep of each sequence, int64 (count,)."""
     pieces, last_used = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for number in range(len(plan) if needed else 0):
         spans = plan.batch(number).spans

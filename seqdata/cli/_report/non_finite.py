@@ -1,4 +1,4 @@
-"""How many NaN and infinite values a store holds, by field: what ``seqdata stats`` says of them."""
+"""The numbers of NaN and infinite values in a store, by field, for ``seqdata stats``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from seqdata.protocols import Store
 from seqdata.storage.fields import default_axis
 
-MAX_BYTES_UNASKED = 1 << 30  # that are read without being asked
+MAX_BYTES_UNASKED = 1 << 30  # that are read without ``--values``
 _CHUNK_TIMESTEPS = 1 << 18  # timesteps that are read together
 _CHUNK_SEQUENCES = 1 << 12  # sequences that are read together
 
@@ -22,9 +22,10 @@ class ValueCounts:
     """Values of one field that are not finite.
 
     Attributes:
-        nan: Values that are no number.
-        inf: Infinite values, of either sign.
-        sequences: Sequences that hold one; one that is read in parts may count more than once.
+        nan: Number of NaN values.
+        inf: Number of infinite values, of either sign.
+        sequences: Number of sequences with such a value; a sequence that is read in parts may be
+            counted more than once.
     """
 
     nan: int = 0
@@ -33,7 +34,7 @@ class ValueCounts:
 
 
 def count_float_bytes(store: Store) -> int:
-    """Return the bytes of all fields of floats."""
+    """Return the number of bytes of all floating fields."""
     total = 0
     for field in store.fields.values():
         if _is_float(field.dtype):
@@ -44,10 +45,10 @@ def count_float_bytes(store: Store) -> int:
 
 
 def count_values(store: Store) -> dict[str, ValueCounts]:
-    """Count what is not finite, by field of floats.
+    """Return the counts of values that are not finite, by floating field.
 
     Raises:
-        DataError: If what is stored is damaged.
+        DataError: If stored data is damaged.
     """
     floats = {
         name: float_field

@@ -1,4 +1,4 @@
-"""One picture of a plan: how long sequences are, and what padding each way of batching costs."""
+"""A plot of a plan: the lengths of sequences, and the padding of several ways of batching."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _BINS = 60
 def draw_plan(
     path: Path, index: SequenceIndex, plan: Plan, *, label: str, axis: str = "time", seed: int = 0
 ) -> None:
-    """Draw a plan beside what random, bucketed and token-budget batches of its size would be.
+    """Plot a plan next to random, bucketed and token-budget batches of its size.
 
     Args:
         path: The file to write, a PNG.
-        index: What is planned over.
+        index: The lengths that are planned.
         plan: The plan of one epoch, dealt by batches.
-        label: What the plan is called in the picture.
+        label: Name of the plan in the picture.
         axis: The axis that is planned on.
-        seed: Of the plans beside it.
+        seed: Seed of the other plans.
 
     Raises:
         ConfigError: If matplotlib is not installed.
@@ -51,7 +51,7 @@ def draw_plan(
 
 
 def _comparison_policies(own: BatchMeasures, axis: str) -> dict[str, Any]:
-    """Return policies to compare with: as many rows, or timesteps, as the plan's batches have."""
+    """Return policies whose batches have as many rows, or timesteps, as the plan's."""
     rows = max(1, round(float(own.rows.mean()))) if len(own.rows) else 1
     most = max(1, int(own.longest.max(initial=1)))
     tokens = max(most, int(np.median(own.rows * own.longest))) if len(own.rows) else most
@@ -88,7 +88,7 @@ def _draw_padding(axes: Any, curves: dict[str, BatchMeasures]) -> None:
 
 
 def make_figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure of so many inches.
+    """Return an empty figure of a size in inches.
 
     Raises:
         ConfigError: If matplotlib is not installed.
@@ -104,6 +104,6 @@ def make_figure(size: tuple[float, float]) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG; its folder is made."""
+    """Write a figure as a PNG, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, format="png")

@@ -18,7 +18,7 @@ from seqdata.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthStats:
-    """What is said of the lengths along one axis, in timesteps."""
+    """Statistics of the lengths along one axis, in timesteps."""
 
     total: int
     empty: int
@@ -31,7 +31,7 @@ class LengthStats:
 
 
 def compute_length_stats(lengths: NDArray[Any]) -> LengthStats:
-    """Add up lengths, integers (n,) of at least one sequence."""
+    """Return statistics of lengths, integers (n,) of at least one sequence."""
     return LengthStats(
         total=int(lengths.sum(dtype=np.int64)),
         empty=int(np.count_nonzero(lengths == 0)),
@@ -45,21 +45,21 @@ def compute_length_stats(lengths: NDArray[Any]) -> LengthStats:
 
 
 def compute_idle_share(plan: Plan) -> float:
-    """Return the share of a plan's rows that are idle lanes; 0 where batches are dealt."""
+    """Return the share of a plan's rows that are idle lanes; 0 if the plan has no lanes."""
     rows = len(plan) * plan.lanes
     return 1.0 - plan.totals(0, len(plan))[1] / rows if rows else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldStats:
-    """How a plan is dealt to a number of ranks.
+    """The division of a plan among a number of ranks.
 
     Attributes:
-        size: Ranks.
-        steps: Of every rank.
-        filler: Batches that are filler, in the last step.
-        left_out: Batches of the plan that are not trained.
-        repeated: Batches that are trained again, in the last step.
+        size: Number of ranks.
+        steps: Steps of every rank.
+        filler: Number of filler batches in the last step.
+        left_out: Number of batches of the plan that are not trained.
+        repeated: Number of batches that are trained again in the last step.
         balance: sum(max)/sum(mean) over the steps of the longest row of each rank: 1.0 is even.
     """
 

@@ -44,6 +44,6 @@ def test_a_project_of_the_same_import_name_is_seen(monkeypatch):
     found = software.check_import_name()
     assert found.state == "bad"
     assert found.seen == (
-        "seqdata 0.2.2 has a package of the same name; in our folder: seqdata/_io/read.py"
+        "seqdata 0.2.2 provides a package of the same name; in our folder: seqdata/_io/read.py"
     )
     assert "pip uninstall -y seqdata lightning-seqdata" in found.fix

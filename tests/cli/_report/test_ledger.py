@@ -142,7 +142,7 @@ def test_sequences_without_ids_go_by_their_numbers():
 
 def test_two_things_on_stdout_are_refused(store):
     message = run(store, "--ledger", "-", "--json", code=2)
-    assert "`--json` and `--ledger -` are both for stdout, must be one of them" in message
+    assert "`--json` and `--ledger -` cannot both write to stdout" in message
 
 
 def test_a_ledger_that_cannot_be_written_is_a_message(store, tmp_path):

@@ -73,5 +73,7 @@ def test_doctor_says_where_a_server_tells_nothing(tmp_path):
             (said,) = [one for one in check_data(location, store) if one.name == "versions"]
             assert said.state == state
             if state == "warn":
-                assert said.seen.startswith("the server tells no ETag and no time of change of 'x")
+                assert said.seen.startswith(
+                    "the server sends no ETag and no modification time for 'x"
+                )
                 assert "of the same size is not noticed" in said.seen
