@@ -1,9 +1,7 @@
 """Detects files of another project with the same import name in the package's folder.
 
 A package index has a project `seqdata` for genomics. It installs into a folder of the same name,
-and the second to be installed overwrites what both have, above all `__init__.py`. Place in the
-flow: below everything; `import seqdata` and every module of ours ask once, `seqdata doctor` asks
-more. Reads: names of files; for the doctor, what is known of installed distributions.
+and the second to be installed overwrites what both have, above all `__init__.py`.
 """
 
 from __future__ import annotations

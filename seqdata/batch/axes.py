@@ -45,21 +45,21 @@ class Axes:
 
 
 def format_unknown_name(name: str, known: Iterable[str], kind: str = "field") -> str:
-    """Return the message for an unknown name: the most similar one, and all that exist."""
+    """Return the message for an unknown name, with the most similar name and all that exist."""
     names = list(known)
     hint = "pass `shift=1` for it;" if name == TARGETS else did_you_mean(name, names)
     return f"no {kind} {name!r}; {hint}{' ' if hint else ''}there are: {', '.join(names) or 'none'}"
 
 
 class FieldMap(dict[str, Any]):
-    """Field -> values; an unknown name is an error with the most similar one."""
+    """Field -> values; an unknown name raises an error that names the most similar field."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self)}")
 
 
 class AxisMap(dict[str, Any]):
-    """Axis -> lengths; an unknown axis is an error with those that exist."""
+    """Axis -> lengths; an unknown axis raises an error that names the axes."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self, 'axis')}")

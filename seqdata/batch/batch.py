@@ -1,8 +1,8 @@
 """The batch type: tensors by field name, and metadata of their rows.
 
 Lengths, ids and starts stay on the CPU, where ``pack_padded_sequence`` and bookkeeping need them;
-masks are computed when they are asked for. Place in the flow: a Loader makes the metadata, a
-Collator fills ``data``, the model reads it. Makes: masks, packed sequences, copies on a device.
+masks are computed when they are first used. Place in the flow: the loader makes the metadata, a
+collator fills ``data``, the model reads both.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from seqdata.batch.layouts import (
     pack,
     to_layout,
 )
+from seqdata.batch.rows import select_rows
 from seqdata.batch.validation import ON_CPU, ON_DEVICE, find_faults, format_shape
 from seqdata.errors import ConfigError, UnknownNameError
 
@@ -35,7 +36,7 @@ _DEFAULT_AXES = Axes()
 
 
 def _make_none() -> None:
-    """Return None: the default of lazy fields, for a class attribute would hide `__getattr__`."""
+    """Return None: a default factory, since a class attribute would hide `__getattr__`."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -114,7 +115,7 @@ class SequenceBatch:
     def described(
         cls, rows: Mapping[str, NDArray[Any] | None], known: Mapping[str, Any]
     ) -> SequenceBatch:
-        """Return a batch without data, whose metadata become tensors when they are asked for.
+        """Return a batch without data, whose metadata become tensors when they are first used.
 
         Args:
             rows: Name -> array that becomes a tensor: C-contiguous memory of this batch alone, of
@@ -125,13 +126,13 @@ class SequenceBatch:
         batch.__dict__ = {**known, "data": {}, "_moved": {}, "_rows": rows}
         return batch
 
-    if not TYPE_CHECKING:  # there, a name that is not declared is an error
+    if not TYPE_CHECKING:  # raises for a name that is not declared
 
         def __getattr__(self, name: str) -> Any:
             rows = self._rows
             if name not in _LAZY_ATTRIBUTES or not rows:
-                return object.__getattribute__(self, name)  # says what is wrong
-            if name in ("lengths", "lengths_of"):  # equal in both, whatever was set since
+                return object.__getattribute__(self, name)  # raises with the reason
+            if name in ("lengths", "lengths_of"):  # equal in both copies, even if set later
                 lengths = torch.from_numpy(rows["lengths"])
                 self.__dict__.setdefault("lengths", lengths)
                 self.__dict__.setdefault("lengths_of", AxisMap({self.axes.axis: lengths}))
@@ -257,8 +258,8 @@ class SequenceBatch:
         axis = self.axes.along(name)
         if axis is None or not isinstance(values, Tensor):
             raise ConfigError(
-                f"batch: field {name!r} has one value per sequence, must run along an axis to be "
-                f"packed; use batch[{name!r}]"
+                f"batch: field {name!r} has one value per sequence and cannot be packed. Use "
+                f"batch[{name!r}]."
             )
         return pack(values, self.lengths_of.get(axis, self.lengths))
 
@@ -269,24 +270,13 @@ class SequenceBatch:
             return self
         if self.layout != "padded":
             return self.as_layout("padded").real().as_layout(self.layout)
-        device_rows, cpu_rows = is_counted.nonzero().flatten(), is_counted.cpu().nonzero().flatten()
         result = self._copy()
-        result.data = {
-            name: _select_rows(value, device_rows, cpu_rows) for name, value in self.data.items()
-        }
-        for name in (*ON_CPU, *ON_DEVICE):
-            setattr(result, name, _select_rows(getattr(self, name), device_rows, cpu_rows))
-        result.lengths_of = {axis: lengths[cpu_rows] for axis, lengths in self.lengths_of.items()}
-        if self.segments is not None:
-            new_rows = torch.full((len(self),), -1)
-            new_rows[cpu_rows] = torch.arange(len(cpu_rows))
-            segments = self.segments[new_rows[self.segments[:, 0]] >= 0]
-            segments[:, 0] = new_rows[segments[:, 0]]
-            result.segments = segments
+        for name, value in select_rows(self, is_counted).items():
+            setattr(result, name, value)
         return result
 
     def to(self, device: torch.device | str, non_blocking: bool | None = None) -> SequenceBatch:
-        """Return batch with data and weights on a device; lengths, ids and start stay on the CPU.
+        """Return the batch with data and weights on a device; the rest stays on the CPU.
 
         Args:
             device: The device.
@@ -404,11 +394,3 @@ def batch_size_fn(batch: SequenceBatch) -> int:
 def length_fn(batch: SequenceBatch) -> int:
     """Return the timesteps of a batch that count, for Lightning's ``ThroughputMonitor``."""
     return batch.num_tokens
-
-
-def _select_rows(value: Any, device_rows: Tensor, cpu_rows: Tensor) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, Tensor):
-        return value[device_rows if value.device == device_rows.device else cpu_rows]
-    return [value[row] for row in cpu_rows.tolist()]

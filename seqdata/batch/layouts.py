@@ -1,6 +1,6 @@
 """The layouts of ragged values as tensors, and conversions between them without loss.
 
-``padded`` is (r, T, *shape); ``varlen`` is flat, (N, *shape), row behind row; ``jagged`` is torch's
+``padded`` is (r, T, *shape); ``varlen`` is flat, (N, *shape), row after row; ``jagged`` is torch's
 nested tensor over the same flat values; ``pack`` is a PackedSequence. Lengths stay on the CPU, so
 nothing here waits for a device.
 """
@@ -20,7 +20,7 @@ LAYOUTS: tuple[LayoutName, ...] = ("padded", "packed", "jagged", "varlen")
 
 
 def check_layout(name: str) -> TypeGuard[LayoutName]:
-    """Raise if a name is not one of a layout.
+    """Raise if a layout is unknown.
 
     Raises:
         ConfigError: If it is not in ``LAYOUTS``.
@@ -119,8 +119,8 @@ def offsets_from_lengths(lengths: Tensor) -> Tensor:
 
 
 def padded_positions(lengths: Tensor, width: int) -> Tensor:
-    """Return place of each flat value in padded rows that lie one behind another, int64 (N,)."""
+    """Return the position of each flat value in the flattened padded rows, int64 (N,)."""
     rows = torch.arange(len(lengths))
     offsets = offsets_from_lengths(lengths)
-    padding_before = rows * width - offsets[:-1]  # how far padding moves a row's values
+    padding_before = rows * width - offsets[:-1]  # shift of a row's values by the padding before it
     return torch.arange(int(offsets[-1])) + padding_before.repeat_interleave(lengths)

@@ -1,4 +1,4 @@
-"""The parts of all collators: memory for outputs, and per-sequence fields with one value per row."""
+"""Helpers of all collators: memory for outputs, and per-sequence fields with one value per row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SupportsAllocator(Protocol):
     """A collator that makes its outputs with an allocator, so that memory can be reused."""
 
     def with_allocator(self, allocate: Allocator) -> Self:
-        """Return the same collator with another allocator."""
+        """Return a copy of the collator with another allocator."""
         ...
 
 
@@ -34,46 +34,46 @@ class SupportsWorkerCollate(Protocol):
     """A collator whose work can be done in a worker process, without the batch."""
 
     def collated(self, columns: Columns, axes: Axes, count: int) -> Any:
-        """Return its result for the columns of ``count`` rows, one span each."""
+        """Return the result for the columns of ``count`` rows, one span each."""
         ...
 
     def filled(self, made: Any, batch: SequenceBatch) -> SequenceBatch:
-        """Put that result into a batch."""
+        """Put the result into a batch."""
         ...
 
 
 @runtime_checkable
 class SupportsJointTargets(Protocol):
-    """A collator that makes inputs and targets of a shift from one column, which holds both."""
+    """A collator that makes inputs and targets of a shift from one column that holds both."""
 
     @property
     def joint_targets(self) -> bool:
-        """Whether it does; else it gets a column ``targets`` of their own."""
+        """Whether inputs and targets are one column; otherwise targets are a column ``targets``."""
         ...
 
 
 @runtime_checkable
 class SupportsItemForm(Protocol):
-    """A collator that hands items of a Dataset out as the Dataset gave them."""
+    """A collator that returns items of a Dataset as the Dataset returned them."""
 
     def with_item_form(self, form: ItemForm | None) -> Self:
-        """Return the same collator for items of a form; None: dicts of tensors."""
+        """Return a copy of the collator for items of a form; None: dicts of tensors."""
         ...
 
 
 @runtime_checkable
 class SupportsSingleOutput(Protocol):
-    """A collator whose result is handed out by itself, where no other output is asked for."""
+    """A collator whose result is the output of a loader, if no other output is requested."""
 
     @property
     def output_field(self) -> str:
-        """Where in ``batch.data`` the result is."""
+        """Key of the result in ``batch.data``."""
         ...
 
 
 @runtime_checkable
 class SupportsLayout(Protocol):
-    """A collator that says how it lays ragged fields out."""
+    """A collator that declares its layout of ragged fields."""
 
     @property
     def layout(self) -> LayoutName:
@@ -139,6 +139,6 @@ def _fill_flat_tensor(column: Column, allocate: Allocator) -> Tensor:
 
 
 def sum_by_row(lengths: NDArray[np.int64], batch: SequenceBatch) -> NDArray[np.int64]:
-    """Return the timesteps of spans added up by row, int64 (r,)."""
+    """Return the sum of the spans' timesteps by row, int64 (r,)."""
     rows = np.arange(len(batch)) if batch.segments is None else rows_for_spans(batch.segments)
     return np.bincount(rows, weights=lengths, minlength=len(batch)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A collator around a torch ``collate_fn``, which gets a list of samples and may return anything."""
+"""A collator around a torch ``collate_fn``, which takes a list of samples and returns anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seqdata.protocols import Columns
 from seqdata.storage.dataset_items import ItemForm, ValueForm
 
 COLLATED = "collated"
-"""The key of ``batch.data`` under which the function's result is."""
+"""The key of ``batch.data`` that holds the function's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Samples:
     form: ItemForm | None = None
 
     def with_item_form(self, form: ItemForm | None) -> Samples:
-        """Return the same collator for items of a form; None: dicts of tensors."""
+        """Return a copy of the collator for items of a form; None: dicts of tensors."""
         return replace(self, form=form)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
@@ -64,7 +64,7 @@ class Samples:
             return self.collate_fn(items)
         except Exception as error:
             error.add_note(
-                f"in the `collate_fn`, which got a list of {count} samples, each a "
+                f"in the `collate_fn`, which received a list of {count} samples, each a "
                 f"{type(items[0]).__name__} with {', '.join(samples[0])}. Lengths differ from "
                 "sequence to sequence: pad there, or pass no `collator`, and batches are padded"
             )
@@ -86,7 +86,7 @@ def _refuse_packed_rows(batch: SequenceBatch) -> None:
     if batch.segments is not None:
         raise ConfigError(
             "collator: a `collate_fn` takes one sequence per row, but rows of this policy hold "
-            "several; take a collator such as 'varlen', or another policy"
+            "several. Use a collator such as 'varlen', or another policy."
         )
 
 

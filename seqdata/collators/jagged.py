@@ -1,7 +1,6 @@
 """Collator ``jagged``: ragged fields as torch's nested tensors.
 
-The values are flat, as with ``varlen``, in nested tensors of the layout ``torch.jagged``. Place in
-the flow: columns of one read -> tensors of one batch. Makes: ``data``.
+The values are flat, as with ``varlen``, in nested tensors of the layout ``torch.jagged``.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ class Jagged:
     """Lays out each ragged field as a nested tensor (r, j, *shape), without padding.
 
     Args:
-        allocate: Makes the outputs.
+        allocate: Allocates the outputs.
     """
 
     layout: ClassVar[LayoutName] = "jagged"
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
     def with_allocator(self, allocate: Allocator) -> Jagged:
-        """Return the same collator with another allocator."""
+        """Return a copy of the collator with another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:

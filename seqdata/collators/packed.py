@@ -1,4 +1,4 @@
-"""Collator ``packed``: ragged fields as PackedSequences, for ``torch.nn.LSTM`` and similar modules."""
+"""Collator ``packed``: ragged fields as PackedSequences, for ``torch.nn.LSTM`` and the like."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class PackedRows:
     """Lays out each ragged field as a PackedSequence, for rows in any order.
 
     Args:
-        allocate: Makes the flat values, which are then put in order of time.
+        allocate: Allocates the flat values, which are then sorted by time.
     """
 
     layout: ClassVar[LayoutName] = "packed"
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
     def with_allocator(self, allocate: Allocator) -> PackedRows:
-        """Return the same collator with another allocator."""
+        """Return a copy of the collator with another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:

@@ -1,6 +1,6 @@
 """Collator ``padded``: every row as long as the longest, each final tensor filled once.
 
-Place in the flow: columns of one read -> tensors of one batch. Reads: nothing. Makes: ``data``.
+Place in the flow: the columns of one step -> the tensors of one batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seqdata.collators.base import (
     rows_for_spans,
     sum_by_row,
 )
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, must_be
 from seqdata.plan_table import offsets_from_sizes
 from seqdata.protocols import Column, Columns
 
@@ -34,8 +34,8 @@ class Padded:
     """Lays out each ragged field as (rows, longest row, *shape), padded at the end.
 
     Args:
-        padding: Value of padding, for all fields or by name; 0 where none is named.
-        allocate: Makes the outputs.
+        padding: Value of padding, for all fields or by name; 0 for fields without one.
+        allocate: Allocates the outputs.
 
     Raises:
         ConfigError: At the first batch, if ``padding`` names an unknown field or does not fit its
@@ -51,7 +51,7 @@ class Padded:
     )  # field -> dtype, one element of padding
 
     def with_allocator(self, allocate: Allocator) -> Padded:
-        """Return the same collator with another allocator."""
+        """Return a copy of the collator with another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
@@ -98,7 +98,7 @@ class Padded:
     def _collate_by_lengths(
         self, name: str, columns: Columns, batch: SequenceBatch, axis: str
     ) -> Tensor:
-        """Return a field with lengths of its own: of another axis, or several spans in a row."""
+        """Return a field of another axis, or whose rows hold several spans."""
         column = cast("Column", columns[name])
         lengths = column.lengths
         if axis == batch.axes.axis and int(lengths.sum()) == len(batch) * batch.padded_length:
@@ -153,8 +153,12 @@ def _make_row_offsets(rows: int, width: int) -> NDArray[np.int64]:
 def _encode_padding(name: str, dtype: np.dtype[Any], value: float) -> bytes | None:
     """Return padding as the bytes of one element; None for zeros."""
     error_to_raise = ConfigError(
-        f"collator 'padded': `padding` of field {name!r} is {value!r}, must fit {dtype}; pass "
-        "another value, or one by field"
+        must_be(
+            f"collator 'padded': `padding` of field {name!r}",
+            f"a value of {dtype}",
+            repr(value),
+            "Pass another value, or one by field",
+        )
     )
     with np.errstate(all="ignore"):
         try:

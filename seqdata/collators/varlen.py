@@ -22,14 +22,14 @@ class Varlen:
     """Lays out each ragged field as (N, *shape), without padding.
 
     Args:
-        allocate: Makes the outputs.
+        allocate: Allocates the outputs.
     """
 
     layout: ClassVar[LayoutName] = "varlen"
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
 
     def with_allocator(self, allocate: Allocator) -> Varlen:
-        """Return the same collator with another allocator."""
+        """Return a copy of the collator with another allocator."""
         return replace(self, allocate=allocate)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:

@@ -1,4 +1,4 @@
-"""Pinned memory: what is handed out is copied where a device can fetch it while the host goes on."""
+"""Copies outputs into pinned memory, from which a device fetches them while the host continues."""
 
 from __future__ import annotations
 

@@ -2,9 +2,7 @@
 
 Batches are handed over in groups: handing over each one would cost more than making it. A consumer
 that only draws has nothing to overlap with, so it makes its batches itself until it computes again.
-Every wait wakes up by itself from time to time and looks whether it still makes sense. Place in the
-flow: between the assembly of batches and the loop that trains. Makes: the same batches in the same
-order.
+Every wait wakes up by itself from time to time and looks whether it still makes sense.
 """
 
 from __future__ import annotations

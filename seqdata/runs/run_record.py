@@ -1,4 +1,4 @@
-"""The record of a running fit: where its run file lies, and the command that shows a batch of it."""
+"""The record of a running fit: the path of its run file, and the command that replays a batch."""
 
 from __future__ import annotations
 

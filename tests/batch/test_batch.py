@@ -93,7 +93,7 @@ def test_rows_of_length_0_cannot_be_packed():
 
 
 def test_a_field_without_an_axis_cannot_be_packed():
-    with pytest.raises(ConfigError, match="field 'y' has one value per sequence, must run along"):
+    with pytest.raises(ConfigError, match="field 'y' has one value per sequence and cannot be"):
         batch_of().packed("y")
     with pytest.raises(ConfigError, match="field 'id' has one value per sequence"):
         batch_of().packed("id")

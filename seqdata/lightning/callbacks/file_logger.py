@@ -1,7 +1,6 @@
 """Writes what each rank does into one file, a line for each step, also of ranks that fail.
 
-A line is one write at the end of the file, so that those of many processes never mix. Place in the
-flow: beside the model. Reads: what steps give. Makes: lines of JSON.
+A line is one write at the end of the file, so that those of many processes never mix.
 """
 
 from __future__ import annotations

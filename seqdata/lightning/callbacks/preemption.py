@@ -1,8 +1,7 @@
 """Turns a signal to any rank into the same stop on all of them.
 
 Lightning's own handler talks to other ranks from inside the signal, which hangs where the signal
-came to another rank than 0, or to all. This one takes note; the loaders do the rest. Place in the
-flow: beside the Trainer. Reads: signals. Makes: ``Preempted`` on every rank, at the same batch.
+came to another rank than 0, or to all. This one takes note; the loaders do the rest.
 """
 
 from __future__ import annotations

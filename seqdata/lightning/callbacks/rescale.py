@@ -1,9 +1,7 @@
 """Makes the learning rate follow the length of a chunk, update by update.
 
 Where chunk lengths are drawn (``TBPTT(…, jitter=True)``), a short chunk is trained with a
-proportionally smaller learning rate, as AWD-LSTM does (Merity, Keskar and Socher, 2018). Place in
-the flow: beside the model. Reads: ``batch.lr_scale``. Changes: learning rates, while an optimizer
-steps.
+proportionally smaller learning rate, as AWD-LSTM does (Merity, Keskar and Socher, 2018).
 """
 
 from __future__ import annotations

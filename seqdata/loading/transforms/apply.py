@@ -2,8 +2,7 @@
 
 A transform that keeps lengths sees the spans (and what is read past them); one that changes lengths
 sees whole sequences, and its results are cut to the spans. It draws from a generator that is keyed
-by (seed, epoch, sequence), so that results do not depend on threads, ranks or resumes. Place in the
-flow: spans -> columns. Reads: columns of a ``FieldReader``. Makes: columns over new arrays.
+by (seed, epoch, sequence), so that results do not depend on threads, ranks or resumes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Where a rank and its worker processes meet: a line of status per worker, and slots for batches.
 
 A slot holds the requests of one task on their way out and the columns on their way back; what is
-finished is counted inside of it, so that it can be taken even of a worker that was killed. Place in
-the flow: made by the crew, inherited by its workers. Makes: views of shared memory.
+finished is counted inside of it, so that it can be taken even of a worker that was killed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Chunks: the pieces in which a lane reads long sequences.
 
 Chunk j begins at ``j * advance``; neighbours overlap by ``chunk - advance``, and every chunk but
-the first ends with new timesteps. Uneven chunks have the same lengths in all lanes. Place in the
-flow: below ``make_queued_lanes``, ``stream`` and policy ``tbptt``. Reads: lengths. Makes: counts,
-bounds.
+the first ends with new timesteps. Uneven chunks have the same lengths in all lanes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Runs a piece of work in a process of its own, with a bound, and looks for what it left behind.
 
-The process leads a session, so that whatever it started can be found, wherever it went. Place in
-the flow: around ``reading``. Makes: outcomes, also of processes that ended or were stuck.
+The process leads a session, so that whatever it started can be found, wherever it went.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What happens to files: one function per fault. What must come of each stands with it.
 
-All change a file in place and give nothing; keep a copy of what you want to have back. Place in the
-flow: between writing a data set and opening it, or between opening and reading.
+All change a file in place and give nothing; keep a copy of what you want to have back.
 """
 
 from __future__ import annotations

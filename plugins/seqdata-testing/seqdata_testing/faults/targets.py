@@ -1,8 +1,7 @@
 """What faults are tried on: a kind of data set, how it is written and opened, and its files.
 
 A plugin makes a ``FaultTarget`` of its own and names it: ``python -m seqdata_testing.faults
---target MODULE:NAME``, or gives it to ``cases.cases_for``. All faults are tried on it. Place in the
-flow: below the matrix. Makes: data sets in folders.
+--target MODULE:NAME``, or gives it to ``cases.cases_for``. All faults are tried on it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Tries what happens to remote data: the network fails, the cache is full, raced for or left half.
 
-The data set is served by a web server of this process, whose answers can be made to fail. Place in
-the flow: the matrix's rows S1 to S5 and C1, and D1 to D9 of remote data. Reads: data sets in
-the present folder. Makes: outcomes.
+The data set is served by a web server of this process, whose answers can be made to fail.
 """
 
 from __future__ import annotations

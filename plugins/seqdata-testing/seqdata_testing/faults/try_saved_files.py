@@ -1,8 +1,7 @@
 """Saved files and their data: bits of what was kept on disk flip, other data takes an old place.
 
 What is kept (lengths that were counted, notes of a run, predictions on their way) is made again or
-refused; it is never believed. A store that is opened again is the one that was opened. Place in the
-flow: the matrix's rows D2 and D9. Reads: data sets in a folder of its own. Makes: outcomes.
+refused; it is never believed. A store that is opened again is the one that was opened.
 """
 
 from __future__ import annotations

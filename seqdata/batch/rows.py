@@ -1,0 +1,55 @@
+"""Selecting rows of a batch: its fields, its per-row tensors and its segments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from seqdata.batch.validation import ON_CPU, ON_DEVICE
+
+if TYPE_CHECKING:
+    from seqdata.batch.batch import SequenceBatch
+
+
+def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
+    """Return the attributes of a padded batch that differ if it keeps some of its rows only.
+
+    Args:
+        batch: A batch of layout ``padded``.
+        selected: bool (r,), the rows to keep, on the device of ``batch.weight``.
+
+    Returns:
+        Attribute -> value: ``data``, the tensors with one value per row, ``lengths_of`` and
+        ``segments``, whose row numbers are those of the smaller batch.
+    """
+    on_device, on_cpu = selected.nonzero().flatten(), selected.cpu().nonzero().flatten()
+    changed: dict[str, Any] = {
+        name: _select(getattr(batch, name), on_device, on_cpu) for name in (*ON_CPU, *ON_DEVICE)
+    }
+    changed["data"] = {
+        name: _select(value, on_device, on_cpu) for name, value in batch.data.items()
+    }
+    changed["lengths_of"] = {axis: lengths[on_cpu] for axis, lengths in batch.lengths_of.items()}
+    if batch.segments is not None:
+        changed["segments"] = _select_segments(batch.segments, on_cpu, len(batch))
+    return changed
+
+
+def _select(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:
+    """Return the rows of a tensor, by their numbers on its device, or of a list of texts."""
+    if value is None:
+        return None
+    if isinstance(value, Tensor):
+        return value[on_device if value.device == on_device.device else on_cpu]
+    return [value[row] for row in on_cpu.tolist()]
+
+
+def _select_segments(segments: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Return the segments of some rows, int64 (m, 4), with the rows numbered from 0."""
+    new_rows = torch.full((num_rows,), -1)
+    new_rows[rows] = torch.arange(len(rows))
+    kept = segments[new_rows[segments[:, 0]] >= 0]
+    kept[:, 0] = new_rows[kept[:, 0]]
+    return kept

@@ -1,0 +1,28 @@
+"""Selecting rows of a batch."""
+
+import torch
+
+from seqdata.batch.batch import SequenceBatch
+from seqdata.batch.rows import select_rows
+
+
+def test_rows_of_all_parts_are_selected():
+    batch = SequenceBatch(
+        data={"x": torch.arange(3.0)[:, None], "name": ["a", "b", "c"]},
+        lengths=torch.ones(3, dtype=torch.int64),
+        ids=torch.tensor([7, 8, 9]),
+        weight=torch.tensor([1.0, 0.0, 1.0]),
+        start=torch.zeros(3, dtype=torch.int64),
+        segments=torch.tensor([[0, 7, 0, 1], [1, 8, 0, 1], [2, 9, 0, 1]]),
+        lengths_of={"time": torch.ones(3, dtype=torch.int64)},
+        epoch=0, number=0, num_tokens=2, global_num_tokens=2, update_num_tokens=2,
+        loss_scale=1.0, sequence_scale=1.0,
+    )  # fmt: skip
+    rows = select_rows(batch, batch.weight > 0)
+    assert rows["data"]["x"].tolist() == [[0.0], [2.0]]
+    assert rows["data"]["name"] == ["a", "c"]
+    assert rows["ids"].tolist() == [7, 9]
+    assert rows["lanes"] is None
+    assert rows["lengths_of"]["time"].tolist() == [1, 1]
+    assert rows["segments"].tolist() == [[0, 7, 0, 1], [1, 9, 0, 1]]
+    assert len(batch) == 3
