@@ -40,6 +40,12 @@ if TYPE_CHECKING:
         UnsafeContentError,
         WorkerDiedError,
     )
+    from seqdata.fitting.fit import fit
+    from seqdata.fitting.labels import Labels
+    from seqdata.fitting.mean_std import MeanStd
+    from seqdata.fitting.quantiles import Quantiles
+    from seqdata.fitting.statistics import Statistics
+    from seqdata.fitting.vocabulary import Vocabulary
     from seqdata.hookspecs import hookimpl
     from seqdata.host import PluginHost
     from seqdata.index import SequenceIndex
@@ -89,9 +95,11 @@ __all__ = [
     "IncompleteDatasetError",
     "IncompleteEpochError",
     "Jitter",
+    "Labels",
     "LaneStates",
     "LimitError",
     "Loader",
+    "MeanStd",
     "MissingShardError",
     "Packed",
     "PeerFailedError",
@@ -102,6 +110,7 @@ __all__ = [
     "PredictionWriter",
     "Preempted",
     "Preemption",
+    "Quantiles",
     "Ragged",
     "RandomStreams",
     "RankConsistency",
@@ -120,9 +129,11 @@ __all__ = [
     "SequenceStore",
     "Sorted",
     "StallError",
+    "Statistics",
     "TokenBudget",
     "UnknownNameError",
     "UnsafeContentError",
+    "Vocabulary",
     "Windows",
     "WorkerDiedError",
     "World",
@@ -130,6 +141,7 @@ __all__ = [
     "batch_size_fn",
     "columnar",
     "concat",
+    "fit",
     "folds",
     "hookimpl",
     "length_fn",
@@ -147,12 +159,15 @@ _DEFINED_IN = {
     "Fixed": "policies.fixed",
     "LaneStates": "recurrent.lane_states",
     "Jitter": "planning.jitter",
+    "Labels": "fitting.labels",
     "Loader": "loading.loader",
+    "MeanStd": "fitting.mean_std",
     "Packed": "policies.packed",
     "Plan": "plan",
     "PluginHost": "host",
     "PredictionWriter": "lightning.predictions.writer",
     "Preemption": "lightning.callbacks.preemption",
+    "Quantiles": "fitting.quantiles",
     "Ragged": "loading.transforms.declare",
     "RandomStreams": "random_streams",
     "RankConsistency": "lightning.callbacks.consistency",
@@ -165,13 +180,16 @@ _DEFINED_IN = {
     "SequenceIndex": "index",
     "SequenceStore": "storage.views",
     "Sorted": "policies.sorted",
+    "Statistics": "fitting.statistics",
     "TBPTT": "policies.tbptt",
     "TokenBudget": "policies.token_budget",
+    "Vocabulary": "fitting.vocabulary",
     "Windows": "policies.windows",
     "World": "world",
     "batch_size_fn": "batch",
     "columnar": "loading.transforms.declare",
     "concat": "api",
+    "fit": "fitting.fit",
     "folds": "api",
     "hookimpl": "hookspecs",
     "length_fn": "batch",

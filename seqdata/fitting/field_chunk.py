@@ -1,0 +1,123 @@
+"""What an estimator sees of a field: the values of some spans as one array, and their groups."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DataError, must_be
+from seqdata.protocols import Field, Store
+from seqdata.storage.fields import TEXT_DTYPES
+from seqdata.storage.views import locate_sequence
+
+NAN_RULES = ("error", "ignore", "impute")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldChunk:
+    """The values of a field in some spans.
+
+    Attributes:
+        store: Whose field it is.
+        name: Of the field.
+        values: (rows, features): a row per timestep, or per sequence. A list of texts if the field
+            holds texts.
+        lengths: int64 (spans,), rows of each span.
+        numbers: int64 (spans,), the sequence of each span.
+        groups: A value per span, of the field that groups are made by; None without groups.
+    """
+
+    store: Store
+    name: str
+    values: Any
+    lengths: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    groups: Any = None
+
+    def make_error(self, row: int, problem: str) -> DataError:
+        """Return the error about a row, which names its sequence."""
+        span = int(np.searchsorted(np.cumsum(self.lengths), row, side="right"))
+        base = int(self.store.base_numbers(self.numbers[span : span + 1])[0])
+        key = self.store.keys([base])[0]
+        facts = {**locate_sequence(self.store, base).facts, "field": self.name}
+        facts.pop("remedy", None)
+        return DataError.at(f"fit: sequence {key!r}, field {self.name!r}: {problem}", **facts)
+
+
+class Accumulator(Protocol):
+    """Collects what an estimator needs, chunk by chunk, over one or more passes."""
+
+    def measure(self, chunk: FieldChunk) -> Any:
+        """Return what a chunk adds; it changes nothing here, and may run in a worker process."""
+        ...
+
+    def add(self, partial: Any) -> None:
+        """Add what a chunk gave, in any order."""
+        ...
+
+    def end_pass(self) -> bool:
+        """Return whether another pass over the data is needed."""
+        ...
+
+    def make_plain(self) -> dict[str, Any]:
+        """Return what was fitted, as plain data."""
+        ...
+
+
+class Estimator(Protocol):
+    """What is fitted of a field: ``MeanStd``, ``Quantiles``, ``Labels`` or ``Vocabulary``."""
+
+    def start(self, name: str, field: Field) -> Accumulator:
+        """Return what collects it.
+
+        Raises:
+            ConfigError: If the field does not hold what is needed.
+        """
+        ...
+
+
+def list_groups(values: Any) -> tuple[list[Hashable], NDArray[np.int64]]:
+    """Return the distinct groups of some spans, in order, and the place of each span's in them."""
+    array = np.asarray(values, dtype=object) if isinstance(values, list) else np.asarray(values)
+    groups, places = np.unique(array, return_inverse=True)
+    return groups.tolist(), places.astype(np.int64).reshape(-1)
+
+
+def check_number_field(estimator: str, name: str, field: Field) -> None:
+    """Raise if a field does not hold numbers.
+
+    Raises:
+        ConfigError: If it holds texts.
+    """
+    if field.dtype in TEXT_DTYPES:
+        raise ConfigError(
+            must_be(
+                f"fit: field {name!r} of {estimator}",
+                "of numbers",
+                f"of {field.dtype}",
+                "Use Labels or Vocabulary for texts",
+            )
+        )
+
+
+def check_choice(owner: str, name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise if an argument is not one of a few names.
+
+    Raises:
+        ConfigError: If it is another.
+    """
+    if not isinstance(value, str) or value not in choices:
+        needed = ", ".join(map(repr, choices[:-1])) + f" or {choices[-1]!r}"
+        raise ConfigError(must_be(f"{owner}: `{name}`", needed, repr(value)))
+
+
+def to_plain_floats(values: NDArray[np.float64]) -> Any:
+    """Return floats as nested lists that JSON can hold: what is not finite as text."""
+    if values.ndim == 0:
+        number = float(values)
+        return number if np.isfinite(number) else str(number)
+    return [to_plain_floats(part) for part in values]

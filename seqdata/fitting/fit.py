@@ -1,0 +1,271 @@
+"""``fit``: one exact pass over a view for all statistics, in this process or in workers.
+
+The rows of a field are cut into chunks of about equal size, wherever sequences end. What a chunk
+adds is measured by itself and added up as integers, so that the result depends on neither chunks
+nor workers nor order.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.batch.axes import Axes
+from seqdata.errors import ConfigError, DataError, must_be
+from seqdata.fitting.field_chunk import Accumulator, Estimator, FieldChunk
+from seqdata.fitting.statistics import VERSION, Statistics
+from seqdata.loading.fetcher import FieldReader
+from seqdata.loading.options import EngineOptions
+from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.transforms.declare import qualified_name
+from seqdata.loading.workers.session import WorkerPoolCache
+from seqdata.protocols import Columns, Store
+from seqdata.resolve import resolve_store
+from seqdata.storage.array_column import ArrayColumn
+from seqdata.storage.fields import default_axis, make_unknown_name_error
+from seqdata.storage.views import get_measured_transform
+from seqdata.storage.writing.progress import progress_bar
+
+_CHUNK_NUMBERS = 1 << 17  # numbers of a chunk: what is computed of them fits the cache
+_CHUNK_SEQUENCES = 1 << 12  # sequences of a chunk, of fields with one value each
+_PARTIALS = "partials"
+
+
+def fit(
+    view: Any,
+    fields: Mapping[str, Estimator],
+    *,
+    num_workers: int = 0,
+    progress: bool | None = None,
+) -> Statistics:
+    """Fit statistics on a view, such as the training part of a split, and on nothing else.
+
+    They are exact: the same bit for bit for any shards, workers, ranks and order of sequences.
+
+    Args:
+        view: A store or view, a location, or sequences in memory.
+        fields: Field -> what is fitted of it: ``MeanStd``, ``Quantiles``, ``Labels`` or
+            ``Vocabulary``.
+        num_workers: Processes that read; 0: this one.
+        progress: Whether to show a bar; None: where standard error is a terminal.
+
+    Raises:
+        ConfigError: If a field is not there or does not hold what is needed, or the view carries a
+            transform.
+        DataError: If a value is not finite where it must be, or a field has no value; naming it.
+
+    Examples:
+        >>> from seqdata import MeanStd
+        >>> stats = fit([[1.0, 2.0], [3.0]], {"x": MeanStd()})
+        >>> float(stats["x"].mean), stats["x"].std.round(4).tolist()
+        (2.0, 0.8165)
+    """
+    store = resolve_store(view)
+    _check_arguments(store, fields, num_workers)
+    accumulators = {name: one.start(name, store.fields[name]) for name, one in fields.items()}
+    groups = {name: by for name, one in fields.items() if (by := getattr(one, "by", None))}
+    for name, by in groups.items():
+        _check_group_field(store, name, by)
+    unfinished, number = accumulators, 0
+    while unfinished:
+        number += 1
+        _run_pass(store, unfinished, groups, num_workers, progress, number)
+        unfinished = {name: one for name, one in unfinished.items() if one.end_pass()}
+    plain = {name: one.make_plain() for name, one in accumulators.items()}
+    for name, one in plain.items():
+        if np.min(one.get("count", 1), initial=np.iinfo(np.int64).max) == 0:
+            raise DataError(
+                f"fit: field {name!r} must have at least one value of each feature to fit, but has "
+                "none. Fit over more sequences, or leave it out."
+            )
+    fitted_on = {"fingerprint": store.fingerprint, "sequences": len(store)}
+    return Statistics.of({"version": VERSION, "fitted_on": fitted_on, "fields": plain})
+
+
+def _check_arguments(store: Store, fields: Any, num_workers: Any) -> None:
+    if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 0:
+        needed = "an integer of at least 0"
+        raise ConfigError(must_be("fit: `num_workers`", needed, repr(num_workers)))
+    if not isinstance(fields, Mapping) or not fields:
+        example = "Write e.g. {'x': MeanStd()}"
+        found = f"{fields!r:.80}"
+        raise ConfigError(must_be("fit: `fields`", "fields with what to fit", found, example))
+    for name, estimator in fields.items():
+        if name not in store.fields:
+            raise make_unknown_name_error("fit", "field", name, store.fields)
+        if isinstance(estimator, type) or not hasattr(estimator, "start"):
+            needed = "MeanStd(), Quantiles(...), Labels() or Vocabulary()"
+            raise ConfigError(must_be(f"fit: what is fitted of {name!r}", needed, repr(estimator)))
+    carried = get_measured_transform(store)
+    if carried is not None:
+        raise ConfigError(
+            f"fit: the view must not carry a transform, but carries "
+            f"{qualified_name(carried.transform)}. Fit on the view before `measure_lengths`."
+        )
+
+
+def _check_group_field(store: Store, name: str, by: str) -> None:
+    if by not in store.fields:
+        raise make_unknown_name_error(f"fit: `by` of {name!r}", "field", by, store.fields)
+    field = store.fields[by]
+    is_integer = field.dtype not in ("str", "bytes") and np.dtype(field.dtype).kind in "iu"
+    if field.axis is not None or field.shape or not (field.dtype == "str" or is_integer):
+        raise ConfigError(
+            must_be(
+                f"fit: `by` of {name!r}",
+                "a field with one text or integer per sequence",
+                f"{by!r} of {field.dtype}{list(field.shape)} along {field.axis}",
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ChunkMeasurer:
+    """What measures chunks of the fields of an axis; it can be sent to a worker process.
+
+    Attributes:
+        reader: Its store and axis.
+        accumulators: Field -> what measures it.
+        groups: Field -> the field that its groups are made by.
+        collate: Nothing is collated.
+    """
+
+    reader: FieldReader
+    accumulators: Mapping[str, Accumulator]
+    groups: Mapping[str, str]
+    collate: None = None
+
+    def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
+        """Return what the chunk adds, pickled, as the one piece of a column."""
+        store, spans = self.reader.store, request.spans
+        columns = store.read(spans, self.reader.unshifted_fields, axis=self.reader.axis)
+        partials = {}
+        for name, accumulator in self.accumulators.items():
+            ragged = store.fields[name].axis is not None
+            lengths = spans[:, 2] - spans[:, 1] if ragged else np.ones(len(spans), dtype=np.int64)
+            by = self.groups.get(name)
+            groups = None if by is None else _flatten(columns[by])
+            values = _flatten(columns[name])
+            if not isinstance(values, list):
+                values = values.reshape(len(values), -1)
+            chunk = FieldChunk(store, name, values, lengths, spans[:, 0], groups)
+            partials[name] = accumulator.measure(chunk)
+        content = np.frombuffer(pickle.dumps(partials), dtype=np.uint8)
+        return {_PARTIALS: ArrayColumn(content.dtype, (), [content])}, self.reader.axes
+
+
+def _run_pass(
+    store: Store,
+    accumulators: Mapping[str, Accumulator],
+    groups: Mapping[str, str],
+    num_workers: int,
+    progress: bool | None,
+    number: int,
+) -> None:
+    """Go through the data once, an axis after the other."""
+    names_of: dict[str | None, list[str]] = {}
+    for name in accumulators:
+        names_of.setdefault(store.fields[name].axis, []).append(name)
+    title = "fitting" if number == 1 else f"fitting, pass {number}"
+    for axis, names in names_of.items():
+        used = {name: accumulators[name] for name in names}
+        by = {groups[name] for name in names if name in groups}
+        read_axis = default_axis(store.lengths_of) if axis is None else axis
+        read_names = tuple(dict.fromkeys((*names, *sorted(by))))
+        axes = Axes(read_axis, {name: store.fields[name].axis for name in read_names})
+        reader = FieldReader(store, read_axis, read_names, None, 0, axes)
+        chunks = _Chunks.of(store, axis, names)
+        with ExitStack() as stack:
+            bar = stack.enter_context(progress_bar(progress, title, len(store)))
+            measurer = _ChunkMeasurer(reader, used, groups)
+            results = stack.enter_context(_measure(measurer, chunks, num_workers))
+            for chunk, (columns, _) in enumerate(results):
+                column: Any = columns[_PARTIALS]
+                for name, partial in pickle.loads(column[0].tobytes()).items():
+                    used[name].add(partial)
+                if bar is not None:
+                    bar.update(chunks.count_sequences(chunk + 1))
+
+
+@contextmanager
+def _measure(
+    measurer: _ChunkMeasurer, chunks: _Chunks, num_workers: int
+) -> Iterator[Iterator[tuple[Columns, Axes]]]:
+    """Yield what chunks add, in their order."""
+    if not num_workers or not len(chunks):
+        yield map(measurer.fetch, chunks)
+        return
+    pools = WorkerPoolCache(measurer, EngineOptions(num_workers=min(num_workers, len(chunks))))
+    try:
+        with pools.open_session() as session:
+            session.begin(iter(chunks))
+            yield (session.take() for _ in range(len(chunks)))
+    finally:
+        pools.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunks:
+    """The rows of all sequences, cut into equal chunks.
+
+    Attributes:
+        store: Whose sequences they are.
+        offsets: int64 (sequences + 1,), the first row of each sequence.
+        size: Rows of a chunk.
+        is_ragged: Whether rows are timesteps; else each sequence has one.
+    """
+
+    store: Store
+    offsets: NDArray[np.int64]
+    size: int
+    is_ragged: bool
+
+    @classmethod
+    def of(cls, store: Store, axis: str | None, names: list[str]) -> _Chunks:
+        offsets = np.arange(len(store) + 1, dtype=np.int64)
+        if axis is None:
+            return cls(store, offsets, _CHUNK_SEQUENCES, is_ragged=False)
+        np.cumsum(store.lengths_of[axis], out=offsets[1:], dtype=np.int64)
+        width = sum(int(np.prod(store.fields[name].shape)) for name in names)
+        return cls(store, offsets, max(1, _CHUNK_NUMBERS // width), is_ragged=True)
+
+    def __len__(self) -> int:
+        return -(-int(self.offsets[-1]) // self.size)
+
+    def __iter__(self) -> Iterator[StepRequest]:
+        return map(self._make_request, range(len(self)))
+
+    def count_sequences(self, chunks: int) -> int:
+        """Return how many sequences end in the first chunks."""
+        return int(np.searchsorted(self.offsets, chunks * self.size, side="right")) - 1
+
+    def _make_request(self, chunk: int) -> StepRequest:
+        first = chunk * self.size
+        stop = min(first + self.size, int(self.offsets[-1]))
+        begin = int(np.searchsorted(self.offsets, first, side="right")) - 1
+        end = int(np.searchsorted(self.offsets, stop, side="left"))
+        spans = np.zeros((end - begin, 3), dtype=np.int64)
+        spans[:, 0] = np.arange(begin, end)
+        if self.is_ragged:
+            spans[:, 1] = np.maximum(first - self.offsets[begin:end], 0)
+            spans[:, 2] = np.minimum(stop, self.offsets[begin + 1 : end + 1])
+            spans[:, 2] -= self.offsets[begin:end]
+            spans = spans[spans[:, 2] > spans[:, 1]]
+        return StepRequest(spans, self.store.base_numbers(spans[:, 0]), epoch=0)
+
+
+def _flatten(column: Any) -> Any:
+    """Return the values of a column as one array; texts as a list."""
+    if isinstance(column, list):
+        return column
+    offsets = np.zeros(len(column) + 1, dtype=np.int64)
+    np.cumsum(column.lengths, out=offsets[1:])
+    values = np.empty((int(offsets[-1]), *column.shape), dtype=column.dtype)
+    column.fill(values, offsets, None)
+    return values

@@ -1,0 +1,192 @@
+"""Classes of a field, and their numbers: encoded labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DecodeError, must_be
+from seqdata.fitting.field_chunk import FieldChunk
+from seqdata.protocols import Field
+
+
+class Codes(dict[Any, int]):
+    """Value -> number, with a rule for values that are not there.
+
+    Args:
+        numbers: Value -> number.
+        unknown: The number of every other value; None: it is an error.
+        describe: What a value is, and what to do, for the error: ``"label {} of field 'y' ..."``.
+    """
+
+    def __init__(self, numbers: dict[Any, int], unknown: int | None, describe: str) -> None:
+        super().__init__(numbers)
+        self._unknown = unknown
+        self._describe = describe
+
+    def __missing__(self, value: object) -> int:
+        if self._unknown is None:
+            raise DecodeError(self._describe.format(repr(value)[:80]))
+        return self._unknown
+
+    def encode(self, values: Any, count: int) -> NDArray[np.int64]:
+        """Return the numbers of values, int64 (n,)."""
+        return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=count)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Encode a field of texts or integers as numbers of classes, 0 to the number of classes - 1.
+
+    Classes are in order: of integers by size, of texts by code points. A ragged field of integers
+    is encoded timestep by timestep.
+
+    Args:
+        unknown: What a label is that was not there: ``"error"``, or the number that it gets, such
+            as -100, which the losses of torch ignore.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata import fit
+        >>> rows = [{"x": [1], "y": "no"}, {"x": [2], "y": "yes"}, {"x": [3], "y": "no"}]
+        >>> labels = fit(rows, {"y": Labels()})["y"]
+        >>> labels.classes, labels.counts.tolist()
+        (['no', 'yes'], [2, 1])
+    """
+
+    unknown: Literal["error"] | int = "error"
+
+    def __post_init__(self) -> None:
+        is_integer = isinstance(self.unknown, int) and not isinstance(self.unknown, bool)
+        if self.unknown != "error" and not is_integer:
+            needed = "'error' or an integer such as -100"
+            raise ConfigError(must_be("Labels: `unknown`", needed, repr(self.unknown)))
+
+    def start(self, name: str, field: Field) -> ClassesAccumulator:
+        """Return what collects classes; see ``Estimator``."""
+        is_label = field.dtype == "str" or np.dtype(field.dtype).kind in "iub"
+        if field.dtype == "bytes" or not is_label or field.shape:
+            shape = f" of shape {field.shape}" if field.shape else ""
+            raise ConfigError(
+                must_be(
+                    f"fit: field {name!r} of Labels",
+                    "of texts or of integers",
+                    f"of {field.dtype}{shape}",
+                )
+            )
+        return ClassesAccumulator(self)
+
+
+class ClassesAccumulator:
+    """Counts each class.
+
+    Args:
+        estimator: What is fitted.
+    """
+
+    def __init__(self, estimator: Labels) -> None:
+        self._estimator = estimator
+        self._counts: Counter[Any] = Counter()
+
+    def measure(self, chunk: FieldChunk) -> Counter[Any]:
+        """Return the classes of a chunk and how often each is there."""
+        if isinstance(chunk.values, list):
+            return Counter(chunk.values)
+        values, counts = np.unique(chunk.values, return_counts=True)
+        return Counter(dict(zip(map(int, values.tolist()), counts.tolist(), strict=True)))
+
+    def add(self, partial: Counter[Any]) -> None:
+        """Add the counts of a chunk."""
+        self._counts.update(partial)
+
+    def end_pass(self) -> bool:
+        """Return False: one pass is enough."""
+        return False
+
+    def make_plain(self) -> dict[str, Any]:
+        """Return the classes in order, and their counts."""
+        classes = sorted(self._counts)
+        counts = [self._counts[value] for value in classes]
+        unknown = self._estimator.unknown
+        return {"kind": "labels", "unknown": unknown, "classes": classes, "counts": counts}
+
+
+class FittedLabels:
+    """Classes that were fitted.
+
+    Args:
+        name: Of the field.
+        plain: What the accumulator made.
+
+    Attributes:
+        classes: In the order of their numbers.
+        counts: int64 (classes,), how often each was there.
+    """
+
+    def __init__(self, name: str, plain: dict[str, Any]) -> None:
+        self.name = name
+        self.by: str | None = None
+        self.classes: list[Any] = list(plain["classes"])
+        self.counts = np.array(plain["counts"], dtype=np.int64)
+        self._unknown = None if plain["unknown"] == "error" else int(plain["unknown"])
+        self._codes = Codes(
+            {value: number for number, value in enumerate(self.classes)},
+            self._unknown,
+            f"statistics: label {{}} of field {name!r} was not in the data that was fitted. Fit "
+            "over it, too, or use Labels(unknown=-100).",
+        )
+
+    def apply(self, values: Any, lengths: NDArray[np.int64], groups: Any) -> Any:
+        """Return the numbers of labels, int64 (n,).
+
+        Raises:
+            DecodeError: If a label is unknown, and the rule does not allow it.
+        """
+        del lengths, groups
+        if isinstance(values, list):
+            return self._codes.encode(values, len(values))
+        distinct, places = np.unique(values, return_inverse=True)
+        codes = self._codes.encode(map(int, distinct.tolist()), len(distinct))
+        return codes[places.reshape(-1)]
+
+    def inverse(self, values: Any, groups: Any = None) -> Any:
+        """Return the labels of numbers: a list of texts, or an array of integers.
+
+        Raises:
+            ConfigError: If a number is not that of a class.
+        """
+        del groups
+        numbers = _to_numbers(values)
+        bad = (numbers < 0) | (numbers >= len(self.classes))
+        if bad.any():
+            raise ConfigError(
+                must_be(
+                    f"statistics: numbers of {self.name!r}",
+                    f"in [0, {len(self.classes)})",
+                    f"{numbers[bad].reshape(-1)[0]}",
+                    "Pass the argmax over classes, without padding",
+                )
+            )
+        if self.classes and isinstance(self.classes[0], str):
+            return np.array(self.classes, dtype=object)[numbers].tolist()
+        return np.array(self.classes, dtype=np.int64)[numbers]
+
+
+def _to_numbers(values: Any) -> NDArray[np.int64]:
+    """Return integers of a list, array or tensor.
+
+    Raises:
+        ConfigError: If they are not integers.
+    """
+    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if array.dtype.kind not in "iub" and array.size:
+        raise ConfigError(
+            must_be("statistics: numbers", "integers", f"{array.dtype}", "Pass logits.argmax(-1)")
+        )
+    return array.astype(np.int64)

@@ -1,0 +1,260 @@
+"""What was fitted, as one value: its transform, its inverse, its file, and its state."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.fitting.labels import FittedLabels
+from seqdata.fitting.mean_std import FittedMeanStd
+from seqdata.fitting.quantiles import FittedQuantiles
+from seqdata.fitting.vocabulary import FittedVocabulary
+from seqdata.loading.transforms.declare import Ragged, columnar
+from seqdata.storage.fields import make_unknown_name_error
+from seqdata.storage.local_files import write_atomically
+
+VERSION = 1
+_PACKED = "zlib:"  # before content that is compressed
+_MAX_PLAIN = 4096  # characters of content that stays readable
+_MAX_UNPACKED = 1 << 28  # bytes of content, at most
+
+FittedField = FittedMeanStd | FittedQuantiles | FittedLabels | FittedVocabulary
+_KINDS: Mapping[str, type[FittedField]] = {
+    "mean_std": FittedMeanStd,
+    "quantiles": FittedQuantiles,
+    "labels": FittedLabels,
+    "vocabulary": FittedVocabulary,
+}
+
+
+@dataclass(frozen=True)
+class Statistics(Mapping[str, FittedField]):
+    """Statistics that ``fit`` has found: field -> what was fitted of it.
+
+    It is made of two texts, so that it goes into checkpoints, run files and other processes.
+
+    Args:
+        content: What was fitted, as JSON; compressed where it is long.
+        digest: Of the content, 32 hex digits; empty: it is computed.
+
+    Raises:
+        ConfigError: If the content is not what the digest names, or of another version.
+
+    Examples:
+        >>> from seqdata import MeanStd, fit
+        >>> stats = fit([[1.0, 3.0], [5.0]], {"x": MeanStd()})
+        >>> stats.inverse()({"x": np.array([0.0, 1.0])})["x"].round(3).tolist()
+        [3.0, 4.633]
+    """
+
+    content: str
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        found = hashlib.sha256(self.content.encode()).hexdigest()[:32]
+        if self.digest not in ("", found):
+            raise ConfigError(
+                f"statistics: the content must have the digest {self.digest!r}, but has {found!r}. "
+                "It was damaged or edited: restore it, or fit again."
+            )
+        object.__setattr__(self, "digest", found)
+        if self.plain.get("version") != VERSION:
+            raise ConfigError(
+                f"statistics: `version` must be {VERSION}, but is {self.plain.get('version')!r}. "
+                "Read them with the release of seqdata that wrote them."
+            )
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Statistics:
+        """Return statistics of plain data, as ``plain`` has it."""
+        text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        if len(text) > _MAX_PLAIN:
+            text = _PACKED + base64.b85encode(zlib.compress(text.encode(), 9)).decode()
+        return cls(text)
+
+    @cached_property
+    def plain(self) -> dict[str, Any]:
+        """What was fitted, as plain data."""
+        text = self.content
+        try:
+            if text.startswith(_PACKED):
+                unpacker = zlib.decompressobj()
+                packed = base64.b85decode(text.removeprefix(_PACKED))
+                text = unpacker.decompress(packed, _MAX_UNPACKED).decode()
+            plain = json.loads(text)
+            return dict(plain)
+        except (ValueError, TypeError, zlib.error) as error:
+            raise ConfigError(
+                f"statistics: the content must be JSON that `fit` made, but is damaged ({error}). "
+                "Restore it, or fit again."
+            ) from error
+
+    @property
+    def fitted_on(self) -> dict[str, Any]:
+        """The ``fingerprint`` of the view that was fitted, and its ``sequences``."""
+        return dict(self.plain["fitted_on"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the texts alone."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def __getitem__(self, name: str) -> FittedField:
+        if name not in self._fitted:
+            raise make_unknown_name_error("statistics", "field", name, self._fitted)
+        return self._fitted[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fitted)
+
+    def __len__(self) -> int:
+        return len(self._fitted)
+
+    def __repr__(self) -> str:
+        kinds = (f"{name}: {type(one).__name__[6:]}" for name, one in self._fitted.items())
+        return f"Statistics({', '.join(kinds)}; {self.digest})"
+
+    @cached_property
+    def _fitted(self) -> dict[str, FittedField]:
+        return {name: _KINDS[one["kind"]](name, one) for name, one in self.plain["fields"].items()}
+
+    def transform(self) -> StatisticsTransform:
+        """Return the columnar transform: standardized, clipped and encoded fields."""
+        return StatisticsTransform(self)
+
+    def inverse(self) -> StatisticsInverse:
+        """Return the function that brings predictions back into the unit of the data."""
+        return StatisticsInverse(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a JSON file, whole or not at all."""
+        plain = {"digest": self.digest, "statistics": self.plain}
+        text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
+        write_atomically(Path(path), text.encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Statistics:
+        """Read a JSON file that ``save`` has written.
+
+        Raises:
+            ConfigError: If it cannot be read, or is not such a file.
+        """
+        try:
+            saved = json.loads(Path(path).read_bytes())
+            statistics = cls.of(saved["statistics"])
+            digest = saved["digest"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{os.fspath(path)}: must be a JSON file that Statistics.save wrote, but is not "
+                f"({type(error).__name__}: {error}). Pass another, or fit again."
+            ) from error
+        return cls(statistics.content, digest)
+
+    def state_dict(self) -> dict[str, str]:
+        """Return texts for a checkpoint, which ``torch.load(weights_only=True)`` reads."""
+        return {"content": self.content, "digest": self.digest}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Statistics:
+        """Read statistics back from a checkpoint.
+
+        Raises:
+            ConfigError: If the state is damaged.
+        """
+        content, digest = state.get("content"), state.get("digest")
+        if not isinstance(content, str) or not isinstance(digest, str):
+            raise ConfigError(
+                "statistics: the state must have `content` and `digest`, but has "
+                f"{', '.join(map(str, state)) or 'nothing'}. Pass what `state_dict` returned."
+            )
+        return cls(content, digest)
+
+
+@columnar
+@dataclass(frozen=True)
+class StatisticsTransform:
+    """Applies statistics to the columns of a batch; made by ``Statistics.transform``.
+
+    Fields that are not in the batch are passed over. Lengths stay; ids of texts run along axes of
+    their own, as ``axes`` says.
+
+    Args:
+        statistics: What was fitted.
+    """
+
+    statistics: Statistics
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """Field -> the axis that ids of its texts run along."""
+        found = {}
+        for name, fitted in self.statistics.items():
+            if isinstance(fitted, FittedVocabulary) and fitted.axis is not None:
+                found[name] = fitted.axis
+        return found
+
+    def __call__(self, columns: dict[str, Any], seeds: Any) -> dict[str, Any]:
+        """Return the columns, with the fields that were fitted changed.
+
+        Raises:
+            DecodeError: If a value does not keep the rules of its field.
+        """
+        del seeds
+        changed = dict(columns)
+        for name, fitted in self.statistics.items():
+            if name not in columns:
+                continue
+            if fitted.by is not None and fitted.by not in columns:
+                raise DecodeError.at(
+                    f"statistics: field {name!r} needs {fitted.by!r}, by which it was fitted, but "
+                    f"the batch has {', '.join(columns)}. Add it to `fields`.",
+                    field=name,
+                )
+            groups = None if fitted.by is None else columns[fitted.by]
+            changed[name] = _apply(fitted, columns[name], groups)
+        return changed
+
+
+@dataclass(frozen=True)
+class StatisticsInverse:
+    """Brings predictions back into the unit of the data; made by ``Statistics.inverse``.
+
+    Args:
+        statistics: What was fitted.
+    """
+
+    statistics: Statistics
+
+    def __call__(self, predictions: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the predictions with the fields that were fitted changed; others stay.
+
+        Args:
+            predictions: Field -> array or tensor; with ``MeanStd(by=...)`` the groups, too.
+
+        Raises:
+            ConfigError: If groups are missing, or numbers are not those of labels or tokens.
+        """
+        found = dict(predictions)
+        for name, fitted in self.statistics.items():
+            if name in predictions:
+                groups = None if fitted.by is None else predictions.get(fitted.by)
+                found[name] = fitted.inverse(predictions[name], groups)
+        return found
+
+
+def _apply(fitted: FittedField, column: Any, groups: Any) -> Any:
+    if isinstance(column, Ragged):
+        return Ragged(fitted.apply(column.values, column.lengths, groups), column.lengths)
+    ones = np.ones(len(column), dtype=np.int64)
+    found = fitted.apply(column, ones, groups)
+    return Ragged(*found) if isinstance(found, tuple) else found

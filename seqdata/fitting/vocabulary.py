@@ -1,0 +1,201 @@
+"""Tokens of a field, and their ids: texts become token ids on an axis of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, must_be
+from seqdata.fitting.field_chunk import FieldChunk, check_choice
+from seqdata.fitting.labels import Codes
+from seqdata.protocols import Field
+
+PAD_ID, UNKNOWN_ID, FIRST_ID = 0, 1, 2
+_BOUNDARY = "\0"  # between texts that are split into words together
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Encode texts as ids of their tokens; 0 is padding, 1 an unknown token.
+
+    Tokens have the ids 2, 3, ... by how often they are there, equal ones by code points. A field of
+    ``str`` becomes int64 ids along an axis of its own. A field of integers is a field of tokens:
+    its ids run along its axis.
+
+    Args:
+        min_count: How often a token must be there to get an id of its own.
+        max_size: Tokens that get one, at most; None: all.
+        tokens: What a text is split into: ``words`` at white space, or ``characters``.
+        unknown: What a token without an id is: ``token`` (id 1), or ``error``.
+        axis: The axis that ids of texts run along; None: one with the name of the field. Along the
+            axis that is planned on, measure lengths with ``measure_lengths``.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata import fit
+        >>> rows = [{"x": [1], "text": "to be or not to be"}]
+        >>> fit(rows, {"text": Vocabulary(min_count=2)})["text"].tokens
+        ['be', 'to']
+    """
+
+    min_count: int = 1
+    max_size: int | None = None
+    tokens: Literal["words", "characters"] = "words"
+    unknown: Literal["token", "error"] = "token"
+    axis: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("min_count", "max_size"):
+            value = getattr(self, name)
+            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if not is_count and not (name == "max_size" and value is None):
+                needed = "an integer of at least 1"
+                raise ConfigError(must_be(f"Vocabulary: `{name}`", needed, repr(value)))
+        check_choice("Vocabulary", "tokens", self.tokens, ("words", "characters"))
+        check_choice("Vocabulary", "unknown", self.unknown, ("token", "error"))
+
+    def start(self, name: str, field: Field) -> TokensAccumulator:
+        """Return what collects tokens; see ``Estimator``."""
+        is_token = field.dtype == "str" or (
+            field.dtype != "bytes" and np.dtype(field.dtype).kind in "iu"
+        )
+        if not is_token or (field.shape and field.dtype != "str"):
+            shape = f" of shape {field.shape}" if field.shape else ""
+            raise ConfigError(
+                must_be(
+                    f"fit: field {name!r} of Vocabulary",
+                    "of `str` or of integers",
+                    f"of {field.dtype}{shape}",
+                )
+            )
+        return TokensAccumulator(self, name, field)
+
+
+class TokensAccumulator:
+    """Counts each token.
+
+    Args:
+        estimator: What is fitted.
+        name: Of the field.
+        field: Its field.
+    """
+
+    def __init__(self, estimator: Vocabulary, name: str, field: Field) -> None:
+        self._estimator = estimator
+        self._axis = (estimator.axis or name) if field.dtype == "str" else None
+        self._counts: Counter[Any] = Counter()
+
+    def measure(self, chunk: FieldChunk) -> Counter[Any]:
+        """Return the tokens of a chunk and how often each is there."""
+        if isinstance(chunk.values, list):
+            has_words = self._estimator.tokens == "words"
+            return Counter(" ".join(chunk.values).split() if has_words else "".join(chunk.values))
+        values, counts = np.unique(chunk.values, return_counts=True)
+        return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+    def add(self, partial: Counter[Any]) -> None:
+        """Add the counts of a chunk."""
+        self._counts.update(partial)
+
+    def end_pass(self) -> bool:
+        """Return False: one pass is enough."""
+        return False
+
+    def make_plain(self) -> dict[str, Any]:
+        """Return the tokens that have ids, in their order."""
+        least = self._estimator.min_count
+        frequent = [token for token, count in self._counts.items() if count >= least]
+        frequent.sort(key=lambda token: (-self._counts[token], token))
+        kept = frequent[: self._estimator.max_size]
+        return {
+            "kind": "vocabulary",
+            "split": self._estimator.tokens,
+            "unknown": self._estimator.unknown,
+            "axis": self._axis,
+            "count": self._counts.total(),
+            "known": sum(self._counts[token] for token in kept),
+            "tokens": kept,
+        }
+
+
+class FittedVocabulary:
+    """Tokens that were fitted.
+
+    Args:
+        name: Of the field.
+        plain: What the accumulator made.
+
+    Attributes:
+        tokens: In the order of their ids, which begin at 2.
+        axis: That ids of texts run along; None for a field of integers.
+    """
+
+    def __init__(self, name: str, plain: dict[str, Any]) -> None:
+        self.name = name
+        self.by: str | None = None
+        self.tokens: list[Any] = list(plain["tokens"])
+        self.axis: str | None = plain["axis"]
+        self._has_words = plain["split"] == "words"
+        self._codes = Codes(
+            {token: number for number, token in enumerate(self.tokens, FIRST_ID)},
+            None if plain["unknown"] == "error" else UNKNOWN_ID,
+            f"statistics: token {{}} of field {name!r} has no id. Fit over it, too, or use "
+            "Vocabulary(unknown='token').",
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of ids, with padding and the unknown token: the rows of an embedding."""
+        return FIRST_ID + len(self.tokens)
+
+    def apply(self, values: Any, lengths: NDArray[np.int64], groups: Any) -> Any:
+        """Return the ids of tokens, int64 (n,), and of texts the tokens of each.
+
+        Raises:
+            DecodeError: If a token is unknown, and the rule does not allow it.
+        """
+        del lengths, groups
+        if not isinstance(values, list):
+            distinct, places = np.unique(values, return_inverse=True)
+            return self._codes.encode(distinct.tolist(), len(distinct))[places.reshape(-1)]
+        tokens, counts = (_split_words if self._has_words else _split_characters)(values)
+        return self._codes.encode(tokens, int(counts.sum())), counts
+
+    def inverse(self, values: Any, groups: Any = None) -> Any:
+        """Return the tokens of ids, in lists of the same shape; of 0 and 1 they are None."""
+        del groups
+        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        table = np.array([None, None, *self.tokens, None], dtype=object)[: self.size]
+        if array.size and not 0 <= int(array.min()) <= int(array.max()) < self.size:
+            raise ConfigError(
+                must_be(
+                    f"statistics: ids of {self.name!r}",
+                    f"in [0, {self.size})",
+                    f"{array.min()} to {array.max()}",
+                )
+            )
+        return table[array.astype(np.int64)].tolist()
+
+
+def _split_words(texts: list[str]) -> tuple[Iterable[str], NDArray[np.int64]]:
+    """Return the words of texts and how many each has, int64 (texts,)."""
+    words = f" {_BOUNDARY} ".join(texts).split()
+    ends = np.flatnonzero(np.array(words, dtype=object) == _BOUNDARY)
+    if len(ends) != max(len(texts) - 1, 0):  # a text holds the boundary as a word
+        split = [text.split() for text in texts]
+        counts = np.array([len(each) for each in split], dtype=np.int64)
+        return [word for each in split for word in each], counts
+    bounds = np.concatenate([[-1], ends, [len(words)]]) if texts else np.empty(0, np.int64)
+    return [word for word in words if word != _BOUNDARY], np.diff(bounds) - 1
+
+
+def _split_characters(texts: list[str]) -> tuple[Iterable[str], NDArray[np.int64]]:
+    """Return the characters of texts and how many each has, int64 (texts,)."""
+    return "".join(texts), np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))

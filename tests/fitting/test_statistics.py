@@ -1,0 +1,140 @@
+"""What is missing or unknown goes by rule; statistics are copied, saved and read back."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from seqdata import (
+    ConfigError,
+    DataError,
+    Labels,
+    MeanStd,
+    Quantiles,
+    Ragged,
+    Statistics,
+    Vocabulary,
+    fit,
+)
+from seqdata.errors import DecodeError
+from tests.fitting.test_fit import ROWS, WHAT, apply
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit(ROWS, WHAT)
+
+
+# NaN and what is unknown, by rule
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("ignore", [-1.0, np.nan]), ("impute", [-1.0, 0])])
+def test_nan_by_rule_of_means(rule, expected):
+    stats = fit([[1.0, np.nan, 3.0]], {"x": MeanStd(nan=rule)})
+    assert stats["x"].mean == 2
+    changed = apply(stats, x=Ragged(np.array([1.0, np.nan]), np.array([2])))
+    np.testing.assert_array_equal(changed["x"].values, expected)
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("ignore", [1.0, np.nan]), ("impute", [1.0, 2])])
+def test_nan_by_rule_of_quantiles(rule, expected):
+    stats = fit([[1.0, np.nan, 3.0, 2.0]], {"x": Quantiles(0.0, 1.0, nan=rule)})
+    changed = apply(stats, x=Ragged(np.array([-5.0, np.nan]), np.array([2])))
+    np.testing.assert_array_equal(changed["x"].values, expected)
+
+
+@pytest.mark.parametrize("what", [MeanStd(), Quantiles(0.1, 0.9)])
+def test_a_nan_is_an_error_that_names_its_sequence(what):
+    rows = [{"id": "good", "x": [1.0]}, {"id": "bad", "x": [2.0, np.nan]}]
+    with pytest.raises(
+        DataError, match=r"fit: sequence 'bad', field 'x': values of .* is nan"
+    ) as e:
+        fit(rows, {"x": what})
+    assert e.value.facts["field"] == "x"
+    stats = fit(rows[:1], {"x": what})
+    with pytest.raises(DecodeError, match=r"field 'x' has a NaN, which .*nan='error'"):
+        apply(stats, x=Ragged(np.array([np.nan]), np.array([1])))
+
+
+def test_an_infinity_is_an_error_of_means_only():
+    with pytest.raises(DataError, match=r"must be finite, but one is inf. Leave the sequence out"):
+        fit([[1.0, np.inf]], {"x": MeanStd(nan="ignore")})
+    assert fit([[1.0, np.inf]], {"x": Quantiles(0.0, 1.0)})["x"].values.tolist() == [1.0, np.inf]
+
+
+def test_unknown_labels_and_tokens_are_errors_by_rule():
+    rows = [{"x": [1], "y": 3, "t": "to be"}]
+    stats = fit(rows, {"y": Labels(), "t": Vocabulary(unknown="error")})
+    with pytest.raises(DecodeError, match="label 4 of field 'y' was not in the data"):
+        apply(stats, y=np.array([4]))
+    with pytest.raises(DecodeError, match="token 'or' of field 't' has no id"):
+        apply(stats, t=["or"])
+
+
+def test_unknown_groups_by_rule():
+    rows = [{"x": [1.0, 3.0], "site": 1}, {"x": [5.0, 7.0], "site": 2}]
+    x = Ragged(np.array([4.0, 6.0]), np.array([1, 1]))
+    with pytest.raises(DecodeError, match="site 9 of field 'x' was not in the data"):
+        apply(fit(rows, {"x": MeanStd(by="site")}), x=x, site=np.array([9, 2]))
+    stats = fit(rows, {"x": MeanStd(by="site", unknown="overall")})
+    assert apply(stats, x=x, site=np.array([9, 2]))["x"].values.tolist() == [0.0, 0.0]
+    assert stats["x"].groups == [1, 2]
+    with pytest.raises(DecodeError, match=r"field 'x' needs 'site'.* Add it to `fields`"):
+        apply(stats, x=x)
+    with pytest.raises(ConfigError, match="the inverse of 'x' needs 'site' of each sequence"):
+        stats.inverse()({"x": np.zeros((2, 1))})
+
+
+def test_a_constant_is_standardized_to_0():
+    stats = fit([[4.0, 4.0]], {"x": MeanStd()})
+    assert apply(stats, x=Ragged(np.array([4.0, 5.0]), np.array([2])))["x"].values.tolist() == [
+        0,
+        1,
+    ]
+
+
+# files, states and copies
+
+
+def test_a_file_holds_all_of_it(fitted, tmp_path):
+    fitted.save(tmp_path / "stats.json")
+    assert Statistics.load(tmp_path / "stats.json") == fitted
+    text = (tmp_path / "stats.json").read_text("utf-8")
+    (tmp_path / "stats.json").write_text(text.replace('"min_', '"Min_').replace("14", "15", 1))
+    with pytest.raises(ConfigError, match="must have the digest"):
+        Statistics.load(tmp_path / "stats.json")
+    (tmp_path / "stats.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"must be a JSON file that Statistics.save wrote"):
+        Statistics.load(tmp_path / "stats.json")
+
+
+def test_a_state_is_read_with_weights_only(fitted, tmp_path):
+    torch.save(fitted.state_dict(), tmp_path / "state.pt")
+    assert (tmp_path / "state.pt").stat().st_size < 100_000
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert Statistics.from_state_dict(state) == fitted
+    with pytest.raises(ConfigError, match="must have `content` and `digest`, but has nothing"):
+        Statistics.from_state_dict({})
+    with pytest.raises(ConfigError, match="content must be JSON that `fit` made, but is damaged"):
+        Statistics("zlib:damaged")
+    with pytest.raises(ConfigError, match="`version` must be 1, but is 2"):
+        Statistics('{"version":2}')
+
+
+def test_a_vocabulary_of_many_words_is_small_in_a_checkpoint(tmp_path):
+    words = " ".join(f"{number * 7919 % 20011:x}" for number in range(20_000))
+    stats = fit([{"x": [1], "t": words}], {"t": Vocabulary()})
+    torch.save(stats.state_dict(), tmp_path / "state.pt")
+    assert (tmp_path / "state.pt").stat().st_size < 100_000
+    assert len(Statistics.from_state_dict(stats.state_dict())["t"].tokens) == 20_000
+
+
+def test_copies_are_equal_and_have_no_more_than_the_texts(fitted):
+    assert fitted["x"] is not None  # parsed by now
+    copy = pickle.loads(pickle.dumps(fitted.transform()))
+    assert copy == fitted.transform()
+    assert copy.statistics["x"].mean.tolist() == fitted["x"].mean.tolist()
+    assert set(vars(copy.statistics)) >= {"content", "digest"}
+    assert "Statistics(x: MeanStd" in repr(fitted)
+    assert len(fitted) == len(WHAT)
