@@ -65,7 +65,7 @@ def test_a_damaged_copy_is_mended(web, folder, tmp_path, caplog, first, stop, sc
                 kept.unlink()  # so lengths are counted by decoding
             store = open_webdataset(web[0], remote=remote, schema=schema)
         assert digest_of(store) == due
-        told = [one for one in caplog.messages if "is damaged, and is fetched again" in one]
+        told = [one for one in caplog.messages if "is damaged and is downloaded again" in one]
         assert len(told) == len(shards)
 
 
@@ -82,7 +82,7 @@ def test_members_that_came_wrong_by_ranges_are_brought_again(web, folder, tmp_pa
     column, due = store.read(spans, [name])[name], local.read(spans, [name])[name]
     for row in range(30):
         assert np.array_equal(column[row], due[row])
-    assert [one for one in caplog.messages if "what came of it was wrong" in one]
+    assert [one for one in caplog.messages if "the local copy was wrong" in one]
     web[1].wrong = 1000
     fresh = open_webdataset(web[0], remote=remote)
     web[1].wrong = 0

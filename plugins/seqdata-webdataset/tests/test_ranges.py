@@ -184,7 +184,9 @@ def test_a_shard_that_is_replaced_meanwhile_is_not_mixed_with_the_old_one(web, r
     read(store, LONG, 0, 10)
     flip(folder / "x-000.tar", int(index_of(folder, 0).members["txt"].begins[0]))
     for _ in range(2):  # what came of another file is not kept
-        with pytest.raises(FingerprintMismatch, match="was replaced while it was read, must stay"):
+        with pytest.raises(
+            FingerprintMismatch, match="must not change while it is read, but was replaced"
+        ):
             read(store, LONG, 20_000, 20_010)
 
 

@@ -1,8 +1,8 @@
-"""The folder of the cache: its marker, the files that are the cache's, and what goes for room.
+"""The folder of the file cache: its marker, its entries, and eviction.
 
-It is a subfolder of its own in ``Remote(cache_dir=...)``. Only files whose names the cache has made
-are counted and removed, and a folder of that name that holds others is refused. Whoever removes the
-folder, at any time, takes nothing but the need to fetch again.
+It is a subfolder of its own in ``Remote(cache_dir=...)``. Only files with names that the cache made
+are counted and removed, and a folder of that name that holds other files is refused. The folder may
+be removed at any time: its files are then downloaded again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CACHE_FILE_NAMES = re.compile(r"(u?[0-9a-f]{64}(\.[0-9]+-[0-9]+)?(\.part)?|\.se
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _COMPARE_BYTES = 1 << 16  # bytes
-_MAX_TRIES = 100  # times that the folder may be removed while it is made
+_MAX_TRIES = 100  # attempts, if the folder is removed while it is created
 _LOG = logging.getLogger("seqdata.remote")
 
 
@@ -43,9 +43,9 @@ class CacheEntry:
     """A file of the cache.
 
     Attributes:
-        path: Where it lies.
+        path: Its path.
         size: Its bytes.
-        last_used: When it was last asked for, in nanoseconds.
+        last_used: Time of its last use, in nanoseconds.
     """
 
     path: Path
@@ -54,16 +54,16 @@ class CacheEntry:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Return the folder of the cache; it is made, and marked, where it is not there.
+    """Return the folder of the cache; create and mark it if needed.
 
     Raises:
-        CacheError: If it cannot be made, or holds files that are not the cache's.
+        CacheError: If it cannot be created, or holds files that are not the cache's.
     """
     for last in (*[False] * _MAX_TRIES, True):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _write_marker(folder)
-        except (FileNotFoundError, FileExistsError) as error:  # removed meanwhile
+        except (FileNotFoundError, FileExistsError) as error:  # removed in the meantime
             if last:
                 raise _make_folder_error(folder, error) from error
         except OSError as error:
@@ -74,7 +74,7 @@ def prepare_folder(folder: Path) -> Path:
 
 
 def list_entries(folder: Path, exclude: Path | None = None) -> list[CacheEntry]:
-    """Return the files of the cache, the longest unused first; nothing else that lies there."""
+    """Return the entries of the cache, least recently used first; other files are left out."""
     found = []
     with suppress(FileNotFoundError), os.scandir(folder) as scanned:
         for entry in scanned:
@@ -82,7 +82,7 @@ def list_entries(folder: Path, exclude: Path | None = None) -> list[CacheEntry]:
                 exclude is not None and entry.name == exclude.name
             ):
                 continue
-            with suppress(FileNotFoundError):  # renamed or removed meanwhile
+            with suppress(FileNotFoundError):  # renamed or removed in the meantime
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
                     found.append(CacheEntry(Path(entry.path), status.st_size, status.st_mtime_ns))
@@ -90,7 +90,7 @@ def list_entries(folder: Path, exclude: Path | None = None) -> list[CacheEntry]:
 
 
 def evict(folder: Path, needed: int, exclude: Path) -> int:
-    """Remove what nobody holds until there is room; returns the bytes that are free now."""
+    """Remove unlocked files until there is enough room; return the bytes that are free now."""
     freed = 0
     for entry in sorted(
         list_entries(folder, exclude), key=lambda one: not one.path.name.endswith(PARTIAL_SUFFIX)
@@ -111,7 +111,7 @@ def evict(folder: Path, needed: int, exclude: Path) -> int:
 
 
 def open_cache_file(path: Path, *, create: bool = False) -> int | None:
-    """Open a file of the cache to read and write; returns None where it, or the folder, is gone.
+    """Open a file of the cache to read and write; return None if it or the folder is gone.
 
     Raises:
         CacheError: If it cannot be opened.
@@ -124,18 +124,18 @@ def open_cache_file(path: Path, *, create: bool = False) -> int | None:
         limit = (
             f"raise {describe_limit(error)}"
             if error.errno in (errno.EMFILE, errno.ENFILE)
-            else ("check its rights, or pass Remote(cache_dir=...)")
+            else ("Check its permissions, or pass Remote(cache_dir=...)")
         )
         raise CacheError.at(
-            f"{path}: cannot be opened ({error.strerror}), must be; {limit}", file=str(path)
+            f"{path}: cannot be opened ({error.strerror}). {limit}", file=str(path)
         ) from error
 
 
 def try_lock(descriptor: int, path: Path, *, shared: bool = False) -> bool:
-    """Lock a file of the cache; whether nobody else holds it.
+    """Try to lock a file of the cache; return whether it was free.
 
     Raises:
-        CacheError: If the file system has no locks: nothing would be safe from removal there.
+        CacheError: If the file system has no locks: any file could be removed while it is read.
     """
     try:
         return file_lock.lock(descriptor, shared=shared)
@@ -146,9 +146,9 @@ def try_lock(descriptor: int, path: Path, *, shared: bool = False) -> bool:
 def make_no_locks_error(folder: Path, error: file_lock.NoLocksError) -> CacheError:
     """Return the error about a folder on a file system without locks."""
     return CacheError.at(
-        f"{folder}: lies on a file system without locks ({error}), must be on one that has flock, "
-        "so that nothing goes while it is read; pass Remote(cache_dir=...) with a folder on a "
-        "disk of this machine",
+        f"{folder}: the file system must support flock, so that no file is removed while it is "
+        f"read, but has no locks ({error}). Pass Remote(cache_dir=...) with a folder on a disk of "
+        "this machine",
         file=str(folder),
     )
 
@@ -165,7 +165,7 @@ def is_still_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def cache_lock(folder: Path, timeout: float) -> Iterator[None]:
-    """Let one process at a time count and remove; who waits too long goes on without."""
+    """Hold the lock for counting and removing; after too long a wait, continue without it."""
     path = folder / _LOCK_FILE
     descriptor = open_cache_file(path, create=True)
     deadline = time.monotonic() + timeout
@@ -182,7 +182,7 @@ def cache_lock(folder: Path, timeout: float) -> Iterator[None]:
 
 @contextmanager
 def explain_full_disk(folder: Path, descriptor: int) -> Iterator[None]:
-    """Turn the error of a full disk into one that says what is needed."""
+    """Turn the error of a full disk into one that names the space that is needed."""
     try:
         yield
     except OSError as error:
@@ -191,15 +191,15 @@ def explain_full_disk(folder: Path, descriptor: int) -> Iterator[None]:
         facts = os.fstatvfs(descriptor)  # the folder may be gone
         free = facts.f_bavail * facts.f_frsize
         raise CacheError.at(
-            f"{folder}: cannot be written to ({os.strerror(error.errno)}), {free} bytes are free, "
-            "must have room for a shard; make room, pass Remote(cache_dir=...), or read by ranges: "
-            "remote='ranges'",
+            f"{folder}: must have room for a shard, but has {free} bytes free "
+            f"({os.strerror(error.errno)}). Free some space, pass Remote(cache_dir=...), or read "
+            "by ranges: remote='ranges'",
             file=str(folder), free=free,
         ) from error  # fmt: skip
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Set the size of a file, and take the room from the disk now, where the file system can."""
+    """Set the size of a file, and allocate its blocks on disk now, if the file system can."""
     os.ftruncate(descriptor, size)
     if not size:
         return
@@ -211,7 +211,7 @@ def allocate(descriptor: int, size: int) -> None:
 
 
 def overwrite(descriptor: int, intact: int, size: int) -> None:
-    """Make a file the same as another one of its size; what is the same is not written."""
+    """Copy one file over another of equal size; equal blocks are not written."""
     for at in range(0, size, _COMPARE_BYTES):
         piece = os.pread(intact, min(_COMPARE_BYTES, size - at), at)
         if os.pread(descriptor, len(piece), at) != piece:
@@ -219,11 +219,11 @@ def overwrite(descriptor: int, intact: int, size: int) -> None:
 
 
 def _write_marker(folder: Path) -> None:
-    """Put the marker into a folder of the cache that has none yet.
+    """Write the marker into a folder of the cache that has none yet.
 
     Raises:
         CacheError: If it holds files that are not the cache's.
-        FileNotFoundError: If it was removed meanwhile.
+        FileNotFoundError: If it was removed in the meantime.
     """
     marker = folder / MARKER
     marker_text = marker.read_bytes() if marker.is_file() else b""
@@ -239,8 +239,8 @@ def _write_marker(folder: Path) -> None:
         others.append(MARKER)
     if others:
         raise CacheError.at(
-            f"{folder}: holds {others[0]!r}, which the cache of seqdata has not made, must be "
-            "empty or its own; pass Remote(cache_dir=...), or move what is there",
+            f"{folder}: must be empty or a cache of seqdata, but holds {others[0]!r}. Pass "
+            "Remote(cache_dir=...), or move these files",
             file=str(folder),
         )
     aside = folder / f".seqdata-tag-{os.getpid()}-{time.monotonic_ns()}"
@@ -250,7 +250,7 @@ def _write_marker(folder: Path) -> None:
 
 def _make_folder_error(folder: Path, error: OSError) -> CacheError:
     return CacheError.at(
-        f"{folder}: cannot be made ({error.strerror}), must be a folder to write to; pass "
+        f"{folder}: must be a writable folder, but cannot be created ({error.strerror}). Pass "
         "Remote(cache_dir=...)",
         file=str(folder),
     )

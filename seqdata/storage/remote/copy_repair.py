@@ -1,9 +1,9 @@
-"""Copies of remote files that are damaged on this machine: told from damage at the source, mended.
+"""Repair of local copies of remote files that are damaged on this machine.
 
-A checksum that is wrong may be the fault of what was copied here, in the cache or in memory, or of
-the source. The copy is compared with the source once; where it is another it is made the same, the
-log says so, and what was asked for is read again. Only what is wrong at the source is an error.
-Copies are mended where they lie, so every reader of this machine sees that.
+A checksum mismatch may come from the local copy, in the cache or in memory, or from the source. The
+copy is compared with the source once; if they differ, the copy is overwritten, a line is logged,
+and the values are read again. Only damage at the source is an error. Copies are repaired in place,
+so every reader on this machine sees the repair.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from seqdata.storage.remote.range_requests import RangeDownload, allocate_sparse
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
 _LOG = logging.getLogger("seqdata.remote")
-_MAX_REPAIRS = 8  # times that one copy is mended
+_MAX_REPAIRS = 8  # repairs of one copy
 RepairFn = Callable[[], bool]
-"""Compares a copy with its source; whether it was another and is mended."""
+"""Compares a copy with its source; returns whether it differed and was repaired."""
 
 
 class CopyRepair:
-    """What a layout does about an error: looks at the copies that it may come from.
+    """The repairs of the copies that an error of a layout may come from.
 
     Args:
         repairs: One for each of them.
@@ -38,15 +38,15 @@ class CopyRepair:
         self._tries_left = _MAX_REPAIRS
 
     def __call__(self, error: DataError) -> bool:
-        """Return whether it is worth another try: something was mended, maybe by somebody else.
+        """Return whether a retry may help: a copy was repaired, maybe by another thread.
 
         Raises:
-            SeqDataError: If the source cannot be read, or is another.
+            SeqDataError: If the source cannot be read, or was replaced.
         """
         del error
         if (
             self._is_intact or not self._tries_left
-        ):  # it is as the source, or that is another each time
+        ):  # it equals the source, or the source differs each time
             return False
         self._tries_left -= 1
         repaired = [look() for look in self._repairs]
@@ -57,11 +57,11 @@ class CopyRepair:
 def redownload_ranges(
     file: SparseFile, range_download: RangeDownload, thread_pool: ForkSafeThreadPool
 ) -> bool:
-    """Bring again what came of a file by ranges; whether it was another.
+    """Download the present ranges of a file again; return whether any byte differed.
 
     Args:
-        file: What is there.
-        range_download: Says how bytes of the file come.
+        file: The file's bytes in memory.
+        range_download: Creates the download of ranges of the file.
         thread_pool: Threads.
     """
     content = allocate_sparse(len(file.content))
@@ -72,6 +72,6 @@ def redownload_ranges(
         old[first:stop] = new[first:stop]
     if wrong:
         _LOG.warning(
-            "%s: what came of it was wrong (%d pieces)", range_download.location, len(wrong)
+            "%s: the local copy was wrong (%d ranges)", range_download.location, len(wrong)
         )
     return bool(wrong)

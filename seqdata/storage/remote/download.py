@@ -1,4 +1,4 @@
-"""One whole remote file into an open local one: in pieces side by side, and checked."""
+"""Download of a whole remote file into an open local one: in parallel requests, and verified."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _DIGEST_BYTES = 1 << 20  # bytes at a time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DownloadSpec:
-    """A file that is to be fetched.
+    """A file to download.
 
     Attributes:
-        files: Where it lies.
+        files: The folder of the file.
         name: Of the file.
-        size: The bytes that it must have.
-        sha256: Its digest; None: not known.
-        stat: What is known of it; None: it is asked for.
+        size: Its expected size in bytes.
+        sha256: Its expected digest; None if it is not known.
+        stat: Its size and tag; None: they are requested.
         location: The file, for errors.
-        error: The class of error where it is another; None: ``CorruptShardError``.
+        error: The class of error if it differs; None: ``CorruptShardError``.
     """
 
     files: RemoteFiles
@@ -41,15 +41,15 @@ class DownloadSpec:
 
 
 def download(spec: DownloadSpec, descriptor: int) -> None:
-    """Fetch a file.
+    """Download a file.
 
     Args:
-        spec: Which one.
-        descriptor: Of the local file, whose size is that of the other one.
+        spec: The file.
+        descriptor: The open local file, of the same size.
 
     Raises:
-        CorruptShardError: If it has another size or digest.
-        FingerprintMismatch: If it was replaced meanwhile.
+        CorruptShardError: If its size or digest differs.
+        FingerprintMismatch: If it was replaced in the meantime.
         MissingShardError: If it is not there.
         RemoteReadError: If it cannot be read.
     """
@@ -58,10 +58,11 @@ def download(spec: DownloadSpec, descriptor: int) -> None:
         shorter, longer = sorted((stat.size, spec.size))
         raise replace(spec.location, offset=shorter, length=longer - shorter).make_error(
             spec.error or CorruptShardError,
-            f"has {stat.size} bytes, must have {spec.size}; restore it or write the store again",
+            f"must have {spec.size} bytes, but has {stat.size}. Restore it, or write the store "
+            "again",
             expected=spec.size, found=stat.size,
         )  # fmt: skip
-    for is_last_try in (False, True):  # what came first may be of two versions
+    for is_last_try in (False, True):  # the bytes may be of two versions
         _download_ranges(spec, descriptor)
         if spec.files.stat(spec.name, spec.location) != stat:
             raise make_changed_error(spec.location)
@@ -71,8 +72,8 @@ def download(spec: DownloadSpec, descriptor: int) -> None:
         if is_last_try:
             raise replace(spec.location, offset=0, length=spec.size).make_error(
                 spec.error or CorruptShardError,
-                f"has sha256 {str(found)[:16]}, must have {str(spec.sha256)[:16]}; it is another "
-                "file or damaged, restore it or write the store again",
+                f"must have sha256 {str(spec.sha256)[:16]}, but has {str(found)[:16]}: it was "
+                "replaced or is damaged. Restore it, or write the store again",
                 expected=spec.sha256, found=found,
             )  # fmt: skip
 
@@ -95,7 +96,7 @@ def _download_ranges(spec: DownloadSpec, descriptor: int) -> None:
         futures = [pool.submit(fetch_range, at) for at in starts]
         try:
             for future in futures:
-                future.result()  # ends: every request has its time
+                future.result()  # ends: every request has a timeout
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

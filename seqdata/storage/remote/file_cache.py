@@ -51,13 +51,13 @@ ReleaseFn = Callable[[], None] | None
 
 @dataclass(frozen=True, slots=True)
 class CacheRequest:
-    """A remote file that is to be held.
+    """A remote file to acquire.
 
     Attributes:
-        name: In its folder.
-        size: Its bytes; None: whatever it has.
-        sha256: Its digest; None: not known, then address, size and tag name it.
-        error: The class of error where it is another.
+        name: Its name in the folder.
+        size: Its size in bytes; None: any.
+        sha256: Its digest; None if it is not known: then URL, size and tag identify it.
+        error: The class of error if it differs.
     """
 
     name: str
@@ -68,12 +68,12 @@ class CacheRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedFile:
-    """A file in the cache, which stays there until the last array over its bytes is gone.
+    """A file in the cache, which is not evicted while an array over its bytes exists.
 
     Attributes:
-        path: Where it lies.
-        mapping: Its bytes; they carry the lock.
-        size: Their number.
+        path: Its path.
+        mapping: Its mapped bytes; they hold the lock.
+        size: Its size in bytes.
     """
 
     path: Path
@@ -82,10 +82,10 @@ class CachedFile:
 
 
 class FileCache:
-    """Remote files on this machine. Made by ``make_cache``.
+    """Remote files on this machine. Created by ``make_cache``.
 
     Args:
-        files: Where they come from.
+        files: The remote files.
     """
 
     __slots__ = ("_files",)
@@ -101,17 +101,17 @@ class FileCache:
     def acquire(
         self, request: CacheRequest, location: DataLocation | None = None, release: ReleaseFn = None
     ) -> CachedFile:
-        """Return a file, fetched where it is not there.
+        """Return a file; download it if it is not in the cache.
 
         Args:
-            request: Which one, and what it must be.
-            location: The same, for errors; None: its name.
-            release: Called where there is no room: lets go what the caller holds and does not need.
+            request: The file, with its expected size and digest.
+            location: Its location for errors; None: its name.
+            release: Called if there is no room: releases files that the caller no longer needs.
 
         Raises:
             MissingShardError: If it is not there.
             RemoteReadError: If it cannot be read.
-            CorruptShardError: If it has another size or digest.
+            CorruptShardError: If its size or digest differs.
             FingerprintMismatch: If it was replaced while it was read.
             CacheError: If there is no room.
         """
@@ -120,17 +120,16 @@ class FileCache:
         except CacheFullError as error:
             folder = self.remote.folder
             raise CacheError.at(
-                f"{folder}: {error.needed} bytes are needed and {error.free} of "
-                f"{self.remote.cache_bytes} are free, the rest is being read, must have room; "
-                "raise Remote(cache_bytes=...), write smaller shards, or read by ranges: "
-                "remote='ranges'",
+                f"{folder}: the cache must have {error.needed} bytes free, but only {error.free} "
+                f"of {self.remote.cache_bytes} are: the rest is being read. Raise "
+                "Remote(cache_bytes=...), write smaller shards, or read by ranges: remote='ranges'",
                 file=str(folder), needed=error.needed, free=error.free,
             ) from None  # fmt: skip
 
     def acquire_if_room(
         self, request: CacheRequest, location: DataLocation | None = None, release: ReleaseFn = None
     ) -> CachedFile:
-        """Return a file as ``acquire`` does, without waiting for room.
+        """Return a file like ``acquire``, without waiting for room.
 
         Raises:
             CacheFullError: If there is none.
@@ -138,14 +137,14 @@ class FileCache:
         return self._acquire(request, location, release, 0.0)
 
     def read_bytes(self, request: CacheRequest, location: DataLocation) -> Any:
-        """Return the bytes of a small file that is held; in memory, where there is no room for it.
+        """Return the bytes of a small file; without the cache if there is no room for it.
 
         Args:
-            request: Which one; its size is known.
+            request: The file, with its size.
             location: The same, for errors.
 
         Raises:
-            SeqDataError: As ``acquire``, but for want of room.
+            SeqDataError: As ``acquire``, except for lack of room.
         """
         try:
             return self.acquire_if_room(request, location).mapping
@@ -178,7 +177,7 @@ class FileCache:
         download_spec = DownloadSpec(
             self._files, request.name, size, request.sha256, stat, file_location, request.error
         )
-        while True:  # ends: somebody fetches it, and who does so has it
+        while True:  # ends: the process that downloads it returns it
             folder = prepare_folder(self.remote.folder)
             path = folder / self._make_file_name(request, size, stat)
             cached = _open_cached(path, size) or self._download(
@@ -188,21 +187,21 @@ class FileCache:
                 return cached
 
     def repair(self, request: CacheRequest, content: Any, location: DataLocation) -> bool:
-        """Look whether a file that is held is what it must be, and mend it where it is not.
+        """Compare a held file with its expected digest, and repair it if it differs.
 
-        It is fetched again, and what is wrong is written over where it lies: whoever has it mapped,
-        in this process or another, sees the right bytes from then on.
+        The file is downloaded again and wrong bytes are overwritten in place: every process that
+        has it mapped sees the right bytes from then on.
 
         Args:
-            request: What it must be.
-            content: Its bytes as they are held.
-            location: The same, for errors and the log.
+            request: The file, with its expected size and digest.
+            content: Its mapped bytes.
+            location: Its location, for errors and the log.
 
         Returns:
-            Whether it was damaged, and is right now.
+            Whether it was damaged and is repaired.
 
         Raises:
-            SeqDataError: As ``acquire``: of a source that is another, too.
+            SeqDataError: As ``acquire``; also if the source was replaced.
         """
         if request.sha256 is None or request.size is None or _has_digest(content, request.sha256):
             return False
@@ -212,9 +211,9 @@ class FileCache:
             self._files, request.name, size, request.sha256, None, location, request.error
         )
         descriptor = open_cache_file(path)
-        if descriptor is None:  # the folder was removed: there is nothing left to mend
+        if descriptor is None:  # the folder was removed: there is nothing left to repair
             return False
-        _LOG.warning("%s: its copy (%s) is damaged, and is fetched again", location, path)
+        _LOG.warning("%s: its local copy (%s) is damaged and is downloaded again", location, path)
         try:
             with tempfile.TemporaryFile(dir=folder, prefix=".seqdata-") as intact:
                 with explain_full_disk(folder, descriptor):
@@ -226,7 +225,7 @@ class FileCache:
         return _has_digest(content, request.sha256)
 
     def has(self, request: CacheRequest) -> bool:
-        """Return whether a file of a known digest is there."""
+        """Return whether a file with a known digest is in the cache."""
         if request.sha256 is None or request.size is None:
             return False
         return (self.remote.folder / self._make_file_name(request, request.size, None)).exists()
@@ -247,7 +246,7 @@ class FileCache:
         release: ReleaseFn,
         timeout: float,
     ) -> CachedFile | None:
-        """Fetch a file and hold it; None where somebody else has, or the folder is gone."""
+        """Download a file; return None if another process did so, or the folder is gone."""
         partial = path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
         stall_seconds = max(2 * self.remote.stall_seconds, 1.0)
         descriptor = _lock_partial(partial, path, stall_seconds)
@@ -267,8 +266,10 @@ class FileCache:
                 self._make_room(partial, descriptor, download_spec.size, release, timeout)
                 download(download_spec, descriptor)
             cached = _map_cached(path, descriptor, download_spec.size)
-            with cache_lock(folder, self.remote.stall_seconds):  # else it may be counted by neither
-                _move_into_place(partial, path, descriptor)  # of its names
+            with cache_lock(
+                folder, self.remote.stall_seconds
+            ):  # otherwise neither process may count it
+                _move_into_place(partial, path, descriptor)  # under its name
             return cached
         finally:
             if is_still_at(descriptor, partial):
@@ -278,7 +279,7 @@ class FileCache:
     def _make_room(
         self, partial: Path, descriptor: int, size: int, release: ReleaseFn, timeout: float
     ) -> None:
-        """Reserve room for a file that is written, at the expense of those that nobody holds."""
+        """Reserve room for a file that is written; unlocked files are evicted."""
         folder, max_bytes = partial.parent, self.remote.cache_bytes
         deadline, has_released = time.monotonic() + timeout, release is None
         while True:
@@ -299,12 +300,12 @@ class FileCache:
 
 
 def make_cache(files: RemoteFiles) -> FileCache:
-    """Return the cache that remote files are held in."""
+    """Return the cache of remote files."""
     return FileCache(files)
 
 
 class CacheFullError(Exception):
-    """All that is in the cache is being read: what is wanted must be read in another way.
+    """Every file in the cache is being read: the requested one must be read in another way.
 
     Args:
         needed: Bytes.
@@ -322,14 +323,14 @@ def _has_digest(content: Any, sha256: str) -> bool:
 
 
 def _open_cached(path: Path, size: int) -> CachedFile | None:
-    """Hold a file that is there; None where it is not."""
+    """Lock and map a file; return None if it is not in the cache."""
     descriptor = open_cache_file(path)
     if descriptor is None:
         return None
     try:
         if not (try_lock(descriptor, path, shared=True) and is_still_at(descriptor, path)):
             return None  # it is being removed
-        if os.fstat(descriptor).st_size != size:  # somebody has written to it
+        if os.fstat(descriptor).st_size != size:  # it was written to
             path.unlink(missing_ok=True)
             return None
         return _map_cached(path, descriptor, size)
@@ -338,9 +339,9 @@ def _open_cached(path: Path, size: int) -> CachedFile | None:
 
 
 def _map_cached(path: Path, descriptor: int, size: int) -> CachedFile:
-    """Hold an open file, and note that it was used.
+    """Map an open file, and record its use.
 
-    The lock outlives the descriptor: it is the open file's, which the mapping keeps open.
+    The lock outlives the descriptor: it belongs to the open file, which the mapping keeps open.
     """
     now = time.time_ns()
     try:
@@ -348,29 +349,29 @@ def _map_cached(path: Path, descriptor: int, size: int) -> CachedFile:
         return CachedFile(path, get_kernel().map_file(descriptor, size) if size else b"", size)
     except OSError as error:
         raise CacheError.at(
-            f"{path}: cannot be mapped ({error.strerror}), must be; raise {describe_limit(error)}",
+            f"{path}: cannot be mapped ({error.strerror}). Raise {describe_limit(error)}",
             file=str(path),
         ) from error
 
 
 def _move_into_place(partial: Path, path: Path, descriptor: int) -> None:
-    """Rename a file that was fetched into place; not where its name, or the folder, is gone."""
-    try_lock(descriptor, path, shared=True)  # others may hold it from here on
+    """Rename a downloaded file into place, unless its temporary name or the folder is gone."""
+    try_lock(descriptor, path, shared=True)  # other processes may open it from here on
     if not is_still_at(descriptor, partial):
         return
     with suppress(FileNotFoundError):
         os.replace(partial, path)
-    if not is_still_at(descriptor, path):  # the folder was removed between the two, and made again
+    if not is_still_at(descriptor, path):  # the folder was removed and created again in between
         path.unlink(missing_ok=True)
 
 
 def _lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
-    """Return the file aside, locked; None where the file is there by then, or nothing moves.
+    """Return the locked temporary file; None if the file exists by then, or its writer is stuck.
 
     Args:
         partial: Its name.
         path: The file's own name.
-        stall_seconds: Seconds without progress after which its writer is taken for stuck.
+        stall_seconds: Seconds without progress after which its writer counts as stuck.
     """
     last_written, since = -1, time.monotonic()
     while True:

@@ -1,7 +1,7 @@
-"""The shards that a process has open: those of the batch at hand, and as many more as may stay.
+"""The shards that a process has open: those of the current batch, and recently used ones.
 
-Place in the flow: the remote store asks for parts by number, and tells what it will ask for. Reads:
-whole shards, through the cache. Makes: parts.
+Place in the flow: remote stores request open shards by number, and announce the next ones. Reads:
+whole shards, through the cache. Makes: open shards.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from seqdata.storage.remote.file_cache import CacheFullError
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 
 _LOG = logging.getLogger("seqdata.remote")
-_MAX_PREFETCHED = 4  # shards that are fetched before they are asked for
+_MAX_PREFETCHED = 4  # shards that are downloaded ahead
 _OPEN_FRACTION = (
-    8  # an eighth of a cache that is smaller than the data may stay open in one process
+    8  # if the cache is smaller than the data, one process may keep an eighth of it open
 )
 
 
 class HasNumber(Protocol):
-    """A shard that is open."""
+    """An open shard."""
 
     @property
     def number(self) -> int:
@@ -39,12 +39,12 @@ OpenFn = Callable[[int, Callable[[], None]], ShardT]
 
 
 class OpenShards(Generic[ShardT]):
-    """Parts by number.
+    """Open shards by number, least recently used first.
 
     Args:
-        open_shard: Opens a shard, or raises ``CacheFullError``; is given what lets go of all that
-            can be missed.
-        download: Brings a shard into the cache, and is done at once where it is there.
+        open_shard: Called as ``open_shard(number, release)``, may raise ``CacheFullError``;
+            ``release()`` closes every shard that the current batch does not use.
+        download: Downloads a shard into the cache; returns at once if it is there.
         sizes: Bytes of each shard.
         cache_bytes: Bytes that the cache holds.
         thread_pool: Threads.
@@ -84,16 +84,16 @@ class OpenShards(Generic[ShardT]):
         )
         self._thread_pool = thread_pool
         self._dataset = dataset
-        self._has_warned = False  # that there was no room
-        self._open_shards: OrderedDict[int, ShardT] = OrderedDict()  # last used last
+        self._has_warned = False  # whether the lack of room was logged
+        self._open_shards: OrderedDict[int, ShardT] = OrderedDict()  # most recently used last
         self._pending: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def get(self, numbers: Sequence[int]) -> list[ShardT]:
-        """Return parts, by number; those that are not there are fetched side by side.
+        """Return open shards by number; missing ones are downloaded in parallel.
 
-        Those that the cache has no room for are left out, which the log says once.
+        Shards that the cache has no room for are left out; this is logged once.
         """
         self._reset_after_fork()
         wanted = set(numbers)
@@ -127,7 +127,7 @@ class OpenShards(Generic[ShardT]):
         return [found[number] for number in sorted(found)]
 
     def get_all(self) -> list[ShardT] | None:
-        """Return all parts, where all of them are open."""
+        """Return the shards if all of them are open, else None."""
         if len(self._open_shards) < len(self._sizes):
             return None
         with self._lock:
@@ -135,11 +135,11 @@ class OpenShards(Generic[ShardT]):
         return open_shards if len(open_shards) == len(self._sizes) else None
 
     def peek(self, number: int) -> ShardT | None:
-        """Return a part that is open; None where it is not."""
+        """Return a shard if it is open, else None."""
         return self._open_shards.get(number)
 
     def expect(self, numbers: Iterable[int]) -> bool:
-        """Begin to fetch what will be asked for; whether more may be told already."""
+        """Start to download the next shards; return whether further ones may be announced."""
         self._reset_after_fork()
         with self._lock:
             self._pending = {n: one for n, one in self._pending.items() if not one.done()}
@@ -161,8 +161,8 @@ class OpenShards(Generic[ShardT]):
         if not self._has_warned:
             self._has_warned = True
             _LOG.warning(
-                "%s: a batch needs %d shards, and the cache of %d bytes has room for %d of them "
-                "now; the others are read by ranges, each time; raise Remote(cache_bytes=...), or "
+                "%s: a batch needs %d shards, but the cache of %d bytes has room for %d of them "
+                "now. The others are read by ranges, each time. Raise Remote(cache_bytes=...), or "
                 "write smaller shards",
                 self._dataset, requested, self._cache_bytes, found,
             )  # fmt: skip
@@ -171,12 +171,12 @@ class OpenShards(Generic[ShardT]):
         try:
             self._download(number)
         except CacheFullError:
-            _LOG.debug("shard %d: no room to fetch it ahead", number)
-        except SeqDataError as error:  # whoever reads it meets the same, and raises it
-            _LOG.info("shard %d could not be fetched ahead: %s", number, error)
+            _LOG.debug("shard %d: no room to download it ahead", number)
+        except SeqDataError as error:  # the read meets the same error, and raises it
+            _LOG.info("shard %d could not be downloaded ahead: %s", number, error)
 
     def _close_unused(self, keep: set[int], max_bytes: int) -> None:
-        """Close the longest unused parts until those that stay have so many bytes at most."""
+        """Close the least recently used shards until the open ones have at most this many bytes."""
         with self._lock:
             open_bytes = sum(self._sizes[number] for number in self._open_shards)
             for number in [one for one in self._open_shards if one not in keep]:
@@ -186,7 +186,7 @@ class OpenShards(Generic[ShardT]):
                 del self._open_shards[number]
 
     def _reset_after_fork(self) -> None:
-        if self._pid != os.getpid():  # the lock may be held by a thread that is not here
+        if self._pid != os.getpid():  # the lock may be held by a thread of the parent process
             self._lock = threading.Lock()
             self._pending = {}
             self._pid = os.getpid()

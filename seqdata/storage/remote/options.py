@@ -1,4 +1,4 @@
-"""How a remote location is read: through a cache or by ranges, and how long it is tried."""
+"""Options for remote locations: cache or ranges, timeouts, limits."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ class Remote:
     """How a remote location is read.
 
     Attributes:
-        how: ``"cache"``: shards come whole, into a folder of this machine; ``"ranges"``: only the
-            bytes that a batch needs come, and stay in memory for a while.
-        cache_dir: Folder in which the cache makes its own, ``seqdata-shards``, shared by all
-            processes; None: ``~/.cache/seqdata``. Nothing else in it is touched.
-        cache_bytes: Bytes that it holds at most. What is being read is never removed.
-        storage_options: What fsspec is told: endpoint, credentials, …; never shown.
-        retry_seconds: How long one read is tried again and again before it is an error.
-        stall_seconds: How long one try may take.
-        memory_bytes: Bytes of what came by ranges that a store keeps in each process, for pieces of
-            long sequences, which share blocks.
-        gap: Bytes between two pieces up to which ``"ranges"`` reads them as one.
-        connections: Requests that one process has under way at a time.
+        how: ``"cache"``: whole shards are downloaded into a folder of this machine; ``"ranges"``:
+            only the bytes that a batch needs are downloaded, into memory.
+        cache_dir: Folder in which the cache creates its own, ``seqdata-shards``, shared by all
+            processes; None: ``~/.cache/seqdata``. Other files in it are not touched.
+        cache_bytes: Its maximum size in bytes. Files that are being read are never removed.
+        storage_options: Options for fsspec: endpoint, credentials, …; never shown.
+        retry_seconds: Seconds for which a failed request is retried before it is an error.
+        stall_seconds: Timeout of one attempt, in seconds.
+        memory_bytes: Bytes of downloaded ranges that a store keeps in each process: slices of long
+            sequences share blocks.
+        gap: ``"ranges"`` reads two pieces with one request if at most this many bytes are between
+            them.
+        connections: Maximum number of concurrent requests of one process.
     """
 
     how: str = "cache"
@@ -46,39 +47,39 @@ class Remote:
     connections: int = 8
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
+        """Check the options.
 
         Raises:
-            ConfigError: If an attribute is such.
+            ConfigError: If one is invalid.
         """
         if self.how not in MODES:
             raise ConfigError(
-                f"Remote: `how` is {self.how!r}, must be one of {', '.join(MODES)}; leave it out "
-                "for "
-                "the cache"
+                f"Remote: `how` must be one of {', '.join(MODES)}, but is {self.how!r}. Leave it "
+                "out for the cache"
             )
         for name, least in _MINIMUM.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(
-                    f"Remote: `{name}` is {value!r}, must be an integer of at least {least}; leave "
-                    "it out"
+                    f"Remote: `{name}` must be an integer of at least {least}, but is {value!r}. "
+                    "Leave it out for the default"
                 )
         for name in ("retry_seconds", "stall_seconds"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not value > 0:
                 raise ConfigError(
-                    f"Remote: `{name}` is {value!r}, must be a number of more than 0; leave it out"
+                    f"Remote: `{name}` must be a number above 0, but is {value!r}. Leave it out "
+                    "for the default"
                 )
 
     @property
     def folder(self) -> Path:
-        """Of the cache alone."""
+        """The folder of the cache."""
         return self._base / "seqdata-shards"
 
     @property
     def writing(self) -> Path:
-        """Folder in which stores are made that are sent to a URL."""
+        """The folder in which stores are written before they are uploaded."""
         return self._base / "seqdata-writing"
 
     @property
@@ -88,10 +89,10 @@ class Remote:
 
 
 def resolve_remote(remote: str | Remote | None) -> Remote:
-    """Return the options that are meant by ``"cache"``, ``"ranges"``, None or themselves.
+    """Return the options for ``"cache"``, ``"ranges"``, None or a ``Remote``.
 
     Raises:
-        ConfigError: If it is something else.
+        ConfigError: If it is of another type.
     """
     if remote is None:
         return Remote()
@@ -99,20 +100,20 @@ def resolve_remote(remote: str | Remote | None) -> Remote:
         return Remote(how=remote)
     if not isinstance(remote, Remote):
         raise ConfigError(
-            f"`remote` is a {type(remote).__name__}, must be 'cache', 'ranges' or a Remote; leave "
-            "it out for the cache"
+            f"`remote` must be 'cache', 'ranges' or a Remote, but is a {type(remote).__name__}. "
+            "Leave it out for the cache"
         )
     return remote
 
 
 def refuse_remote(location: str | os.PathLike[str], remote: str | Remote | None) -> None:
-    """Refuse what is said of URLs where a location is none.
+    """Raise if options for URLs are given for a local path.
 
     Raises:
-        ConfigError: If something is.
+        ConfigError: If they are.
     """
     if remote is not None:
         raise ConfigError(
-            f"{os.fspath(location)}: `remote` is given for a local path, must be left out; it "
-            "is about URLs"
+            f"{os.fspath(location)}: `remote` must be left out for a local path, but is given. It "
+            "is for URLs only"
         )

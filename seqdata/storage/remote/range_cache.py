@@ -1,8 +1,8 @@
-"""What came of remote files by ranges, kept in memory for the batches that need it next.
+"""A cache in memory of byte ranges of remote files, reused by later batches of the process.
 
-Lanes read a long sequence piece by piece, and pieces share blocks: what came once does not come
-again while there is room. Bytes that are there are never written over, since columns may look at
-them. Place in the flow: stores that read ranges lay their sources over this. Makes: memory.
+Lanes read a long sequence slice by slice, and slices share blocks: a range is downloaded once while
+there is room. Present bytes are never overwritten, since columns may be views of them. Place in the
+flow: stores that read by ranges build their sources over it. Reads: ranges. Makes: memory.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def _no_ranges() -> NDArray[np.int64]:
 
 @dataclass(slots=True, eq=False)
 class SparseFile:
-    """Memory laid out as a file, with those of its bytes that came.
+    """Memory of a file's size, with the ranges that were downloaded.
 
     Attributes:
         content: Memory of the file's size.
-        present: int64 (n, 2), first byte and one past the last, rising: what is there.
-        overlay: What its reader has laid over it.
+        present: int64 (n, 2), first byte and one past the last, ascending: the present ranges.
+        overlay: The sources that its reader built over it.
     """
 
     content: Any
@@ -46,7 +46,7 @@ class SparseFile:
     overlay: Any = None
 
     def missing(self, ranges: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Return what is not there of some ranges, int64 (n, 2)."""
+        """Return the missing parts of ranges, int64 (n, 2)."""
         wanted = union_ranges(ranges)
         breaks = np.unique(np.concatenate([wanted.reshape(-1), self.present.reshape(-1)]))
         low = breaks[:-1]
@@ -54,7 +54,7 @@ class SparseFile:
         return union_ranges([np.stack([low[fresh], breaks[1:][fresh]], axis=1)])
 
     def mark_present(self, ranges: NDArray[np.int64]) -> None:
-        """Take note that bytes have come."""
+        """Record downloaded ranges."""
         self.present = union_ranges([self.present, ranges])
 
 
@@ -65,13 +65,13 @@ def download_missing(
     check_unchanged: Callable[[int], None],
     thread_pool: ForkSafeThreadPool,
 ) -> None:
-    """Bring what is not there of files; it counts as there once all is known to be of one version.
+    """Download missing ranges of files; they count once all are known to be of one version.
 
     Args:
         files: Files by number.
-        ranges: Number -> what is wanted of it, int64 (n, 2) each: first byte, one past the last.
-        make_download: Says how bytes of a file come.
-        check_unchanged: Looks whether a file is still what it was.
+        ranges: Number -> requested ranges, int64 (n, 2) each: first byte, one past the last.
+        make_download: Creates the download of ranges of a file.
+        check_unchanged: Raises if a file was replaced.
         thread_pool: Threads.
 
     Raises:
@@ -94,28 +94,28 @@ def download_missing(
 
 
 class RangeCache:
-    """Files by number, those that were used last; for one reader at a time.
+    """The most recently used files by number; for one reader at a time.
 
     Args:
-        max_bytes: Bytes that are there of all of them, beside what a batch needs.
+        max_bytes: Bytes to keep of all files, in addition to the current batch.
     """
 
     __slots__ = ("_files", "_lock", "_max_bytes", "_pid")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._files: OrderedDict[int, SparseFile] = OrderedDict()  # last used last
+        self._files: OrderedDict[int, SparseFile] = OrderedDict()  # most recently used last
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     @contextmanager
     def files(self, sizes: Mapping[int, int]) -> Iterator[dict[int, SparseFile]]:
-        """Lend files; one that holds its share already begins anew.
+        """Yield files for one read; a file that already holds its share starts empty.
 
         Args:
-            sizes: Number -> bytes of the file.
+            sizes: Number -> size of the file in bytes.
         """
-        if self._pid != os.getpid():  # the lock may be held by a thread that is not here
+        if self._pid != os.getpid():  # the lock may be held by a thread of the parent process
             self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
             yield {
@@ -145,7 +145,7 @@ def _count_bytes(ranges: NDArray[np.int64]) -> int:
 
 
 def _is_covered(ranges: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which bytes lie in ranges that rise."""
+    """Return which bytes are inside of ascending ranges."""
     if not len(ranges):
         return np.zeros(len(at), dtype=np.bool_)
     before = np.searchsorted(ranges[:, 0], at, side="right") - 1

@@ -1,8 +1,8 @@
-"""Memory that is laid out as a remote file, and holds those of its bytes that were asked for.
+"""Downloads of byte ranges into memory that is laid out like the remote file.
 
-Backends read ranges with it, in the core and in plugins: neighbouring ranges are one request, long
-ones are several, and those of a batch run side by side. Place in the flow: between remote files and
-stores that read ranges of them. Reads: ranges. Makes: memory.
+Neighbouring ranges are one request, long ones are several, and the requests of a batch run in
+parallel. Place in the flow: between remote files and stores that read ranges of them. Reads:
+ranges. Makes: memory.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from seqdata.storage.remote.download import REQUEST_BYTES
 from seqdata.storage.remote.thread_pool import ForkSafeThreadPool
 from seqdata.storage.remote.transport import RemoteFiles
 
-_MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0  # memory is taken when it is written to
+_MAP_NORESERVE = (
+    0x4000 if sys.platform == "linux" else 0
+)  # memory is allocated when it is written to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeDownload:
-    """A file of which some bytes are wanted.
+    """Ranges to download from one file.
 
     Attributes:
-        files: Where it lies.
-        name: Its name there.
-        content: Memory as ``allocate_sparse`` gives it, of its size.
-        ranges: int64 (n, 2), first byte and one past the last, as ``union_ranges`` gives them.
+        files: The folder of the file.
+        name: Its name in the folder.
+        content: Memory of its size, from ``allocate_sparse``.
+        ranges: int64 (n, 2), first byte and one past the last, from ``union_ranges``.
         location: The file, for errors.
     """
 
@@ -44,15 +46,15 @@ class RangeDownload:
 
 
 def allocate_sparse(size: int) -> Any:
-    """Return memory of a size, in bytes, that takes no room before it is written to."""
+    """Return memory of a size in bytes; pages are allocated when they are written to."""
     return mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
 
 
 def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThreadPool) -> None:
-    """Bring the bytes that are wanted.
+    """Download ranges of files.
 
     Args:
-        downloads: Files, maybe of several folders.
+        downloads: The files and ranges; files may be in several folders.
         thread_pool: Threads.
 
     Raises:
@@ -71,14 +73,14 @@ def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThr
         memory = memoryview(download.content)
         for first, stop in _clip_ranges(
             download.ranges, low, high
-        ):  # what lies between is not wanted
+        ):  # bytes between the ranges are dropped
             memory[first:stop] = body[first - low : stop - low]
 
     thread_pool.map(fetch, byte_ranges)
 
 
 def _clip_ranges(ranges: NDArray[np.int64], low: int, high: int) -> list[tuple[int, int]]:
-    """Return what lies in ``low:high`` of ranges that rise."""
+    """Return the parts of ascending ranges that are inside of ``low:high``."""
     first = np.searchsorted(ranges[:, 1], low, side="right")
     stop = np.searchsorted(ranges[:, 0], high, side="left")
     inside: list[tuple[int, int]] = np.clip(ranges[first:stop], low, high).tolist()
@@ -86,15 +88,14 @@ def _clip_ranges(ranges: NDArray[np.int64], low: int, high: int) -> list[tuple[i
 
 
 def union_ranges(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int64]:
-    """Return ranges in order, those that meet as one, int64 (n, 2); empty ones are left out.
+    """Return the union of ranges, int64 (n, 2), ascending; empty ones are left out.
 
     Args:
         ranges: int64 (n, 2) each: first byte and one past the last.
-        gap: Bytes between two of them up to which they are one.
+        gap: Ranges with at most this many bytes between them become one.
 
     Examples:
-        >>> joined([np.array([[50, 60], [0, 10], [8, 20]])]).tolist()
-        [[0, 20], [50, 60]]
+        >>> union_ranges([np.array([[50, 60], [0, 10], [8, 20]])]).tolist() [[0, 20], [50, 60]]
     """
     pairs = np.concatenate([np.empty((0, 2), dtype=np.int64), *ranges])
     pairs = pairs[pairs[:, 0] < pairs[:, 1]]
@@ -108,15 +109,14 @@ def union_ranges(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[n
 
 
 def coalesce_ranges(ranges: NDArray[np.int64], gap: int) -> list[tuple[int, int]]:
-    """Return the requests that bring ranges: neighbours as one, long ones in pieces.
+    """Return the requests for ranges: neighbours as one, long ones in pieces.
 
     Args:
         ranges: int64 (n, 2), first byte and one past the last.
-        gap: Bytes between two of them up to which they are one request.
+        gap: Ranges with at most this many bytes between them become one request.
 
     Examples:
-        >>> merged(np.array([[0, 10], [12, 20], [50, 60]]), gap=5)
-        [(0, 20), (50, 60)]
+        >>> coalesce_ranges(np.array([[0, 10], [12, 20], [50, 60]]), gap=5) [(0, 20), (50, 60)]
     """
     return [
         (low, min(low + REQUEST_BYTES, high))

@@ -1,8 +1,8 @@
-"""Web servers that send a request elsewhere: where it may go, and what it may not take along.
+"""Redirects of web servers: where a request may go, and which headers it must not take along.
 
-From ``http`` to ``https`` and to other servers of the same scheme; never to ``file://`` and other
-schemes, never from ``https`` to where anybody may listen. What the user put into headers stays with
-the server that it was meant for.
+Allowed are ``http`` to ``https`` and other servers of the same scheme; never ``file://`` or another
+scheme, and never ``https`` to unencrypted ``http``. Headers of the user are sent only to the server
+that the user named.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _FORWARDED_HEADERS = ("accept", "accept-encoding", "range", "user-agent")  # hea
 
 
 class RefusedRedirectError(Exception):
-    """A server sent a request where it may not go; its text says where."""
+    """A server redirected a request to a location that is not allowed; the text names it."""
 
 
 async def make_guarded_client(
     *, cookies: Any = None, auth: Any = None, cookie_jar: Any = None, **options: Any
 ) -> Any:
-    """Return an ``aiohttp.ClientSession`` with guards; fsspec asks for it.
+    """Return an ``aiohttp.ClientSession`` that checks redirects and body sizes, for fsspec.
 
-    It refuses to be sent elsewhere, and reads no longer body than it asked for. Cookies and
-    credentials are those of the requests themselves: a session would send them to every server.
+    It refuses unsafe redirects, and reads no more of a body than was requested. Cookies and
+    credentials are set per request: a session would send them to every server.
 
     Args:
         cookies: The user's, by name.
@@ -54,10 +54,10 @@ async def make_guarded_client(
 
 
 def _check_cookie_jar(jar: Any) -> None:
-    """Refuse a jar with cookies of no server.
+    """Raise if a jar has cookies without a domain.
 
     Raises:
-        ConfigError: If there is one.
+        ConfigError: If it has.
     """
     loose = sorted({one.key for one in jar or () if not one["domain"]})
     if loose:
@@ -71,7 +71,7 @@ def _check_cookie_jar(jar: Any) -> None:
 async def _add_credentials(
     session: Any, context: Any, request: Any, *, cookies: Any, auth: Any
 ) -> None:
-    """Put the user's cookies and credentials into the headers of a request, before it is sent."""
+    """Add the user's cookies and credentials to the headers of a request."""
     del session, context
     request.headers.setdefault("Accept-Encoding", PLAIN_ENCODING)
     if cookies:
@@ -86,10 +86,10 @@ async def _add_credentials(
 
 
 async def _check_redirect(session: Any, context: Any, request: Any) -> None:
-    """Look at a redirect before it is followed.
+    """Check a redirect before it is followed.
 
     Raises:
-        RefusedRedirectError: If it must not be.
+        RefusedRedirectError: If it is not allowed.
     """
     del session, context
     headers = request.response.headers
@@ -99,11 +99,11 @@ async def _check_redirect(session: Any, context: Any, request: Any) -> None:
         )
     except ValueError:
         request.response.close()
-        raise RefusedRedirectError("is sent on to what is no URL") from None
+        raise RefusedRedirectError("is redirected to something that is not a URL") from None
     if (request.url.scheme, target.scheme) not in _ALLOWED_SCHEMES:
         request.response.close()
         raise RefusedRedirectError(
-            f"is sent on from {request.url.scheme}:// to {redact_url(str(target))!r}"
+            f"is redirected from {request.url.scheme}:// to {redact_url(str(target))!r}"
         )
     upgraded = request.url.scheme != target.scheme
     if target.host != request.url.host or (target.port != request.url.port and not upgraded):

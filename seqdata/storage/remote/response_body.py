@@ -1,7 +1,7 @@
-"""Bodies of web servers' answers: no more is read than was asked for.
+"""Response bodies of web servers: no more is read than was requested.
 
-A server may send a body that never ends, the whole of a file where a part was asked for, or a few
-bytes that unpack to very many; none of it may fill the memory.
+A server may send an endless body, a whole file instead of a range, or a few bytes that decompress
+to very many; none of these may fill the memory.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import re
 from typing import Any
 
 MAX_LISTING_BYTES = 16 << 20
-"""Bytes that an answer may have at most where no range was asked for: that is a listing."""
+"""Maximum bytes of a response without a range: a listing."""
 PLAIN_ENCODING = "identity"
-"""What is accepted as encoding: compressed bytes of a file are not the bytes of the file."""
+"""The only accepted content encoding: compressed bytes are not the bytes of the file."""
 _RANGE_HEADER = re.compile(r"bytes=(\d+)-(\d+)$")
 _CONTENT_RANGE_HEADER = re.compile(r"bytes (\d+)-")
 _OK, _PARTIAL, _ERRORS = 200, 206, 400  # status
 
 
 class WrongBodyError(Exception):
-    """A body is not the part of the file that was asked for; another try gives the same."""
+    """A body is not the requested range of the file; a retry would give the same."""
 
 
 @functools.cache
 def bounded_response() -> type[Any]:
-    """Return the class of answers that read no more than was asked for."""
+    """Return the class of responses that read no more than was requested."""
     import aiohttp
 
     class BoundedResponse(aiohttp.ClientResponse):
-        """An answer of a web server; the body of an error is not read."""
+        """A response of a web server; the body of an error is not read."""
 
         async def read(self) -> bytes:
             if self._body is None:
@@ -40,11 +40,10 @@ def bounded_response() -> type[Any]:
 
 
 async def _read_body(answer: Any) -> bytes:
-    """Return the body of an answer.
+    """Return the body of a response.
 
     Raises:
-        WrongBodyError: If it is longer than what was asked for, compressed, or another part of the
-            file.
+        WrongBodyError: If it is longer than requested, compressed, or another range of the file.
     """
     if answer.status >= _ERRORS:
         answer.close()
@@ -52,7 +51,9 @@ async def _read_body(answer: Any) -> bytes:
     encoding = answer.headers.get("Content-Encoding", PLAIN_ENCODING)
     if encoding != PLAIN_ENCODING:
         answer.close()
-        raise WrongBodyError(f"the bytes of the file were asked for, they came as {encoding!r}")
+        raise WrongBodyError(
+            f"the bytes of the file were requested, but the response is encoded as {encoding!r}"
+        )
     max_bytes = MAX_LISTING_BYTES
     requested = _RANGE_HEADER.match(answer.request_info.headers.get("Range", ""))
     if requested is not None:
@@ -66,13 +67,14 @@ async def _read_body(answer: Any) -> bytes:
         if first_byte != start:
             answer.close()
             raise WrongBodyError(
-                f"bytes from {start} on were asked for, bytes from {first_byte} came"
+                f"bytes from {start} on were requested, but bytes from {first_byte} on were "
+                "received"
             )
     pieces, size = [], 0
-    while piece := await answer.content.readany():  # ends: the transport bounds each try
+    while piece := await answer.content.readany():  # ends: the transport bounds each attempt
         pieces.append(piece)
         size += len(piece)
         if size > max_bytes:
-            answer.close()  # what else comes is not waited for
-            raise WrongBodyError(f"{max_bytes} bytes were asked for, more came")
+            answer.close()  # further bytes are not waited for
+            raise WrongBodyError(f"{max_bytes} bytes were requested, but more were received")
     return b"".join(pieces)

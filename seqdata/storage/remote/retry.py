@@ -1,4 +1,4 @@
-"""A read that is tried again: with waits that grow, a line in the log each, and an end."""
+"""Retries of remote requests, with exponential backoff, one log line per attempt and a deadline."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from seqdata.storage.remote.urls import redact_secrets
 T = TypeVar("T")
 _LOG = logging.getLogger("seqdata.remote")
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 8.0  # seconds
-_MIN_TIMEOUT = 0.05  # seconds that the last try gets
+_MIN_TIMEOUT = 0.05  # seconds for the last attempt
 _GONE_STATUSES = (404, 410)
 _REFUSED_STATUSES = (401, 403)
-_TRANSIENT_STATUSES = (408, 425, 429)  # of 4xx, those that another try may not meet
+_TRANSIENT_STATUSES = (408, 425, 429)  # the 4xx that a retry may avoid
 _PERMANENT_ERRORS = (PermissionError, NotImplementedError, ImportError, TypeError, ValueError)
 _CREDENTIAL_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
 
 
 class ShortBodyError(OSError):
-    """Fewer bytes came than were asked for; another try may bring all."""
+    """Fewer bytes were received than requested; a retry may help."""
 
 
 def retry(
     call: Callable[[float], T], location: DataLocation, remote: Remote, *, action: str = "read"
 ) -> T:
-    """Return what a function gives, tried again while that may help.
+    """Return a function's result; call it again while that may help.
 
     Args:
-        call: Is told how many seconds it may take.
-        location: What is read: file, and bytes where only some are.
-        remote: How long it is tried.
-        action: What is done: ``read``, ``written``, ``removed``.
+        call: Called with its timeout in seconds.
+        location: The file, and the bytes if it is a range.
+        remote: The options with the deadline.
+        action: The participle for messages: ``read``, ``written``, ``removed``.
 
     Raises:
         MissingShardError: If it is not there.
@@ -59,31 +59,31 @@ def retry(
             return call(max(_MIN_TIMEOUT, min(remote.stall_seconds, seconds_left)))
         except SeqDataError:
             raise
-        except Exception as error:  # each transport has its own: what helps is another try
+        except Exception as error:  # each transport has its own errors
             final_error = _make_final_error(error, location, attempt, action)
             reason = describe_error(error)
         if final_error is not None:
-            raise final_error from None  # the cause may hold a URL with its secrets
+            raise final_error from None  # the cause may contain a URL with secrets
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
-        wait *= 0.5 + (time.monotonic_ns() % 1000) / 1000  # many processes must not come at once
+        wait *= 0.5 + (time.monotonic_ns() % 1000) / 1000  # many processes must not retry at once
         if time.monotonic() + wait >= deadline:
-            raise _make_failed_error(location, reason, attempt, action, "look at the network, or "
-                                                                        "wait longer with "
-                              "Remote(retry_seconds=...)") from None  # fmt: skip
-        _LOG.warning("%s: %s; attempt %d failed, again in %.1f s", location, reason, attempt, wait)
+            raise _make_failed_error(location, reason, attempt, action, (
+                "Check the network, or wait longer with Remote(retry_seconds=...)"
+            )) from None  # fmt: skip
+        _LOG.warning("%s: %s; attempt %d failed, retry in %.1f s", location, reason, attempt, wait)
         time.sleep(wait)
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what an exception says, in one line without secrets."""
+    """Return the text of an exception, in one line without secrets."""
     if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # which may be another reason than that
+        error = error.__cause__  # there may be another reason
     text = str(error).strip().splitlines()
     return redact_secrets(f"{type(error).__name__}: {text[0]}" if text else type(error).__name__)
 
 
 def find_status(error: BaseException) -> int | None:
-    """Return the status of the answer that an exception is about; None: it is about none."""
+    """Return the HTTP status that an exception is about; None if there is none."""
     answer = getattr(error, "response", None)
     statuses = (
         getattr(error, "status", None), getattr(error, "status_code", None),
@@ -95,23 +95,22 @@ def find_status(error: BaseException) -> int | None:
 def _make_final_error(
     error: Exception, location: DataLocation, attempt: int, action: str
 ) -> SeqDataError | None:
-    """Return the error that no other try would help against; None: one may."""
+    """Return the error to raise if a retry cannot help; None if it may."""
     cause, status = error.__cause__, find_status(error)
     for candidate in (error, cause):
         if isinstance(candidate, RefusedRedirectError):
             return location.make_error(
                 UnsafeContentError,
-                f"{candidate}, must stay with http or https; give the address that it leads to, "
-                "if you "
-                "trust it",
+                f"{candidate}, but redirects must stay on http or https. Pass the final address, "
+                "if you trust it",
             )
         if isinstance(candidate, WrongBodyError):
             return _make_failed_error(
-                location, str(candidate), attempt, action, "serve the files by a server that "
-                                                           "answers a "
-                "request for a range of bytes with just these bytes",
+                location, str(candidate), attempt, action, (
+                    "Use a server that supports range requests"
+                ),
             )  # fmt: skip
-    if isinstance(error, FileNotFoundError):  # over the web it may stand for anything
+    if isinstance(error, FileNotFoundError):  # a web server may mean anything by it
         status = None if cause is None else find_status(cause)
         is_transient = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
         if not is_transient and (status is None or status in _GONE_STATUSES):
@@ -126,9 +125,10 @@ def _make_final_error(
         or type(error).__name__ in _CREDENTIAL_ERRORS
     ):
         return _make_failed_error(
-            location, describe_error(error), attempt, action, "check address, rights and "
-                                                              "credentials: the "
-            "transport's own (environment, profile), or Remote(storage_options=...)",
+            location, describe_error(error), attempt, action, (
+                "Check address, permissions and credentials: the transport's own (environment, "
+                "profile), or Remote(storage_options=...)"
+            ),
             refused=status in _REFUSED_STATUSES or isinstance(error, PermissionError),
         )  # fmt: skip
     return None
@@ -136,7 +136,7 @@ def _make_final_error(
 
 def _make_missing_error(location: DataLocation) -> SeqDataError:
     return location.make_error(
-        MissingShardError, "is not there, must be; restore it or write the store again"
+        MissingShardError, "is not there. Restore it, or write the store again"
     )
 
 
@@ -152,16 +152,16 @@ def _make_failed_error(
     times = "once" if attempts == 1 else f"{attempts} times"
     return location.make_error(
         RemoteReadError,
-        f"cannot be {action} ({reason}; tried {times}), must be; {advice}",
+        f"could not be {action} ({reason}; tried {times}). {advice}",
         attempts=attempts, **({"refused": True} if refused else {}),
     )  # fmt: skip
 
 
 def make_changed_error(location: DataLocation) -> DataError:
-    """Return the error about a file that is another one than when it was first looked at."""
+    """Return the error about a file that was replaced since it was first read."""
     from seqdata.errors import FingerprintMismatch
 
     return location.make_error(
         FingerprintMismatch,
-        "was replaced while it was read, must stay as it is; open the data set again",
+        "must not change while it is read, but was replaced. Open the data set again",
     )

@@ -1,4 +1,4 @@
-"""Threads that fetch, in a bounded number, and made anew in a forked process."""
+"""A bounded thread pool for downloads that survives a fork: the child process starts its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ResultT = TypeVar("ResultT")
 
 
 class ForkSafeThreadPool:
-    """A thread pool of this process, started when it is first needed.
+    """A thread pool of this process, started at first use.
 
     Args:
         max_workers: Threads.
@@ -28,7 +28,7 @@ class ForkSafeThreadPool:
         self._lock = threading.Lock()
 
     def map(self, function: Callable[[T], ResultT], items: Iterable[T]) -> list[ResultT]:
-        """Return a function's results, in order; the first error is raised when all have ended."""
+        """Return a function's results in order; raise the first error when all calls have ended."""
         all_items = list(items)
         if len(all_items) < 2:
             return [function(one) for one in all_items]
@@ -37,7 +37,7 @@ class ForkSafeThreadPool:
         results, first_error = [], None
         for future in futures:
             try:
-                results.append(future.result())  # ends: every request has its time
+                results.append(future.result())  # ends: every request has a timeout
             except Exception as error:
                 first_error = first_error or error
                 for pending in futures:
@@ -47,11 +47,13 @@ class ForkSafeThreadPool:
         return results
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Let a function run."""
+        """Run a function in the pool."""
         return self._get_pool().submit(function, *arguments)
 
     def _get_pool(self) -> ThreadPoolExecutor:
-        if self._pid != os.getpid():  # a fork has none of the threads, and maybe a locked lock
+        if (
+            self._pid != os.getpid()
+        ):  # a forked process has none of the threads, and maybe a held lock
             self._lock = threading.Lock()
             self._pool, self._pid = None, os.getpid()
         with self._lock:

@@ -1,16 +1,16 @@
-"""Remote files: their sizes, their bytes, and whether they are still the same ones.
+"""Access to remote files: listing, sizes, bytes, and whether a file was replaced.
 
-This is the interface that backends use, in the core and in plugins. ``make_remote_files`` gives the
-files of a folder, over fsspec; it may be pickled, used in threads, and after a fork::
+Backends use this interface, in the core and in plugins. ``make_remote_files`` returns the files of
+a folder, over fsspec; the result can be pickled, and used in threads and after a fork::
 
     files = make_remote_files("s3://bucket/data", Remote())
-    stat = files.stat("part-00000.tar")              # size, and a tag that changes with the content
-    head = files.read("part-00000.tar", 0, 512)      # just these bytes, all of them or an error
-    held = make_cache(files).hold(Wanted("part-00000.tar"))    # the whole file, through the cache
-    held.mapping                                     # its bytes, mapped; held for as long as `held`
+    stat = files.stat("part-00000.tar") # size, and a tag that changes with the content head =
+    files.read("part-00000.tar", 0, 512) # these bytes, or an error held =
+    make_cache(files).acquire(CacheRequest("part-00000.tar")) # the whole file, through the cache
+    held.mapping # its mapped bytes; not evicted while `held` lives
 
-Every request is tried again where that may help (``trying``), within ``Remote.retry_seconds``;
-errors name the file without credentials.
+Failed requests are retried if that may help (``retry``), within ``Remote.retry_seconds``; errors
+name the file without credentials.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ _TIME_TAGS = ("LastModified", "last_modified", "Last-Modified", "mtime", "update
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What is known of a remote file.
+    """Size and tag of a remote file.
 
     Attributes:
-        size: Its bytes.
-        tag: Changes when it is replaced (32 hex digits); None: the transport tells nothing.
+        size: Its size in bytes.
+        tag: Changes when the file is replaced (32 hex digits); None if the transport has no such
+            tag.
     """
 
     size: int
@@ -56,20 +57,20 @@ class RemoteFiles(Protocol):
 
     @property
     def location(self) -> str:
-        """The folder, for people: no credentials."""
+        """The folder for messages, without credentials."""
         ...
 
     @property
     def remote(self) -> Remote:
-        """How they are read."""
+        """The options for reading."""
         ...
 
     def sizes(self) -> dict[str, int | None]:
-        """Return the files in the folder by name, with their bytes where the listing tells them.
+        """Return the files in the folder by name, with their sizes if the listing has them.
 
         Raises:
             MissingShardError: If there is no such folder, or it cannot be listed (web servers).
-            RemoteReadError: If it cannot be asked for.
+            RemoteReadError: If the request fails.
         """
         ...
 
@@ -81,17 +82,17 @@ class RemoteFiles(Protocol):
         """Return size and tag of a file.
 
         Args:
-            name: Of the file.
-            location: The same, for errors; None: its name.
+            name: Name of the file.
+            location: Its location for errors; None: its name.
 
         Raises:
             MissingShardError: If it is not there.
-            RemoteReadError: If it cannot be asked for.
+            RemoteReadError: If the request fails.
         """
         ...
 
     def read(self, name: str, start: int, stop: int, location: DataLocation | None = None) -> bytes:
-        """Return bytes ``start:stop`` of a file: all of them.
+        """Return bytes ``start:stop`` of a file.
 
         Raises:
             MissingShardError: If it is not there.
@@ -100,15 +101,15 @@ class RemoteFiles(Protocol):
         ...
 
     def check_same(self, name: str, stat: FileStat, location: DataLocation | None = None) -> None:
-        """Look whether a file is still the one that it was.
+        """Raise if a file was replaced.
 
         Raises:
-            FingerprintMismatch: If it is another.
+            FingerprintMismatch: If it was.
         """
         ...
 
     def url(self, name: str) -> str:
-        """Return the whole URL of a file, with what may be secret."""
+        """Return the full URL of a file, which may contain secrets."""
         ...
 
 
@@ -116,24 +117,24 @@ class WritableFiles(RemoteFiles, Protocol):
     """The files of a remote folder that can be written to."""
 
     def upload(self, name: str, path: Path) -> FileStat:
-        """Send a local file; it is there as a whole or not at all.
+        """Upload a local file: as a whole or not at all.
 
         Raises:
-            RemoteReadError: If it cannot be sent.
+            RemoteReadError: If it cannot be uploaded.
         """
         ...
 
     def create(self, name: str, content: bytes) -> None:
-        """Make a file that is not there yet.
+        """Create a file that does not exist yet.
 
         Raises:
-            ConfigError: If somebody else has made it.
-            RemoteReadError: If it cannot be sent.
+            ConfigError: If another writer has created it.
+            RemoteReadError: If it cannot be uploaded.
         """
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         ...
 
 
@@ -142,10 +143,10 @@ def make_remote_files(folder: str, remote: Remote) -> RemoteFiles:
 
     Args:
         folder: Its URL.
-        remote: How it is read.
+        remote: The options for reading.
 
     Raises:
-        ConfigError: If its scheme is not known, or what it needs is not installed.
+        ConfigError: If its scheme is unknown, or a package that it needs is not installed.
     """
     return FsspecFiles(folder, remote)
 
@@ -158,25 +159,24 @@ def make_writable_files(folder: str, remote: Remote) -> WritableFiles:
     """
     if check_url(folder) in WEB:
         raise ConfigError(
-            f"{redact_url(folder)}: is a web address, must be a location that can be written to; "
-            "write "
-            "to a bucket, or to a folder and upload it"
+            f"{redact_url(folder)}: must be a location that can be written to, but is a web "
+            "address. Write to a bucket, or to a folder and upload it"
         )
     return FsspecFiles(folder, remote)
 
 
 def make_remote_file(url: str, remote: Remote) -> tuple[RemoteFiles, str]:
-    """Return the files of the folder that a remote file lies in, and its name."""
+    """Return the folder of a remote file, and the name of the file."""
     folder, name = split_url(url)
     return make_remote_files(folder, remote), name
 
 
 class FsspecFiles:
-    """The files of a folder, over fsspec. Made by ``make_remote_files``.
+    """The files of a folder, over fsspec. Created by ``make_remote_files``.
 
     Args:
         folder: Its URL.
-        remote: How it is read.
+        remote: The options for reading.
     """
 
     __slots__ = ("_folder", "_location", "_remote", "_scheme", "_system")
@@ -187,7 +187,7 @@ class FsspecFiles:
         self._location = redact_url(folder)
         self._remote = remote
         self._system: Any = None
-        self._get_filesystem(folder)  # what is not installed is said now
+        self._get_filesystem(folder)  # a missing package is an error now
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecFiles, (self._folder, self._remote)
@@ -197,16 +197,16 @@ class FsspecFiles:
 
     @property
     def location(self) -> str:
-        """The folder, for people: no credentials."""
+        """The folder for messages, without credentials."""
         return self._location
 
     @property
     def remote(self) -> Remote:
-        """How they are read."""
+        """The options for reading."""
         return self._remote
 
     def url(self, name: str) -> str:
-        """Return the whole URL of a file, with what may be secret."""
+        """Return the full URL of a file, which may contain secrets."""
         return join_url(self._folder, name)
 
     def sizes(self) -> dict[str, int | None]:
@@ -216,7 +216,7 @@ class FsspecFiles:
             system, path = self._get_filesystem(self._folder)
             system.invalidate_cache()
             found = _call_filesystem(system, "ls", (path,), seconds, detail=True)
-            system.invalidate_cache()  # or it would be asked instead of the server
+            system.invalidate_cache()  # otherwise the cache would be asked
             files = [one for one in found if one.get("type") == "file"]
             return {redact_url(one["name"]).rpartition("/")[2]: one.get("size") for one in files}
 
@@ -250,7 +250,7 @@ class FsspecFiles:
                 system, "cat_file", (path,), seconds, start=start, end=stop
             )
             if len(body) != stop - start:
-                raise ShortBodyError(f"{len(body)} of {stop - start} bytes came")
+                raise ShortBodyError(f"{len(body)} of {stop - start} bytes were received")
             return body
 
         return retry(call, file_location, self._remote)
@@ -265,14 +265,14 @@ class FsspecFiles:
         url, location, size = self.url(name), self._locate(name, None), path.stat().st_size
 
         def call(seconds: float) -> FileStat:
-            del seconds  # a shard may take long: each of its requests has the transport's bound
+            del seconds  # a shard may take long: the transport bounds each of its requests
             system, there = self._get_filesystem(url)
             _call_filesystem(system, "put_file", (str(path), there), None)
             stat = _parse_info(
                 _call_filesystem(system, "info", (there,), self._remote.stall_seconds), location
             )
             if stat.size != size:
-                raise ShortBodyError(f"{stat.size} of {size} bytes were taken")
+                raise ShortBodyError(f"{stat.size} of {size} bytes were stored")
             return stat
 
         return retry(call, location, self._remote, action="written")
@@ -285,15 +285,14 @@ class FsspecFiles:
             system, path = self._get_filesystem(url)
             try:
                 _call_filesystem(system, "pipe_file", (path, content), seconds, mode="create")
-            except FileExistsError:  # it may be what an earlier try has made
+            except FileExistsError:  # an earlier attempt may have created it
                 return bool(_call_filesystem(system, "cat_file", (path,), seconds) == content)
             return True
 
         if not retry(call, location, self._remote, action="written"):
             raise ConfigError(
-                f"{location}: was made by another writer meanwhile, must not be there; choose "
-                "another "
-                "location, or pass `overwrite`=True"
+                f"{location}: must not exist, but was created by another writer in the meantime. "
+                "Choose another location, or pass `overwrite`=True"
             )
 
     def remove(self, name: str) -> None:
@@ -322,10 +321,10 @@ class FsspecFiles:
 
 
 def _make_filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
-    """Return fsspec's file system of this process, and a path in it; fsspec keeps them by pid.
+    """Return fsspec's file system of this process, and a path in it; fsspec caches them by pid.
 
     Raises:
-        ConfigError: If what it needs is not installed, or it does not take the options.
+        ConfigError: If a package is not installed, or does not accept the options.
     """
     import fsspec
     from fsspec.core import url_to_fs
@@ -342,22 +341,21 @@ def _make_filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
     except ImportError as error:
         raise ConfigError(
             f"{redact_url(url)}: {scheme}:// needs the package {package!r}, which is not "
-            "installed; "
-            f"pip install {package}"
+            f"installed. Run: pip install {package}"
         ) from error
     except (TypeError, ValueError, KeyError) as error:
         names = ", ".join(remote.storage_options) or "none"
         raise ConfigError(
-            f"{redact_url(url)}: `storage_options` ({names}) cannot be meant for {scheme}:// "
-            f"({type(error).__name__}), must be what {package} takes; see its documentation"
-        ) from None  # their text may hold credentials
+            f"{redact_url(url)}: `storage_options` must be what {package} accepts for "
+            f"{scheme}://, but are {names} ({type(error).__name__}). See its documentation"
+        ) from None  # their text may contain credentials
     return system, path
 
 
 def _reset_dead_event_loop() -> None:
-    """Let fsspec begin a new event loop in a forked process; only newer releases do by themselves.
+    """Make fsspec start a new event loop in a forked process; only newer releases do so themselves.
 
-    The one that was copied has no thread, and would be waited for without end.
+    The copied loop has no thread; a call to it would never return.
     """
     from fsspec.asyn import iothread, reset_lock
 
@@ -367,11 +365,11 @@ def _reset_dead_event_loop() -> None:
 
 
 def _keep_alive(system: Any) -> None:
-    """Let a file system live for ever, as fsspec's own cache does but for a fork.
+    """Leak one reference to a file system, so that it is never finalized in a forked process.
 
-    In a forked process fsspec drops what was copied; at its end it would take its connections out
-    of the event loop that both processes have, and the one that was forked would wait for answers
-    that it is never told of.
+    In a forked process fsspec drops its copied file systems; their finalizer would remove the
+    connections from the event loop that both processes share, and the child would wait for
+    responses that never arrive.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(system))
 
@@ -379,7 +377,7 @@ def _keep_alive(system: Any) -> None:
 def _call_filesystem(
     system: Any, name: str, arguments: Sequence[Any], seconds: float | None, **more: Any
 ) -> Any:
-    """Call a method of a file system, for so many seconds at most where it is asynchronous."""
+    """Call a method of a file system, with a timeout in seconds if it is asynchronous."""
     from fsspec.asyn import AsyncFileSystem, sync
 
     if not isinstance(system, AsyncFileSystem):
@@ -390,12 +388,13 @@ def _call_filesystem(
 def _parse_info(info: dict[str, Any], location: DataLocation) -> FileStat:
     size = info.get("size")
     if info.get("type", "file") != "file":
-        raise location.make_error(MissingShardError, "is a folder, must be a file; check the path")
+        raise location.make_error(
+            MissingShardError, ("must be a file, but is a folder. Check the path")
+        )
     if not isinstance(size, int):
         raise ConfigError(
-            f"{location}: the server tells no size, must tell one (Content-Length); serve the "
-            "files "
-            "by another server"
+            f"{location}: the server must send the size of the file (Content-Length), but does "
+            "not. Use another server"
         )
     tags = {name: str(info[name]) for name in _TAGS if info.get(name) is not None}
     content_tags = {name: value for name, value in tags.items() if name not in _TIME_TAGS}

@@ -1,8 +1,8 @@
-"""Stores sent to remote locations: made whole on this machine, then sent, one file last of all.
+"""Upload of stores: written on this machine, then uploaded, the manifest or list last.
 
-Each file is there as a whole or not at all, which object stores promise, and without its last file
-there is no store. What was sent is noted, so that the same call goes on after it. This is what
-backends write to URLs with, in the core and in plugins.
+Object stores promise that a file is there as a whole or not at all, and without its last file there
+is no store. Uploaded files are recorded, so that the same call resumes after them. Backends write
+to URLs with it, in the core and in plugins.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _CONCURRENT_FILES = 4  # files
 
 
 class UploadPlan(Protocol):
-    """How stores of one kind are made and which files they are."""
+    """How stores of one kind are written, and which files they have."""
 
     @property
     def last(self) -> str:
-        """Name of the file that comes last."""
+        """Name of the file that is uploaded last."""
         ...
 
     def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
-        """Refuse a location that holds something else.
+        """Raise if a location holds other files.
 
         Args:
-            files: Those that are there.
-            sent: Names of files that an earlier call has sent.
+            files: The files at the location.
+            sent: Names of files that an earlier call has uploaded.
             overwrite: Whether a store of this kind may be replaced.
 
         Raises:
@@ -54,18 +54,18 @@ class UploadPlan(Protocol):
         ...
 
     def write(self, folder: Path, *, overwrite: bool) -> object:
-        """Write the store to a local folder, or go on with what is there."""
+        """Write the store to a local folder, or resume an earlier write."""
         ...
 
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
         """Return the sha256 of each file of a written store but the last one, by name.
 
-        In groups, of which each is there before the next one begins.
+        In groups: each is uploaded before the next one begins.
         """
         ...
 
     def old(self, files: WritableFiles) -> Iterable[str]:
-        """Return names of files that may be an older store's."""
+        """Return names of files that may belong to an older store."""
         ...
 
 
@@ -76,14 +76,15 @@ def upload_store(
 
     Args:
         location: The URL of its folder.
-        remote: How it is reached.
-        plan: What is written.
-        resume: Whether to go on with what an earlier call made or sent.
-        overwrite: Whether a store that is there is replaced.
+        remote: The options for reading and writing.
+        plan: How the store is written.
+        resume: Whether to resume what an earlier call wrote or uploaded.
+        overwrite: Whether an existing store is replaced.
 
     Raises:
-        ConfigError: If a store is there, the URL cannot be written to, or somebody else writes.
-        RemoteReadError: If a file cannot be sent.
+        ConfigError: If a store exists, the URL cannot be written to, or another process writes
+            there.
+        RemoteReadError: If a file cannot be uploaded.
     """
     files = make_writable_files(location, remote)
     digest = hashlib.sha256(files.location.encode()).hexdigest()[:32]
@@ -101,15 +102,15 @@ def upload_store(
 
 @contextmanager
 def _upload_lock(folder: Path, location: str) -> Iterator[None]:
-    """Let one process at a time write to a location, as far as this machine can tell."""
+    """Hold the lock for writing to a location, among the processes of this machine."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _LOCK_FILE
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not (lock(descriptor) and is_still_at(descriptor, path)):
             raise ConfigError(
-                f"{location}: another process is writing here, must be one at a time; wait for it "
-                "or choose another location"
+                f"{location}: one process at a time must write here, but another one is writing. "
+                "Wait for it, or choose another location"
             )
         yield
     except NoLocksError as error:
@@ -121,7 +122,7 @@ def _upload_lock(folder: Path, location: str) -> Iterator[None]:
 def _upload_files(
     files: WritableFiles, root: Path, plan: UploadPlan, log_path: Path, *, overwrite: bool
 ) -> None:
-    """Send every file that is not there yet, then the last; remove what an older store left."""
+    """Upload missing files, then the last one; remove files of an older store."""
     groups = plan.digests(root)
     digests = {name: digest for group in groups for name, digest in group.items()}
     log = _UploadLog(log_path, _read_log(log_path))
@@ -144,7 +145,7 @@ def _upload_files(
 
 @dataclass(slots=True)
 class _UploadLog:
-    """What is there already, by name: digest, size and tag."""
+    """The uploaded files by name: digest, size and tag."""
 
     path: Path
     entries: dict[str, list[str | int | None]]
@@ -169,6 +170,6 @@ class _UploadLog:
 def _read_log(path: Path) -> dict[str, list[str | int | None]]:
     try:
         found: Mapping[str, list[str | int | None]] = json.loads(path.read_bytes())
-    except (OSError, ValueError):  # nothing was sent
+    except (OSError, ValueError):  # nothing was uploaded
         return {}
     return dict(found)

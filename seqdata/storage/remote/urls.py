@@ -1,4 +1,4 @@
-"""What remote locations are called: which can be opened, and how they are shown without secrets."""
+"""URLs of remote locations: which schemes can be opened, and how to show URLs without secrets."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PACKAGES = {
     "https": "aiohttp",
     "memory": "fsspec",
 }
-"""Scheme of a URL -> the package that its transport needs; no other is opened."""
+"""Scheme of a URL -> the package that its transport needs; other schemes are refused."""
 WEB = ("http", "https")
-"""Schemes of web servers: they have queries, and take no files."""
+"""Schemes of web servers: they have queries, and cannot be written to."""
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
-_USER_INFO = re.compile(  # a lone name is the container in URLs of Azure, and no user
+_USER_INFO = re.compile(  # in URLs of Azure a lone name is the container, not the user
     r"((?<!abfs)(?<!az)://)[^/@\s'\"]*@|(://)[^/@\s'\"]*:[^/@\s'\"]*@", re.IGNORECASE
 )
 _QUERY = re.compile(r"(://[^\s'\"?#]*)[?#][^\s'\")>]*")
@@ -40,44 +40,42 @@ def check_url(url: str) -> str:
     """Return the scheme of a URL that can be opened.
 
     Raises:
-        ConfigError: If it is of another scheme, or of several at once.
+        ConfigError: If it has another scheme, or several at once.
     """
     found = _URL.match(url)
     scheme = "" if found is None else found["scheme"].lower()
     if scheme not in PACKAGES or "::" in url:
         raise ConfigError(
-            f"{redact_url(url)}: is a location of {scheme or 'no scheme'!r}, must be a plain URL "
-            "of "
-            f"{', '.join(PACKAGES)}; copy the data to such a place"
+            f"{redact_url(url)}: must be a plain URL of {', '.join(PACKAGES)}, but is of "
+            f"{scheme or 'no scheme'!r}. Copy the data to such a location"
         )
     return scheme
 
 
 def redact_url(url: str) -> str:
-    """Return a URL for people: without the user's name and password, and without its query.
+    """Return a URL for messages: without the user's name and password, and without its query.
 
     Examples:
-        >>> shown("https://me:secret@host/data?signature=abc")
-        'https://host/data'
+        >>> redact_url("https://me:secret@host/data?signature=abc") 'https://host/data'
     """
     return redact_secrets(url).rstrip("/") or url
 
 
 def redact_secrets(text: str) -> str:
-    """Return a text whose URLs have lost user, password, query and fragment."""
+    """Return a text with user, password, query and fragment removed from its URLs."""
     return _QUERY.sub(r"\1", _USER_INFO.sub(r"\1\2", text))
 
 
 def identify_url(url: str, *, has_tag: bool = True) -> str:
-    """Return the text by which a location is told from others: what its files are kept under.
+    """Return the text that identifies a location, such as in the names of cached files.
 
     Args:
         url: The location.
-        has_tag: Whether a tag tells content apart, too: then the query of a web address does not
-            count, which may be a signature that is made anew each time.
+        has_tag: Whether a tag identifies the content, too: then the query of a web address does not
+            count, which may be a signature that is new each time.
 
     Examples:
-        >>> identity("https://me:secret@host/data/?key=1"), identity("s3://bucket/data#2/")
+        >>> identify_url("https://me:secret@host/data/?key=1"), identify_url("s3://bucket/data#2/")
         ('https://host/data', 's3://bucket/data#2')
     """
     web = has_tag and urlsplit(url).scheme.lower() in WEB
@@ -94,11 +92,10 @@ def join_url(folder: str, name: str) -> str:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Return the URL of the folder that a file lies in, and the file's name.
+    """Return the URL of the folder of a file, and the name of the file.
 
     Examples:
-        >>> parted("s3://bucket/data/part.tar")
-        ('s3://bucket/data', 'part.tar')
+        >>> split_url("s3://bucket/data/part.tar") ('s3://bucket/data', 'part.tar')
     """
     if urlsplit(url).scheme.lower() in WEB:
         web = urlsplit(url)

@@ -229,7 +229,9 @@ def test_a_flipped_bit_never_enters_the_cache(damaged, local, tmp_path):
     folder, url = damaged
     store = open_store(url, remote=Remote(cache_dir=tmp_path / "cache"))
     flip(folder / local.shards[1], local.manifest.shards[1].buffers["x"][0][0] + 40)
-    with pytest.raises(CorruptShardError, match=r"has sha256 .*, must have .*; it is another file"):
+    with pytest.raises(
+        CorruptShardError, match=r"must have sha256 .*, but has .*: it was replaced"
+    ):
         read_all(store)
     sizes = {path.stat().st_size for path in (tmp_path / "cache" / "seqdata-shards").iterdir()}
     assert local.manifest.shards[1].bytes not in sizes
@@ -257,7 +259,7 @@ def test_a_shard_that_is_gone_or_cut_is_found_at_opening(damaged, local, tmp_pat
     with pytest.raises(CorruptShardError, match=r"has \d+ bytes, must have \d+; restore it"):
         open_store(url, remote=remote)
     path.unlink()
-    with pytest.raises(MissingShardError, match=r"shard 1 .* is not there, must be; restore it"):
+    with pytest.raises(MissingShardError, match=r"shard 1 .* is not there\. Restore it"):
         open_store(url, remote=remote)
 
 
@@ -279,7 +281,7 @@ def test_a_shard_that_is_replaced_is_not_mixed_with_the_old_one(damaged, local, 
     read_all(store, spans_of(local, [0]))
     flip(folder / local.shards[0], local.manifest.shards[0].buffers["x"][0][0] + 40)
     if how == "ranges":
-        text = "was replaced while it was read, must stay"
+        text = "must not change while it is read, but was replaced"
         for _ in range(4):  # what came is not kept
             with pytest.raises(FingerprintMismatch, match=text):
                 read_all(store, spans_of(local, [1]))
@@ -289,7 +291,7 @@ def test_a_shard_that_is_replaced_is_not_mixed_with_the_old_one(damaged, local, 
 def test_damaged_lengths_are_refused_at_opening(damaged, local, tmp_path):
     folder, url = damaged
     flip(folder / "lengths-time.u32", 0)
-    with pytest.raises(CorruptShardError, match="has sha256"):
+    with pytest.raises(CorruptShardError, match="must have sha256"):
         open_store(url, remote=Remote(cache_dir=tmp_path / "cache"))
 
 
@@ -300,7 +302,7 @@ def test_a_location_without_a_manifest_says_what_is_there(s3, bucket, remote):
         open_store(f"s3://{bucket}/half", remote=remote())
     with pytest.raises(DataError, match=r"holds notes.md but no 'seqdata.json', must be a store"):
         open_store(f"s3://{bucket}/other", remote=remote())
-    with pytest.raises(MissingShardError, match=r"manifest .*is not there, must be; restore it"):
+    with pytest.raises(MissingShardError, match=r"manifest .*is not there\. Restore it"):
         open_store(f"s3://{bucket}/nothing", remote=remote())
 
 

@@ -45,7 +45,9 @@ def test_a_writer_that_fails_while_it_sends_leaves_no_store_and_is_gone_on_with(
     location = f"s3://{bucket}/store"
     how = remote(faulty.url, retry_seconds=patient(5), stall_seconds=patient(5))
     faulty.fault, faulty.hits = network.unavailable(), "part-00001.arrow"
-    with pytest.raises(RemoteReadError, match=r'"part-00001.arrow".*cannot be written \(.*tried'):
+    with pytest.raises(
+        RemoteReadError, match=r'"part-00001.arrow".*could not be written \(.*tried'
+    ):
         write(location, remote=how)
     with pytest.raises(IncompleteDatasetError, match=r"is not there, but \d+ files of a store are"):
         open_store(location, remote=remote())
@@ -78,7 +80,9 @@ def test_two_writers_cannot_write_to_one_location_at_once(bucket, remote):
 
     def meeting():
         yield sequences(1)[0]
-        with pytest.raises(ConfigError, match="another process is writing here, must be one at"):
+        with pytest.raises(
+            ConfigError, match="one process at a time must write here, but another one"
+        ):
             write(location, remote=remote())
 
     assert len(write_store(location, meeting(), remote=remote())) == 1
@@ -91,9 +95,7 @@ def test_a_manifest_that_somebody_else_made_meanwhile_is_not_replaced(bucket, re
         yield sequences(1)[0]
         s3.pipe(f"{bucket}/store/seqdata.json", b"another")
 
-    with pytest.raises(
-        ConfigError, match="was made by another writer meanwhile, must not be there"
-    ):
+    with pytest.raises(ConfigError, match="must not exist, but was created by another writer"):
         write_store(location, meeting(), remote=remote())
     assert s3.cat_file(f"{bucket}/store/seqdata.json") == b"another"
 
@@ -104,13 +106,13 @@ def test_a_store_is_written_to_memory_and_not_to_a_web_address(tmp_path):
     assert read_all(store) == read_all(write(tmp_path / "store"))
     fsspec.filesystem("memory").rm("/written", recursive=True)
     with pytest.raises(
-        ConfigError, match="is a web address, must be a location that can be written"
+        ConfigError, match="must be a location that can be written to, but is a web"
     ):
         write("https://host/store", remote=remote)
 
 
 def test_what_is_said_of_urls_is_refused_for_paths(tmp_path):
-    text = "`remote` is given for a local path, must be left out; it is about URLs"
+    text = "`remote` must be left out for a local path, but is given"
     with pytest.raises(ConfigError, match=text):
         write(tmp_path / "store", remote=Remote())
     write(tmp_path / "store")
@@ -119,6 +121,6 @@ def test_what_is_said_of_urls_is_refused_for_paths(tmp_path):
     with pytest.raises(ConfigError, match=text):
         open_store(tmp_path / "x.arrow", remote="cache")
     with pytest.raises(
-        ConfigError, match="`remote` is a int, must be 'cache', 'ranges' or a Remote"
+        ConfigError, match="`remote` must be 'cache', 'ranges' or a Remote, but is a int"
     ):
         open_store("memory://nowhere", remote=3)

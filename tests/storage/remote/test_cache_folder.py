@@ -35,7 +35,9 @@ def test_a_folder_of_the_user_s_keeps_its_files(web, tmp_path):
 def test_a_folder_of_that_name_with_other_files_is_refused(web, tmp_path, name):
     folder_in(tmp_path).mkdir(parents=True)
     (folder_in(tmp_path) / name).write_bytes(b"mine")
-    with pytest.raises(CacheError, match=rf"holds '{name}', which the cache of seqdata has not m"):
+    with pytest.raises(
+        CacheError, match=rf"must be empty or a cache of seqdata, but holds '{name}'"
+    ):
         cache_at(web, tmp_path).acquire(CacheRequest("a"))
     assert os.listdir(folder_in(tmp_path)) == [name]
     assert (folder_in(tmp_path) / name).read_bytes() == b"mine"
@@ -71,9 +73,7 @@ def test_a_file_system_without_locks_says_what_to_set(web, tmp_path, monkeypatch
     cache = cache_at(web, tmp_path)
     cache.acquire(CacheRequest("a"))
     monkeypatch.setattr(file_lock.fcntl, "flock", flock)
-    told = (
-        r"lies on a file system without locks \(.*\), must be .*; pass Remote\(cache_dir=...\) with"
-    )
+    told = r"must support flock, .* but has no locks \(.*\)\. Pass Remote\(cache_dir=...\) with"
     for name in "ab":  # one that is there, one that is not
         with pytest.raises(CacheError, match=told):
             cache.acquire(CacheRequest(name))

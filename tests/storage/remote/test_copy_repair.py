@@ -70,7 +70,7 @@ def sizes_of(local, part):
 
 
 def mended(caplog):
-    return [one for one in caplog.messages if "is damaged, and is fetched again" in one]
+    return [one for one in caplog.messages if "is damaged and is downloaded again" in one]
 
 
 @pytest.mark.parametrize("verify", ["first_read", "always"])
@@ -124,7 +124,7 @@ def test_bytes_that_came_wrong_by_ranges_are_brought_again(web, tmp_path, caplog
     due = web[0].read(spans, [name])[name]
     for row in range(len(spans)):
         assert np.array_equal(column[row], due[row])
-    assert [one for one in caplog.messages if "what came of it was wrong" in one]
+    assert [one for one in caplog.messages if "the local copy was wrong" in one]
     web[2].wrong = 1
     assert opened(web, tmp_path, "ranges").keys([3]) == ["utt-3"]  # a footer
     web[2].wrong = 1000
@@ -148,7 +148,9 @@ def test_a_source_that_is_another_is_an_error(web, tmp_path, caplog):
     read_all(opened(web, tmp_path))
     damage(tmp_path, sizes_of(web[0], "shards"))
     web[2].wrong = 1000
-    with pytest.raises(CorruptShardError, match=r"has sha256 .*, must have .*; it is another file"):
+    with pytest.raises(
+        CorruptShardError, match=r"must have sha256 .*, but has .*: it was replaced or is damaged"
+    ):
         read_all(opened(web, tmp_path))
     assert mended(caplog)
 

@@ -36,7 +36,8 @@ def test_each_scheme_is_known_to_fsspec(scheme):
 def test_what_a_scheme_needs_and_is_not_there_is_named(scheme):
     package = PACKAGES[scheme]
     text = (
-        rf"{scheme}:// needs the package '{package}', which is not installed; pip install {package}"
+        rf"{scheme}:// needs the package '{package}', which is not installed\. Run: pip "
+        rf"install {package}"
     )
     for call in (
         lambda: open_store(URLS[scheme]),

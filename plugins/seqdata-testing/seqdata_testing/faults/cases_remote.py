@@ -20,7 +20,7 @@ _NO_HARM = Expectation(kinds=(WHOLE,), seconds=30.0)
 _TRIED_AGAIN = replace(_NO_HARM, happened={try_remote.RETRY: 1})
 _ANOTHER = Expectation(
     kinds=("FingerprintMismatch",), facts=("dataset", "shard", "file"), seconds=30.0,
-    texts=("was replaced while it was read",), happened={try_remote.CHANGED: 1},
+    texts=("must not change while it is read, but was replaced",), happened={try_remote.CHANGED: 1},
 )  # fmt: skip
 _NO_ROOM = Expectation(
     kinds=("CacheError", WHOLE), facts=("file", "free"), happened={try_remote.FULL: 1}
@@ -43,7 +43,7 @@ _MORE = Expectation(kinds=("RemoteReadError",), facts=_FACTS, seconds=30.0)
 _HOSTILE = (
     (
         "S6", hostile.endless,
-        replace(_MORE, texts=("were asked for, more came",), happened={hostile.BODY: 1}),
+        replace(_MORE, texts=("requested, but more were received",), happened={hostile.BODY: 1}),
     ),
     (
         "S7", hostile.bomb,

@@ -40,8 +40,8 @@ EVICTED, HALF, REMOVED = "file evicted", "kill in the middle of a file", "folder
 MENDED, BY_RANGES, LOCKLESS = "copy mended", "no room, read by ranges", "lock refused"
 """Events that show that a fault happened."""
 _TOLD = {
-    EVICTED: "removed from the cache", MENDED: "is damaged, and is fetched again",
-    BY_RANGES: "the others are read by ranges",
+    EVICTED: "removed from the cache", MENDED: "is damaged and is downloaded again",
+    BY_RANGES: "The others are read by ranges",
 }  # fmt: skip
 _PATIENCE = 60.0  # seconds that a process may take
 _ENOUGH = 64 << 20

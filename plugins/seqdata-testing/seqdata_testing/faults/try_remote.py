@@ -33,7 +33,7 @@ TRIED = 2.0  # seconds that a read is tried
 STALL = 1.5  # seconds of one try
 RETRY, CHANGED, FULL = "logged retry", "body of other bytes", "refusal for want of room"
 """Events that show that a fault happened."""
-_AGAIN = re.compile(rb"attempt \d+ failed, again in")
+_AGAIN = re.compile(rb"attempt \d+ failed, retry in")
 _PATIENCE = 60.0  # seconds that a process may take
 _LITTLE = 20_000  # bytes: less than the largest shard
 _ENOUGH = 64 << 20
