@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +39,7 @@ _KINDS: Mapping[str, type[FittedField]] = {
 
 
 @dataclass(frozen=True)
-class Statistics(Mapping[str, FittedField]):
+class Statistics:
     """Statistics that ``fit`` has found: field -> what was fitted of it.
 
     It is made of two texts, so that it goes into checkpoints, run files and other processes.
@@ -119,6 +119,13 @@ class Statistics(Mapping[str, FittedField]):
 
     def __len__(self) -> int:
         return len(self._fitted)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fitted
+
+    def items(self) -> ItemsView[str, FittedField]:
+        """Return the fields with what was fitted of each."""
+        return self._fitted.items()
 
     def __repr__(self) -> str:
         kinds = (f"{name}: {type(one).__name__[6:]}" for name, one in self._fitted.items())

@@ -13,7 +13,7 @@ from lightning.pytorch import LightningDataModule
 from seqdata.arguments import check_arguments
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, SeqDataError
-from seqdata.lightning import accumulation, adapter, lane_checkpoint
+from seqdata.lightning import accumulation, adapter, lane_checkpoint, statistics_state
 from seqdata.lightning.error_context import add_evaluation_context
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
 from seqdata.lightning.ranks import environment
@@ -189,7 +189,7 @@ class SequenceDataModule(LightningDataModule):
             agree(world, {**environment.get_versions(), **facts}, error, advisory=noted)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a fit was saved; outside a fit nothing is kept.
+        """Continue where a fit was saved; outside a fit its statistics are used.
 
         Raises:
             ResumeError: If the state does not fit, with the reason.
@@ -199,11 +199,13 @@ class SequenceDataModule(LightningDataModule):
             lane_checkpoint.restore_lane_states(
                 self._train_run.trainer, self._train_run.get_run_position(), state_dict
             )
+        else:
+            self._options = statistics_state.restore_statistics(self._sources, state_dict)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the plan and what it is made from: equal on all ranks, 1 kB of JSON.
 
-        With the training states of all ``LaneStates``, in mid-epoch: every rank must ask.
+        With ``transform``'s statistics, and ``LaneStates`` in mid-epoch: every rank must ask.
         """
         train_run = self._train_run
         if train_run is None:
@@ -211,6 +213,7 @@ class SequenceDataModule(LightningDataModule):
         lanes = lane_checkpoint.make_lane_state(
             train_run.trainer, train_run.get_run_position(), self._coordinator
         )
+        lanes |= statistics_state.make_statistics_state(self._options)
         return {**train_run.make_state().as_dict(), **lanes}
 
     def train_dataloader(self) -> TrainerLoader:

@@ -71,6 +71,25 @@ class DataSources:
             self._engines[kind] = self.make_engines(kind, context)
         return self._engines[kind]
 
+    @property
+    def options(self) -> DataOptions:
+        """What the DataModule was asked for."""
+        return self._options
+
+    @property
+    def prepared_kinds(self) -> list[DataKind]:
+        """The kinds whose players are kept."""
+        return list(self._engines)
+
+    def change_options(self, options: DataOptions) -> None:
+        """Use other options from here on: players that are kept are made again."""
+        kinds, context = self.prepared_kinds, self._context
+        self.shutdown()
+        self._engines.clear()
+        self._options = options
+        if context is not None:
+            self._engines.update({kind: self.make_engines(kind, context) for kind in kinds})
+
     def get_engines(self, kind: DataKind) -> list[EpochEngine]:
         """Return the players that are kept; none before ``setup``."""
         return self._engines.get(kind, [])

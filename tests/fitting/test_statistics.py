@@ -138,3 +138,5 @@ def test_copies_are_equal_and_have_no_more_than_the_texts(fitted):
     assert set(vars(copy.statistics)) >= {"content", "digest"}
     assert "Statistics(x: MeanStd" in repr(fitted)
     assert len(fitted) == len(WHAT)
+    assert list(fitted) == list(WHAT)
+    assert "x" in fitted
